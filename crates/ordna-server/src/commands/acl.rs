@@ -1,142 +1,120 @@
 //! `ACL`: users and their permissions.
 
 use crate::execution::command::{
-    ADMIN, Command, CommandOutcome, Context, Result, Subcommands, help, ok, subcommand,
+    ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, SESSION, Task, help, ok,
 };
-use crate::state::acl::Refusal;
-use crate::state::command_spec::{CATEGORIES, CommandFlags, NO_KEY};
+use crate::keyspace::Keyspace;
+use crate::state::ServerState;
+use crate::state::acl::selector::Selector;
+use crate::state::acl::user::Refusal;
+use crate::state::command_spec::{CATEGORIES, CommandFlags};
 use crate::statistics::event_logs::unix_millis;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-pub const COMMANDS: &[Command] = &[Command::new(
+pub const COMMANDS: &[Command] = &[Command::container(
     "acl",
-    -2,
-    ADMIN,
-    NO_KEY,
     "Users and what they may do: SETUSER, GETUSER, DELUSER, LIST, USERS, WHOAMI, CAT, LOG, …",
-    acl,
-)
-.with(CommandFlags::SECRET)];
+    ACL,
+)];
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn acl(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("whoami", 2, |context, _, out| {
-            let user = context.session.user.as_ref().map_or("default", |user| user.name.as_str());
-            out.bulk(user.as_bytes());
-            Ok(CommandOutcome::Done)
-        }),
-        ("users", 2, |context, _, out| {
-            let users = context.state.acl.all();
-            out.array(users.len());
-            users.iter().for_each(|user| out.bulk(user.name.as_bytes()));
-            Ok(CommandOutcome::Done)
-        }),
-        ("list", 2, |context, _, out| {
-            let users = context.state.acl.all();
-            out.array(users.len());
-            users.iter().for_each(|user| out.bulk(user.line().as_bytes()));
-            Ok(CommandOutcome::Done)
-        }),
-        ("cat", -2, cat),
-        ("setuser", -3, |context, arguments, out| {
-            let name = text(arguments.get(2));
-            if name.contains([' ', '\0']) {
-                return Err("ERR Usernames can't contain spaces or null characters".into());
-            }
-            let rules: Vec<String> = arguments.iter_from(3).map(text).collect();
-            let rules = rules.iter().map(String::as_str);
-            let done = context.state.acl.set(&name, rules, context.state.catalog);
-            done.map_err(|why| format!("ERR {why}"))?;
-            ok(out)
-        }),
-        ("getuser", 3, get_user),
-        ("deluser", -3, |context, arguments, out| {
-            if arguments.iter_from(2).any(|name| name == b"default") {
-                return Err("ERR The 'default' user cannot be removed".into());
-            }
-            let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(&text(name)));
-            out.count(gone.count());
-            for client in context.state.clients.all() {
-                let name = client.info().user.clone();
-                // Its own connection ends at its next command.
-                if client.id != context.session.client.id && context.state.acl.user(&name).is_none()
-                {
-                    client.end();
-                }
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("genpass", -2, |_, arguments, out| {
-            const MOST: i64 = 4096;
-            let bits = match arguments.len() {
-                2 => 256,
-                3 => number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?,
-                _ => return Err(CommandError::wrong_arity("acl|genpass")),
-            };
-            if !(1..=MOST).contains(&bits) {
-                return Err(format!(
+const ACL: &[Command] = &[
+    Command::sub("acl|whoami", 2, SESSION, |context, _, out| {
+        let user = context.session.user.as_ref().map_or("default", |user| user.name.as_str());
+        out.bulk(user.as_bytes());
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("acl|users", 2, ADMIN, |context, _, out| {
+        let users = context.state.acl.all();
+        out.array(users.len());
+        users.iter().for_each(|user| out.bulk(user.name.as_bytes()));
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("acl|list", 2, ADMIN, |context, _, out| {
+        let users = context.state.acl.all();
+        out.array(users.len());
+        users.iter().for_each(|user| out.bulk(&user.line()));
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("acl|cat", -2, SESSION, cat),
+    Command::sub("acl|setuser", -3, ADMIN, |context, arguments, out| {
+        let rules = arguments.iter_from(3);
+        let done = context.state.acl.set(arguments.get(2), rules, context.state.catalog);
+        done.map_err(|why| format!("ERR {why}"))?;
+        ok(out)
+    })
+    .with(CommandFlags::SECRET),
+    Command::sub("acl|getuser", 3, ADMIN, get_user),
+    Command::sub("acl|deluser", -3, ADMIN, |context, arguments, out| {
+        if arguments.iter_from(2).any(|name| name == b"default") {
+            return Err("ERR The 'default' user cannot be removed".into());
+        }
+        let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(&text(name)));
+        out.count(gone.count());
+        end_clients_without_user(context);
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("acl|genpass", -2, SESSION, |_, arguments, out| {
+        const MOST: i64 = 4096;
+        let bits = match arguments.len() {
+            2 => 256,
+            3 => number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?,
+            _ => return Err(CommandError::wrong_arity("acl|genpass")),
+        };
+        if !(1..=MOST).contains(&bits) {
+            return Err(format!(
                     "ERR ACL GENPASS argument must be the number of bits for the output password, a positive number up to {MOST}"
                 ).into());
-            }
-            let digits = (bits as usize).div_ceil(4);
-            let mut bytes = vec![0; digits.div_ceil(2)];
-            getrandom::fill(&mut bytes)
-                .map_err(|error| format!("ERR no random numbers: {error}"))?;
-            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            out.bulk(&hex.as_bytes()[..digits]);
-            Ok(CommandOutcome::Done)
-        }),
-        ("dryrun", -4, dry_run),
-        ("log", -2, log),
-        ("load", 2, |context, _, out| {
-            let acl = &context.state.acl;
-            let file = acl.file.as_ref().ok_or(NO_FILE)?;
-            let text = std::fs::read_to_string(file);
-            let text =
-                text.map_err(|error| format!("ERR cannot read {}: {error}", file.display()))?;
-            acl.load(&text, context.state.catalog)
-                .map_err(|why| format!("ERR {}: {why}", file.display()))?;
-            ok(out)
-        }),
-        ("save", 2, |context, _, out| {
-            let acl = &context.state.acl;
-            let file = acl.file.as_ref().ok_or(NO_FILE)?;
-            let text: String = acl.all().iter().map(|user| user.line() + "\n").collect();
-            // A reader never sees half of it.
-            let new = file.with_extension("new");
-            let written = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file));
-            written.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))?;
-            ok(out)
-        }),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "ACL",
-                &[
-                    "CAT [<category>]",
-                    "DELUSER <username> [<username> ...]",
-                    "DRYRUN <username> <command> [<arg> ...]",
-                    "GENPASS [<bits>]",
-                    "GETUSER <username>",
-                    "LIST",
-                    "LOAD",
-                    "LOG [<count> | RESET]",
-                    "SAVE",
-                    "SETUSER <username> <attribute> [<attribute> ...]",
-                    "USERS",
-                    "WHOAMI",
-                ],
-            )
-        }),
-    ];
-    subcommand("acl", COMMANDS, context, arguments, out)
-}
+        }
+        let digits = (bits as usize).div_ceil(4);
+        let mut bytes = vec![0; digits.div_ceil(2)];
+        getrandom::fill(&mut bytes).map_err(|error| format!("ERR no random numbers: {error}"))?;
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        out.bulk(&hex.as_bytes()[..digits]);
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("acl|dryrun", -4, ADMIN, dry_run),
+    Command::sub("acl|log", -2, ADMIN, log),
+    Command::sub("acl|load", 2, ADMIN, |context, _, out| {
+        let acl = &context.state.acl;
+        let file = acl.file.as_ref().ok_or(NO_FILE)?;
+        let content = std::fs::read(file);
+        let content =
+            content.map_err(|error| format!("ERR cannot read {}: {error}", file.display()))?;
+        acl.load(&content, context.state.catalog)
+            .map_err(|why| format!("ERR {}: {why}", file.display()))?;
+        end_clients_without_user(context);
+        ok(out)
+    }),
+    Command::sub("acl|save", 2, ADMIN, |_, arguments, _| {
+        Ok(CommandOutcome::Task(Task::new(arguments, save)))
+    }),
+    Command::sub("acl|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "ACL",
+            &[
+                "CAT [<category>]",
+                "DELUSER <username> [<username> ...]",
+                "DRYRUN <username> <command> [<arg> ...]",
+                "GENPASS [<bits>]",
+                "GETUSER <username>",
+                "LIST",
+                "LOAD",
+                "LOG [<count> | RESET]",
+                "SAVE",
+                "SETUSER <username> <attribute> [<attribute> ...]",
+                "USERS",
+                "WHOAMI",
+            ],
+        )
+    }),
+];
 
 const NO_FILE: &str =
     "ERR This server has no ACL file. Start it with --acl-file to keep users in one";
@@ -152,7 +130,8 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             if !CATEGORIES.contains(&category.as_str()) {
                 return Err(format!("ERR Unknown category '{}'", text(arguments.get(2))).into());
             }
-            let all = context.state.catalog.all().iter();
+            // As in Redis, a command with subcommands is there by their names.
+            let all = context.state.catalog.with_subcommands();
             let names: Vec<&str> =
                 all.filter(|spec| spec.is_in(&category)).map(|spec| spec.name).collect();
             out.array(names.len());
@@ -168,8 +147,42 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     Ok(CommandOutcome::Done)
 }
 
+/// Ends the connections of users that are gone. The caller's own ends at its next command.
+fn end_clients_without_user(context: &Context<'_>) {
+    for client in context.state.clients.all() {
+        let name = client.info().user.clone();
+        if client.id != context.session.client.id && context.state.acl.user(&name).is_none() {
+            client.end();
+        }
+    }
+}
+
+fn save(
+    state: &ServerState,
+    _: Option<&Keyspace>,
+    _: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<()> {
+    let file = state.acl.file.as_ref().ok_or(NO_FILE)?;
+    let saved = state.acl.save(file);
+    saved.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))?;
+    out.simple("OK");
+    Ok(())
+}
+
+/// Writes the fields of `ACL GETUSER` that describe a selector.
+fn permissions(selector: &Selector, out: &mut Replies) {
+    let commands = selector.commands().into_bytes();
+    for (field, value) in
+        [("commands", commands), ("keys", selector.keys()), ("channels", selector.channels())]
+    {
+        out.bulk(field.as_bytes());
+        out.bulk(&value);
+    }
+}
+
 fn get_user(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let Some(user) = context.state.acl.user(&text(arguments.get(2))) else {
+    let Some(user) = context.state.acl.named(arguments.get(2)) else {
         out.null();
         return Ok(CommandOutcome::Done);
     };
@@ -181,31 +194,30 @@ fn get_user(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     out.bulk(b"passwords");
     out.array(user.passwords().len());
     user.passwords().for_each(|hash| out.bulk(hash.as_bytes()));
-    for (field, value) in
-        [("commands", user.commands()), ("keys", user.keys()), ("channels", user.channels())]
-    {
-        out.bulk(field.as_bytes());
-        out.bulk(value.as_bytes());
-    }
+    permissions(user.root(), out);
     out.bulk(b"selectors");
-    out.array(0);
+    out.array(user.selectors().len());
+    for selector in user.selectors() {
+        out.map(3);
+        permissions(selector, out);
+    }
     Ok(CommandOutcome::Done)
 }
 
 fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let name = text(arguments.get(2));
-    let user = context.state.acl.user(&name);
+    let user = context.state.acl.named(arguments.get(2));
     let user = user.ok_or_else(|| format!("ERR User '{name}' not found"))?;
     let command = arguments.get(3);
-    let Some(number) = context.state.catalog.number_of(command) else {
+    let request = arguments.tail(3);
+    let found = context.state.catalog.find(command).map(|spec| spec.of_call(request));
+    let Some(spec) = found.filter(|spec| spec.subcommands.is_empty() || request.len() == 1) else {
         return Err(format!("ERR Command '{}' not found", text(command)).into());
     };
-    let spec = &context.state.catalog.all()[number];
-    let request = arguments.tail(3);
     if !spec.suits(request.len()) {
         return Err(CommandError::wrong_arity(spec.name));
     }
-    match user.check(number, spec, request) {
+    match user.check(spec, request) {
         Ok(()) => out.simple("OK"),
         Err(Refusal::Command(name)) => {
             out.bulk(

@@ -2,7 +2,7 @@
 
 use super::bits::{BAD_OFFSET, bit_offset};
 use crate::execution::command::{Command, CommandOutcome, Context, READ, Result, UPDATE_SLOW};
-use crate::state::command_spec::ONE_KEY;
+use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -15,7 +15,8 @@ pub const COMMANDS: &[Command] = &[
         ONE_KEY,
         "Reads and writes integers within a value: GET, SET, INCRBY, OVERFLOW.",
         |context, arguments, out| bitfield(context, arguments, out, false),
-    ),
+    )
+    .access_of(access),
     Command::new(
         "bitfield_ro",
         -2,
@@ -25,6 +26,24 @@ pub const COMMANDS: &[Command] = &[
         |context, arguments, out| bitfield(context, arguments, out, true),
     ),
 ];
+
+/// The access that `BITFIELD` needs: without SET and INCRBY it only reads. So that nothing passes as
+/// a read that is none, calls with a syntax error count as writes.
+fn access(arguments: Arguments<'_>) -> KeyAccess {
+    let mut at = 2;
+    while at < arguments.len() {
+        let operands = match arguments.get(at).to_ascii_lowercase().as_slice() {
+            b"get" => 2,
+            b"overflow" => 1,
+            _ => return KeyAccess::READ_WRITE,
+        };
+        at += 1 + operands;
+        if at > arguments.len() {
+            return KeyAccess::READ_WRITE;
+        }
+    }
+    KeyAccess::READ
+}
 
 /// The integers of a field: `i5`, `u8`.
 #[derive(Clone, Copy)]

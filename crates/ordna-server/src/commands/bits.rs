@@ -10,7 +10,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
 };
 use crate::keyspace::stored_value::Packed;
-use crate::state::command_spec::{KeyPositions, ONE_KEY};
+use crate::state::command_spec::{KeyAccess, KeyPositions, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -31,6 +31,7 @@ pub const COMMANDS: &[Command] = &[
         "Combines values bit by bit: AND, OR, XOR, NOT.",
         bitop,
     )
+    .accesses(KeyAccess::WRITE, KeyAccess::READ)
     .exclusive_if_several_keys(),
 ];
 

@@ -6,14 +6,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::execution::command::{
-    BEFORE_AUTH, CONNECTION, Command, CommandOutcome, Context, Result, Subcommands, help, ok,
-    subcommand,
+    ADMIN, BEFORE_AUTH, Command, CommandOutcome, Context, Result, SERVER_INFO, SESSION, help, ok,
 };
+use crate::execution::guesses::{MOST_GUESSES, delay_of_guess, wrong_password};
 use crate::state::ServerState;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
-use crate::statistics::event_logs::Denial;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -21,16 +20,11 @@ use crate::wire::request::{Arguments, number};
 /// The Redis whose behaviour the commands follow; clients decide by it what they may send.
 pub const REDIS_VERSION: &str = "7.0.15";
 
+const FAST_INFO: CommandFlags = SERVER_INFO.or(CommandFlags::FAST);
+
 pub const COMMANDS: &[Command] = &[
-    Command::new(
-        "ping",
-        -1,
-        CommandFlags::NOSCRIPT.or(CommandFlags::FAST),
-        NO_KEY,
-        "Answers PONG, or its argument.",
-        ping,
-    ),
-    Command::new("echo", 2, CONNECTION, NO_KEY, "Returns its argument.", |_, arguments, out| {
+    Command::new("ping", -1, CommandFlags::FAST, NO_KEY, "Answers PONG, or its argument.", ping),
+    Command::new("echo", 2, FAST_INFO, NO_KEY, "Returns its argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
         Ok(CommandOutcome::Done)
     }),
@@ -44,13 +38,13 @@ pub const COMMANDS: &[Command] = &[
     Command::new(
         "select",
         2,
-        CONNECTION,
+        FAST_INFO,
         NO_KEY,
         "Chooses the database; there is one, number 0.",
         select,
     ),
     Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth)
-        .with(CommandFlags::SECRET),
+        .with(CommandFlags::SECRET.or(CommandFlags::IGNORES_PAUSE)),
     Command::new(
         "hello",
         -1,
@@ -59,20 +53,14 @@ pub const COMMANDS: &[Command] = &[
         "Chooses the protocol version, and may authenticate.",
         hello,
     )
-    .with(CommandFlags::SECRET),
-    Command::new(
+    .with(CommandFlags::SECRET.or(CommandFlags::IGNORES_PAUSE)),
+    Command::container(
         "client",
-        -2,
-        CONNECTION,
-        NO_KEY,
-        "Tells of connections and ends them: ID, INFO, LIST, KILL, PAUSE, REPLY, …",
-        client,
-    )
-    .with(CommandFlags::IGNORES_PAUSE),
+        "Lists connections and ends them: ID, INFO, LIST, KILL, PAUSE, REPLY, …",
+        CLIENT,
+    ),
 ];
 
-/// Wrong passwords after which a connection is closed.
-const GUESSES: u32 = 10;
 /// Bytes of a client's name.
 const LONGEST_NAME: usize = 1024;
 
@@ -116,40 +104,27 @@ fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> R
 /// Makes the session the user, if the password is right.
 fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
     let state = context.state;
-    let name = String::from_utf8_lossy(name).into_owned();
-    if let Some(user) = state.acl.user(&name).filter(|user| user.accepts(password)) {
+    // A transaction may go on after the last guess; its connection is closed after it.
+    if context.session.guesses >= MOST_GUESSES {
+        return false;
+    }
+    if let Some(user) = state.acl.named(name).filter(|user| user.accepts(password)) {
         context.session.become_user(Some(user));
-        context.session.guesses = 0;
         return true;
     }
     context.session.guesses += 1;
     let client = &context.session.client;
-    let guesses = state.acl.denied[0].fetch_add(1, Ordering::Relaxed) + 1;
-    // All of them while they are few, and then as many as the number of digits grows.
-    if guesses < 100 || guesses.is_power_of_two() {
-        tracing::warn!(peer = %client.peer, user = %name.escape_debug(), guesses, "wrong password");
-    }
-    let denial = Denial {
-        id: 0,
-        count: 1,
-        reason: "auth",
-        context: "toplevel",
-        object: "AUTH".to_owned(),
-        user: name,
-        created: 0,
-        updated: 0,
-        client: format!("id={} addr={}", client.id, client.peer),
-    };
-    state.acl.denials.push(denial, state.settings.acl_log_len.size());
+    let described = format!("id={} addr={}", client.id, client.peer);
+    wrong_password(state, name, client.peer, "AUTH", described);
     false
 }
 
 /// The consequence of a wrong password: a later reply each time, and then the end.
 fn after_guess(context: &Context<'_>, out: &mut Replies) -> CommandOutcome {
     out.error(CommandError::WrongPassword);
-    match context.session.guesses {
-        GUESSES.. => CommandOutcome::Close,
-        guesses => CommandOutcome::Delayed(Duration::from_millis(1 << guesses)),
+    match delay_of_guess(context.session.guesses) {
+        Some(delay) => CommandOutcome::Delayed(delay),
+        None => CommandOutcome::Close,
     }
 }
 
@@ -244,118 +219,129 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
-fn client(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("id", 2, |context, _, out| {
-            out.integer(context.session.client.id as i64);
-            Ok(CommandOutcome::Done)
-        }),
-        ("getname", 2, |context, _, out| {
-            let name = context.session.client.info().name.clone();
-            out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
-            Ok(CommandOutcome::Done)
-        }),
-        ("setname", 3, |context, arguments, out| {
-            check_name(arguments.get(2))?;
-            context.session.client.info().name = arguments.get(2).to_vec();
-            ok(out)
-        }),
-        ("setinfo", 4, set_info),
-        ("info", 2, |context, _, out| {
-            let line = line_of(&context.session.client, context.state);
-            out.text(&line);
-            Ok(CommandOutcome::Done)
-        }),
-        ("list", -2, list),
-        ("kill", -3, kill),
-        ("pause", -3, |context, arguments, out| {
-            let time = number(arguments.get(2));
-            let time = time.ok_or("ERR timeout is not an integer or out of range")?;
-            let time = u64::try_from(time).map_err(|_| "ERR timeout is negative")?;
-            let only_writes = match arguments.len() {
-                3 => false,
-                4 if arguments.get(3).eq_ignore_ascii_case(b"write") => true,
-                4 if arguments.get(3).eq_ignore_ascii_case(b"all") => false,
-                _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
-            };
-            context.state.pause(Duration::from_millis(time), only_writes);
-            ok(out)
-        }),
-        ("unpause", 2, |context, _, out| {
-            context.state.unpause();
-            ok(out)
-        }),
-        ("reply", 3, |context, arguments, out| {
-            let mode = match arguments.get(2).to_ascii_lowercase().as_slice() {
-                b"on" => ReplyMode::On,
-                b"off" => ReplyMode::Off,
-                b"skip" if context.session.reply_mode == ReplyMode::Off => ReplyMode::Off,
-                b"skip" => ReplyMode::SkipNext,
-                _ => return Err(CommandError::Syntax),
-            };
-            context.session.reply_mode = mode;
-            ok(out)
-        }),
-        ("no-evict", 3, |context, arguments, out| {
-            let on = switch(arguments.get(2))?;
-            context.session.client.no_evict.store(on, Ordering::Relaxed);
-            ok(out)
-        }),
-        ("no-touch", 3, |_, arguments, out| {
-            switch(arguments.get(2))?;
-            ok(out)
-        }),
-        ("tracking", -3, |_, arguments, out| match arguments.get(2) {
-            off if off.eq_ignore_ascii_case(b"off") => ok(out),
-            _ => Err(
-                "ERR Ordna does not tell clients of changed keys: CLIENT TRACKING is not supported"
-                    .into(),
-            ),
-        }),
-        ("trackinginfo", 2, |_, _, out| {
-            out.map(3);
-            out.bulk(b"flags");
-            out.set(1);
-            out.bulk(b"off");
-            out.bulk(b"redirect");
-            out.integer(-1);
-            out.bulk(b"prefixes");
-            out.set(0);
-            Ok(CommandOutcome::Done)
-        }),
-        ("getredir", 2, |_, _, out| {
-            out.integer(-1);
-            Ok(CommandOutcome::Done)
-        }),
-        ("unblock", -3, |_, arguments, out| {
-            number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
-            // No command blocks.
-            out.integer(0);
-            Ok(CommandOutcome::Done)
-        }),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "CLIENT",
-                &[
-                    "GETNAME",
-                    "ID",
-                    "INFO",
-                    "KILL <ip:port>",
-                    "KILL <ID|TYPE|USER|ADDR|LADDR|SKIPME> <value> [<option> <value> ...]",
-                    "LIST [TYPE <type>] [ID <id> [<id> ...]]",
-                    "NO-EVICT <ON|OFF>",
-                    "PAUSE <milliseconds> [WRITE|ALL]",
-                    "REPLY <ON|OFF|SKIP>",
-                    "SETINFO <LIB-NAME|LIB-VER> <value>",
-                    "SETNAME <name>",
-                    "UNPAUSE",
-                ],
-            )
-        }),
-    ];
-    subcommand("client", COMMANDS, context, arguments, out)
-}
+const CLIENT: &[Command] = &[
+    Command::sub("client|id", 2, SESSION, |context, _, out| {
+        out.integer(context.session.client.id as i64);
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|getname", 2, SESSION, |context, _, out| {
+        let name = context.session.client.info().name.clone();
+        out.bulk_or_null(Some(name.as_slice()).filter(|name| !name.is_empty()));
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|setname", 3, SESSION, |context, arguments, out| {
+        check_name(arguments.get(2))?;
+        context.session.client.info().name = arguments.get(2).to_vec();
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|setinfo", 4, SESSION, set_info).with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|info", 2, SESSION, |context, _, out| {
+        let line = line_of(&context.session.client, context.state);
+        out.text(&line);
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|list", -2, ADMIN, list).with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|kill", -3, ADMIN, kill).with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|pause", -3, ADMIN, |context, arguments, out| {
+        let time = number(arguments.get(2));
+        let time = time.ok_or("ERR timeout is not an integer or out of range")?;
+        let time = u64::try_from(time).map_err(|_| "ERR timeout is negative")?;
+        let only_writes = match arguments.len() {
+            3 => false,
+            4 if arguments.get(3).eq_ignore_ascii_case(b"write") => true,
+            4 if arguments.get(3).eq_ignore_ascii_case(b"all") => false,
+            _ => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
+        };
+        context.state.pause(Duration::from_millis(time), only_writes);
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|unpause", 2, ADMIN, |context, _, out| {
+        context.state.unpause();
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|reply", 3, SESSION, |context, arguments, out| {
+        let mode = match arguments.get(2).to_ascii_lowercase().as_slice() {
+            b"on" => ReplyMode::On,
+            b"off" => ReplyMode::Off,
+            b"skip" if context.session.reply_mode == ReplyMode::Off => ReplyMode::Off,
+            b"skip" => ReplyMode::SkipNext,
+            _ => return Err(CommandError::Syntax),
+        };
+        context.session.reply_mode = mode;
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|no-evict", 3, ADMIN, |context, arguments, out| {
+        let on = switch(arguments.get(2))?;
+        context.session.client.no_evict.store(on, Ordering::Relaxed);
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|no-touch", 3, SESSION, |_, arguments, out| {
+        switch(arguments.get(2))?;
+        ok(out)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|tracking", -3, SESSION, |_, arguments, out| match arguments.get(2) {
+        off if off.eq_ignore_ascii_case(b"off") => ok(out),
+        _ => {
+            Err("ERR Ordna does not tell clients of changed keys: CLIENT TRACKING is not supported"
+                .into())
+        }
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|trackinginfo", 2, SESSION, |_, _, out| {
+        out.map(3);
+        out.bulk(b"flags");
+        out.set(1);
+        out.bulk(b"off");
+        out.bulk(b"redirect");
+        out.integer(-1);
+        out.bulk(b"prefixes");
+        out.set(0);
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|getredir", 2, SESSION, |_, _, out| {
+        out.integer(-1);
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|unblock", -3, ADMIN, |_, arguments, out| {
+        number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+        // No command blocks.
+        out.integer(0);
+        Ok(CommandOutcome::Done)
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "CLIENT",
+            &[
+                "GETNAME",
+                "ID",
+                "INFO",
+                "KILL <ip:port>",
+                "KILL <ID|TYPE|USER|ADDR|LADDR|SKIPME> <value> [<option> <value> ...]",
+                "LIST [TYPE <type>] [ID <id> [<id> ...]]",
+                "NO-EVICT <ON|OFF>",
+                "PAUSE <milliseconds> [WRITE|ALL]",
+                "REPLY <ON|OFF|SKIP>",
+                "SETINFO <LIB-NAME|LIB-VER> <value>",
+                "SETNAME <name>",
+                "UNPAUSE",
+            ],
+        )
+    })
+    .with(CommandFlags::IGNORES_PAUSE),
+];
 
 fn switch(word: &[u8]) -> Result<bool> {
     match word.to_ascii_lowercase().as_slice() {

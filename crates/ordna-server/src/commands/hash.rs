@@ -5,12 +5,12 @@
 
 use super::keys::random;
 use crate::execution::command::{
-    Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE, ok,
+    CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
 };
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{Edit, Hash};
-use crate::state::command_spec::ONE_KEY;
+use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -24,10 +24,13 @@ pub const COMMANDS: &[Command] = &[
     Command::new("hgetall", 2, READ_SLOW, ONE_KEY, "Returns all fields and values.", hgetall),
     Command::new("hkeys", 2, READ_SLOW, ONE_KEY, "Returns all fields.", hkeys),
     Command::new("hvals", 2, READ_SLOW, ONE_KEY, "Returns all values.", hvals),
-    Command::new("hdel", -3, TAKE, ONE_KEY, "Removes fields; returns how many there were.", hdel),
-    Command::new("hexists", 3, READ, ONE_KEY, "Returns whether a field is there.", hexists),
-    Command::new("hlen", 2, READ, ONE_KEY, "Returns the number of fields.", hlen),
-    Command::new("hstrlen", 3, READ, ONE_KEY, "Returns the length of a value.", hstrlen),
+    Command::new("hdel", -3, CHANGE, ONE_KEY, "Removes fields; returns how many there were.", hdel),
+    Command::new("hexists", 3, READ, ONE_KEY, "Returns whether a field is there.", hexists)
+        .access(KeyAccess::METADATA),
+    Command::new("hlen", 2, READ, ONE_KEY, "Returns the number of fields.", hlen)
+        .access(KeyAccess::METADATA),
+    Command::new("hstrlen", 3, READ, ONE_KEY, "Returns the length of a value.", hstrlen)
+        .access(KeyAccess::METADATA),
     Command::new("hincrby", 4, UPDATE, ONE_KEY, "Increments the integer of a field.", hincrby),
     Command::new(
         "hincrbyfloat",

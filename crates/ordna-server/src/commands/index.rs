@@ -8,11 +8,13 @@ use ordna_secondary::{
     Consistency, Filter, IndexDefinition, IndexState, Kind, Order, Part, Query, Range, Read,
 };
 
-use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, Task};
+use crate::execution::command::{
+    Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, SERVER_INFO, Task,
+};
 use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
-use crate::state::command_spec::{CommandFlags, CommandSpec, NO_KEY};
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -26,8 +28,11 @@ const ENTRIES: usize = 100;
 const MOST_PASSED: usize = 1_000_000;
 
 pub const COMMANDS: &[Command] = &[
-    command(READ_ALL)
-        .with_subcommands(&[("create", changes(DEFINE)), ("drop", changes(REMOVE_ALL))]),
+    Command::container(
+        "ordna.index",
+        "Ordered indexes over fields of hashes: CREATE, SCAN, COUNT, LIST, INFO, DROP.",
+        INDEX,
+    ),
     Command::new(
         "ordna.node",
         -2,
@@ -51,21 +56,20 @@ fn extended(
     Ok(())
 }
 
-const fn command(flags: CommandFlags) -> Command {
-    Command::new(
-        "ordna.index",
-        -2,
-        flags,
-        NO_KEY,
-        "Ordered indexes over fields of hashes: CREATE, SCAN, COUNT, LIST, INFO, DROP.",
-        |_, arguments, _| Ok(CommandOutcome::Task(Task::new(arguments, index))),
-    )
-}
+const INDEX: &[Command] = &[
+    sub("ordna.index|create", DEFINE),
+    sub("ordna.index|scan", READ_ALL),
+    sub("ordna.index|count", READ_ALL),
+    sub("ordna.index|drop", REMOVE_ALL),
+    sub("ordna.index|info", READ_ALL),
+    sub("ordna.index|list", READ_ALL),
+    sub("ordna.index|help", SERVER_INFO),
+];
 
-const fn changes(flags: CommandFlags) -> CommandSpec {
-    let mut spec = command(flags).spec;
-    spec.group = "ordna";
-    spec
+const fn sub(name: &'static str, flags: CommandFlags) -> Command {
+    Command::sub(name, -2, flags, |_, arguments, _| {
+        Ok(CommandOutcome::Task(Task::new(arguments, index)))
+    })
 }
 
 fn index(

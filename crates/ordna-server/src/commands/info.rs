@@ -8,7 +8,7 @@ use super::connection::REDIS_VERSION;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
-use crate::state::command_spec::NO_KEY;
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
 use crate::wire::reply::Replies;
@@ -23,7 +23,8 @@ pub const COMMANDS: &[Command] = &[Command::new(
     NO_KEY,
     "Returns the state of the server, by sections.",
     info,
-)];
+)
+.with(CommandFlags::DANGEROUS)];
 
 /// A section: its name, whether `INFO` without arguments shows it, and its lines.
 type Section = (&'static str, bool, fn(&Facts<'_>) -> String);

@@ -1,7 +1,7 @@
 //! `COMMAND`: the table of commands.
 
 use crate::execution::command::{
-    Command, CommandOutcome, Context, Result, SERVER_INFO, Subcommands, help, subcommand,
+    Command, CommandOutcome, Context, Execute, Result, SERVER_INFO, help,
 };
 use crate::keyspace::glob;
 use crate::state::command_spec::{Catalog, CommandSpec, NO_KEY};
@@ -15,64 +15,65 @@ pub const COMMANDS: &[Command] = &[Command::new(
     SERVER_INFO,
     NO_KEY,
     "Tells of commands: COUNT, INFO, DOCS, LIST, GETKEYS.",
-    command,
-)];
+    |context, _, out| all_infos(context.state.catalog, out),
+)
+.also_in(&["connection"])
+.with_subcommands(COMMAND)];
 
-fn command(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("count", 2, |context, _, out| {
-            out.count(context.state.catalog.all().len());
-            Ok(CommandOutcome::Done)
-        }),
-        ("info", -2, |context, arguments, out| {
-            if arguments.len() == 2 {
-                return all_infos(context.state.catalog, out);
-            }
-            out.array(arguments.len() - 2);
-            for name in arguments.iter_from(2) {
-                match context.state.catalog.find(name) {
-                    Some(spec) => info_of(spec, out),
-                    None => out.null(),
-                }
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("docs", -2, docs),
-        ("list", -2, list),
-        ("getkeys", -4, |context, arguments, out| {
-            let Some(spec) = context.state.catalog.find(arguments.get(2)) else {
-                return Err("ERR Invalid command specified".into());
-            };
-            if !spec.suits(arguments.len() - 2) {
-                return Err("ERR Invalid number of arguments specified for command".into());
-            }
-            let keys: Vec<usize> = spec.key_positions(arguments.len() - 2).collect();
-            if keys.is_empty() {
-                return Err("ERR The command has no key arguments".into());
-            }
-            out.array(keys.len());
-            keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
-            Ok(CommandOutcome::Done)
-        }),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "COMMAND",
-                &[
-                    "COUNT",
-                    "DOCS [<command> ...]",
-                    "GETKEYS <full-command>",
-                    "INFO [<command> ...]",
-                    "LIST [FILTERBY <PATTERN <pattern>|ACLCAT <category>>]",
-                ],
-            )
-        }),
-    ];
-    if arguments.len() == 1 {
-        return all_infos(context.state.catalog, out);
-    }
-    subcommand("command", COMMANDS, context, arguments, out)
+/// A subcommand of `COMMAND`.
+const fn described(name: &'static str, arity: i64, execute: Execute) -> Command {
+    Command::sub(name, arity, SERVER_INFO, execute).also_in(&["connection"])
 }
+
+const COMMAND: &[Command] = &[
+    described("command|count", 2, |context, _, out| {
+        out.count(context.state.catalog.all().len());
+        Ok(CommandOutcome::Done)
+    }),
+    described("command|info", -2, |context, arguments, out| {
+        if arguments.len() == 2 {
+            return all_infos(context.state.catalog, out);
+        }
+        out.array(arguments.len() - 2);
+        for name in arguments.iter_from(2) {
+            match context.state.catalog.find(name) {
+                Some(spec) => info_of(spec, out),
+                None => out.null(),
+            }
+        }
+        Ok(CommandOutcome::Done)
+    }),
+    described("command|docs", -2, docs),
+    described("command|list", -2, list),
+    described("command|getkeys", -4, |context, arguments, out| {
+        let Some(spec) = context.state.catalog.find(arguments.get(2)) else {
+            return Err("ERR Invalid command specified".into());
+        };
+        if !spec.suits(arguments.len() - 2) {
+            return Err("ERR Invalid number of arguments specified for command".into());
+        }
+        let keys: Vec<usize> = spec.key_positions(arguments.tail(2)).collect();
+        if keys.is_empty() {
+            return Err("ERR The command has no key arguments".into());
+        }
+        out.array(keys.len());
+        keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
+        Ok(CommandOutcome::Done)
+    }),
+    described("command|help", 2, |_, _, out| {
+        help(
+            out,
+            "COMMAND",
+            &[
+                "COUNT",
+                "DOCS [<command> ...]",
+                "GETKEYS <full-command>",
+                "INFO [<command> ...]",
+                "LIST [FILTERBY <PATTERN <pattern>|ACLCAT <category>>]",
+            ],
+        )
+    }),
+];
 
 fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let catalog = context.state.catalog;

@@ -9,13 +9,15 @@ use ordna::{Put, Write};
 
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_ALL, READ_SLOW, REMOVE, Result,
-    SERVER_INFO, Subcommands, UPDATE_SLOW, WRITE_SLOW, help, ok, subcommand,
+    SERVER_INFO, WRITE_SLOW, help, ok,
 };
 use crate::execution::long_scan::{LongScan, ReplyForm, ScanPurpose};
 use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
 use crate::keyspace::stored_value::{self, ValueKind};
-use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::state::command_spec::{
+    ALL_KEYS, CommandFlags, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
+};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -33,8 +35,10 @@ pub const COMMANDS: &[Command] = &[
     Command::new("unlink", -2, CHANGE, ALL_KEYS, "Removes keys; returns how many there were.", del)
         .exclusive_if_several_keys(),
     Command::new("exists", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+        .access(KeyAccess::METADATA)
         .exclusive_if_several_keys(),
     Command::new("touch", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+        .access(KeyAccess::METADATA)
         .exclusive_if_several_keys(),
     Command::new(
         "type",
@@ -43,27 +47,39 @@ pub const COMMANDS: &[Command] = &[
         ONE_KEY,
         "Returns the type of a value: string, hash, or none.",
         type_of,
-    ),
+    )
+    .access(KeyAccess::METADATA),
     Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys),
     Command::new("scan", -2, READ_ALL, NO_KEY, "Scans the keys, a cursor at a time.", scan),
     Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
-    Command::new("rename", 3, UPDATE_SLOW, TWO_KEYS, "Gives a key another name.", rename)
+    Command::new("rename", 3, REMOVE, TWO_KEYS, "Gives a key another name.", rename)
+        .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
         .exclusive(),
     Command::new(
         "renamenx",
         3,
-        UPDATE_SLOW,
+        CHANGE,
         TWO_KEYS,
         "Gives a key another name if no key has it.",
         renamenx,
     )
+    .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
     .exclusive(),
     Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy)
+        .accesses(KeyAccess::READ, KeyAccess::WRITE)
         .exclusive(),
-    Command::new("object", -2, READ_SLOW, SECOND, "Tells of a value: ENCODING, FREQ, …", object),
-    Command::new("wait", 3, SERVER_INFO, NO_KEY, "Returns 0, the number of replicas.", wait),
+    Command::container("object", "Describes a value: ENCODING, FREQ, …", OBJECT),
+    Command::new(
+        "wait",
+        3,
+        CommandFlags::NOSCRIPT,
+        NO_KEY,
+        "Returns 0, the number of replicas.",
+        wait,
+    )
+    .also_in(&["connection"]),
 ];
 
 fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -309,9 +325,8 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("encoding", 3, |context, arguments, out| {
+const OBJECT: &[Command] = &[
+    Command::sub("object|encoding", 3, READ_SLOW, |context, arguments, out| {
             /// Redis keeps values up to this length beside their header.
             const EMBEDDED: usize = 44;
             let encoding = context.keys.get_with(arguments.get(2), |value| {
@@ -324,26 +339,26 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             });
             out.bulk_or_null(encoding.map(str::as_bytes));
             Ok(CommandOutcome::Done)
-        }),
-        ("refcount", 3, |context, arguments, out| {
+        }).keys(SECOND).access(KeyAccess::METADATA),
+    Command::sub("object|refcount", 3, READ_SLOW, |context, arguments, out| {
             if context.keys.contains(arguments.get(2)) {
                 out.integer(1);
             } else {
                 out.null();
             }
             Ok(CommandOutcome::Done)
-        }),
-        ("idletime", 3, |_, _, _| {
+        }).keys(SECOND).access(KeyAccess::METADATA),
+    Command::sub("object|idletime", 3, READ_SLOW, |_, _, _| {
             Err("ERR Ordna does not track when keys are read: a read writes nothing".into())
-        }),
-        ("freq", 3, |context, arguments, out| {
+        }).keys(SECOND).access(KeyAccess::METADATA),
+    Command::sub("object|freq", 3, READ_SLOW, |context, arguments, out| {
             if context.keys.contains(arguments.get(2)) {
                 return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".into());
             }
             out.null();
             Ok(CommandOutcome::Done)
-        }),
-        ("help", 2, |_, _, out| {
+        }).keys(SECOND).access(KeyAccess::METADATA),
+    Command::sub("object|help", 2, SERVER_INFO, |_, _, out| {
             help(
                 out,
                 "OBJECT",
@@ -358,10 +373,8 @@ fn object(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
                     "    Return 1.",
                 ],
             )
-        }),
-    ];
-    subcommand("object", COMMANDS, context, arguments, out)
-}
+        }).also_in(&["keyspace"]),
+];
 
 fn wait(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;

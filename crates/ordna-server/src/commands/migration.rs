@@ -15,7 +15,7 @@ use crate::execution::command::{
 use crate::keyspace::hash::{Edit, MOST_BYTES};
 use crate::keyspace::listpack;
 use crate::keyspace::stored_value::{self, Packed};
-use crate::state::command_spec::ONE_KEY;
+use crate::state::command_spec::{CommandFlags, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -28,7 +28,8 @@ const HASH_LISTPACK: u8 = 16;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
-    Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore),
+    Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore)
+        .with(CommandFlags::DANGEROUS),
 ];
 
 /// A value, which is stored so, as a payload.

@@ -7,27 +7,32 @@ use std::time::Instant;
 use ordna::durability::SyncPolicy;
 
 use crate::execution::backups::{NO_DIRECTORY, save, save_in_background};
-use crate::execution::command::{ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
+use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
-use crate::state::command_spec::NO_KEY;
+use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::data_directory::DataDirectory;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
+const BACKUP: CommandFlags =
+    CommandFlags::ADMIN.or(CommandFlags::NOSCRIPT).or(CommandFlags::NO_ASYNC_LOADING);
+
 pub const COMMANDS: &[Command] = &[
-    Command::new("bgrewriteaof", 1, ADMIN, NO_KEY, "Backs up, which begins a new log.", rewrite),
-    Command::new("bgsave", -1, ADMIN, NO_KEY, "Backs up in the background.", bgsave),
+    Command::new("bgrewriteaof", 1, BACKUP, NO_KEY, "Backs up, which begins a new log.", rewrite),
+    Command::new("bgsave", -1, BACKUP, NO_KEY, "Backs up in the background.", bgsave),
     Command::new(
         "lastsave",
         1,
-        SERVER_INFO,
+        SERVER_INFO.or(CommandFlags::FAST),
         NO_KEY,
         "Returns the second since 1970 of the last backup.",
         lastsave,
-    ),
-    Command::new("save", 1, ADMIN, NO_KEY, "Backs up, and answers when it is done.", foreground),
+    )
+    .also_in(&["admin", "dangerous"]),
+    Command::new("save", 1, BACKUP, NO_KEY, "Backs up, and answers when it is done.", foreground)
+        .with(CommandFlags::NO_MULTI),
 ];
 
 fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<DataDirectory>> {

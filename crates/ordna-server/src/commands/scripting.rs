@@ -9,29 +9,28 @@ use ordna::Change;
 use sha1::{Digest, Sha1};
 
 use super::strings::delete_if_equal;
-use crate::execution::command::{
-    CHANGE, Command, CommandOutcome, Context, Result, Subcommands, help, ok, subcommand,
-};
+use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help, ok};
 use crate::keyspace::stored_value;
-use crate::state::command_spec::{CommandFlags, KeyPositions};
+use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// All scripts known here take one key.
-const KEY: KeyPositions = (3, 3, 1);
+const EVAL: CommandFlags = CommandFlags::NOSCRIPT
+    .or(CommandFlags::STALE)
+    .or(CommandFlags::SKIP_MONITOR)
+    .or(CommandFlags::NO_MANDATORY_KEYS)
+    .or(CommandFlags::MOVABLEKEYS)
+    .or(CommandFlags::SCRIPT);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("eval", -3, CHANGE, KEY, "Executes the script of a known lock.", eval),
-    Command::new("evalsha", -3, CHANGE, KEY, "Executes the script of a known lock.", evalsha),
-    Command::new(
-        "script",
-        -2,
-        CommandFlags::NOSCRIPT,
-        (0, 0, 0),
-        "LOAD, EXISTS and FLUSH of scripts.",
-        script,
-    ),
+    Command::new("eval", -3, EVAL, NO_KEY, "Executes the script of a known lock.", eval)
+        .key_count_at(2)
+        .access(KeyAccess::READ_WRITE),
+    Command::new("evalsha", -3, EVAL, NO_KEY, "Executes the script of a known lock.", evalsha)
+        .key_count_at(2)
+        .access(KeyAccess::READ_WRITE),
+    Command::container("script", "LOAD, EXISTS and FLUSH of scripts.", SCRIPT),
 ];
 
 /// The effect of a known script on a key whose value is its first argument.
@@ -147,39 +146,46 @@ fn run(
     Ok(CommandOutcome::Done)
 }
 
-fn script(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("load", 3, |context, arguments, out| {
+const SCRIPT: &[Command] = &[
+    Command::sub(
+        "script|load",
+        3,
+        CommandFlags::NOSCRIPT.or(CommandFlags::STALE),
+        |context, arguments, out| {
             let (name, _) = remember(context, arguments.get(2))?;
             out.bulk(name.as_bytes());
             Ok(CommandOutcome::Done)
-        }),
-        ("exists", -3, |context, arguments, out| {
-            let scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
-            out.array(arguments.len() - 2);
-            for name in arguments.iter_from(2) {
-                let name = String::from_utf8_lossy(name).to_ascii_lowercase();
-                out.integer(i64::from(scripts.contains_key(&name)));
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("flush", -2, |context, _, out| {
-            context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();
-            ok(out)
-        }),
-        ("kill", 2, |_, _, _| Err("NOTBUSY No scripts in execution right now.".into())),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "SCRIPT",
-                &[
-                    "EXISTS <sha1> [<sha1> ...]",
-                    "FLUSH",
-                    "LOAD <script>",
-                    "    Only scripts of known locks.",
-                ],
-            )
-        }),
-    ];
-    subcommand("script", COMMANDS, context, arguments, out)
-}
+        },
+    ),
+    Command::sub("script|exists", -3, CommandFlags::NOSCRIPT, |context, arguments, out| {
+        let scripts = context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner);
+        out.array(arguments.len() - 2);
+        for name in arguments.iter_from(2) {
+            let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+            out.integer(i64::from(scripts.contains_key(&name)));
+        }
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("script|flush", -2, CommandFlags::NOSCRIPT, |context, _, out| {
+        context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        ok(out)
+    }),
+    Command::sub(
+        "script|kill",
+        2,
+        CommandFlags::NOSCRIPT.or(CommandFlags::ALLOW_BUSY),
+        |_, _, _| Err("NOTBUSY No scripts in execution right now.".into()),
+    ),
+    Command::sub("script|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "SCRIPT",
+            &[
+                "EXISTS <sha1> [<sha1> ...]",
+                "FLUSH",
+                "LOAD <script>",
+                "    Only scripts of known locks.",
+            ],
+        )
+    }),
+];

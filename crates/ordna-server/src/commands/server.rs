@@ -5,40 +5,34 @@ use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::execution::command::{
-    ADMIN, Command, CommandOutcome, Context, READ_SLOW, Result, SERVER_INFO, Subcommands, help, ok,
-    subcommand,
+    ADMIN, CONNECTION, Command, CommandOutcome, Context, READ, READ_SLOW, Result, SERVER_INFO,
+    help, ok,
 };
 use crate::keyspace::glob::Pattern;
 use crate::state::ServerState;
-use crate::state::command_spec::{CommandFlags, KeyPositions, NO_KEY};
+use crate::state::command_spec::{CommandFlags, KeyAccess, KeyPositions, NO_KEY};
 use crate::statistics::process;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-const READ_SECOND: KeyPositions = (2, 2, 1);
+const SECOND: KeyPositions = (2, 2, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("config", -2, ADMIN, NO_KEY, "Reads and sets configuration: GET, SET.", config)
-        .with(CommandFlags::SECRET),
-    Command::new(
-        "memory",
-        -2,
-        READ_SLOW,
-        READ_SECOND,
-        "Where memory goes: USAGE, STATS, DOCTOR.",
-        memory,
-    ),
-    Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown),
+    Command::container("config", "Reads and sets configuration: GET, SET.", CONFIG),
+    Command::container("memory", "Where memory goes: USAGE, STATS, DOCTOR.", MEMORY),
+    Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown)
+        .with(CommandFlags::NO_MULTI.or(CommandFlags::ALLOW_BUSY)),
     Command::new("time", 1, SERVER_INFO.or(CommandFlags::FAST), NO_KEY, "Returns the time.", time),
-    Command::new("role", 1, SERVER_INFO, NO_KEY, "Answers that this is a master.", |_, _, out| {
+    Command::new("role", 1, CONNECTION, NO_KEY, "Answers that this is a master.", |_, _, out| {
         out.array(3);
         out.bulk(b"master");
         out.integer(0);
         out.array(0);
         Ok(CommandOutcome::Done)
-    }),
-    Command::new("lolwut", -1, SERVER_INFO, NO_KEY, "Returns the version.", |_, _, out| {
+    })
+    .also_in(&["admin", "dangerous"]),
+    Command::new("lolwut", -1, READ, NO_KEY, "Returns the version.", |_, _, out| {
         out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
         Ok(CommandOutcome::Done)
     }),
@@ -81,40 +75,39 @@ fn settings(state: &ServerState) -> Vec<(&'static str, String)> {
     all
 }
 
-fn config(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("get", -3, |context, arguments, out| {
-            let lower = |text: &[u8]| Pattern::new(&text.to_ascii_lowercase());
-            let patterns: Vec<Pattern> = arguments.iter_from(2).map(lower).collect();
-            let mut wanted = settings(context.state);
-            wanted.retain(|(name, _)| patterns.iter().any(|asked| asked.matches(name.as_bytes())));
-            out.map(wanted.len());
-            for (name, value) in wanted {
-                out.bulk(name.as_bytes());
-                out.bulk(value.as_bytes());
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("set", -4, config_set),
-        ("resetstat", 2, |context, _, out| {
-            context.state.stats.reset();
-            ok(out)
-        }),
-        ("rewrite", 2, |_, _, _| Err("ERR The server is running without a config file".into())),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "CONFIG",
-                &[
-                    "GET <pattern> [<pattern> ...]",
-                    "RESETSTAT",
-                    "SET <setting> <value> [<setting> <value> ...]",
-                ],
-            )
-        }),
-    ];
-    subcommand("config", COMMANDS, context, arguments, out)
-}
+const CONFIG: &[Command] = &[
+    Command::sub("config|get", -3, ADMIN, |context, arguments, out| {
+        let lower = |text: &[u8]| Pattern::new(&text.to_ascii_lowercase());
+        let patterns: Vec<Pattern> = arguments.iter_from(2).map(lower).collect();
+        let mut wanted = settings(context.state);
+        wanted.retain(|(name, _)| patterns.iter().any(|asked| asked.matches(name.as_bytes())));
+        out.map(wanted.len());
+        for (name, value) in wanted {
+            out.bulk(name.as_bytes());
+            out.bulk(value.as_bytes());
+        }
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("config|set", -4, ADMIN, config_set).with(CommandFlags::SECRET),
+    Command::sub("config|resetstat", 2, ADMIN, |context, _, out| {
+        context.state.stats.reset();
+        ok(out)
+    }),
+    Command::sub("config|rewrite", 2, ADMIN, |_, _, _| {
+        Err("ERR The server is running without a config file".into())
+    }),
+    Command::sub("config|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "CONFIG",
+            &[
+                "GET <pattern> [<pattern> ...]",
+                "RESETSTAT",
+                "SET <setting> <value> [<setting> <value> ...]",
+            ],
+        )
+    }),
+];
 
 fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let state = context.state;
@@ -174,81 +167,80 @@ fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
 /// Estimated bytes of an entry beyond key and value: leaf, record, deadline.
 const OVERHEAD: usize = 48;
 
-fn memory(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("usage", -3, |context, arguments, out| {
-            match arguments.len() {
-                3 => {}
-                5 if arguments.get(3).eq_ignore_ascii_case(b"samples") => {
-                    let samples = number(arguments.get(4)).ok_or(CommandError::NotAnInteger)?;
-                    if samples < 0 {
-                        return Err(CommandError::Syntax);
-                    }
+const MEMORY: &[Command] = &[
+    Command::sub("memory|usage", -3, READ_SLOW, |context, arguments, out| {
+        match arguments.len() {
+            3 => {}
+            5 if arguments.get(3).eq_ignore_ascii_case(b"samples") => {
+                let samples = number(arguments.get(4)).ok_or(CommandError::NotAnInteger)?;
+                if samples < 0 {
+                    return Err(CommandError::Syntax);
                 }
-                _ => return Err(CommandError::Syntax),
             }
-            let key = arguments.get(2);
-            match context.keys.get_with(key, <[u8]>::len) {
-                Some(value) => out.count(key.len() + value + OVERHEAD),
-                None => out.null(),
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("stats", 2, |context, _, out| {
-            let state = context.state;
-            let counts = state.with_flushed(context.keys.statistics());
-            let clients = state.clients.memory();
-            let fields = [
-                ("peak.allocated", state.peak_memory.load(std::sync::atomic::Ordering::Relaxed)),
-                ("total.allocated", counts.bytes + clients),
-                ("clients.slaves", 0),
-                ("clients.normal", clients),
-                ("aof.buffer", 0),
-                ("keys.count", counts.items),
-                ("keys.bytes-per-key", counts.bytes / counts.items.max(1)),
-                ("dataset.bytes", counts.bytes),
-                ("versions.dead", counts.dead),
-                ("allocator.resident", process::resident_bytes() as usize),
-            ];
-            out.map(fields.len());
-            for (field, value) in fields {
-                out.bulk(field.as_bytes());
-                out.count(value);
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("doctor", 2, |context, _, out| {
-            let text = doctor(context);
-            out.text(&text);
-            Ok(CommandOutcome::Done)
-        }),
-        ("malloc-stats", 2, |_, _, out| {
-            out.text("Ordna shows no statistics of its allocator; INFO memory tells of its memory");
-            Ok(CommandOutcome::Done)
-        }),
-        ("purge", 2, |context, _, out| {
-            context.keys.collect_garbage();
-            ok(out)
-        }),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "MEMORY",
-                &[
-                    "DOCTOR",
-                    "    Return memory problems reports.",
-                    "PURGE",
-                    "    Collect what no snapshot sees any more.",
-                    "STATS",
-                    "    Return information about the memory usage of the server.",
-                    "USAGE <key> [SAMPLES <count>]",
-                    "    Return memory in bytes used by <key> and its value, about.",
-                ],
-            )
-        }),
-    ];
-    subcommand("memory", COMMANDS, context, arguments, out)
-}
+            _ => return Err(CommandError::Syntax),
+        }
+        let key = arguments.get(2);
+        match context.keys.get_with(key, <[u8]>::len) {
+            Some(value) => out.count(key.len() + value + OVERHEAD),
+            None => out.null(),
+        }
+        Ok(CommandOutcome::Done)
+    })
+    .keys(SECOND)
+    .access(KeyAccess::METADATA),
+    Command::sub("memory|stats", 2, CommandFlags::NONE, |context, _, out| {
+        let state = context.state;
+        let counts = state.with_flushed(context.keys.statistics());
+        let clients = state.clients.memory();
+        let fields = [
+            ("peak.allocated", state.peak_memory.load(std::sync::atomic::Ordering::Relaxed)),
+            ("total.allocated", counts.bytes + clients),
+            ("clients.slaves", 0),
+            ("clients.normal", clients),
+            ("aof.buffer", 0),
+            ("keys.count", counts.items),
+            ("keys.bytes-per-key", counts.bytes / counts.items.max(1)),
+            ("dataset.bytes", counts.bytes),
+            ("versions.dead", counts.dead),
+            ("allocator.resident", process::resident_bytes() as usize),
+        ];
+        out.map(fields.len());
+        for (field, value) in fields {
+            out.bulk(field.as_bytes());
+            out.count(value);
+        }
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("memory|doctor", 2, CommandFlags::NONE, |context, _, out| {
+        let text = doctor(context);
+        out.text(&text);
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("memory|malloc-stats", 2, CommandFlags::NONE, |_, _, out| {
+        out.text("Ordna shows no statistics of its allocator; INFO memory tells of its memory");
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("memory|purge", 2, CommandFlags::NONE, |context, _, out| {
+        context.keys.collect_garbage();
+        ok(out)
+    }),
+    Command::sub("memory|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "MEMORY",
+            &[
+                "DOCTOR",
+                "    Return memory problems reports.",
+                "PURGE",
+                "    Collect what no snapshot sees any more.",
+                "STATS",
+                "    Return information about the memory usage of the server.",
+                "USAGE <key> [SAMPLES <count>]",
+                "    Return memory in bytes used by <key> and its value, about.",
+            ],
+        )
+    }),
+];
 
 /// Advice to operators about the memory.
 fn doctor(context: &Context<'_>) -> String {

@@ -4,65 +4,57 @@ use std::time::Duration;
 
 use super::ordered::range_of;
 use crate::execution::command::{
-    Command, CommandOutcome, Context, READ_ALL, Result, Subcommands, help, subcommand,
+    Command, CommandOutcome, Context, READ_ALL, Result, SERVER_INFO, help,
 };
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
-use crate::state::command_spec::NO_KEY;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 // CREATE excludes other commands, so that no write is in progress when the snapshot is taken.
-pub const COMMANDS: &[Command] = &[Command::new(
+pub const COMMANDS: &[Command] = &[Command::container(
     "ordna.snapshot",
-    -2,
-    READ_ALL,
-    NO_KEY,
     "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
-    snapshot,
-)
-.exclusive_for("create")];
+    SNAPSHOT,
+)];
 
-fn snapshot(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    const COMMANDS: &Subcommands = &[
-        ("create", -2, create),
-        ("get", 4, |context, arguments, out| {
-            let snapshot = held(context, arguments)?;
-            if snapshot.get_with(arguments.get(3), |value| out.bulk(value)).is_none() {
-                out.null();
-            }
-            Ok(CommandOutcome::Done)
-        }),
-        ("range", -5, |context, arguments, _| {
-            let snapshot = held(context, arguments)?;
-            let mut scan = range_of(arguments, 3)?;
-            scan.snapshot = Some(snapshot);
-            Ok(CommandOutcome::LongScan(Box::new(scan)))
-        }),
-        ("drop", 3, |context, arguments, out| {
-            let ended = context.state.snapshots.end(id(arguments)?);
-            out.integer(i64::from(ended.is_some()));
-            Ok(ended.flatten().map_or(CommandOutcome::Done, CommandOutcome::Freeing))
-        }),
-        ("list", 2, list),
-        ("help", 2, |_, _, out| {
-            help(
-                out,
-                "ORDNA.SNAPSHOT",
-                &[
-                    "CREATE [EX <seconds>] [KEEP]",
-                    "    Keep the present state. It ends with this connection unless KEEP is said.",
-                    "DROP <id>",
-                    "GET <id> <key>",
-                    "LIST",
-                    "RANGE <id> <start> <end> [REV] [LIMIT [<offset>] <count>] [KEYS|WITHVALUES]",
-                ],
-            )
-        }),
-    ];
-    subcommand("ordna.snapshot", COMMANDS, context, arguments, out)
-}
+const SNAPSHOT: &[Command] = &[
+    Command::sub("ordna.snapshot|create", -2, READ_ALL, create).exclusive(),
+    Command::sub("ordna.snapshot|get", 4, READ_ALL, |context, arguments, out| {
+        let snapshot = held(context, arguments)?;
+        if snapshot.get_with(arguments.get(3), |value| out.bulk(value)).is_none() {
+            out.null();
+        }
+        Ok(CommandOutcome::Done)
+    }),
+    Command::sub("ordna.snapshot|range", -5, READ_ALL, |context, arguments, _| {
+        let snapshot = held(context, arguments)?;
+        let mut scan = range_of(arguments, 3)?;
+        scan.snapshot = Some(snapshot);
+        Ok(CommandOutcome::LongScan(Box::new(scan)))
+    }),
+    Command::sub("ordna.snapshot|drop", 3, READ_ALL, |context, arguments, out| {
+        let ended = context.state.snapshots.end(id(arguments)?);
+        out.integer(i64::from(ended.is_some()));
+        Ok(ended.flatten().map_or(CommandOutcome::Done, CommandOutcome::Freeing))
+    }),
+    Command::sub("ordna.snapshot|list", 2, READ_ALL, list),
+    Command::sub("ordna.snapshot|help", 2, SERVER_INFO, |_, _, out| {
+        help(
+            out,
+            "ORDNA.SNAPSHOT",
+            &[
+                "CREATE [EX <seconds>] [KEEP]",
+                "    Keep the present state. It ends with this connection unless KEEP is said.",
+                "DROP <id>",
+                "GET <id> <key>",
+                "LIST",
+                "RANGE <id> <start> <end> [REV] [LIMIT [<offset>] <count>] [KEYS|WITHVALUES]",
+            ],
+        )
+    }),
+];
 
 fn id(arguments: Arguments<'_>) -> Result<u64> {
     let id = number(arguments.get(2)).and_then(|id| u64::try_from(id).ok());

@@ -7,34 +7,43 @@ use ordna::{Put, Write};
 
 use super::expiry::Scale;
 use crate::execution::command::{
-    Command, CommandOutcome, Context, READ, Result, TAKE, UPDATE, WRITE, ok,
+    Command, CommandOutcome, Context, READ, Result, TAKE, UPDATE, WRITE, WRITE_SLOW, ok,
 };
 use crate::keyspace::multi_get::{MultiGet, too_large};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value::{self, Packed};
-use crate::state::command_spec::{ALL_KEYS, ONE_KEY, PAIRS};
+use crate::state::command_spec::{ALL_KEYS, KeyAccess, ONE_KEY, PAIRS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
     Command::new("get", 2, READ, ONE_KEY, "Returns the value of a key.", get),
-    Command::new("strlen", 2, READ, ONE_KEY, "Returns the length of the value of a key.", strlen),
+    Command::new("strlen", 2, READ, ONE_KEY, "Returns the length of the value of a key.", strlen)
+        .access(KeyAccess::METADATA),
     Command::new("mget", -2, READ, ALL_KEYS, "Returns the values of several keys.", mget)
         .exclusive_if_several_keys(),
     Command::new(
         "set",
         -3,
-        UPDATE,
+        WRITE_SLOW,
         ONE_KEY,
         "Sets the value of a key; NX, XX, IFEQ, GET, EX, PX, EXAT, PXAT and KEEPTTL.",
         set,
+    )
+    .access_of(set_access),
+    Command::new(
+        "setex",
+        4,
+        WRITE_SLOW,
+        ONE_KEY,
+        "Sets a value that expires in some seconds.",
+        setex,
     ),
-    Command::new("setex", 4, WRITE, ONE_KEY, "Sets a value that expires in some seconds.", setex),
     Command::new(
         "psetex",
         4,
-        WRITE,
+        WRITE_SLOW,
         ONE_KEY,
         "Sets a value that expires in some milliseconds.",
         psetex,
@@ -50,11 +59,11 @@ pub const COMMANDS: &[Command] = &[
         "Removes a key if it has this value; returns how many there were.",
         delifeq,
     ),
-    Command::new("mset", -3, WRITE, PAIRS, "Sets several keys as one step.", mset).exclusive(),
+    Command::new("mset", -3, WRITE_SLOW, PAIRS, "Sets several keys as one step.", mset).exclusive(),
     Command::new(
         "msetnx",
         -3,
-        WRITE,
+        WRITE_SLOW,
         PAIRS,
         "Sets several keys as one step, if none of them exists.",
         msetnx,
@@ -75,6 +84,13 @@ pub const COMMANDS: &[Command] = &[
 const KEYS_WITHOUT_SNAPSHOT: usize = 64;
 /// Number of bytes that MGET copies under the exclusive lock before it takes a snapshot instead.
 const BYTES_WITHOUT_SNAPSHOT: usize = 1 << 20;
+
+/// The access that `SET` needs: with GET and IFEQ its reply depends on the old value.
+fn set_access(arguments: Arguments<'_>) -> KeyAccess {
+    let reads =
+        |option: &[u8]| option.eq_ignore_ascii_case(b"get") || option.eq_ignore_ascii_case(b"ifeq");
+    KeyAccess { read: arguments.iter_from(3).any(reads), write: true }
+}
 
 fn get(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.string(arguments.get(1), |value| out.bulk(value))?.is_some() {

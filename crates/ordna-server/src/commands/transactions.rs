@@ -16,42 +16,57 @@
 //! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
 //! see the writes before it, and so do other clients from then on.
 
+use std::time::Duration;
+
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::execution::command::{CONNECTION, Command, CommandOutcome, Context, Result, ok};
+use crate::execution::command::{
+    CONNECTION, Command, CommandOutcome, Context, Result, SESSION, ok,
+};
 use crate::execution::dispatch::deny;
-use crate::state::command_spec::{ALL_KEYS, CommandFlags, NO_KEY};
+use crate::state::acl::user::Refusal;
+use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, NO_KEY};
 use crate::state::session::{Transaction, Watched};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
+const TRANSACTION: CommandFlags = CONNECTION.or(CommandFlags::ALLOW_BUSY);
+
 pub const COMMANDS: &[Command] = &[
-    Command::new("multi", 1, CONNECTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
+    Command::new("multi", 1, TRANSACTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
         .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "exec",
         1,
-        CONNECTION,
+        SESSION.or(CommandFlags::SKIP_SLOWLOG),
         NO_KEY,
         "Executes what was queued since MULTI, as one step.",
         exec,
     )
     .exclusive()
     .with(CommandFlags::NOT_QUEUED.or(CommandFlags::EXECUTES_QUEUE)),
-    Command::new("discard", 1, CONNECTION, NO_KEY, "Forgets what was queued since MULTI.", discard)
-        .with(CommandFlags::NOT_QUEUED),
+    Command::new(
+        "discard",
+        1,
+        TRANSACTION,
+        NO_KEY,
+        "Forgets what was queued since MULTI.",
+        discard,
+    )
+    .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "watch",
         -2,
-        CONNECTION,
+        TRANSACTION,
         ALL_KEYS,
         "Has EXEC do nothing if one of the keys is changed before it.",
         watch,
     )
+    .access(KeyAccess::METADATA)
     .with(CommandFlags::NOT_QUEUED),
-    Command::new("unwatch", 1, CONNECTION, NO_KEY, "Forgets all watched keys.", unwatch),
+    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Forgets all watched keys.", unwatch),
 ];
 
 fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -118,13 +133,17 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     let start = out.bytes.len();
     out.array(transaction.queued.len());
     let mut indexed = context.state.indexes.transaction();
+    let (mut delayed, mut closes) = (Duration::ZERO, false);
     for request in &transaction.queued {
         let before = out.bytes.len();
-        if let Err(error) =
-            execute_queued(context, &mut indexed, request.arguments(), start + most, out)
-        {
-            out.bytes.truncate(before);
-            out.error(&error);
+        match execute_queued(context, &mut indexed, request.arguments(), start + most, out) {
+            Ok(Aftermath::None) => {}
+            Ok(Aftermath::Delay(delay)) => delayed += delay,
+            Ok(Aftermath::Close) => closes = true,
+            Err(error) => {
+                out.bytes.truncate(before);
+                out.error(&error);
+            }
         }
         let is_error = out.bytes.get(before) == Some(&b'-');
         if out.bytes.len() - start > most && !is_error {
@@ -136,7 +155,20 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     }
     drop((lifted, indexed));
     context.session.executing = false;
-    Ok(CommandOutcome::Done)
+    Ok(match (closes, delayed) {
+        (true, _) => CommandOutcome::Close,
+        (false, Duration::ZERO) => CommandOutcome::Done,
+        (false, delay) => CommandOutcome::Delayed(delay),
+    })
+}
+
+/// What a queued command leaves to the connection, after the replies of the transaction.
+enum Aftermath {
+    None,
+    /// They are sent later.
+    Delay(Duration),
+    /// The connection is closed.
+    Close,
 }
 
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
@@ -147,16 +179,22 @@ fn execute_queued<'a>(
     arguments: Arguments<'_>,
     end: usize,
     out: &mut Replies,
-) -> Result<()> {
+) -> Result<Aftermath> {
     // Only known commands are queued.
-    let number = context.table.catalog.number_of(arguments.get(0)).ok_or("ERR unknown command")?;
-    let spec = &context.table.catalog.all()[number];
+    let spec = context.table.catalog.find(arguments.get(0)).ok_or("ERR unknown command")?;
+    let spec = spec.of_call(arguments);
     if let Some(user) = &context.session.user {
         // The user may have been changed since.
-        user.check(number, spec, arguments)
-            .map_err(|refusal| deny(context.state, context.session, refusal, "multi"))?;
+        if let Err(refusal) = user.check(spec, arguments) {
+            let reason = match &refusal {
+                Refusal::Command(_) => "no permission to execute the command or subcommand",
+                Refusal::Key(_) => "no permission to touch the specified keys",
+            };
+            deny(context.state, context.session, refusal, "multi");
+            return Err(format!("NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {reason}").into());
+        }
     }
-    match context.call(number, arguments, out) {
+    match context.call(spec, arguments, out) {
         CommandOutcome::LongScan(mut scan) => {
             while !scan.step(context.state, Some(&context.keys), out)? {
                 if out.bytes.len() > end {
@@ -175,10 +213,9 @@ fn execute_queued<'a>(
             task.run(context.state, Some(&context.keys), out);
             *indexed = context.state.indexes.transaction();
         }
-        CommandOutcome::Done
-        | CommandOutcome::Close
-        | CommandOutcome::Freeing(_)
-        | CommandOutcome::Delayed(_) => {}
+        CommandOutcome::Close => return Ok(Aftermath::Close),
+        CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
+        CommandOutcome::Done | CommandOutcome::Freeing(_) => {}
     }
-    Ok(())
+    Ok(Aftermath::None)
 }

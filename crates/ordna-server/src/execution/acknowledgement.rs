@@ -25,10 +25,8 @@ fn writes(context: &Context<'_>, spec: &CommandSpec, arguments: Arguments<'_>) -
         let catalog = &context.table.catalog;
         return context.session.transaction.as_ref().is_some_and(|transaction| {
             transaction.queued.iter().map(|request| request.arguments()).any(|arguments| {
-                let number = catalog.number_of(arguments.get(0));
-                number.is_some_and(|number| {
-                    writes(context, catalog.all()[number].of_call(arguments), arguments)
-                })
+                let spec = catalog.find(arguments.get(0));
+                spec.is_some_and(|spec| writes(context, spec.of_call(arguments), arguments))
             })
         });
     }
@@ -39,14 +37,13 @@ fn writes(context: &Context<'_>, spec: &CommandSpec, arguments: Arguments<'_>) -
 /// Executes a command of a server that logs its writes.
 pub fn call_logged(
     context: &mut Context<'_>,
-    number: usize,
+    spec: &CommandSpec,
     is_exclusive: bool,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> CommandOutcome {
-    let spec = context.table.catalog.all()[number].of_call(arguments);
     if !writes(context, spec, arguments) {
-        return context.call(number, arguments, out);
+        return context.call(spec, arguments, out);
     }
     context.session.wrote = true;
     if let Err(error) = context.keys.check_log() {
@@ -57,12 +54,12 @@ pub fn call_logged(
         return CommandOutcome::Done;
     }
     if !is_exclusive {
-        return context.call(number, arguments, out);
+        return context.call(spec, arguments, out);
     }
     // A separate handle, because FLUSHALL replaces the one in the context.
     let keys = Keyspace::clone(&context.keys);
     let before = out.bytes.len();
-    keys.log_group(|| context.call(number, arguments, out)).unwrap_or_else(|error| {
+    keys.log_group(|| context.call(spec, arguments, out)).unwrap_or_else(|error| {
         out.bytes.truncate(before);
         out.error(CommandError::from(error));
         CommandOutcome::Done

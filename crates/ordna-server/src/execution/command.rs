@@ -16,7 +16,7 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
-    Catalog, CommandFlags, CommandSpec, KeyPositions, LockMode, suits,
+    Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, KeyPositions, LockMode, NO_KEY,
 };
 use crate::state::session::Session;
 use crate::state::{KeyspaceGuard, ServerState};
@@ -80,11 +80,13 @@ pub type Result<T = CommandOutcome> = std::result::Result<T, CommandError>;
 
 pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 
-/// A command: its description and the function that executes it.
+/// A command or subcommand: its description and the function that executes it.
 #[derive(Clone, Copy)]
 pub struct Command {
     pub spec: CommandSpec,
     pub execute: Execute,
+    /// The subcommands. The functions get all arguments, the name of the command first.
+    pub subcommands: &'static [Command],
 }
 
 impl Command {
@@ -96,10 +98,47 @@ impl Command {
         summary: &'static str,
         execute: Execute,
     ) -> Self {
-        let group = "generic";
-        let (lock, subcommands) = (LockMode::Shared, &[]);
-        let spec = CommandSpec { name, arity, flags, keys, summary, group, lock, subcommands };
-        Self { spec, execute }
+        let spec = CommandSpec {
+            name,
+            arity,
+            flags,
+            keys,
+            key_count_at: 0,
+            access: KeyAccesses::OfFlags,
+            summary,
+            group: "generic",
+            also_in: &[],
+            lock: LockMode::Shared,
+            subcommands: &[],
+            number: 0,
+            id: 0,
+        };
+        Self { spec, execute, subcommands: &[] }
+    }
+
+    /// A command that is called by the names of its subcommands only.
+    pub const fn container(
+        name: &'static str,
+        summary: &'static str,
+        subcommands: &'static [Command],
+    ) -> Self {
+        let command = Self::new(name, -2, CommandFlags::NONE, NO_KEY, summary, no_subcommand);
+        Self { subcommands, ..command }
+    }
+
+    /// Adds subcommands to a command that may also be called without one.
+    pub const fn with_subcommands(self, subcommands: &'static [Command]) -> Self {
+        Self { subcommands, ..self }
+    }
+
+    /// A subcommand, with the name of its command: `config|get`.
+    pub const fn sub(
+        name: &'static str,
+        arity: i64,
+        flags: CommandFlags,
+        execute: Execute,
+    ) -> Self {
+        Self::new(name, arity, flags, NO_KEY, "", execute)
     }
 
     /// Locks the keyspace exclusively: the command is one step for every other client.
@@ -114,18 +153,39 @@ impl Command {
         self
     }
 
-    /// Locks the keyspace exclusively if the first argument is this subcommand.
-    pub const fn exclusive_for(mut self, subcommand: &'static str) -> Self {
-        self.spec.lock = LockMode::ExclusiveFor(subcommand);
+    /// Sets the positions of the keys.
+    pub const fn keys(mut self, keys: KeyPositions) -> Self {
+        self.spec.keys = keys;
         self
     }
 
-    /// Adds subcommands with flags of their own.
-    pub const fn with_subcommands(
-        mut self,
-        subcommands: &'static [(&'static str, CommandSpec)],
-    ) -> Self {
-        self.spec.subcommands = subcommands;
+    /// Sets the position of the argument that says how many keys follow it.
+    pub const fn key_count_at(mut self, at: usize) -> Self {
+        self.spec.key_count_at = at;
+        self
+    }
+
+    /// Sets the access to all keys.
+    pub const fn access(mut self, access: KeyAccess) -> Self {
+        self.spec.access = KeyAccesses::All(access);
+        self
+    }
+
+    /// Sets the access to the first key and that to the others.
+    pub const fn accesses(mut self, first: KeyAccess, rest: KeyAccess) -> Self {
+        self.spec.access = KeyAccesses::FirstAndRest(first, rest);
+        self
+    }
+
+    /// Sets the access to all keys, which depends on the other arguments.
+    pub const fn access_of(mut self, access: fn(Arguments<'_>) -> KeyAccess) -> Self {
+        self.spec.access = KeyAccesses::OfArguments(access);
+        self
+    }
+
+    /// Adds ACL categories that follow neither from the flags nor from the group.
+    pub const fn also_in(mut self, categories: &'static [&'static str]) -> Self {
+        self.spec.also_in = categories;
         self
     }
 
@@ -134,6 +194,11 @@ impl Command {
         self.spec.flags = self.spec.flags.or(flags);
         self
     }
+}
+
+/// The function of a command with subcommands: dispatch refuses a call that names none of them.
+fn no_subcommand(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    Err(CommandError::unknown_subcommand(arguments))
 }
 
 /// Flags of reads in constant or logarithmic time.
@@ -156,20 +221,24 @@ pub const TAKE: CommandFlags = CHANGE.or(CommandFlags::RETURNS_OLD_VALUE);
 pub const REMOVE: CommandFlags = CommandFlags::WRITE;
 /// Flags of commands on the connection.
 pub const CONNECTION: CommandFlags = SERVER_INFO.or(CommandFlags::NOSCRIPT).or(CommandFlags::FAST);
-pub const BEFORE_AUTH: CommandFlags = CONNECTION.or(CommandFlags::NO_AUTH);
+pub const BEFORE_AUTH: CommandFlags =
+    CONNECTION.or(CommandFlags::NO_AUTH).or(CommandFlags::ALLOW_BUSY);
 /// Flags of commands that report on the server and change nothing.
 pub const SERVER_INFO: CommandFlags = CommandFlags::LOADING.or(CommandFlags::STALE);
-pub const ADMIN: CommandFlags = SERVER_INFO.or(CommandFlags::ADMIN).or(CommandFlags::NOSCRIPT);
+/// The same for those that scripts may not call.
+pub const SESSION: CommandFlags = SERVER_INFO.or(CommandFlags::NOSCRIPT);
+pub const ADMIN: CommandFlags = SESSION.or(CommandFlags::ADMIN);
 
 /// All commands, by name and number.
 pub struct CommandTable {
     pub catalog: Catalog,
-    /// The functions, indexed by the number of the command.
+    /// The functions, by [`CommandSpec::id`].
     executes: Vec<Execute>,
 }
 
 impl CommandTable {
-    /// Creates the table of these groups, each with its name.
+    /// Creates the table of these groups, each with its name. Its descriptions of subcommands are
+    /// never freed: there is one table, which lives as long as the program.
     pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
             let group = *group;
@@ -181,14 +250,19 @@ impl CommandTable {
         };
         let mut commands: Vec<Command> = groups.iter().flat_map(named).collect();
         commands.sort_by_key(|command| command.spec.name);
-        let executes = commands.iter().map(|command| command.execute).collect();
+        let mut executes = Vec::new();
+        for (number, command) in commands.iter_mut().enumerate() {
+            let group = command.spec.group;
+            let mut numbered = |command: &Command| {
+                executes.push(command.execute);
+                CommandSpec { group, number, id: executes.len() - 1, ..command.spec }
+            };
+            let spec = numbered(command);
+            let subcommands: Vec<CommandSpec> = command.subcommands.iter().map(numbered).collect();
+            command.spec = CommandSpec { subcommands: subcommands.leak(), ..spec };
+        }
         let catalog = Catalog::new(commands.into_iter().map(|command| command.spec).collect());
         Self { catalog, executes }
-    }
-
-    /// The function of a command, by its number in the catalog.
-    pub fn execute(&self, number: usize) -> Execute {
-        self.executes[number]
     }
 }
 
@@ -402,30 +476,6 @@ pub fn ok(out: &mut Replies) -> Result {
     Ok(CommandOutcome::Done)
 }
 
-/// The subcommands of a command: name, arity with both names, function.
-pub type Subcommands = [(&'static str, i64, Execute)];
-
-pub fn subcommand(
-    of: &str,
-    table: &Subcommands,
-    context: &mut Context<'_>,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> Result {
-    let name = arguments.get(1);
-    let Some((name, arity, execute)) =
-        table.iter().find(|(known, ..)| name.eq_ignore_ascii_case(known.as_bytes()))
-    else {
-        let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
-        let upper = of.to_ascii_uppercase();
-        return Err(format!("ERR unknown subcommand '{shown}'. Try {upper} HELP.").into());
-    };
-    if !suits(*arity, arguments.len()) {
-        return Err(CommandError::wrong_arity(format!("{of}|{name}")));
-    }
-    execute(context, arguments, out)
-}
-
 /// Writes the reply to `HELP`.
 pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     out.array(subcommands.len() + 3);
@@ -437,16 +487,15 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
 }
 
 impl Context<'_> {
-    /// Executes a command by its number, counts it and logs it if it was slow. The caller has checked
-    /// that the client may call it. Errors are written to `out`.
+    /// Executes a command, counts it and logs it if it was slow. The caller has checked that the
+    /// client may call it. Errors are written to `out`.
     pub fn call(
         &mut self,
-        number: usize,
+        spec: &CommandSpec,
         arguments: Arguments<'_>,
         out: &mut Replies,
     ) -> CommandOutcome {
         let state = self.state;
-        let spec = &self.table.catalog.all()[number];
         if state.was_monitored.load(Ordering::Relaxed)
             && state.monitors.receiver_count() > 0
             && !spec.has(CommandFlags::ADMIN)
@@ -457,7 +506,7 @@ impl Context<'_> {
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
-        let outcome = self.table.execute(number)(self, arguments, out);
+        let outcome = self.table.executes[spec.id](self, arguments, out);
         let outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
             CommandOutcome::Done
@@ -465,8 +514,8 @@ impl Context<'_> {
         let end = Instant::now();
         let took = end.saturating_duration_since(begin);
         self.session.now = Some(end);
-        state.stats.executed(number, took, out.bytes.get(before) == Some(&b'-'));
-        self.session.client.last_command.store(number, Ordering::Relaxed);
+        state.stats.executed(spec.number, took, out.bytes.get(before) == Some(&b'-'));
+        self.session.client.last_command.store(spec.number, Ordering::Relaxed);
         let settings = &state.settings;
         if settings.slow.is_reached_by(took.as_micros())
             || settings.latency_threshold.get() > 0
@@ -486,7 +535,11 @@ impl Context<'_> {
             && !spec.has(CommandFlags::EXECUTES_QUEUE)
         {
             let shown = match spec.has(CommandFlags::SECRET) {
-                true => vec![spec.name.as_bytes().to_vec(), b"(redacted)".to_vec()],
+                true => {
+                    let mut shown: Vec<_> = spec.name.split('|').map(|word| word.into()).collect();
+                    shown.push(b"(redacted)".to_vec());
+                    shown
+                }
                 false => SlowLog::shorten(arguments.iter_from(0)),
             };
             let client = &self.session.client;

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::state::ServerState;
-use crate::state::acl::Refusal;
+use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
 use crate::state::session::Session;
 use crate::statistics::event_logs::Denial;
@@ -37,8 +37,13 @@ pub fn execute(
         return fail(session, None, unknown(arguments), out);
     };
     session.last_command = number;
-    let spec = table.catalog.all()[number].of_call(arguments);
-    if let Err(error) = permitted(state, session, number, spec, arguments) {
+    let command = &table.catalog.all()[number];
+    let spec = command.of_call(arguments);
+    if arguments.len() > 1 && !spec.subcommands.is_empty() {
+        let error = CommandError::unknown_subcommand(arguments);
+        return fail(session, Some(command), error, out);
+    }
+    if let Err(error) = permitted(state, session, spec, arguments) {
         state.stats.rejected(number);
         return fail(session, Some(spec), error, out);
     }
@@ -55,18 +60,17 @@ pub fn execute(
         }
         return CommandOutcome::Done;
     }
-    let several = || spec.key_positions(arguments.len()).nth(1).is_some();
+    let several = || spec.key_positions(arguments).nth(1).is_some();
     let is_exclusive = match spec.lock {
         LockMode::Shared => false,
         LockMode::Exclusive => true,
         LockMode::ExclusiveIfSeveralKeys => several(),
-        LockMode::ExclusiveFor(sub) => arguments.get(1).eq_ignore_ascii_case(sub.as_bytes()),
     };
     let keys = if is_exclusive { state.keys_exclusive() } else { state.keys() };
     let mut context = Context { state, session, keys, table };
     match state.data_directory {
-        Some(_) => acknowledgement::call_logged(&mut context, number, is_exclusive, arguments, out),
-        None => context.call(number, arguments, out),
+        Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
+        None => context.call(spec, arguments, out),
     }
 }
 
@@ -109,7 +113,6 @@ fn fail(
 fn permitted(
     state: &ServerState,
     session: &Session,
-    number: usize,
     spec: &CommandSpec,
     arguments: Arguments<'_>,
 ) -> Result<(), CommandError> {
@@ -119,7 +122,10 @@ fn permitted(
     match &session.user {
         None if spec.has(CommandFlags::NO_AUTH) => Ok(()),
         None => Err(CommandError::NotAuthenticated),
-        Some(user) => user.check(number, spec, arguments).map_err(|refusal| {
+        Some(_) if spec.has(CommandFlags::NO_MULTI) && session.transaction.is_some() => {
+            Err("ERR Command not allowed inside a transaction".into())
+        }
+        Some(user) => user.check(spec, arguments).map_err(|refusal| {
             let context = if session.transaction.is_some() { "multi" } else { "toplevel" };
             deny(state, session, refusal, context)
         }),

@@ -4,4 +4,5 @@ pub mod acknowledgement;
 pub mod backups;
 pub mod command;
 pub mod dispatch;
+pub mod guesses;
 pub mod long_scan;

@@ -1,20 +1,21 @@
 //! The pages served over HTTP: metrics, health, and the console.
 //!
 //! Pages answer GET only, and only to requests for this machine by number or as `localhost`, or
-//! with the password: a page of another site that has its own name lead here is refused. If the
-//! server has a password, the console asks for it, as that of the default user.
+//! with the password: a page of another site that has its own name lead here is refused. The console
+//! shows what the user may see with commands; it asks for a password unless the default user needs
+//! none and may see the page.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, HOST};
+use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
@@ -25,9 +26,12 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::commands;
+use crate::execution::guesses::{delay_of_guess, wrong_password};
 use crate::keyspace::stored_value;
 use crate::listen::metrics;
 use crate::state::ServerState;
+use crate::state::acl::user::User;
+use crate::wire::request::OwnedRequest;
 
 /// Connections of browsers and collectors of metrics at once.
 const MOST: usize = 64;
@@ -37,6 +41,19 @@ const SHOWN: usize = 50;
 const SHOWN_BYTES: usize = 2048;
 
 type Reply = Response<Full<Bytes>>;
+
+/// What is sent to a visitor.
+struct Page {
+    reply: Reply,
+    /// The name of a user for whom a wrong password was given.
+    guess: Option<Vec<u8>>,
+}
+
+impl Page {
+    fn of(reply: Reply) -> Self {
+        Self { reply, guess: None }
+    }
+}
 
 /// Serves pages until its task is ended.
 pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool) {
@@ -50,9 +67,27 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
         let state = state.clone();
         tokio::spawn(async move {
             let _place = place;
+            let guesses = AtomicU32::new(0);
             let page = |request: Request<Incoming>| {
-                let reply = page(&state, console, &request);
-                async move { Ok::<_, Infallible>(reply) }
+                let Page { mut reply, guess } = page(&state, console, &request);
+                let guesses = match &guess {
+                    Some(_) => guesses.fetch_add(1, Ordering::Relaxed) + 1,
+                    None => 0,
+                };
+                if let Some(name) = guess {
+                    wrong_password(&state, &name, peer, "console", format!("addr={peer}"));
+                }
+                async move {
+                    match delay_of_guess(guesses) {
+                        Some(delay) => tokio::time::sleep(delay).await,
+                        // As the protocol does, after as many guesses.
+                        None => {
+                            let close = HeaderValue::from_static("close");
+                            reply.headers_mut().insert(CONNECTION, close);
+                        }
+                    }
+                    Ok::<_, Infallible>(reply)
+                }
             };
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).max_buf_size(16 << 10);
@@ -97,54 +132,104 @@ fn is_for_us(request: &Request<Incoming>) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// Whether the request has the password of a user that may run INFO and read all keys.
-fn is_allowed(state: &ServerState, request: &Request<Incoming>) -> bool {
-    if state.acl.welcome().is_some() {
-        return true;
-    }
-    let said = request.headers().get(AUTHORIZATION).and_then(|header| header.to_str().ok());
-    let said = said.and_then(|said| STANDARD.decode(said.strip_prefix("Basic ")?).ok());
-    let said = said.unwrap_or_default();
-    let Some(at) = said.iter().position(|byte| *byte == b':') else { return false };
-    let (name, password) = (&said[..at], &said[at + 1..]);
+/// Name and password of a request.
+fn login(request: &Request<Incoming>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let said = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
+    let said = STANDARD.decode(said.strip_prefix("Basic ")?).ok()?;
+    let at = said.iter().position(|byte| *byte == b':')?;
     // Browsers ask for a name; none means the default user.
-    let name = if name.is_empty() { b"default" } else { name };
-    let user = state.acl.user(&String::from_utf8_lossy(name));
-    let accepted = user.is_some_and(|user| user.accepts(password) && user.keys() == "~*");
-    if !accepted && !said.is_empty() {
-        state.acl.denied[0].fetch_add(1, Ordering::Relaxed);
-        tracing::warn!("a wrong password for the console");
-    }
-    accepted
+    let name = if at == 0 { b"default" } else { &said[..at] };
+    Some((name.to_vec(), said[at + 1..].to_vec()))
 }
 
-fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Reply {
+/// Who asks for a page.
+enum Visitor {
+    User(Arc<User>),
+    /// Nobody has logged in, and the default user has a password.
+    Stranger,
+    /// Name and password are not those of a user.
+    Guesser(Vec<u8>),
+}
+
+fn visitor(state: &ServerState, request: &Request<Incoming>) -> Visitor {
+    match (login(request), state.acl.welcome()) {
+        (Some((name, password)), _) => {
+            let user = state.acl.named(&name).filter(|user| user.accepts(&password));
+            user.map_or(Visitor::Guesser(name), Visitor::User)
+        }
+        (None, Some(user)) => Visitor::User(user),
+        (None, None) => Visitor::Stranger,
+    }
+}
+
+/// The command that the user may not execute, of those whose replies a page shows.
+fn denied(user: &User, commands: &[&[&[u8]]]) -> Option<&'static str> {
+    let denied = |command: &&[&[u8]]| {
+        let request = OwnedRequest::of(command);
+        let spec = commands::table().catalog.find(command[0])?.of_call(request.arguments());
+        user.check(spec, request.arguments()).is_err().then_some(spec.name)
+    };
+    commands.iter().find_map(denied)
+}
+
+fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Page {
     if request.method() != Method::GET {
-        return text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n");
+        return Page::of(text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
     }
-    if !is_for_us(request) && !is_allowed_by_password(state, request) {
-        return text(StatusCode::MISDIRECTED_REQUEST, "ask by address, or as localhost\n");
+    let visitor = visitor(state, request);
+    // A page of another site does not know the password.
+    let knows_password = matches!(&visitor, Visitor::User(user) if !user.needs_no_password());
+    if !is_for_us(request) && !knows_password {
+        return Page::of(text(
+            StatusCode::MISDIRECTED_REQUEST,
+            "ask by address, or as localhost\n",
+        ));
     }
-    match request.uri().path() {
-        "/healthz" => text(StatusCode::OK, "ok\n"),
+    let path = request.uri().path();
+    match path {
+        "/healthz" => return Page::of(text(StatusCode::OK, "ok\n")),
         "/readyz" => {
             let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
-            match (state.stopping.load(Ordering::Relaxed), is_loading) {
+            return Page::of(match (state.stopping.load(Ordering::Relaxed), is_loading) {
                 (false, false) => text(StatusCode::OK, "ready\n"),
                 (true, _) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
                 (_, true) => text(StatusCode::SERVICE_UNAVAILABLE, "loading\n"),
-            }
+            });
         }
         "/metrics" => {
-            reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", metrics::text(state))
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            return Page::of(reply(StatusCode::OK, kind, metrics::text(state)));
         }
-        _ if !console => text(StatusCode::NOT_FOUND, "/metrics, /healthz and /readyz are here\n"),
-        _ if !is_allowed(state, request) => {
-            let mut reply = text(StatusCode::UNAUTHORIZED, "the password, please\n");
-            let ask = hyper::header::HeaderValue::from_static("Basic realm=\"ordna\"");
-            reply.headers_mut().insert("www-authenticate", ask);
-            reply
+        _ if !console => {
+            let pages = "/metrics, /healthz and /readyz are here\n";
+            return Page::of(text(StatusCode::NOT_FOUND, pages));
         }
+        _ => {}
+    }
+    let user = match visitor {
+        Visitor::User(user) => user,
+        Visitor::Stranger => return Page::of(ask_for_password()),
+        Visitor::Guesser(name) => {
+            return Page { reply: ask_for_password(), guess: Some(name) };
+        }
+    };
+    let needed: &[&[&[u8]]] = match path {
+        "/state" => &[&[b"info"], &[b"client", b"list"], &[b"slowlog", b"get"]],
+        // The keys of the page are not known before it is made; `scan` needs access to all.
+        "/keys" => &[&[b"scan", b"0"], &[b"get", b"*"]],
+        _ => &[],
+    };
+    if let Some(command) = denied(&user, needed) {
+        let name = &user.name;
+        let why = format!("user '{name}' may not execute '{command}', which this page needs\n");
+        let mut reply = text(StatusCode::FORBIDDEN, why);
+        if login(request).is_none() {
+            // Another user may be allowed to.
+            reply = ask_for_password();
+        }
+        return Page::of(reply);
+    }
+    Page::of(match path {
         "/" => reply(
             StatusCode::OK,
             "text/html; charset=utf-8",
@@ -155,12 +240,14 @@ fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Repl
             reply(StatusCode::OK, "application/json", keys(state, request.uri()).to_string())
         }
         _ => text(StatusCode::NOT_FOUND, "there is one page: /\n"),
-    }
+    })
 }
 
-/// Whether the server has a password, and the request says it.
-fn is_allowed_by_password(state: &ServerState, request: &Request<Incoming>) -> bool {
-    state.acl.welcome().is_none() && is_allowed(state, request)
+fn ask_for_password() -> Reply {
+    let mut reply = text(StatusCode::UNAUTHORIZED, "the password, please\n");
+    let ask = HeaderValue::from_static("Basic realm=\"ordna\"");
+    reply.headers_mut().insert(WWW_AUTHENTICATE, ask);
+    reply
 }
 
 /// The figures of the server that the console shows.

@@ -255,13 +255,13 @@ fn users(config: &Config) -> Result<Acl, ServeError> {
     let mut checked = acl.check_passwords();
     if let Some(file) = &config.acl_file {
         let failed = |why: String| ServeError::Users(format!("{}: {why}", file.display()));
-        let text = std::fs::read_to_string(file).map_err(|error| match error.kind() {
+        let content = std::fs::read(file).map_err(|error| match error.kind() {
             ErrorKind::NotFound => failed(format!(
                 "{error}. An empty file is one with the default user only; ACL SAVE writes it"
             )),
             _ => failed(error.to_string()),
         })?;
-        checked = acl.load(&text, catalog);
+        checked = acl.load(&content, catalog);
         if let Err(why) = &checked
             && !matches!(why, AclError::NoPassword { .. })
         {

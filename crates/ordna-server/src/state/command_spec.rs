@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use crate::wire::request::Arguments;
+use crate::wire::request::{Arguments, number};
 
 /// Positions of the first and last key (negative: from the end), and the step between keys.
 pub type KeyPositions = (i64, i64, i64);
@@ -14,6 +14,35 @@ pub const TWO_KEYS: KeyPositions = (1, 2, 1);
 pub const ALL_KEYS: KeyPositions = (1, -1, 1);
 pub const PAIRS: KeyPositions = (1, -1, 2);
 
+/// The access to a key that a command needs from ACL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyAccess {
+    pub read: bool,
+    pub write: bool,
+}
+
+impl KeyAccess {
+    /// Neither: the command shows only that the key exists, or the type, length or encoding of its
+    /// value. A pattern with any access permits it.
+    pub const METADATA: Self = Self { read: false, write: false };
+    pub const READ: Self = Self { read: true, write: false };
+    pub const WRITE: Self = Self { read: false, write: true };
+    pub const READ_WRITE: Self = Self { read: true, write: true };
+}
+
+/// The access to each key of a command.
+#[derive(Debug, Clone, Copy)]
+pub enum KeyAccesses {
+    /// Follows from the flags: reads unless the command only writes, and writes if it is a write.
+    OfFlags,
+    /// The same for all keys.
+    All(KeyAccess),
+    /// The first key, and the others.
+    FirstAndRest(KeyAccess, KeyAccess),
+    /// Depends on the arguments, but not on the key.
+    OfArguments(fn(Arguments<'_>) -> KeyAccess),
+}
+
 /// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
@@ -23,13 +52,11 @@ pub enum LockMode {
     Exclusive,
     /// Excludes other commands if it names several keys.
     ExclusiveIfSeveralKeys,
-    /// Excludes other commands if this is its subcommand.
-    ExclusiveFor(&'static str),
 }
 
 /// The flags of a command, one bit each.
 ///
-/// The first nine are Redis' own, and `COMMAND` shows their names. The others stay inside the
+/// The first sixteen are Redis' own, and `COMMAND` shows their names. The others stay inside the
 /// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandFlags(u32);
@@ -53,33 +80,67 @@ impl CommandFlags {
     pub const FAST: Self = Self(1 << 7);
     /// Allowed before the client has authenticated, and for every user.
     pub const NO_AUTH: Self = Self(1 << 8);
+    /// Refused inside `MULTI`.
+    pub const NO_MULTI: Self = Self(1 << 9);
+    /// Allowed while a script runs.
+    pub const ALLOW_BUSY: Self = Self(1 << 10);
+    /// Not allowed while the server loads in the background.
+    pub const NO_ASYNC_LOADING: Self = Self(1 << 11);
+    /// Absent from `MONITOR`: what it executes is there.
+    pub const SKIP_MONITOR: Self = Self(1 << 12);
+    /// Absent from the slow log: what it executes is there.
+    pub const SKIP_SLOWLOG: Self = Self(1 << 13);
+    /// May be called without a key.
+    pub const NO_MANDATORY_KEYS: Self = Self(1 << 14);
+    /// An argument says how many keys there are.
+    pub const MOVABLEKEYS: Self = Self(1 << 15);
 
     /// A write that also returns the old value: it needs read access to its keys.
-    pub const RETURNS_OLD_VALUE: Self = Self(1 << 9);
+    pub const RETURNS_OLD_VALUE: Self = Self(1 << 16);
     /// Names no keys and may access all of them.
-    pub const EVERY_KEY: Self = Self(1 << 10);
+    pub const EVERY_KEY: Self = Self(1 << 17);
     /// In the ACL category `@dangerous` without being [`ADMIN`](Self::ADMIN).
-    pub const DANGEROUS: Self = Self(1 << 11);
+    pub const DANGEROUS: Self = Self(1 << 18);
     /// Executed inside `MULTI` instead of being queued.
-    pub const NOT_QUEUED: Self = Self(1 << 12);
+    pub const NOT_QUEUED: Self = Self(1 << 19);
     /// Executes the queued commands of a transaction, and writes if one of them does.
-    pub const EXECUTES_QUEUE: Self = Self(1 << 13);
+    pub const EXECUTES_QUEUE: Self = Self(1 << 20);
     /// Only reads if it is called with a key and nothing else.
-    pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 14);
+    pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 21);
     /// The arguments are kept out of logs, because they may contain passwords.
-    pub const SECRET: Self = Self(1 << 15);
+    pub const SECRET: Self = Self(1 << 22);
     /// Executed while clients are paused: it is able to end the pause.
-    pub const IGNORES_PAUSE: Self = Self(1 << 16);
+    pub const IGNORES_PAUSE: Self = Self(1 << 23);
+    /// Executes a script, which may write.
+    pub const SCRIPT: Self = Self(1 << 24);
 
     /// Names of Redis' flags, by bit.
-    const NAMES: [&str; 9] = [
-        "write", "readonly", "denyoom", "admin", "noscript", "loading", "stale", "fast", "no_auth",
+    const NAMES: [&str; 16] = [
+        "write",
+        "readonly",
+        "denyoom",
+        "admin",
+        "noscript",
+        "loading",
+        "stale",
+        "fast",
+        "no_auth",
+        "no_multi",
+        "allow_busy",
+        "no_async_loading",
+        "skip_monitor",
+        "skip_slowlog",
+        "no_mandatory_keys",
+        "movablekeys",
     ];
 
     /// The flags of both.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    /// No flags.
+    pub const NONE: Self = Self(0);
 
     /// Whether all flags of `other` are set.
     #[inline]
@@ -98,33 +159,50 @@ impl CommandFlags {
     }
 }
 
-/// The description of a command.
+/// The description of a command or subcommand.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandSpec {
-    /// The name in lower case.
+    /// The name in lower case; of a subcommand with that of its command: `config|get`.
     pub name: &'static str,
     /// The number of arguments as Redis counts it, with the name; a negative number is a minimum.
     pub arity: i64,
     pub flags: CommandFlags,
     pub keys: KeyPositions,
+    /// Position of the argument that says how many keys follow it; 0: none does.
+    pub key_count_at: usize,
+    pub access: KeyAccesses,
     pub summary: &'static str,
     pub group: &'static str,
+    /// ACL categories beyond those that follow from flags and group.
+    pub also_in: &'static [&'static str],
     pub lock: LockMode,
-    /// Subcommands with flags of their own.
-    pub subcommands: &'static [(&'static str, CommandSpec)],
+    /// Subcommands, each with its own flags. A command that has some is called by their names only.
+    pub subcommands: &'static [CommandSpec],
+    /// Number of the command, by the order of names; that of its command for a subcommand.
+    pub number: usize,
+    /// Number among all commands and subcommands: ACL has one bit for each.
+    pub id: usize,
 }
 
-/// ACL categories that exist, without their `@`.
+/// Redis' ACL categories in its order, without their `@`, and Ordna's own.
 pub const CATEGORIES: &[&str] = &[
     "keyspace",
     "read",
     "write",
+    "set",
+    "sortedset",
+    "list",
     "hash",
     "string",
     "bitmap",
+    "hyperloglog",
+    "geo",
+    "stream",
+    "pubsub",
     "admin",
     "fast",
     "slow",
+    "blocking",
     "dangerous",
     "connection",
     "transaction",
@@ -139,39 +217,51 @@ impl CommandSpec {
         self.flags.has(flags)
     }
 
+    /// Whether a call may write.
     pub fn is_write(&self) -> bool {
-        self.has(CommandFlags::WRITE)
+        self.has(CommandFlags::WRITE) || self.has(CommandFlags::SCRIPT)
     }
 
-    /// The specification that holds for these arguments.
-    pub fn of_call(&self, arguments: Arguments<'_>) -> &Self {
-        let is_called = |(sub, _): &&(&str, Self)| {
-            arguments.len() > 1 && arguments.get(1).eq_ignore_ascii_case(sub.as_bytes())
-        };
-        self.subcommands.iter().find(is_called).map_or(self, |(_, spec)| spec)
+    /// The last part of the name: `get` of `config|get`.
+    pub fn word(&self) -> &'static str {
+        self.name.rsplit('|').next().unwrap_or(self.name)
+    }
+
+    /// The subcommand of this name, in any case.
+    pub fn subcommand(&self, word: &[u8]) -> Option<&'static Self> {
+        self.subcommands.iter().find(|sub| word.eq_ignore_ascii_case(sub.word().as_bytes()))
+    }
+
+    /// The specification that holds for these arguments: the subcommand's, if they name one.
+    pub fn of_call(&'static self, arguments: Arguments<'_>) -> &'static Self {
+        if self.subcommands.is_empty() || arguments.len() < 2 {
+            return self;
+        }
+        self.subcommand(arguments.get(1)).unwrap_or(self)
     }
 
     /// Whether the command is of an ACL category, named without its `@`.
     pub fn is_in(&self, category: &str) -> bool {
-        match category {
+        let by_nature = match category {
             "all" => true,
             "read" => self.has(CommandFlags::READONLY),
-            "write" => self.is_write(),
+            "write" => self.has(CommandFlags::WRITE),
             "fast" => self.has(CommandFlags::FAST),
             "slow" => !self.has(CommandFlags::FAST),
-            "hash" | "string" => self.group == category,
+            // Redis puts the commands that only hold others into no category of their group.
+            _ if !self.subcommands.is_empty() => false,
+            "hash" | "string" | "bitmap" | "connection" | "scripting" => self.group == category,
             "keyspace" => {
-                self.group == "generic" && (self.is_write() || self.has(CommandFlags::READONLY))
+                self.group == "generic"
+                    && (self.has(CommandFlags::WRITE) || self.has(CommandFlags::READONLY))
             }
-            "bitmap" => self.group == "bitmap",
-            "connection" => self.group == "connection",
             "transaction" => self.group == "transactions",
-            "scripting" => self.group == "scripting",
             "ordna" => ["ordna", "search"].contains(&self.group),
             "admin" => self.has(CommandFlags::ADMIN),
             "dangerous" => self.has(CommandFlags::ADMIN) || self.has(CommandFlags::DANGEROUS),
             _ => false,
-        }
+        };
+        by_nature || self.also_in.contains(&category)
     }
 
     /// The categories of the command, without their `@`.
@@ -184,13 +274,44 @@ impl CommandSpec {
         suits(self.arity, arguments)
     }
 
-    /// Positions of the keys among this number of arguments.
-    pub fn key_positions(&self, arguments: usize) -> impl Iterator<Item = usize> + use<> {
-        let (first, last, step) = self.keys;
-        let last = if last < 0 { arguments as i64 + last } else { last };
-        let last = last.min(arguments as i64 - 1);
+    /// Positions of the keys among the arguments.
+    pub fn key_positions(&self, arguments: Arguments<'_>) -> impl Iterator<Item = usize> + use<> {
+        let count = arguments.len() as i64;
+        let (first, last, step) = match self.key_count_at {
+            0 => self.keys,
+            // A wrong number is refused by the command itself.
+            at if at < arguments.len() => match number(arguments.get(at)) {
+                Some(keys @ 1..) => {
+                    let first = at as i64 + 1;
+                    (first, first.saturating_add(keys - 1), 1)
+                }
+                _ => NO_KEY,
+            },
+            _ => NO_KEY,
+        };
+        let last = if last < 0 { count + last } else { last };
+        let last = last.min(count - 1);
         let range = if first == 0 { 1..1 } else { first..last + 1 };
         range.step_by(step.max(1) as usize).map(|at| at as usize)
+    }
+
+    /// The access to the key at place `nth` among the keys of these arguments.
+    pub fn access(&self, nth: usize, arguments: Arguments<'_>) -> KeyAccess {
+        match self.access {
+            KeyAccesses::OfFlags => {
+                let write = self.has(CommandFlags::WRITE);
+                KeyAccess { read: !write || self.has(CommandFlags::RETURNS_OLD_VALUE), write }
+            }
+            KeyAccesses::All(access) => access,
+            KeyAccesses::FirstAndRest(first, rest) => {
+                if nth == 0 {
+                    first
+                } else {
+                    rest
+                }
+            }
+            KeyAccesses::OfArguments(access) => access(arguments),
+        }
     }
 }
 
@@ -217,6 +338,19 @@ impl Catalog {
 
     pub fn all(&self) -> &[CommandSpec] {
         &self.specs
+    }
+
+    /// All commands, each followed by its subcommands.
+    pub fn with_subcommands(&self) -> impl Iterator<Item = &CommandSpec> {
+        self.specs.iter().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
+    }
+
+    /// The command or subcommand of a name such as `get` or `config|get`, in any case.
+    pub fn by_full_name(&self, name: &str) -> Option<&CommandSpec> {
+        match name.split_once('|') {
+            None => self.find(name.as_bytes()),
+            Some((command, word)) => self.find(command.as_bytes())?.subcommand(word.as_bytes()),
+        }
     }
 
     /// The number of a command, its name in any case.

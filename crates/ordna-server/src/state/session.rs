@@ -8,7 +8,7 @@ use std::time::Instant;
 use tokio::sync::broadcast;
 
 use crate::keyspace::watches::Watch;
-use crate::state::acl::User;
+use crate::state::acl::user::User;
 use crate::state::clients::Client;
 use crate::wire::request::OwnedRequest;
 
@@ -54,7 +54,7 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// Receives lines for `MONITOR`.
     pub monitor: Option<broadcast::Receiver<Arc<str>>>,
-    /// Number of consecutive wrong passwords.
+    /// Number of wrong passwords. A right one between them does not allow more.
     pub guesses: u32,
     /// `EXEC` is executing queued commands.
     pub executing: bool,

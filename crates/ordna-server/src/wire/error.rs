@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::wire::request::Arguments;
+
 /// The reason why a command fails. Its text is the error reply, with the code first.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommandError {
@@ -50,6 +52,18 @@ impl CommandError {
     /// The error of a call with a wrong number of arguments.
     pub fn wrong_arity(command: impl Into<Cow<'static, str>>) -> Self {
         Self::WrongArity { command: command.into() }
+    }
+}
+
+impl CommandError {
+    /// The error of a call whose first argument is no subcommand of its command.
+    pub fn unknown_subcommand(arguments: Arguments<'_>) -> Self {
+        const SHOWN: usize = 128;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let name = if arguments.len() > 1 { arguments.get(1) } else { b"" };
+        let shown = text(&name[..name.len().min(SHOWN)]);
+        let command = text(arguments.get(0)).to_ascii_uppercase();
+        format!("ERR unknown subcommand '{shown}'. Try {command} HELP.").into()
     }
 }
 

@@ -87,7 +87,7 @@ fn pages_prefixes_values_and_filters() {
         ("CREATE more ON t: PARTS a WHERE", "WHERE lacks a filter"),
         ("CREATE more\0 ON t: PARTS a", "has a byte 0"),
         ("CREATE more ON t: PARTS a\0", "has a byte 0"),
-        ("NOPE", "unknown subcommand 'nope'"),
+        ("NOPE", "unknown subcommand 'NOPE'"),
     ] {
         let reply = client.say(&format!("ORDNA.INDEX {line}"));
         assert!(reply.starts_with("-ERR ") && reply.contains(part), "{line}: {reply}");

@@ -153,7 +153,7 @@ fn users_may_do_what_they_are_allowed() {
         format!(r"-NOPERM this user has no permissions to run the '{name}' command\r\n")
     };
     let lines: [(&str, String); 12] = [
-        ("ACL WHOAMI", denied("acl")),
+        ("ACL WHOAMI", denied("acl|whoami")),
         ("SET a1 x", r"+OK\r\n".to_owned()),
         ("GET a1", r"$1\r\nx\r\n".to_owned()),
         ("GET b1", r"$-1\r\n".to_owned()),
@@ -165,7 +165,7 @@ fn users_may_do_what_they_are_allowed() {
         ("ORDNA.FIRST", denied_key.to_owned()),
         ("KEYS a*", denied_key.to_owned()),
         ("CONFIG GET save", r"*2\r\n$4\r\nsave\r\n$0\r\n\r\n".to_owned()),
-        ("CONFIG SET timeout 1", denied("config")),
+        ("CONFIG SET timeout 1", denied("config|set")),
     ];
     for (line, reply) in lines {
         assert_eq!(alice.say(line), reply, "{line}");
@@ -179,20 +179,19 @@ fn users_may_do_what_they_are_allowed() {
     alice.say("MULTI");
     alice.say("SET a1 y");
     admin.say("ACL SETUSER alice -set");
-    assert_eq!(alice.say("EXEC"), format!(r"*1\r\n{}", denied("set")));
+    assert!(alice.say("EXEC").starts_with(r"*1\r\n-NOPERM ACLs rules changed between"));
     assert_eq!(alice.say("SET a1 y"), denied("set"));
     assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
     assert_eq!(alice.say("SET a1 y"), r"+OK\r\n", "as it was saved");
     assert_eq!(admin.say("ACL DELUSER alice nobody"), r":1\r\n");
     assert!(alice.is_closed());
     assert_eq!(admin.say("ACL DELUSER default"), r"-ERR The 'default' user cannot be removed\r\n");
-    // A user whom the file no longer names: its connection ends with its next command.
+    // A user whom the file no longer names.
     assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
     let mut alice = Client::new(server.address);
     assert_eq!(alice.say("AUTH alice pw"), r"+OK\r\n");
     std::fs::write(&file, "").unwrap();
     assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
-    alice.send(b"GET a1\r\n");
     assert!(alice.is_closed());
     std::fs::remove_file(&file).unwrap();
 }
@@ -233,7 +232,7 @@ fn locks_of_redis_clients_work() {
 }
 
 /// What a server answers to a request over HTTP.
-fn http(address: SocketAddr, request: &str) -> String {
+pub fn http(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.write_all(request.as_bytes()).unwrap();

@@ -1,11 +1,15 @@
 //! Users: who gets in, what each may do, and the file that keeps them.
 
-use std::net::SocketAddr;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
+use base64::Engine;
 use ordna_server::{Config, ServeError, Server};
 
-use crate::common::{Client, start};
+use crate::common::{Client, fresh, start};
+use crate::state::operation::http;
 
 /// A file of users that is removed when dropped.
 struct UserFile(PathBuf);
@@ -106,4 +110,355 @@ fn a_server_that_others_reach_stays_closed() {
     assert_eq!(admin.say("CONFIG GET timeout"), r"*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
     assert_eq!(admin.say("ACL USERS"), r"*1\r\n$7\r\ndefault\r\n");
     assert_eq!(admin.say("ACL SETUSER bob on >pw"), r"+OK\r\n");
+}
+
+/// Whether `ACL DRYRUN` allows a call.
+fn may(admin: &mut Client, user: &str, call: &str) -> bool {
+    let reply = admin.say(&format!("ACL DRYRUN {user} {call}"));
+    assert!(!reply.starts_with('-'), "{call}: {reply}");
+    reply == r"+OK\r\n"
+}
+
+#[test]
+fn subcommands_that_govern_others_are_denied_with_their_categories() {
+    let (_server, mut admin) = fresh();
+    for rules in ["~app:* +@all -@admin -@dangerous", "+@connection -@dangerous", "+@all -@admin"] {
+        assert_eq!(admin.say(&format!("ACL SETUSER app reset on nopass {rules}")), r"+OK\r\n");
+        for call in [
+            "CLIENT PAUSE 9223372036854775807",
+            "CLIENT KILL TYPE normal",
+            "CLIENT LIST",
+            "CLIENT NO-EVICT on",
+            "CLIENT UNBLOCK 1",
+            "client unpause",
+            "CONFIG GET maxmemory",
+            "ACL LIST",
+            "SLOWLOG GET",
+            "LATENCY LATEST",
+            "ROLE",
+            "LASTSAVE",
+            "MONITOR",
+            "SHUTDOWN",
+        ] {
+            assert!(!may(&mut admin, "app", call), "{rules}: {call}");
+        }
+        for call in ["CLIENT ID", "CLIENT SETNAME a", "CLIENT HELP", "PING"] {
+            assert!(may(&mut admin, "app", call), "{rules}: {call}");
+        }
+    }
+    admin.say("ACL SETUSER app reset on nopass +@all -@dangerous");
+    assert!(!may(&mut admin, "app", "INFO") && !may(&mut admin, "app", "RESTORE k 0 x"));
+    // A pause holds up neither a login nor the end of the pause.
+    admin.say("ACL SETUSER operator reset on >pw +@all");
+    admin.say("CLIENT PAUSE 9223372036854775807");
+    let mut operator = Client::new(_server.address);
+    assert_eq!(operator.say("AUTH operator pw"), r"+OK\r\n");
+    assert_eq!(operator.say("CLIENT UNPAUSE"), r"+OK\r\n");
+}
+
+#[test]
+fn rules_of_unknown_commands_are_refused_and_those_of_redis_accepted() {
+    let (_server, mut admin) = fresh();
+    admin.say("ACL SETUSER u on nopass +@all");
+    for (rule, why) in [
+        ("-config|sett", "Unknown command or category name in ACL"),
+        ("-confg", "Unknown command or category name in ACL"),
+        ("-@admn", "Unknown command or category name in ACL"),
+        ("-select|0", "Unknown command or category name in ACL"),
+        ("+config|get|x", "Allowing first-arg of a subcommand is not supported"),
+        ("+get|", "Syntax error"),
+        ("~a b", "Syntax error"),
+        ("%RR~a", "Syntax error"),
+    ] {
+        let reply = admin.ask(&[b"ACL", b"SETUSER", b"u", rule.as_bytes()]);
+        let start = format!("-ERR Error in ACL SETUSER modifier '{rule}': {why}");
+        assert!(reply.starts_with(&start), "{rule}: {reply}");
+    }
+    // Redis' categories and commands.
+    let rules = "~* -@pubsub -@set -@sortedset -@list -@hyperloglog -@geo -@stream -@blocking -debug \
+                 -replicaof -cluster|addslots +lpush +xinfo|stream +swapdb|0";
+    assert_eq!(admin.say(&format!("ACL SETUSER u {rules}")), r"+OK\r\n");
+    assert!(may(&mut admin, "u", "CONFIG SET timeout 1") && may(&mut admin, "u", "HSET h a 1"));
+    assert_eq!(admin.say("ACL CAT stream"), r"*0\r\n");
+    // A first argument allows no more than itself.
+    admin.say("ACL SETUSER v on nopass +select|0 +config|get");
+    assert!(may(&mut admin, "v", "SELECT 0") && !may(&mut admin, "v", "SELECT 1"));
+    assert!(may(&mut admin, "v", "config get x") && !may(&mut admin, "v", "CONFIG SET timeout 1"));
+    // A subcommand that does not exist is an error before it is a question of rights.
+    let mut client = Client::new(_server.address);
+    client.say("AUTH v x");
+    assert_eq!(client.say("CLIENT NOPE"), r"-ERR unknown subcommand 'NOPE'. Try CLIENT HELP.\r\n");
+    assert_eq!(
+        client.say("CONFIG GET"),
+        r"-ERR wrong number of arguments for 'config|get' command\r\n"
+    );
+}
+
+#[test]
+fn each_key_needs_the_access_that_the_command_has_to_it() {
+    let (_server, mut admin) = fresh();
+    admin.say("ACL SETUSER u on nopass ~mine:* %W~in:* %R~out:* +@all");
+    for call in [
+        "SET in:1 x",
+        "SET in:1 x EX 10 NX",
+        "HDEL in:1 f",
+        "APPEND in:1 x",
+        "COPY out:1 in:1",
+        "BITOP NOT in:1 out:1",
+        "BITFIELD out:1 GET u4 0",
+        "EXISTS in:1 out:1 mine:1",
+        "TYPE in:1",
+        "STRLEN in:1",
+        "HLEN in:1",
+        "OBJECT ENCODING in:1",
+        "MEMORY USAGE in:1",
+        "WATCH in:1",
+        "GET out:1",
+        "RENAME mine:1 in:1",
+        "EVAL x 0 other",
+    ] {
+        assert!(may(&mut admin, "u", call), "{call}");
+    }
+    for call in [
+        "COPY in:1 mine:x",
+        "COPY out:1 out:2",
+        "BITOP OR mine:x in:1 mine:y",
+        "BITOP OR out:x mine:1",
+        "SET in:1 x GET",
+        "SET in:1 y IFEQ x",
+        "SET out:1 x",
+        "GETSET in:1 x",
+        "GETDEL in:1",
+        "GETEX in:1",
+        "INCR in:1",
+        "SETBIT in:1 0 1",
+        "GET in:1",
+        "DUMP in:1",
+        "BITFIELD in:1 GET u4 0",
+        "BITFIELD out:1 SET u4 0 1",
+        "BITFIELD out:1 GET u4",
+        "RENAME in:1 mine:1",
+        "MGET mine:1 in:1",
+        "EXISTS other",
+        "EVAL x 2 mine:1 other",
+        "KEYS *",
+    ] {
+        assert!(!may(&mut admin, "u", call), "{call}");
+    }
+    // All keys, for reading.
+    admin.say("ACL SETUSER r on nopass %R~* +@all");
+    assert!(may(&mut admin, "r", "SCAN 0") && !may(&mut admin, "r", "FLUSHALL"));
+}
+
+#[test]
+fn a_selector_allows_what_it_allows_as_a_whole() {
+    let (_server, mut admin) = fresh();
+    let rules = "on nopass ~a* +get (~b* +set) (%R~c* +@read)";
+    assert_eq!(admin.say(&format!("ACL SETUSER u {rules}")), r"+OK\r\n");
+    for (call, allowed) in [
+        ("GET a", true),
+        ("SET b x", true),
+        ("GET c", true),
+        ("SET a x", false),
+        ("GET b", false),
+        ("SET c x", false),
+        ("MGET c1 c2", true),
+        ("MGET a c", false),
+    ] {
+        assert_eq!(may(&mut admin, "u", call), allowed, "{call}");
+    }
+    let list = admin.say("ACL LIST");
+    let line = "user u on nopass ~a* resetchannels -@all +get (~b* resetchannels -@all +set) \
+                (%R~c* resetchannels -@all +@read)";
+    assert!(list.contains(line), "{list}");
+    for (words, error) in [
+        (&["(+get"][..], "-ERR Unmatched parenthesis in acl selector starting at '(+get'."),
+        (&["(on)"], "-ERR Error in ACL SETUSER modifier '(on)': Syntax error"),
+        (&["(+nope)"], "-ERR Error in ACL SETUSER modifier '(+nope)': Syntax error"),
+        (&["(~'a')"], "-ERR Error in ACL SETUSER modifier '(~'a')': Syntax error"),
+    ] {
+        let words = words.iter().map(|word| word.as_bytes());
+        let call: Vec<&[u8]> = [&b"ACL"[..], b"SETUSER", b"u"].into_iter().chain(words).collect();
+        let reply = admin.ask(&call);
+        assert!(reply.starts_with(error), "{reply}");
+    }
+    admin.say("ACL SETUSER u clearselectors");
+    assert!(!may(&mut admin, "u", "SET b x") && may(&mut admin, "u", "GET a"));
+}
+
+#[test]
+fn what_is_saved_is_what_was_said() {
+    let file = UserFile::new("saved", "");
+    let config = Config { acl_file: Some(file.0.clone()), ..Config::default() };
+    let mut server = start(config.clone());
+    let mut admin = Client::new(server.address);
+    // What the file could not hold, or would read as something else.
+    for name in ["a b", "a\tb", "x\nuser\tevil\ton\tnopass\t~*\t+@all\n#", "a\0", "a\u{b}b", ""] {
+        let reply = admin.ask(&[b"ACL", b"SETUSER", name.as_bytes(), b"on"]);
+        assert!(reply.starts_with("-ERR Usernames can't"), "{name:?}: {reply}");
+    }
+    assert!(admin.ask(&[b"ACL", b"SETUSER", b"\xFF", b"on"]).starts_with("-ERR Usernames"));
+    for rule in ["~a b", "~a +@all", "&a\nb", "%R~a\tb", "+get|a b", "~\0"] {
+        let reply = admin.ask(&[b"ACL", b"SETUSER", b"bob", rule.as_bytes()]);
+        assert!(reply.contains("Syntax error"), "{rule:?}: {reply}");
+    }
+    let rules: [&[u8]; 11] = [
+        b"on",
+        b">p w\n\xFF",
+        b"~\xFF\xFE*",
+        b"~\xE2\x80\x83a",
+        b"%RW~*",
+        b"+@read",
+        b"-get",
+        b"+select|0",
+        b"+config|get",
+        b"-lpush",
+        b"(%W~b +set)",
+    ];
+    let call: Vec<&[u8]> = [&b"ACL"[..], b"SETUSER", b"bob"].into_iter().chain(rules).collect();
+    assert_eq!(admin.ask(&call), r"+OK\r\n");
+    let before = admin.say("ACL LIST");
+    assert_eq!(admin.say("ACL SAVE"), r"+OK\r\n");
+    assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
+    assert_eq!(admin.say("ACL LIST"), before);
+    drop(admin);
+    server.stop();
+    let server = start(config);
+    let mut bob = Client::new(server.address);
+    assert_eq!(bob.ask(&[b"AUTH", b"bob", b"p w\n\xFF"]), r"+OK\r\n");
+    assert_eq!(Client::new(server.address).say("ACL LIST"), before);
+    let folder = file.0.parent().unwrap();
+    let name = file.0.file_name().unwrap().to_str().unwrap();
+    let others = std::fs::read_dir(folder).unwrap().filter_map(|entry| {
+        let found = entry.unwrap().file_name().into_string().unwrap();
+        (found.starts_with(name) && found != name).then_some(found)
+    });
+    assert_eq!(others.collect::<Vec<_>>(), [""; 0]);
+}
+
+#[test]
+fn connections_of_users_who_are_gone_end() {
+    let file = UserFile::new("gone", "user bob on nopass ~* +@all\nuser ann on nopass +@all\n");
+    let server = start(Config { acl_file: Some(file.0.clone()), ..Config::default() });
+    let mut admin = Client::new(server.address);
+    let [mut bob, mut ann] = [(); 2].map(|()| Client::new(server.address));
+    bob.say("AUTH bob x");
+    ann.say("AUTH ann x");
+    assert_eq!(bob.say("MONITOR"), r"+OK\r\n");
+    std::fs::write(&file.0, "user ann on nopass +@all\n").unwrap();
+    assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
+    bob.reply();
+    assert!(bob.is_closed());
+    assert_eq!(ann.say("PING"), r"+PONG\r\n");
+}
+
+#[test]
+fn a_transaction_does_not_go_round_the_limit_of_guesses() {
+    let (server, mut admin) = fresh();
+    admin.say("ACL SETUSER root on >right +@all");
+    let mut client = Client::new(server.address);
+    client.say("MULTI");
+    for _ in 0..30 {
+        assert_eq!(client.say("AUTH root wrong"), r"+QUEUED\r\n");
+    }
+    assert_eq!(client.say("AUTH root right"), r"+QUEUED\r\n");
+    let replies = client.say("EXEC");
+    assert_eq!(replies.matches("-WRONGPASS").count(), 31, "{replies}");
+    assert!(client.is_closed());
+    let guesses = admin.say("INFO stats");
+    assert!(guesses.contains(r"acl_access_denied_auth:10\r\n"), "{guesses}");
+    // The reply comes as late as those of the guesses together.
+    let mut client = Client::new(server.address);
+    client.say("MULTI");
+    (0..8).for_each(|_| assert_eq!(client.say("AUTH root wrong"), r"+QUEUED\r\n"));
+    let begin = Instant::now();
+    client.say("EXEC");
+    assert!(begin.elapsed() >= Duration::from_millis(510));
+    // A login that succeeds does not allow more guesses.
+    let mut client = Client::new(server.address);
+    for n in 0..10 {
+        assert!(client.say("AUTH root wrong").starts_with("-WRONGPASS"));
+        if n < 9 {
+            assert_eq!(client.say("AUTH root right"), r"+OK\r\n");
+        }
+    }
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_client_that_ends_itself_in_a_transaction_is_closed_after_its_replies() {
+    let (_server, mut client) = fresh();
+    let id = client.say("CLIENT ID").trim_start_matches(':').replace(r"\r\n", "");
+    client.say("MULTI");
+    client.say(&format!("CLIENT KILL ID {id} SKIPME no"));
+    client.say("PING");
+    assert_eq!(client.say("EXEC"), r"*2\r\n:1\r\n+PONG\r\n");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn commands_that_are_not_allowed_in_a_transaction_end_it() {
+    let (_server, mut client) = fresh();
+    for command in ["SHUTDOWN NOSAVE", "SAVE"] {
+        client.say("MULTI");
+        let refused = r"-ERR Command not allowed inside a transaction\r\n";
+        assert_eq!(client.say(command), refused, "{command}");
+        assert!(client.say("EXEC").starts_with("-EXECABORT"));
+    }
+    assert_eq!(client.say("PING"), r"+PONG\r\n");
+}
+
+#[test]
+fn the_console_shows_what_its_user_may_see() {
+    let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let server = start(Config { console: any, ..Config::default() });
+    let mut admin = Client::new(server.address);
+    admin.say("SET secret:1 hidden");
+    admin.say("ACL SETUSER all on >pw ~* +@all");
+    admin.say("ACL SETUSER reader on >pw %R~* +@read");
+    admin.say("ACL SETUSER pinger on >pw ~* +ping");
+    admin.say("ACL SETUSER default resetkeys ~public:* -@all +@read +acl");
+    let console = server.console.unwrap();
+    let get = |path: &str, login: &str| {
+        let login = base64::engine::general_purpose::STANDARD.encode(login);
+        let login = match login.is_empty() {
+            true => String::new(),
+            false => format!("Authorization: Basic {login}\r\n"),
+        };
+        let head = "Host: localhost\r\nConnection: close\r\n";
+        let reply = http(console, &format!("GET {path} HTTP/1.1\r\n{head}{login}\r\n"));
+        (reply[9..12].to_owned(), reply)
+    };
+    for (path, login, status) in [
+        ("/keys?prefix=secret", "", "401"),
+        ("/state", "", "401"),
+        ("/keys", "pinger:pw", "403"),
+        ("/state", "pinger:pw", "403"),
+        ("/keys", "reader:pw", "200"),
+        ("/state", "reader:pw", "403"),
+        ("/keys", "all:pw", "200"),
+        ("/state", "all:pw", "200"),
+        ("/state", "all:wrong", "401"),
+        ("/metrics", "", "200"),
+    ] {
+        let (found, reply) = get(path, login);
+        assert_eq!(found, status, "{path} as {login}: {reply}");
+        assert_eq!(reply.contains("hidden"), path == "/keys" && status == "200");
+    }
+    // One connection: later each time, and then the end.
+    let mut stream = TcpStream::connect(console).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let login = base64::engine::general_purpose::STANDARD.encode("all:wrong");
+    let wrong =
+        format!("GET /state HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic {login}\r\n\r\n");
+    let begin = Instant::now();
+    // The server may have closed already.
+    let _ = stream.write_all(wrong.repeat(40).as_bytes());
+    let mut all = String::new();
+    let _ = stream.read_to_string(&mut all);
+    assert_eq!(all.matches("HTTP/1.1 401").count(), 10, "{all}");
+    assert!(begin.elapsed() >= Duration::from_millis(1000));
+    let mut all = Client::new(server.address);
+    all.say("AUTH all pw");
+    assert!(all.say("ACL LOG").contains("console"));
 }

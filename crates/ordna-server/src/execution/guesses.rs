@@ -1,0 +1,50 @@
+//! Wrong passwords: noted, and answered later each time.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::state::ServerState;
+use crate::statistics::event_logs::Denial;
+
+/// Number of wrong passwords after which a connection is closed.
+pub const MOST_GUESSES: u32 = 10;
+
+/// The time after which the reply to the nth wrong password of a connection is sent; `None`: the
+/// connection is closed.
+pub fn delay_of_guess(nth: u32) -> Option<Duration> {
+    match nth {
+        0 => Some(Duration::ZERO),
+        MOST_GUESSES.. => None,
+        nth => Some(Duration::from_millis(1 << nth)),
+    }
+}
+
+/// Notes a wrong password in the counters, `ACL LOG` and the log. `object` is what it was given to,
+/// `client` describes the connection.
+pub fn wrong_password(
+    state: &ServerState,
+    user: &[u8],
+    peer: SocketAddr,
+    object: &str,
+    client: String,
+) {
+    let user = String::from_utf8_lossy(user).into_owned();
+    let guesses = state.acl.denied[0].fetch_add(1, Ordering::Relaxed) + 1;
+    // All of them while they are few, and then as many as the number of digits grows.
+    if guesses < 100 || guesses.is_power_of_two() {
+        tracing::warn!(%peer, user = %user.escape_debug(), guesses, "wrong password");
+    }
+    let denial = Denial {
+        id: 0,
+        count: 1,
+        reason: "auth",
+        context: "toplevel",
+        object: object.to_owned(),
+        user,
+        created: 0,
+        updated: 0,
+        client,
+    };
+    state.acl.denials.push(denial, state.settings.acl_log_len.size());
+}

@@ -1,0 +1,61 @@
+//! Commands of Redis 7.0.15 that Ordna lacks.
+//!
+//! Rules may name them, so that an ACL file written for Redis loads. A rule that names neither one of
+//! these nor a command of Ordna is refused: a typing error would otherwise go unnoticed.
+
+/// Commands in lower case; after `|` the subcommands that Ordna lacks, separated by commas.
+const NAMES: &str = "
+    asking blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin client|caching
+    cluster|addslots,addslotsrange,bumpepoch,count-failure-reports,countkeysinslot,delslots
+    cluster|delslotsrange,failover,flushslots,forget,getkeysinslot,help,info,keyslot,links,meet
+    cluster|myid,nodes,replicas,replicate,reset,saveconfig,set-config-epoch,setslot,shards,slaves
+    cluster|slots command|getkeysandflags debug eval_ro evalsha_ro failover fcall fcall_ro
+    function|delete,dump,flush,help,kill,list,load,restore,stats geoadd geodist geohash geopos
+    georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore
+    latency|graph lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim
+    migrate module|help,list,load,loadex,unload move pfadd pfcount pfdebug pfmerge pfselftest
+    psubscribe psync publish pubsub|channels,help,numpat,numsub,shardchannels,shardnumsub
+    punsubscribe readonly readwrite replconf replicaof restore-asking rpop rpoplpush rpush rpushx
+    sadd scard script|debug sdiff sdiffstore sinter sintercard sinterstore sismember slaveof
+    smembers smismember smove sort sort_ro spop spublish srandmember srem sscan ssubscribe subscribe
+    sunion sunionstore sunsubscribe swapdb sync unsubscribe xack xadd xautoclaim xclaim xdel
+    xgroup|create,createconsumer,delconsumer,destroy,help,setid xinfo|consumers,groups,help,stream
+    xlen xpending xrange xread xreadgroup xrevrange xsetid xtrim zadd zcard zcount zdiff zdiffstore
+    zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange
+    zrangebylex zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank zremrangebyscore
+    zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion zunionstore";
+
+/// Whether Redis has a command, or a subcommand such as `xinfo|stream`, of this name in lower case.
+pub fn is_known(name: &str) -> bool {
+    let (command, word) = name.split_once('|').map_or((name, None), |(of, word)| (of, Some(word)));
+    NAMES.split_whitespace().any(|known| {
+        let (known, words) =
+            known.split_once('|').map_or((known, None), |(of, words)| (of, Some(words)));
+        known == command
+            && word.is_none_or(|word| {
+                words.is_some_and(|words| words.split(',').any(|known| known == word))
+            })
+    })
+}
+
+/// Whether Redis has subcommands of this command.
+pub fn has_subcommands(command: &str) -> bool {
+    let of = |known: &str| known.split_once('|').is_some_and(|(known, _)| known == command);
+    NAMES.split_whitespace().any(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_and_their_subcommands_are_known() {
+        for name in ["lpush", "cluster", "cluster|addslots", "cluster|slots", "xinfo|stream"] {
+            assert!(is_known(name), "{name}");
+        }
+        for name in ["", "|", "get", "lpush|x", "lpush|", "cluster|", "cluster|nope", "addslots"] {
+            assert!(!is_known(name), "{name}");
+        }
+        assert!(has_subcommands("function") && !has_subcommands("lpush"));
+    }
+}

@@ -1,0 +1,367 @@
+//! A set of permissions: commands, keys and channels.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::keyspace::glob::Pattern;
+use crate::state::acl::redis_commands;
+use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec, KeyAccess};
+use crate::wire::request::Arguments;
+
+/// The reason why a rule cannot be applied, in Redis' words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    #[error("Syntax error")]
+    Syntax,
+    #[error("The password you are trying to remove from the user does not exist")]
+    NoSuchPassword,
+    #[error(
+        "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
+    )]
+    BadHash,
+    #[error(
+        "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any effect. Try 'resetkeys' to start with an empty list of patterns"
+    )]
+    PatternAfterAllKeys,
+    #[error(
+        "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any effect. Try 'resetchannels' to start with an empty list of channels"
+    )]
+    PatternAfterAllChannels,
+    #[error("Unknown command or category name in ACL")]
+    UnknownCommand,
+    #[error("Allowing first-arg of a subcommand is not supported")]
+    ArgumentOfSubcommand,
+}
+
+/// Why a selector refuses a call. A later variant is the more relevant one of two selectors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Denied {
+    Command,
+    /// The position of the key among the arguments; 0 if the command names no key and accesses all.
+    Key(usize),
+}
+
+/// A pattern of keys and the access that it allows.
+#[derive(Debug, Clone)]
+struct KeyRule {
+    text: Vec<u8>,
+    pattern: Arc<Pattern>,
+    access: KeyAccess,
+}
+
+impl KeyRule {
+    fn permits(&self, needed: KeyAccess) -> bool {
+        (self.access.read || !needed.read) && (self.access.write || !needed.write)
+    }
+}
+
+/// A set of permissions: a call is allowed if one selector of the user allows all of it.
+#[derive(Debug, Clone)]
+pub struct Selector {
+    /// Whether each command or subcommand is allowed, by its id.
+    allowed: Vec<bool>,
+    /// First arguments, in lower case, with which a command is allowed that is not by itself.
+    first_arguments: BTreeMap<usize, Vec<Vec<u8>>>,
+    /// Whether the rules of commands begin with `+@all`, not `-@all`.
+    all_commands: bool,
+    /// The rules of commands after `all_commands`, in the order in which they were added.
+    rules: Vec<String>,
+    all_keys: bool,
+    keys: Vec<KeyRule>,
+    all_channels: bool,
+    channels: Vec<Vec<u8>>,
+}
+
+/// Whether text holds white space or NUL, which separate the words of a file of users.
+pub fn has_blanks(text: &[u8]) -> bool {
+    text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | b'\0'))
+}
+
+impl Selector {
+    /// A selector that allows nothing.
+    pub fn new(catalog: &Catalog) -> Self {
+        Self {
+            allowed: vec![false; catalog.with_subcommands().count()],
+            first_arguments: BTreeMap::new(),
+            all_commands: false,
+            rules: Vec::new(),
+            all_keys: false,
+            keys: Vec::new(),
+            all_channels: false,
+            channels: Vec::new(),
+        }
+    }
+
+    /// A selector that allows everything.
+    pub fn unlimited(catalog: &Catalog) -> Self {
+        let mut selector = Self::new(catalog);
+        selector.allow_all(true);
+        (selector.all_keys, selector.all_channels) = (true, true);
+        selector
+    }
+
+    /// Whether nothing is refused.
+    pub fn is_unlimited(&self) -> bool {
+        self.all_commands && self.rules.is_empty() && self.all_keys
+    }
+
+    fn allow_all(&mut self, allow: bool) {
+        self.all_commands = allow;
+        self.allowed.fill(allow);
+        self.first_arguments.clear();
+        self.rules.clear();
+    }
+
+    /// Whether a call is allowed.
+    ///
+    /// # Errors
+    /// What is not.
+    pub fn check(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Denied> {
+        // As in Redis, every user may authenticate and leave.
+        let is_allowed = self.allowed.get(spec.id).copied().unwrap_or(false)
+            || spec.has(CommandFlags::NO_AUTH)
+            || self.allows_first_argument(spec, arguments);
+        if !is_allowed {
+            return Err(Denied::Command);
+        }
+        if self.all_keys {
+            return Ok(());
+        }
+        for (nth, at) in spec.key_positions(arguments).enumerate() {
+            let needed = spec.access(nth, arguments);
+            let key = arguments.get(at);
+            if !self.keys.iter().any(|rule| rule.permits(needed) && rule.pattern.matches(key)) {
+                return Err(Denied::Key(at));
+            }
+        }
+        // A command that names no keys and reads all of them shows keys that are not allowed.
+        let is_every_key = |rule: &KeyRule| rule.text == b"*";
+        if spec.has(CommandFlags::EVERY_KEY) {
+            let needed = spec.access(0, arguments);
+            if !self.keys.iter().any(|rule| is_every_key(rule) && rule.permits(needed)) {
+                return Err(Denied::Key(0));
+            }
+        }
+        Ok(())
+    }
+
+    fn allows_first_argument(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> bool {
+        let Some(allowed) = self.first_arguments.get(&spec.id) else { return false };
+        arguments.len() > 1
+            && allowed.iter().any(|known| known.eq_ignore_ascii_case(arguments.get(1)))
+    }
+
+    /// Changes the selector by one rule.
+    ///
+    /// # Errors
+    /// [`RuleError`]; nothing is changed.
+    pub fn apply(&mut self, rule: &[u8], catalog: &Catalog) -> Result<(), RuleError> {
+        match rule.to_ascii_lowercase().as_slice() {
+            b"allkeys" | b"~*" => {
+                self.all_keys = true;
+                self.keys.clear();
+            }
+            b"resetkeys" => {
+                self.all_keys = false;
+                self.keys.clear();
+            }
+            b"allchannels" | b"&*" => {
+                self.all_channels = true;
+                self.channels.clear();
+            }
+            b"resetchannels" => {
+                self.all_channels = false;
+                self.channels.clear();
+            }
+            b"allcommands" | b"+@all" => self.allow_all(true),
+            b"nocommands" | b"-@all" => self.allow_all(false),
+            _ => match rule.split_first() {
+                Some((b'~' | b'%', _)) => self.add_keys(rule)?,
+                Some((b'&', _)) if self.all_channels => {
+                    return Err(RuleError::PatternAfterAllChannels);
+                }
+                Some((b'&', pattern)) if !has_blanks(pattern) => {
+                    if !self.channels.iter().any(|known| known == pattern) {
+                        self.channels.push(pattern.to_vec());
+                    }
+                }
+                Some((sign @ (b'+' | b'-'), name)) => {
+                    let name = str::from_utf8(name).map_err(|_| RuleError::UnknownCommand)?;
+                    self.add_command(*sign == b'+', &name.to_ascii_lowercase(), catalog)?;
+                }
+                _ => return Err(RuleError::Syntax),
+            },
+        }
+        Ok(())
+    }
+
+    /// Adds a rule such as `~pattern` or `%R~pattern`.
+    fn add_keys(&mut self, rule: &[u8]) -> Result<(), RuleError> {
+        if self.all_keys {
+            return Err(RuleError::PatternAfterAllKeys);
+        }
+        let at = rule.iter().position(|byte| *byte == b'~').ok_or(RuleError::Syntax)?;
+        let (kinds, text) = (&rule[..at], &rule[at + 1..]);
+        let access = match kinds.to_ascii_uppercase().as_slice() {
+            b"" | b"%RW" | b"%WR" => KeyAccess::READ_WRITE,
+            b"%R" => KeyAccess::READ,
+            b"%W" => KeyAccess::WRITE,
+            _ => return Err(RuleError::Syntax),
+        };
+        if has_blanks(text) {
+            return Err(RuleError::Syntax);
+        }
+        if let Some(known) = self.keys.iter_mut().find(|known| known.text == text) {
+            known.access.read |= access.read;
+            known.access.write |= access.write;
+        } else {
+            let pattern = Arc::new(Pattern::new(text));
+            self.keys.push(KeyRule { text: text.to_vec(), pattern, access });
+        }
+        Ok(())
+    }
+
+    fn add_command(&mut self, allow: bool, name: &str, catalog: &Catalog) -> Result<(), RuleError> {
+        let covered = covered(name, catalog);
+        let of_redis = redis_commands::is_known(name);
+        if let Some(category) = name.strip_prefix('@') {
+            if !CATEGORIES.contains(&category) {
+                return Err(RuleError::UnknownCommand);
+            }
+        } else if covered.is_empty()
+            && let Some((command, argument)) = name.split_once('|')
+            && !of_redis
+        {
+            return self.add_first_argument(allow, command, argument, catalog);
+        } else if covered.is_empty() && !of_redis {
+            return Err(RuleError::UnknownCommand);
+        }
+        for id in &covered {
+            self.allowed[*id] = allow;
+            self.first_arguments.remove(id);
+        }
+        // A former rule about nothing else has no effect any more.
+        let is_overruled = |former: &str| {
+            if former == name {
+                return true;
+            }
+            let (command, argument) = former.split_once('|').unwrap_or((former, ""));
+            let former = match self::covered(former, catalog) {
+                own if own.is_empty() && !argument.is_empty() => self::covered(command, catalog),
+                own => own,
+            };
+            !former.is_empty() && former.iter().all(|id| covered.contains(id))
+        };
+        self.rules.retain(|rule| !is_overruled(&rule[1..]));
+        self.rules.push(format!("{}{name}", if allow { '+' } else { '-' }));
+        Ok(())
+    }
+
+    /// Allows a command with this first argument only.
+    fn add_first_argument(
+        &mut self,
+        allow: bool,
+        command: &str,
+        argument: &str,
+        catalog: &Catalog,
+    ) -> Result<(), RuleError> {
+        let spec = catalog.find(command.as_bytes()).ok_or(RuleError::UnknownCommand);
+        let is_foreign = redis_commands::is_known(command);
+        if !allow || spec.is_err() && !is_foreign {
+            return Err(RuleError::UnknownCommand);
+        }
+        if argument.is_empty() {
+            return Err(RuleError::Syntax);
+        }
+        let has_subcommands = match spec {
+            Ok(spec) => !spec.subcommands.is_empty(),
+            Err(_) => redis_commands::has_subcommands(command),
+        };
+        if has_subcommands {
+            let of_subcommand =
+                argument.split_once('|').map(|(word, _)| format!("{command}|{word}"));
+            return Err(match of_subcommand {
+                Some(name)
+                    if catalog.by_full_name(&name).is_some() || redis_commands::is_known(&name) =>
+                {
+                    RuleError::ArgumentOfSubcommand
+                }
+                _ => RuleError::UnknownCommand,
+            });
+        }
+        if has_blanks(argument.as_bytes()) {
+            return Err(RuleError::Syntax);
+        }
+        if let Ok(spec) = spec {
+            let known = self.first_arguments.entry(spec.id).or_default();
+            if !known.iter().any(|known| known == argument.as_bytes()) {
+                known.push(argument.as_bytes().to_vec());
+            }
+        }
+        let rule = format!("+{command}|{argument}");
+        if !self.rules.contains(&rule) {
+            self.rules.push(rule);
+        }
+        Ok(())
+    }
+
+    /// The rules of commands, as `ACL GETUSER` shows them.
+    pub fn commands(&self) -> String {
+        let mut text = if self.all_commands { "+@all" } else { "-@all" }.to_owned();
+        self.rules.iter().for_each(|rule| text.extend([" ", rule]));
+        text
+    }
+
+    /// The patterns of keys, separated by blanks.
+    pub fn keys(&self) -> Vec<u8> {
+        if self.all_keys {
+            return b"~*".to_vec();
+        }
+        let texts = self.keys.iter().map(|rule| {
+            let kinds: &[u8] = match (rule.access.read, rule.access.write) {
+                (true, false) => b"%R~",
+                (false, true) => b"%W~",
+                _ if rule.text == b"*" => b"%RW~",
+                _ => b"~",
+            };
+            [kinds, &rule.text].concat()
+        });
+        texts.collect::<Vec<_>>().join(&b' ')
+    }
+
+    /// The patterns of channels, separated by blanks.
+    pub fn channels(&self) -> Vec<u8> {
+        if self.all_channels {
+            return b"&*".to_vec();
+        }
+        let texts = self.channels.iter().map(|text| [b"&", text.as_slice()].concat());
+        texts.collect::<Vec<_>>().join(&b' ')
+    }
+
+    /// All rules, as `ACL LIST` and the file show them.
+    pub fn line(&self) -> Vec<u8> {
+        let (keys, channels) = (self.keys(), self.channels());
+        let mut words = Vec::new();
+        words.extend(Some(keys).filter(|keys| !keys.is_empty()));
+        words.push(if channels.is_empty() { b"resetchannels".to_vec() } else { channels });
+        words.push(self.commands().into_bytes());
+        words.join(&b' ')
+    }
+}
+
+/// The ids that the name of a rule stands for: those of a category, of a command with its
+/// subcommands, or of a subcommand. None if Ordna has no such command.
+fn covered(name: &str, catalog: &Catalog) -> Vec<usize> {
+    let with_subcommands = |spec: &CommandSpec| {
+        let ids = spec.subcommands.iter().map(|sub| sub.id);
+        std::iter::once(spec.id).chain(ids).collect::<Vec<_>>()
+    };
+    if let Some(category) = name.strip_prefix('@') {
+        let mut ids = Vec::new();
+        for spec in catalog.with_subcommands().filter(|spec| spec.is_in(category)) {
+            ids.extend(with_subcommands(spec));
+        }
+        return ids;
+    }
+    catalog.by_full_name(name).map_or(Vec::new(), with_subcommands)
+}

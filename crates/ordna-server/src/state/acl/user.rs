@@ -1,0 +1,197 @@
+//! A user: passwords and permissions.
+
+use std::collections::BTreeSet;
+
+use sha2::{Digest, Sha256};
+
+use crate::state::acl::selector::{Denied, RuleError, Selector, has_blanks};
+use crate::state::command_spec::{Catalog, CommandSpec};
+use crate::wire::request::Arguments;
+
+/// A user.
+#[derive(Debug, Clone)]
+pub struct User {
+    pub name: String,
+    pub enabled: bool,
+    pub(super) nopass: bool,
+    /// SHA-256 in hexadecimal digits.
+    pub(super) passwords: BTreeSet<String>,
+    /// Whether the user may do everything.
+    is_unlimited: bool,
+    root: Selector,
+    /// Further sets of permissions, `(…)`.
+    selectors: Vec<Selector>,
+}
+
+/// Why a command is refused to a user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    Command(String),
+    Key(Vec<u8>),
+}
+
+/// The SHA-256 of a password in hexadecimal digits.
+pub(super) fn hash(password: &[u8]) -> String {
+    Sha256::digest(password).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn is_hash(text: &[u8]) -> bool {
+    text.len() == 64 && text.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+impl User {
+    /// A user as `ACL SETUSER` creates it: off, and allowed nothing.
+    pub(super) fn new(name: &str, catalog: &Catalog) -> Self {
+        Self {
+            name: name.to_owned(),
+            enabled: false,
+            nopass: false,
+            passwords: BTreeSet::new(),
+            is_unlimited: false,
+            root: Selector::new(catalog),
+            selectors: Vec::new(),
+        }
+    }
+
+    /// The user with all permissions: the default user when the server starts.
+    pub(super) fn unlimited(name: &str, catalog: &Catalog) -> Self {
+        Self {
+            enabled: true,
+            nopass: true,
+            is_unlimited: true,
+            root: Selector::unlimited(catalog),
+            ..Self::new(name, catalog)
+        }
+    }
+
+    /// Whether a client needs no password for this user.
+    pub fn needs_no_password(&self) -> bool {
+        self.enabled && self.nopass
+    }
+
+    /// Whether a password is right. The time does not depend on where a wrong one differs.
+    pub fn accepts(&self, password: &[u8]) -> bool {
+        let said = hash(password);
+        let mut right = self.nopass;
+        for known in &self.passwords {
+            let differ = known.bytes().zip(said.bytes()).fold(0, |differ, (a, b)| differ | a ^ b);
+            right |= differ == 0;
+        }
+        self.enabled && right
+    }
+
+    /// Whether the user may execute a command with these arguments.
+    #[inline]
+    pub fn check(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Refusal> {
+        if self.is_unlimited { Ok(()) } else { self.check_selectors(spec, arguments) }
+    }
+
+    fn check_selectors(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Refusal> {
+        let mut worst = Denied::Command;
+        for selector in std::iter::once(&self.root).chain(&self.selectors) {
+            match selector.check(spec, arguments) {
+                Ok(()) => return Ok(()),
+                Err(denied) => worst = worst.max(denied),
+            }
+        }
+        Err(match worst {
+            Denied::Command => Refusal::Command(spec.name.to_owned()),
+            Denied::Key(0) => Refusal::Key(b"*".to_vec()),
+            Denied::Key(at) => Refusal::Key(arguments.get(at).to_vec()),
+        })
+    }
+
+    /// Changes the user by one rule.
+    ///
+    /// # Errors
+    /// [`RuleError`]
+    pub(super) fn apply(&mut self, rule: &[u8], catalog: &Catalog) -> Result<(), RuleError> {
+        match rule.to_ascii_lowercase().as_slice() {
+            b"" | b"sanitize-payload" | b"skip-sanitize-payload" => {}
+            b"on" => self.enabled = true,
+            b"off" => self.enabled = false,
+            b"nopass" => {
+                self.nopass = true;
+                self.passwords.clear();
+            }
+            b"resetpass" => {
+                self.nopass = false;
+                self.passwords.clear();
+            }
+            b"reset" => *self = Self::new(&self.name, catalog),
+            b"clearselectors" => self.selectors.clear(),
+            [b'(', .., b')'] => self.selectors.push(selector(&rule[1..rule.len() - 1], catalog)?),
+            [b'>' | b'<' | b'#' | b'!', ..] => self.apply_password(rule[0], &rule[1..])?,
+            _ => self.root.apply(rule, catalog)?,
+        }
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.is_unlimited = all.any(Selector::is_unlimited);
+        Ok(())
+    }
+
+    fn apply_password(&mut self, sign: u8, text: &[u8]) -> Result<(), RuleError> {
+        let hash = match sign {
+            b'>' | b'<' => hash(text),
+            _ if is_hash(text) => String::from_utf8_lossy(text).into_owned(),
+            _ => return Err(RuleError::BadHash),
+        };
+        if matches!(sign, b'>' | b'#') {
+            self.passwords.insert(hash);
+            self.nopass = false;
+        } else if !self.passwords.remove(&hash) {
+            return Err(RuleError::NoSuchPassword);
+        }
+        Ok(())
+    }
+
+    pub fn flags(&self) -> Vec<&'static str> {
+        let mut flags = vec![if self.enabled { "on" } else { "off" }];
+        if self.nopass {
+            flags.push("nopass");
+        }
+        flags
+    }
+
+    pub fn passwords(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.passwords.iter().map(String::as_str)
+    }
+
+    /// The permissions outside of parentheses.
+    pub fn root(&self) -> &Selector {
+        &self.root
+    }
+
+    pub fn selectors(&self) -> &[Selector] {
+        &self.selectors
+    }
+
+    /// The user as `ACL LIST` and the file show it.
+    pub fn line(&self) -> Vec<u8> {
+        let mut words = vec![b"user".to_vec(), self.name.clone().into_bytes()];
+        words.extend(self.flags().into_iter().map(|flag| flag.into()));
+        words.extend(self.passwords.iter().map(|hash| format!("#{hash}").into_bytes()));
+        words.push(self.root.line());
+        let selectors = self.selectors.iter();
+        words.extend(selectors.map(|selector| [b"(", &*selector.line(), b")"].concat()));
+        words.join(&b' ')
+    }
+}
+
+/// Parses the rules between the parentheses of a selector.
+fn selector(rules: &[u8], catalog: &Catalog) -> Result<Selector, RuleError> {
+    // Redis takes quotes as such; refused, they are never read in another way than Redis does.
+    if rules.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
+        return Err(RuleError::Syntax);
+    }
+    let mut selector = Selector::new(catalog);
+    for rule in words(rules) {
+        // Redis says so of every error inside the parentheses.
+        selector.apply(rule, catalog).map_err(|_| RuleError::Syntax)?;
+    }
+    Ok(selector)
+}
+
+/// The words of text, without those bytes that [`has_blanks`] finds.
+pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split(|byte| has_blanks(&[*byte])).filter(|word| !word.is_empty())
+}
