@@ -109,9 +109,11 @@ impl From<BackupError> for Failure {
         let status = match error {
             BackupError::Io { .. } | BackupError::Missing { .. } => OrdnaStatus::Io,
             BackupError::InUse { .. } | BackupError::Busy => OrdnaStatus::InUse,
-            BackupError::Exists { .. } => OrdnaStatus::Exists,
+            BackupError::Exists { .. } | BackupError::Foreign { .. } => OrdnaStatus::Exists,
             BackupError::Store(error) => return error.into(),
-            BackupError::NoDirectory | BackupError::Cancelled => OrdnaStatus::Invalid,
+            BackupError::NoDirectory | BackupError::Cancelled | BackupError::Replaced => {
+                OrdnaStatus::Invalid
+            }
             _ => OrdnaStatus::Damaged,
         };
         Self { status, text }

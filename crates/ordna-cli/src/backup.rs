@@ -104,11 +104,15 @@ fn print_log(log: &WalReplay) {
     }
 }
 
-/// Reads and checks all files of a directory.
+/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log.
 pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
     report.backups.iter().for_each(print_backup);
     report.log.iter().for_each(print_log);
+    if !report.is_whole() {
+        println!("a start would cut the log there; a running server writes to its end");
+        return Ok(ExitCode::FAILURE);
+    }
     println!("all is as it was written");
     Ok(ExitCode::SUCCESS)
 }

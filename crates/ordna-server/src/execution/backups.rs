@@ -16,6 +16,11 @@ use crate::wire::error::CommandError;
 
 /// Interval between log lines about the progress of loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Delay before a backup of a keyspace that was flushed is retried with the one that replaced it.
+/// A flush takes a few milliseconds.
+const REPLACED_DELAY: Duration = Duration::from_millis(5);
+/// Number of such attempts. Each fails only if a client flushes once more just then.
+const REPLACED_ATTEMPTS: u32 = 200;
 /// Number of threads of a backup in the background. One, so that commands keep the other cores.
 const BACKGROUND_WORKERS: usize = 1;
 
@@ -96,6 +101,7 @@ pub fn save(
         return Err("ERR Background save already in progress".into());
     }
     let (token, done) = back_up(keys, persistence, false);
+    let done = done.map_err(command_error);
     persistence.saving.store(false, Ordering::Release);
     if let (Some(token), Ok(_)) = (token, &done) {
         let (keys, indexes) = (keys.clone(), Arc::clone(indexes));
@@ -118,7 +124,7 @@ fn back_up(
     keys: &Keyspace,
     persistence: &DataDirectory,
     background: bool,
-) -> (Option<Token>, Result<Summary, CommandError>) {
+) -> (Option<Token>, Result<Summary, BackupError>) {
     let mut token = [0; 16];
     let token = getrandom::fill(&mut token).is_ok().then_some(token);
     let data = &persistence.data;
@@ -138,9 +144,35 @@ fn back_up(
                 seconds = summary.took.as_secs_f64(), "backed up"
             );
         }
+        Err(BackupError::Replaced) => {}
         Err(error) => tracing::error!(%error, "the backup failed; the previous one is untouched"),
     }
-    (token, done.map_err(|error| format!("ERR {error}").into()))
+    (token, done)
+}
+
+fn command_error(error: BackupError) -> CommandError {
+    format!("ERR {error}").into()
+}
+
+/// Backs up the keyspace in the background, or the one that has replaced it after a flush. Returns
+/// the keyspace that was backed up, and the token for the backup of the indexes.
+fn back_up_current(
+    mut keys: Keyspace,
+    persistence: &DataDirectory,
+    indexes: &Indexes,
+) -> Option<(Keyspace, Token)> {
+    for _ in 0..REPLACED_ATTEMPTS {
+        match back_up(&keys, persistence, true) {
+            (_, Err(BackupError::Replaced)) => {
+                thread::sleep(REPLACED_DELAY);
+                keys = indexes.current_keyspace()?;
+            }
+            (token, done) => return done.ok().and(token).map(|token| (keys, token)),
+        }
+    }
+    let error = BackupError::Replaced;
+    tracing::error!(%error, "the backup failed; the previous one is untouched");
+    None
 }
 
 /// Starts a backup on a thread of its own.
@@ -158,7 +190,7 @@ pub fn save_in_background(
     let (shared, indexes) = (Arc::clone(persistence), Arc::clone(indexes));
     let work = move || {
         // The result is kept in the store's state, and logged.
-        if let (Some(token), Ok(_)) = back_up(&keys, &shared, true) {
+        if let Some((keys, token)) = back_up_current(keys, &shared, &indexes) {
             back_up_indexes(&indexes, &keys, &token);
         }
         shared.saving.store(false, Ordering::Release);

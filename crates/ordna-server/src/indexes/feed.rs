@@ -56,6 +56,11 @@ impl Indexes {
         }
     }
 
+    /// Returns the current keyspace, once the server has loaded.
+    pub fn current_keyspace(&self) -> Option<Keyspace> {
+        self.covered.keyspace.lock().clone()
+    }
+
     /// Replaces the keyspace that documents are read from, after a load or a flush. The caller
     /// has locked the keyspace exclusively.
     pub fn replaced(&self, keyspace: &Keyspace) {

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use ordna_base::sync::Lock;
+use ordna_base::sync::{Lock, fault};
 use ordna_base::{Key, Value};
 
 use super::backup::restore::read_store;
@@ -65,6 +65,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let began = Instant::now();
         let (dir, storage) = (dir.as_ref(), &*options.storage);
         storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
+        Listing::read(storage, dir)?.check_ours(storage, dir)?;
         let held = lock_directory(storage, dir)?;
         let listing = Listing::read(storage, dir)?;
         for path in &listing.unfinished {
@@ -107,6 +108,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             first,
             position,
             named_by,
+            marked: listing.newest_marked(),
             repair: options.repair,
             mend: true,
             progress: &options.progress,
@@ -143,7 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             _lock: held,
         };
         durable.status.lock().backed_up = position;
-        store.attach(Arc::new(durable));
+        store.attach(Arc::new(durable), 0);
         Ok(store)
     }
 
@@ -154,16 +156,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         first: u64,
         position: u64,
     ) -> Result<(Wal<K>, Arc<Segments>), BackupError> {
-        let listing = Listing::read(&*options.storage, dir)?;
+        let storage = &*options.storage;
+        let listing = Listing::read(storage, dir)?;
         let number =
             listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
+        // A process that was killed may have left the end of its log to the system. What is written
+        // from now on must not become durable before that.
+        if !fault!("damage.open.syncs_what_it_read") {
+            for path in listing.segments.range(first..).map(|(_, path)| path) {
+                storage.sync(path).map_err(BackupError::io(path, "sync"))?;
+            }
+            storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))?;
+        }
         let segments = Arc::new(Segments {
             storage: Arc::clone(&options.storage),
             dir: dir.to_owned(),
             header: |number| FileHeader::new::<K, V>(FileKind::Log, number),
             next: Mutex::new(number + 1),
         });
-        let queue = Queue::new(segments.create(number)?, position, options.sync)
+        let queue = Queue::new(segments.create(number, Some(position))?, options.sync)
             .rotate_at(options.segment_bytes, Arc::clone(&segments));
         let log = Wal::start(queue, options.waits);
         log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
@@ -180,15 +191,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Creates an empty store that replaces this one in its directory: the log records that
     /// everything is removed, and continues with the writes of the new store. This store must not
-    /// be written to any more. Without a directory this is [`with_options`](Self::with_options).
+    /// be written to any more, and can no longer be backed up into the directory. Without a directory this is [`with_options`](Self::with_options).
     ///
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
         let store = Self::with_options(options);
         if let Some(durable) = self.durable() {
-            durable.wal.clear()?;
-            store.attach(Arc::clone(durable));
+            let number = durable.wal.clear()?;
+            store.attach(Arc::clone(durable), number);
         }
         Ok(store)
     }

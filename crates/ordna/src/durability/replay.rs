@@ -10,11 +10,14 @@
 //!   repair; then it cuts there too.
 //!
 //! A damaged last block of a segment whose successor begins at the same position has lost nothing:
-//! recovery tells, and goes on.
+//! recovery reports it, and continues.
 //!
-//! A segment whose file header is cut short was being created at the crash, unless a manifest or
-//! the end of its predecessor names it: then it was durable, and its records are damaged or
-//! missing.
+//! A segment is *named* by a manifest, by the end of its predecessor, by a mark, or by a later
+//! segment. It was durable then: if it is missing, or its file header is damaged, records are lost. A
+//! short segment that is not named, and whose header is damaged, was being created at the crash.
+//!
+//! With `repair` the log ends at any of these places: later segments are removed, and the cut says
+//! that durable records are lost.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -24,8 +27,11 @@ use std::path::{Path, PathBuf};
 
 use ordna_base::sync::{fault, notice};
 
-use crate::files::blocks::{Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced};
+use crate::files::blocks::{
+    BLOCK_HEADER, Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
+};
 use crate::files::codec::Record;
+use crate::files::directory::unmark;
 use crate::files::error::BackupError;
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
@@ -33,6 +39,9 @@ use crate::wal::reports::{WalReplay, WalTruncation};
 use crate::{Change, Error, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
+
+/// Length in bytes of a segment without records: its header, and the block at its start.
+const EMPTY_SEGMENT: u64 = (FILE_HEADER + BLOCK_HEADER) as u64;
 
 /// How a log is read.
 pub(crate) struct Reading<'a> {
@@ -45,6 +54,8 @@ pub(crate) struct Reading<'a> {
     pub position: u64,
     /// The backup whose manifest names the first segment.
     pub named_by: Option<&'a Path>,
+    /// The newest segment that a mark names, and the mark.
+    pub marked: Option<(u64, &'a Path)>,
     /// Whether to cut at damage too.
     pub repair: bool,
     /// Whether cuts change the files.
@@ -62,6 +73,17 @@ enum Ended {
     SnapshotPoint,
 }
 
+/// A place at which the log may end.
+struct Damage {
+    path: PathBuf,
+    offset: u64,
+    /// Position of the first record that is lost.
+    position: u64,
+    what: String,
+    /// Whether no crash leaves the file like this.
+    is_certain: bool,
+}
+
 impl Reading<'_> {
     /// Reads all segments; calls `apply` with the payload of each block and the spans of its
     /// records.
@@ -71,32 +93,23 @@ impl Reading<'_> {
     ) -> Result<WalReplay, BackupError> {
         let mut read = WalReplay { position: self.position, ..WalReplay::default() };
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
-        let mut expected = self.first;
-        let mut must_follow = None;
-        if let Some(backup) = self.named_by
-            && notice!("damage.log.first_is_named", !self.segments.contains_key(&self.first))
+        // Segments up to the first one that is missing.
+        let end = (self.first..).find(|number| !self.segments.contains_key(number));
+        let end = end.unwrap_or(u64::MAX);
+        let mut needed_by = self.needed_by(end);
+        if let Some(needed_by) = &needed_by
+            && !self.repair
         {
-            let path = self.path_of(self.first);
-            if !self.repair {
-                return Err(BackupError::Missing { path, needed_by: backup.to_owned() });
-            }
-            let what = "the segment is missing".to_owned();
-            read.cuts.push(WalTruncation { path, offset: 0, what, dropped: 0, was_durable: true });
+            let (path, needed_by) = (self.path_of(end), needed_by.clone());
+            return Err(BackupError::Missing { path, needed_by });
         }
-        for (at, (number, path)) in self.segments.iter().enumerate() {
-            if *number != expected {
-                break;
-            }
-            expected += 1;
+        let mut must_follow = None;
+        for (at, (number, path)) in self.segments.range(..end).enumerate() {
             let later = numbers.get(at + 1..).unwrap_or_default();
-            let is_named = must_follow.take().is_some() || (at == 0 && self.named_by.is_some());
-            let opened = self.open(path, is_named, later, &mut read)?;
+            let is_named = must_follow.take().is_some() || self.is_named(*number);
+            let opened = self.open(*number, path, is_named, later, &mut read)?;
             let Some(reader) = opened else { return Ok(read) };
             reader.header.check_kinds::<K, V>(path)?;
-            if notice!("damage.segment.number", reader.header.number != *number) {
-                let what = format!("is segment {}, not {number}", reader.header.number);
-                return Err(BackupError::damaged(path, 0, what));
-            }
             read.segments += 1;
             match self.segment::<K, V>(reader, later, &mut read, &mut apply)? {
                 Ended::Continued => must_follow = Some(path),
@@ -107,55 +120,96 @@ impl Reading<'_> {
         if let Some(path) = must_follow
             && !fault!("damage.log.must_follow")
         {
-            let path = path.clone();
-            return Err(BackupError::Missing { path: self.path_of(expected), needed_by: path });
+            needed_by = Some(path.clone());
         }
-        if let Some(found) = numbers.iter().find(|number| **number >= expected) {
-            return Err(BackupError::Missing {
-                path: self.path_of(expected),
-                needed_by: self.path_of(*found),
-            });
+        let Some(needed_by) = needed_by else { return Ok(read) };
+        let path = self.path_of(end);
+        if !self.repair {
+            return Err(BackupError::Missing { path, needed_by });
         }
+        let later: Vec<u64> = self.segments.range(end..).map(|(number, _)| *number).collect();
+        let mut dropped = 0;
+        for number in &later {
+            dropped += self.length(&self.path_of(*number))?;
+        }
+        self.remove_from(end, &later)?;
+        read.closed = false;
+        let what = "the segment is missing".to_owned();
+        read.cuts.push(WalTruncation { path, offset: 0, what, dropped, was_durable: true });
         Ok(read)
     }
 
-    /// Kinds of the keys and values in the first segment.
-    pub fn kinds(&self) -> Result<(u8, u8), BackupError> {
-        let Some(path) = self.segments.values().next() else { return Ok((0, 0)) };
-        let Ok((_, len)) = self.storage.open(path) else { return Ok((0, 0)) };
-        if len < FILE_HEADER as u64 {
-            return Ok((0, 0));
+    /// The file that says that the segment `end` existed; there is no such segment.
+    fn needed_by(&self, end: u64) -> Option<PathBuf> {
+        if let Some(backup) = self.named_by
+            && notice!("damage.log.first_is_named", end == self.first)
+        {
+            return Some(backup.to_owned());
         }
-        let header = BlockReader::open(self.storage, path, FileKind::Log, 0)?.header;
-        Ok((header.key_kind, header.value_kind))
+        if let Some((_, later)) = self.segments.range(end..).next() {
+            return Some(later.clone());
+        }
+        let (_, mark) = self.marked.filter(|(marked, _)| *marked >= end)?;
+        notice!("damage.log.newest_is_marked", true).then(|| mark.to_owned())
+    }
+
+    /// Whether a manifest or a mark names a segment.
+    fn is_named(&self, number: u64) -> bool {
+        (number == self.first && self.named_by.is_some())
+            || self.marked.is_some_and(|(marked, _)| marked >= number)
+    }
+
+    /// Kinds of the keys and values in the first segment whose header is whole.
+    pub fn kinds(&self) -> (u8, u8) {
+        let header = |path: &PathBuf| BlockReader::open(self.storage, path, FileKind::Log, 0).ok();
+        let header = self.segments.values().find_map(header).map(|reader| reader.header);
+        header.map_or((0, 0), |header| (header.key_kind, header.value_kind))
     }
 
     fn path_of(&self, number: u64) -> PathBuf {
         crate::files::directory::segment_path(self.dir, number)
     }
 
-    /// Opens a segment; `None`: its header was never written whole, nor was a later one, or it is
-    /// cut. A segment that is named was durable, header and all.
+    fn length(&self, path: &Path) -> Result<u64, BackupError> {
+        let opened = self.storage.open(path).map_err(BackupError::io(path, "open"));
+        opened.map(|(_, len)| len)
+    }
+
+    /// Removes segments from `from` on, newest first: a crash leaves no gap.
+    fn remove_from(&self, from: u64, numbers: &[u64]) -> Result<(), BackupError> {
+        if !self.mend {
+            return Ok(());
+        }
+        unmark(self.storage, self.dir, from)?;
+        for path in numbers.iter().rev().map(|number| self.path_of(*number)) {
+            self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
+        }
+        self.storage.sync_dir(self.dir).map_err(BackupError::io(self.dir, "sync"))
+    }
+
+    /// Opens a segment; `None`: the log ends before it.
     fn open(
         &self,
+        number: u64,
         path: &Path,
         is_named: bool,
         later: &[u64],
         read: &mut WalReplay,
     ) -> Result<Option<BlockReader>, BackupError> {
-        let length = |path: &Path| match self.storage.open(path) {
-            Ok((_, len)) => Ok(len),
-            Err(error) => Err(BackupError::io(path, "open")(error)),
+        let what = match BlockReader::open(self.storage, path, FileKind::Log, read.position) {
+            Ok(reader) if notice!("damage.segment.number", reader.header.number != number) => {
+                format!("is segment {}, not {number}", reader.header.number)
+            }
+            Ok(reader) => return Ok(Some(reader)),
+            Err(BackupError::Damaged { what, .. }) => what,
+            Err(error) => return Err(error),
         };
-        let own = length(path)?;
-        if own >= FILE_HEADER as u64 {
-            let position = read.position;
-            return BlockReader::open(self.storage, path, FileKind::Log, position).map(Some);
-        }
-        let what = "the file header is cut short".to_owned();
-        let (mut was_durable, mut dropped) = (is_named, own);
+        // A segment is durable, header and all, before records are written to it, and before the
+        // next one is created.
+        let own = self.length(path)?;
+        let (mut was_durable, mut dropped) = (is_named || own > EMPTY_SEGMENT, own);
         for number in later {
-            let len = length(&self.path_of(*number))?;
+            let len = self.length(&self.path_of(*number))?;
             was_durable |= len >= FILE_HEADER as u64;
             dropped += len;
         }
@@ -163,20 +217,11 @@ impl Reading<'_> {
             return Err(BackupError::damaged(path, 0, what));
         }
         if dropped > 0 || was_durable {
-            read.cuts.push(WalTruncation {
-                path: path.to_owned(),
-                offset: 0,
-                what,
-                dropped,
-                was_durable,
-            });
+            let path = path.to_owned();
+            read.cuts.push(WalTruncation { path, offset: 0, what, dropped, was_durable });
         }
-        if self.mend {
-            for path in later.iter().rev().map(|number| self.path_of(*number)) {
-                self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
-            }
-            self.storage.remove(path).map_err(BackupError::io(path, "remove"))?;
-        }
+        let numbers: Vec<u64> = [number].into_iter().chain(later.iter().copied()).collect();
+        self.remove_from(number, &numbers)?;
         Ok(None)
     }
 
@@ -191,23 +236,35 @@ impl Reading<'_> {
         let mut ended = None;
         loop {
             self.progress.check()?;
-            let before = reader.offset();
+            let (before, position) = (reader.offset(), reader.position());
             let block = match reader.read_block() {
                 Ok(None) => return Ok(ended.unwrap_or(Ended::Here { closed: false })),
-                Ok(Some(_)) if ended.is_some() => {
-                    let what = "blocks follow the last one of the segment";
-                    return Err(BackupError::damaged(&path, before, what));
+                Ok(Some(block)) if ended.is_none() => block,
+                Ok(Some(_)) => {
+                    let what = "blocks follow the last one of the segment".to_owned();
+                    let (offset, is_certain) = (before, true);
+                    let damage = Damage { path, offset, position, what, is_certain };
+                    return self.cut(&reader, damage, later, read);
                 }
-                Ok(Some(block)) => block,
                 Err(BackupError::Damaged { offset, what, .. }) => {
-                    return self.cut(&reader, offset, what, later, read);
+                    let damage = Damage { path, offset, position, what, is_certain: false };
+                    return self.cut(&reader, damage, later, read);
                 }
                 Err(error) => return Err(error),
             };
             self.progress.add(block.count, reader.offset() - before);
             match block.kind {
+                // At the start of a segment.
+                BlockKind::Data if block.count == 0 && block.payload.is_empty() => {}
                 BlockKind::Data => {
-                    let records = decode_block::<K, V>(&path, &block)?;
+                    let records = match decode_block::<K, V>(&path, &block) {
+                        Ok(records) => records,
+                        Err(BackupError::Damaged { offset, what, .. }) => {
+                            let damage = Damage { path, offset, position, what, is_certain: true };
+                            return self.cut(&reader, damage, later, read);
+                        }
+                        Err(error) => return Err(error),
+                    };
                     read.blocks += 1;
                     read.records += block.count;
                     read.position = reader.position();
@@ -219,46 +276,58 @@ impl Reading<'_> {
         }
     }
 
+    /// Whether the first block after this segment begins at `position`.
+    fn is_continued(&self, later: &[u64], position: u64) -> bool {
+        for path in later.iter().map(|number| self.path_of(*number)) {
+            let next = BlockReader::open(self.storage, &path, FileKind::Log, position);
+            match next.and_then(|mut next| next.read_block()) {
+                // It has no block, so it says nothing.
+                Ok(None) => {
+                    if fault!("damage.log.skips_empty_segments") {
+                        return true;
+                    }
+                }
+                Ok(Some(_)) => return true,
+                Err(_) => return false,
+            }
+        }
+        false
+    }
+
     /// Decides what a damaged block means.
     fn cut(
         &self,
         reader: &BlockReader,
-        offset: u64,
-        what: String,
+        damage: Damage,
         later: &[u64],
         read: &mut WalReplay,
     ) -> Result<Ended, BackupError> {
-        let (path, position) = (reader.path().to_owned(), reader.position());
-        let follows = |path: &Path| {
-            let next = BlockReader::open(self.storage, path, FileKind::Log, position);
-            next.and_then(|mut next| next.read_block()).is_ok()
-        };
-        if later.first().is_some_and(|number| follows(&self.path_of(*number))) {
+        let Damage { path, offset, position, what, is_certain } = damage;
+        if !is_certain && self.is_continued(later, position) {
             read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }
         let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
         let mut dropped = reader.len() - offset;
         for path in later.iter().map(|number| self.path_of(*number)) {
+            dropped += self.length(&path)?;
             if let Ok(next) = BlockReader::open(self.storage, &path, FileKind::Log, 0) {
                 let (salt, from) = (next.header.salt, next.offset());
                 durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
-                dropped += next.len();
             }
         }
-        let was_durable = durable.is_some_and(|durable| durable > position);
+        let was_durable = is_certain || durable.is_some_and(|durable| durable > position);
         if notice!("damage.log.was_durable", was_durable && !self.repair) {
             return Err(BackupError::Damaged { path, offset, what });
         }
-        if self.mend {
-            for path in later.iter().rev().map(|number| self.path_of(*number)) {
-                self.storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
-            }
-            if !fault!("damage.log.cuts_its_tail") {
-                let cut = self.storage.truncate(&path, offset);
-                cut.map_err(BackupError::io(&path, "truncate"))?;
-            }
+        if let Some(next) = later.first() {
+            self.remove_from(*next, later)?;
         }
+        if self.mend && !fault!("damage.log.cuts_its_tail") {
+            let cut = self.storage.truncate(&path, offset);
+            cut.map_err(BackupError::io(&path, "truncate"))?;
+        }
+        read.closed = false;
         read.cuts.push(WalTruncation { path, offset, what, dropped, was_durable });
         Ok(Ended::SnapshotPoint)
     }

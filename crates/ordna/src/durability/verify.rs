@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::backup::restore::each_entry;
 use super::replay::Reading;
-use crate::files::directory::Listing;
+use crate::files::directory::{Listing, unmark};
 use crate::files::error::BackupError;
 use crate::files::manifest::{FILE, Manifest};
 use crate::files::progress::Progress;
@@ -40,6 +40,13 @@ pub struct Report {
     pub log: Option<WalReplay>,
 }
 
+impl Report {
+    /// Returns whether everything is as it was written: a start would cut nothing from the log.
+    pub fn is_whole(&self) -> bool {
+        self.log.as_ref().is_none_or(|log| log.cuts.is_empty())
+    }
+}
+
 /// Reads and checks a backup, or the directory of an opened store with all its backups and its log.
 /// A store may be using it: then the end of the log is that of the moment. O(bytes).
 ///
@@ -58,7 +65,8 @@ pub fn verify(
         return Ok(report);
     }
     let listing = Listing::read(storage, dir)?;
-    if listing.backups.is_empty() && listing.segments.is_empty() {
+    let is_empty = listing.backups.is_empty() && listing.segments.is_empty();
+    if is_empty && listing.newest_marked().is_none() {
         return Err(BackupError::Missing { path: dir.join(FILE), needed_by: dir.to_owned() });
     }
     for path in listing.backups.values() {
@@ -81,11 +89,12 @@ pub fn verify(
         first,
         position,
         named_by,
+        marked: listing.newest_marked(),
         repair: false,
         mend: false,
         progress,
     };
-    report.log = Some(match reading.kinds()? {
+    report.log = Some(match reading.kinds() {
         (u64::KIND_NUMBER, u64::KIND_NUMBER) => reading.run::<u64, u64>(|_, _| Ok(()))?,
         (u64::KIND_NUMBER, _) => reading.run::<u64, [u8]>(|_, _| Ok(()))?,
         (_, u64::KIND_NUMBER) => reading.run::<[u8], u64>(|_, _| Ok(()))?,
@@ -155,18 +164,22 @@ pub fn install(
     progress: &Progress,
 ) -> Result<BackupReport, BackupError> {
     let (backup, dir) = (backup.as_ref(), dir.as_ref());
+    // First, so that a backup that is refused leaves nothing.
+    let manifest = Manifest::read(storage, backup)?;
     storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
+    Listing::read(storage, dir)?.check_ours(storage, dir)?;
     let _lock = crate::files::directory::lock(storage, dir)?;
     let listing = Listing::read(storage, dir)?;
     if let Some(path) = listing.backups.values().chain(listing.segments.values()).next() {
         return Err(BackupError::Exists { path: path.clone() });
     }
-    let manifest = Manifest::read(storage, backup)?;
     let target = crate::files::directory::backup_path(dir, manifest.log_segment.unwrap_or(1));
     let partial = super::backup::write::unfinished(&target);
     if listing.unfinished.contains(&partial) {
         storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
     }
+    // Marks of a log that was removed by hand.
+    unmark(storage, dir, 0)?;
     storage.create_dir(&partial).map_err(BackupError::io(&partial, "create"))?;
     for file in manifest.shards.iter().chain(&manifest.deltas) {
         copy(storage, &backup.join(&file.file), &partial.join(&file.file), progress)?;

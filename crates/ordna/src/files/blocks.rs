@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use ordna_base::checksum::crc32c_append;
 
-use ordna_base::sync::notice;
+use ordna_base::sync::{fault, notice};
 
 use super::storage::{OutFile, Storage, write_all};
 use crate::files::error::BackupError;
@@ -387,6 +387,24 @@ impl BlockWriter {
     /// Has the first block begin at a position other than 0.
     pub fn begin_at(&mut self, position: u64) {
         self.position = position;
+    }
+
+    /// Has the first block begin at a position, and appends a block without records there. It says
+    /// where the segment begins, and what was durable then, though no record may follow.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn start_at(&mut self, position: u64, synced: u64) -> Result<(), BackupError> {
+        self.begin_at(position);
+        if fault!("damage.segment.start_block") {
+            return Ok(());
+        }
+        self.data(&mut Frame::default(), synced)
+    }
+
+    /// Returns the position of the next block.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// Appends the frame as one block. `synced`: the position below which everything is durable.

@@ -1,8 +1,17 @@
-//! The directory of an opened store: names, the lock, what is there.
+//! The directory of an opened store: names, the lock, and what it contains.
+//!
+//! # Marks
+//! A *mark* is an empty file whose name says that a segment was created, durably. A start that does
+//! not find that segment knows that it is missing, though nothing else names the newest segment. A
+//! mark is created after its segment, and removed before it; a mark of an older segment says less,
+//! and is never wrong. So a failure to create one is not an error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use ordna_base::sync::fault;
+
+use super::manifest::is_name_in_backup;
 use super::storage::Storage;
 use crate::files::error::BackupError;
 
@@ -10,7 +19,10 @@ use crate::files::error::BackupError;
 const LOCK: &str = "LOCK";
 const BACKUP: &str = "backup-";
 const SEGMENT: &str = "log-";
-const UNFINISHED: &str = "unfinished-";
+const UNFINISHED: &str = "unfinished-backup-";
+const MARK: &str = "newest-";
+/// A directory that some file systems have in their root.
+const LOST_AND_FOUND: &str = "lost+found";
 
 /// The backup that holds everything before a segment of the log.
 pub(crate) fn backup_path(dir: &Path, segment: u64) -> PathBuf {
@@ -31,6 +43,12 @@ pub(crate) struct Listing {
     pub segments: BTreeMap<u64, PathBuf>,
     /// Backups that were not finished.
     pub unfinished: Vec<PathBuf>,
+    /// Marks, by the segment that each names.
+    pub marks: BTreeMap<u64, PathBuf>,
+    /// Whether a store has locked the directory before.
+    has_lock: bool,
+    /// Names of other files and directories.
+    others: Vec<String>,
 }
 
 impl Listing {
@@ -47,12 +65,72 @@ impl Listing {
                 listing.backups.insert(number, path);
             } else if let Some(number) = number(SEGMENT) {
                 listing.segments.insert(number, path);
-            } else if name.starts_with(UNFINISHED) {
+            } else if let Some(number) = number(MARK) {
+                listing.marks.insert(number, path);
+            } else if number(UNFINISHED).is_some() && is_unfinished_backup(storage, &path) {
                 listing.unfinished.push(path);
+            } else if name == LOCK {
+                listing.has_lock = true;
+            } else {
+                listing.others.push(name);
             }
         }
         Ok(listing)
     }
+
+    /// Refuses a directory that is not a store's and contains other directories: a mistyped path,
+    /// most likely. Files, hidden directories and those of the file system are fine.
+    pub fn check_ours(&self, storage: &dyn Storage, dir: &Path) -> Result<(), BackupError> {
+        if self.has_lock || !self.backups.is_empty() || !self.segments.is_empty() {
+            return Ok(());
+        }
+        let is_foreign = |name: &&String| {
+            let is_usual = name.starts_with('.') || **name == LOST_AND_FOUND;
+            !is_usual && storage.list(&dir.join(name)).is_ok()
+        };
+        match self.others.iter().find(is_foreign) {
+            None => Ok(()),
+            Some(name) => Err(BackupError::Foreign { dir: dir.to_owned(), name: name.clone() }),
+        }
+    }
+
+    /// The newest segment that a mark names.
+    pub fn newest_marked(&self) -> Option<(u64, &Path)> {
+        self.marks.last_key_value().map(|(number, path)| (*number, path.as_path()))
+    }
+}
+
+/// Returns whether everything in a directory has the name of a backup's file.
+pub(crate) fn is_unfinished_backup(storage: &dyn Storage, dir: &Path) -> bool {
+    storage.list(dir).is_ok_and(|names| names.iter().all(|name| is_name_in_backup(name)))
+}
+
+/// Creates the mark of a segment, which exists durably, and removes older marks but the last.
+pub(crate) fn mark(storage: &dyn Storage, dir: &Path, segment: u64) {
+    if fault!("damage.log.marks_its_newest") {
+        return;
+    }
+    let Ok(listing) = Listing::read(storage, dir) else { return };
+    // The last one stays until the new one is certainly durable.
+    for path in listing.marks.values().rev().skip(1) {
+        let _ = storage.remove(path);
+    }
+    if !listing.marks.contains_key(&segment) {
+        let _ = storage.create(&dir.join(format!("{MARK}{segment:010}")));
+    }
+    let _ = storage.sync_dir(dir);
+}
+
+/// Removes all marks from a segment on, durably, before that segment is removed.
+///
+/// # Errors
+/// Those of the storage: then no segment may be removed.
+pub(crate) fn unmark(storage: &dyn Storage, dir: &Path, from: u64) -> Result<(), BackupError> {
+    let listing = Listing::read(storage, dir)?;
+    for path in listing.marks.range(from..).rev().map(|(_, path)| path) {
+        storage.remove(path).map_err(BackupError::io(path, "remove"))?;
+    }
+    storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))
 }
 
 /// Takes the directory's lock. A store that is dropped has released it when the drop returns.

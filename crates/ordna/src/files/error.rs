@@ -68,10 +68,20 @@ pub enum BackupError {
         /// The target.
         path: PathBuf,
     },
+    /// A directory that no store was opened in has other directories in it.
+    Foreign {
+        /// The directory.
+        dir: PathBuf,
+        /// One of the directories in it.
+        name: String,
+    },
     /// A backup of the same store is under way.
     Busy,
     /// The thread is in a [`log_group`](crate::Store::log_group), whose writes are not logged yet.
     InGroup,
+    /// Another store has replaced this one in its directory, see
+    /// [`Store::successor`](crate::Store::successor). Back up that one.
+    Replaced,
     /// The caller cancelled the backup.
     Cancelled,
     /// The store was not opened in a directory.
@@ -109,8 +119,14 @@ impl fmt::Display for BackupError {
                 write!(f, "{}: in use by another store or process", dir.display())
             }
             Self::Exists { path } => write!(f, "{}: exists already", path.display()),
+            Self::Foreign { dir, name } => write!(
+                f,
+                "{}: holds `{name}`, which is not Ordna's: use an empty directory",
+                dir.display()
+            ),
             Self::Busy => f.write_str("a backup is under way"),
             Self::InGroup => f.write_str("a backup cannot be made inside a group of the log"),
+            Self::Replaced => f.write_str("the store was replaced by its successor"),
             Self::Cancelled => f.write_str("the backup was cancelled"),
             Self::NoDirectory => {
                 f.write_str("the store has no directory; `Store::open` gives it one")

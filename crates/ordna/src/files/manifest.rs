@@ -21,6 +21,23 @@ use ordna_base::encoding::Encoding;
 pub const FILE: &str = "MANIFEST";
 const TITLE: &str = "ORDNA-MANIFEST ";
 
+/// Prefix of a shard's name, before its number.
+pub const SHARD: &str = "shard-";
+/// Prefix of a delta's name, before its number.
+pub const DELTA: &str = "delta-";
+
+/// Returns the number in the name of a shard or delta: four digits, or more for larger numbers.
+pub fn number_in(name: &str, prefix: &str) -> Option<u64> {
+    let digits = name.strip_prefix(prefix)?;
+    let number = digits.parse().ok()?;
+    (format!("{number:04}") == digits).then_some(number)
+}
+
+/// Returns whether a backup may have a file of this name.
+pub fn is_name_in_backup(name: &str) -> bool {
+    name == FILE || [SHARD, DELTA].iter().any(|prefix| number_in(name, prefix).is_some())
+}
+
 /// A file of the backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -111,12 +128,23 @@ impl Manifest {
         if notice!("damage.manifest.version", version > VERSION) {
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
-        serde_json::from_str(json).map_err(|error| {
+        let manifest: Self = serde_json::from_str(json).map_err(|error| {
             let line = json.split_inclusive('\n').take(error.line().saturating_sub(1));
             let before: usize = line.map(str::len).sum();
             let offset = first.len() + 1 + before + error.column();
             damaged(offset as u64, &error.to_string())
-        })
+        })?;
+        // The checksum is no signature: a name must not lead out of the directory.
+        for (files, prefix) in [(&manifest.shards, SHARD), (&manifest.deltas, DELTA)] {
+            let is_wrong = |entry: &&FileEntry| number_in(&entry.file, prefix).is_none();
+            if let Some(entry) = files.iter().find(is_wrong)
+                && !fault!("damage.manifest.names")
+            {
+                let what = format!("{:?} is not the name of a file `{prefix}0000`", entry.file);
+                return Err(damaged(0, &what));
+            }
+        }
+        Ok(manifest)
     }
 
     /// Refuses a backup of other kinds of keys or values.

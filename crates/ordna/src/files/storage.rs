@@ -55,6 +55,13 @@ pub trait Storage: Send + Sync + Debug {
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()>;
 
+    /// Makes a file durable that another process may have written.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        let (_, len) = self.open(path)?;
+        self.truncate(path, len)
+    }
+
     /// Renames a file or directory.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
@@ -110,6 +117,10 @@ impl Storage for Disk {
         let file = OpenOptions::new().write(true).open(path)?;
         file.set_len(len)?;
         file.sync_all()
+    }
+
+    fn sync(&self, path: &Path) -> io::Result<()> {
+        OpenOptions::new().write(true).open(path)?.sync_all()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {

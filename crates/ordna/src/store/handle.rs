@@ -23,9 +23,10 @@ use ordna_base::{Error, Key, Value};
 /// its log, durably, and releases the directory before the drop returns.
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
-    /// The log and the backups, if the store has a directory. Not in the engine, which snapshots
-    /// and collector threads may keep after the store is dropped.
-    pub(super) durable: OnceLock<Arc<Durable<K>>>,
+    /// The log and the backups, if the store has a directory, and the number by which the log knows
+    /// this store. Not in the engine, which snapshots and collector threads may keep after the store
+    /// is dropped.
+    pub(super) durable: OnceLock<(Arc<Durable<K>>, u64)>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Default for Store<K, V> {
@@ -67,13 +68,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// The log and the backups, if the store has a directory.
     #[inline]
     pub(crate) fn durable(&self) -> Option<&Arc<Durable<K>>> {
-        self.durable.get()
+        self.durable.get().map(|(durable, _)| durable)
+    }
+
+    /// The number by which the log knows this store.
+    pub(crate) fn number_in_wal(&self) -> u64 {
+        self.durable.get().map_or(0, |(_, number)| *number)
     }
 
     /// The log, if the store has a directory.
     #[inline]
     pub(super) fn wal(&self) -> Option<&Wal<K>> {
-        self.durable.get().map(|durable| &durable.wal)
+        self.durable.get().map(|(durable, _)| &durable.wal)
     }
 
     /// Tries something that may exceed the memory limit; collects and tries again if it does.

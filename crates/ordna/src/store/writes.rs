@@ -15,9 +15,9 @@ use ordna_base::index::{Change, bounds_cross};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Logs all writes from now on. The store must have no log yet.
-    pub(crate) fn attach(&self, durable: Arc<Durable<K>>) {
-        let attached = self.durable.set(durable);
+    /// Logs all writes from now on, as the store of this number. The store must have no log yet.
+    pub(crate) fn attach(&self, durable: Arc<Durable<K>>, number: u64) {
+        let attached = self.durable.set((durable, number));
         debug_assert!(attached.is_ok(), "a store has one log");
     }
 

@@ -122,9 +122,9 @@ fn failed(reason: &Arc<str>) -> Error {
 }
 
 impl Queue {
-    /// A queue that goes on at `position` in a new segment.
-    pub fn new(mut blocks: BlockWriter, position: u64, sync: SyncPolicy) -> Self {
-        blocks.begin_at(position);
+    /// Creates a queue that continues in a new segment, which has a position.
+    pub fn new(blocks: BlockWriter, sync: SyncPolicy) -> Self {
+        let position = blocks.position();
         Self {
             sync,
             rotation: None,
@@ -269,9 +269,10 @@ impl Queue {
                     }
                 }
             }
-            Chunk::Rotate(next) => {
+            Chunk::Rotate(mut next) => {
                 writer.blocks.finish(BlockKind::Continued, synced)?;
                 writer.former.push(writer.blocks.file());
+                next.start_at(next.position(), synced)?;
                 writer.blocks = next;
             }
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use ordna_base::sync::fault;
 
 use crate::files::blocks::{BlockWriter, Compression, FileHeader};
-use crate::files::directory::segment_path;
+use crate::files::directory::{mark, segment_path};
 use crate::files::error::BackupError;
 use crate::files::storage::Storage;
 
@@ -26,12 +26,17 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Creates a segment durably. After an error no file is left.
-    pub fn create(&self, number: u64) -> Result<BlockWriter, BackupError> {
+    /// Creates a segment durably, and its mark. It begins at `position`, if that is known already.
+    /// After an error no file is left.
+    pub fn create(&self, number: u64, position: Option<u64>) -> Result<BlockWriter, BackupError> {
         let path = segment_path(&self.dir, number);
-        let made = || {
+        let made = || -> Result<BlockWriter, BackupError> {
             let header = (self.header)(number);
-            let segment = BlockWriter::create(&*self.storage, &path, &header, Compression::None)?;
+            let mut segment =
+                BlockWriter::create(&*self.storage, &path, &header, Compression::None)?;
+            if let Some(position) = position {
+                segment.start_at(position, position)?;
+            }
             if !fault!("faults.segment.syncs_its_header") {
                 segment.sync()?;
             }
@@ -41,10 +46,12 @@ impl Segments {
             self.storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
             Ok(segment)
         };
-        made().inspect_err(|_| {
+        let segment = made().inspect_err(|_| {
             // If the file cannot be removed, the next attempt reports it.
             let _ = self.storage.remove(&path);
-        })
+        })?;
+        mark(&*self.storage, &self.dir, number);
+        Ok(segment)
     }
 
     /// Passes a new segment to `take`, unless none can be created now.
@@ -53,7 +60,7 @@ impl Segments {
         // they for the log's thread: so this thread does not wait.
         let Ok(mut next) = self.next.try_lock() else { return };
         // Without a new segment the log continues in the present one.
-        if let Ok(segment) = self.create(*next) {
+        if let Ok(segment) = self.create(*next, None) {
             *next += 1;
             take(segment);
         }

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
 use ordna_base::sync::{Lock, MutexGuard, fault, handed_on, notice, point, stripe_of_this_thread};
@@ -36,6 +36,9 @@ pub(crate) struct Wal<K: Key + ?Sized> {
     /// The buffer of the group.
     group: Lock<StripeBuffer<K>>,
     pub queue: Arc<Queue>,
+    /// Number of the store that the log belongs to: each successor has the next one. Changes while
+    /// all stripes are locked.
+    owner_number: AtomicU64,
     /// Whether writers wait for their fsync themselves under [`SyncPolicy::Always`].
     waits: bool,
     thread: Lock<Option<JoinHandle<()>>>,
@@ -66,6 +69,7 @@ impl<K: Key + ?Sized> Wal<K> {
             owner: AtomicUsize::new(0),
             group: Lock::default(),
             queue,
+            owner_number: AtomicU64::new(0),
             waits,
             thread: Lock::new(Some(thread)),
         })
@@ -119,26 +123,40 @@ impl<K: Key + ?Sized> Wal<K> {
         Ok(())
     }
 
-    /// Records that all keys are removed, for a store that replaces the former one. A backup in
-    /// progress reads the former store, so no states are saved for it any more.
-    pub fn clear(&self) -> Result<(), Error> {
+    /// Returns whether the log belongs to the store of this number. The answer stays true while the
+    /// caller holds off writers, see [`stop_writers`](Self::stop_writers).
+    pub fn belongs_to(&self, number: u64) -> bool {
+        // Relaxed: ordered by the locks of the stripes.
+        self.owner_number.load(Ordering::Relaxed) == number
+    }
+
+    /// Records that all keys are removed, for a store that replaces the former one; returns the
+    /// number of the new store. A backup in progress reads the former store, so no states are saved
+    /// for it any more. A backup that has not reached its snapshot point fails.
+    pub fn clear(&self) -> Result<u64, Error> {
+        let next = || self.owner_number.fetch_add(1, Ordering::Relaxed) + 1;
         if self.in_group() {
             let mut group = self.group.lock();
             encode_clear(&mut group.records);
             group.count += 1;
             group.attach(None);
             group.cleared = true;
-            return Ok(());
+            return Ok(next());
         }
-        let position = {
+        let (position, number) = {
             let mut held = self.lock_stripes(u64::MAX);
             self.queue.check()?;
             held.iter_mut().for_each(|buffer| buffer.attach(None));
             let mut record = Vec::new();
             encode_clear(&mut record);
-            self.queue.append(&record, 1)?
+            (self.queue.append(&record, 1)?, next())
         };
-        self.wait(position)
+        self.wait(position).inspect_err(|_| {
+            // There is no successor: the former store keeps the directory, and its next backup
+            // makes the log work again.
+            self.owner_number.fetch_sub(1, Ordering::Relaxed);
+        })?;
+        Ok(number)
     }
 
     /// Writes and syncs everything, and ends the log's thread and segment.

@@ -127,6 +127,12 @@ fn a_log_is_cut_at_any_length_and_told() {
     for len in 0..content.len() {
         let copy = disk.after_exit();
         copy.replace(&path, content[..len].to_vec());
+        if len < 48 {
+            // The file header was durable before anything was written.
+            let error = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap_err();
+            assert!(matches!(error, BackupError::Damaged { offset: 0, .. }), "{len}: {error}");
+            continue;
+        }
         let store = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap();
         let state = state_of(&store);
         let log = store.durability().unwrap().recovery.log;
@@ -178,17 +184,13 @@ fn missing_files_are_named() {
     let (disk, _) = small_log(SyncPolicy::Always);
     for path in disk.files() {
         let name = path.to_str().unwrap();
-        if name.contains("LOCK") {
+        // A mark is removed before its segment, so it may be missing.
+        if name.contains("LOCK") || name.contains("/newest-") {
             continue;
         }
         let copy = disk.after_exit();
         copy.remove(&path).unwrap();
         let opened = Bytes::open(DIR, options(&copy, SyncPolicy::Always));
-        let (last, _) = last_segment(&disk);
-        if path == last {
-            // Nothing tells that a later one was there: its predecessor ended in order.
-            continue;
-        }
         match opened {
             Err(BackupError::Missing { path: missing, .. }) => assert_eq!(missing, path),
             other => panic!("{name}: {other:?}"),

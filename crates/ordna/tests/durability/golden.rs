@@ -13,11 +13,13 @@ use ordna::{Options, OrderedIndex, Put, Write};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, State, options, state_of};
 
-/// A storage that calls something, once, when the first shard of a backup is created: after the
-/// cut, before any worker has read anything.
+/// Called once, before a file of this name is created.
+type Hook = (&'static str, Box<dyn FnOnce() + Send>);
+
+/// A storage that calls a hook when a certain file of a backup is created.
 pub struct Hooked {
     storage: Arc<dyn Storage>,
-    hook: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    hook: Mutex<Option<Hook>>,
 }
 
 impl Hooked {
@@ -25,8 +27,14 @@ impl Hooked {
         Arc::new(Self { storage, hook: Mutex::new(None) })
     }
 
+    /// After the snapshot point, before any worker has read anything.
     pub fn before_the_first_shard(&self, hook: impl FnOnce() + Send + 'static) {
-        *self.hook.lock().unwrap() = Some(Box::new(hook));
+        *self.hook.lock().unwrap() = Some(("shard-0000", Box::new(hook)));
+    }
+
+    /// After a live backup has begun, before its snapshot point.
+    pub fn before_the_delta(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(("delta-0000", Box::new(hook)));
     }
 }
 
@@ -38,9 +46,8 @@ impl std::fmt::Debug for Hooked {
 
 impl Storage for Hooked {
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
-        if path.ends_with("shard-0000")
-            && let Some(hook) = self.hook.lock().unwrap().take()
-        {
+        let hook = self.hook.lock().unwrap().take_if(|(name, _)| path.ends_with(name));
+        if let Some((_, hook)) = hook {
             hook();
         }
         self.storage.create(path)

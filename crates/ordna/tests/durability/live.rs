@@ -1,12 +1,13 @@
 //! Backups under writers: what is restored is the state of the cut, by key.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use ordna::durability::{BackupOptions, Mode, OpenOptions, Progress, SyncPolicy};
+use ordna::durability::{BackupError, BackupOptions, Mode, OpenOptions, Progress, SyncPolicy};
 use ordna::{Options, OrderedIndex, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
@@ -150,8 +151,10 @@ fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
     let error = store.backup(&BackupOptions::new().progress(&progress)).unwrap_err();
     assert_eq!(error.to_string(), "the backup was cancelled");
     assert_eq!(store.durability().unwrap().last_error.as_deref(), Some("the backup was cancelled"));
-    let now: Vec<_> =
-        disk.files().into_iter().filter(|path| !path.to_str().unwrap().contains("/log-")).collect();
+    let is_of_the_log = |path: &PathBuf| {
+        ["/log-", "/newest-"].iter().any(|name| path.to_str().unwrap().contains(name))
+    };
+    let now: Vec<_> = disk.files().into_iter().filter(|path| !is_of_the_log(path)).collect();
     assert!(now.iter().all(|path| files.contains(path)), "{now:?}");
     let inner = Arc::new(store);
     let again = Arc::clone(&inner);
@@ -163,6 +166,47 @@ fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
     });
     inner.backup(&backup).unwrap();
     assert_eq!(nested.lock().unwrap().as_deref(), Some("a backup is under way"));
+}
+
+/// A backup of a store that was replaced would bring its entries back, and drop the log of its
+/// successor.
+#[test]
+fn a_store_that_was_replaced_is_not_backed_up() {
+    for during in [false, true] {
+        let disk = Model::new();
+        let hooked = Hooked::new(Arc::new(disk.clone()));
+        let opened = options(&disk, SyncPolicy::Always).storage(hooked.clone());
+        let old = Arc::new(Bytes::open(DIR, opened).unwrap());
+        old.insert(b"old", b"1").unwrap();
+        let new = Arc::new(Mutex::new(None));
+        let (replaced, slot) = (Arc::clone(&old), Arc::clone(&new));
+        let replace = move || {
+            let next = replaced.successor(Options::new()).unwrap();
+            next.insert(b"new", b"1").unwrap();
+            *slot.lock().unwrap() = Some(next);
+        };
+        if during {
+            hooked.before_the_delta(replace);
+        } else {
+            let replace: Box<dyn FnOnce()> = Box::new(replace);
+            replace();
+        }
+        let error = old.backup(&BackupOptions::new()).unwrap_err();
+        assert!(matches!(error, BackupError::Replaced), "{error}");
+        let next = new.lock().unwrap().take().unwrap();
+        next.insert(b"newer", b"1").unwrap();
+        for crashed in [disk.after_exit(), disk.after_power_cut(&mut Random::new(1))] {
+            let store = Bytes::open(DIR, options(&crashed, SyncPolicy::Always)).unwrap();
+            let keys: Vec<_> = state_of(&store).into_keys().collect();
+            assert_eq!(keys, [b"new".to_vec(), b"newer".to_vec()], "during: {during}");
+        }
+        // The successor can be backed up.
+        next.backup(&BackupOptions::new()).unwrap();
+        let last = state_of(&next);
+        drop((old, next));
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+        assert_eq!(state_of(&store), last);
+    }
 }
 
 #[test]

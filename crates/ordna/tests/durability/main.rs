@@ -7,12 +7,14 @@
 //! | `live` | backups while other threads write | `durability/backup` |
 //! | `round_trips` | backups of all kinds of keys, values and options | `durability/backup` |
 //! | `damage` | each changed byte is found and located | `files` |
+//! | `damage_tails` | lost tails, missing segments, repairs, foreign files | `durability` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
 //! | `kill` | a process that is killed at random moments | all |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
 mod damage;
+mod damage_tails;
 mod disk;
 mod faults;
 mod golden;

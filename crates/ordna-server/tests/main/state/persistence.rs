@@ -110,6 +110,30 @@ fn a_flush_is_logged_even_inside_a_transaction() {
     assert_eq!(say(&mut client, "EXISTS d e"), ":2");
 }
 
+/// The backup begins on a thread of its own, perhaps after the flush.
+#[test]
+fn a_flush_beside_the_beginning_of_a_backup_stays_a_flush() {
+    for round in 0..20 {
+        let dir = Dir::new(&format!("flush-backup-{round}"));
+        let mut server = start(dir.config(LogSync::Always));
+        let mut client = loaded(&server);
+        assert_eq!(say(&mut client, "SET old 1"), "+OK");
+        let lines: [&[&[u8]]; 3] = [&[b"BGSAVE"], &[b"FLUSHALL"], &[b"SET", b"new", b"1"]];
+        client.send(&lines.map(request).concat());
+        assert!(show(&client.reply()).starts_with("+Background saving started"));
+        assert!(show(&client.reply()).starts_with("+OK"));
+        assert!(show(&client.reply()).starts_with("+OK"));
+        wait_for_backup(&mut client);
+        assert_eq!(field(&mut client, "rdb_last_bgsave_status"), "ok");
+        assert_eq!(field(&mut client, "rdb_saves"), "1");
+        server.stop();
+        let server = start(dir.config(LogSync::Always));
+        let mut client = loaded(&server);
+        assert_eq!(say(&mut client, "EXISTS old"), ":0", "round {round}");
+        assert_eq!(say(&mut client, "EXISTS new"), ":1", "round {round}");
+    }
+}
+
 #[test]
 fn without_a_directory_there_is_nothing_to_save_to() {
     let server = start(Config::default());

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{check, fault};
 use ordna_base::{Key, Value};
 
 use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
@@ -28,6 +28,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`BackupError`]; the previous backup and the log are not changed.
+    /// [`BackupError::Replaced`] if the store has a [successor](Store::successor), also one that
+    /// replaced it before the backup's snapshot was taken.
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
         self.durable().ok_or(BackupError::NoDirectory)?.backup(self, options)
     }
@@ -90,13 +92,19 @@ impl<K: Key + ?Sized> Durable<K> {
         } else {
             None
         };
-        let mut segment = if works { Some(self.segments.create(number)?) } else { None };
+        let mut segment = if works { Some(self.segments.create(number, None)?) } else { None };
         *next += u64::from(works);
         let mut snapshot: Option<Snapshot<K, V>> = None;
         let queue = &self.wal.queue;
         let cut = self.wal.stop_writers(|set| {
             let position = queue.appended();
             segment = segment.take().and_then(|segment| queue.rotate(segment));
+            // A successor's log begins with a record that removes everything. This store has the
+            // entries from before it, which a backup would bring back.
+            let owns_the_log = self.wal.belongs_to(store.number_in_wal());
+            if !check!("live.backup.of_the_logs_store", owns_the_log) {
+                return Err(BackupError::Replaced);
+            }
             match &copies {
                 Some(copies) => {
                     copies.activate();
@@ -105,15 +113,15 @@ impl<K: Key + ?Sized> Durable<K> {
                 None => snapshot = Some(store.snapshot()),
             }
             let limit = store.statistics().memory_limit;
-            SnapshotPoint {
+            Ok(SnapshotPoint {
                 metadata: (options.metadata)(),
                 taken_ms: unix_ms(),
                 memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
                 log_segment: Some(number),
                 log_position: position,
                 records: queue.records.load(Ordering::Relaxed),
-            }
-        });
+            })
+        })?;
         // A failed log begins no segments: the number remains that of this backup.
         let next = (!works).then_some(next);
         let entries: &dyn EntrySource<K, V> = match &snapshot {
@@ -138,7 +146,7 @@ impl<K: Key + ?Sized> Durable<K> {
         };
         if let Some(mut next) = next {
             // The segment that the manifest names. A failed log has not created it.
-            segment = Some(self.segments.create(number)?);
+            segment = Some(self.segments.create(number, None)?);
             *next += 1;
         }
         if fault!("faults.backup.is_there_before_segments_go") {

@@ -20,8 +20,9 @@ use super::os::{lower_priority, thread_time};
 use crate::entry::EntrySource;
 use crate::files::blocks::{BlockWriter, Compression, FileHeader, FileKind, Frame, VERSION};
 use crate::files::codec::encode_put;
+use crate::files::directory::is_unfinished_backup;
 use crate::files::error::BackupError;
-use crate::files::manifest::{FileEntry, Manifest, to_hex};
+use crate::files::manifest::{DELTA, FileEntry, Manifest, SHARD, to_hex};
 use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage, parent};
 use crate::wal::copy_before_write::{CopyBeforeWrite, close};
@@ -201,6 +202,9 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             return Err(BackupError::Exists { path: target.to_owned() });
         }
         if has(&dir) {
+            if !is_unfinished_backup(storage, &dir) {
+                return Err(BackupError::Exists { path: dir });
+            }
             storage.remove(&dir).map_err(BackupError::io(&dir, "remove"))?;
         }
         storage.create_dir(&dir).map_err(BackupError::io(&dir, "create"))?;
@@ -220,8 +224,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         number: usize,
     ) -> Result<BlockWriter, BackupError> {
         let name = match kind {
-            FileKind::Delta => format!("delta-{number:04}"),
-            FileKind::Shard | FileKind::Log => format!("shard-{number:04}"),
+            FileKind::Delta => format!("{DELTA}{number:04}"),
+            FileKind::Shard | FileKind::Log => format!("{SHARD}{number:04}"),
         };
         let (storage, path) = (&*self.options.storage, self.dir.join(name));
         let header = FileHeader::new::<K, V>(kind, number as u64);
