@@ -81,7 +81,7 @@ fn a_hostile_pattern_holds_up_nobody_and_ends_with_its_client() {
     for _ in 0..2 {
         let mut scanner = Client::new(server.address);
         scanner.send(&request(&[b"KEYS", &slow]));
-        until("the scan begins", || info(&mut client, "scans_under_way") == 1);
+        until("the scan begins", || info(&mut client, "long_scans") == 1);
         for _ in 0..20 {
             let begin = Instant::now();
             client.say("GET a");
@@ -89,7 +89,7 @@ fn a_hostile_pattern_holds_up_nobody_and_ends_with_its_client() {
             assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         }
         drop(scanner);
-        until("the scan ends", || info(&mut client, "scans_under_way") == 0);
+        until("the scan ends", || info(&mut client, "long_scans") == 0);
     }
 }
 
@@ -236,13 +236,13 @@ fn clients_that_never_read_take_little_memory() {
             client
         })
         .collect();
-    until("the scans begin", || info(&mut client, "scans_under_way") == 10);
+    until("the scans begin", || info(&mut client, "long_scans") == 10);
     std::thread::sleep(Duration::from_millis(300));
     let grown = server.memory("VmRSS:").saturating_sub(before);
     assert!(grown < 50 << 10, "{grown} KiB for ten clients that read nothing");
     assert!(info(&mut client, "mem_clients_normal") > 0);
     drop(lazy);
-    until("the scans end", || info(&mut client, "scans_under_way") == 0);
+    until("the scans end", || info(&mut client, "long_scans") == 0);
 }
 
 #[test]

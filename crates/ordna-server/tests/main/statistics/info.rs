@@ -22,7 +22,7 @@ fn info_tells_of_long_scans() {
         let (_, rest) = info.split_once(&format!("{name}:")).unwrap();
         rest.split_once('\\').unwrap().0.parse::<usize>().unwrap()
     };
-    assert_eq!(told(&mut client, "scans_under_way"), 0);
+    assert_eq!(told(&mut client, "long_scans"), 0);
     let seen = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -34,13 +34,13 @@ fn info_tells_of_long_scans() {
         });
         let give_up = Instant::now() + Duration::from_secs(20);
         while !seen.load(Ordering::Relaxed) && Instant::now() < give_up {
-            let under_way = told(&mut client, "scans_under_way");
+            let under_way = told(&mut client, "long_scans");
             assert!(under_way <= 1, "there is one at a time");
             seen.store(under_way == 1, Ordering::Relaxed);
         }
     });
     assert!(seen.into_inner(), "no scan was ever reported");
-    for name in ["scans_under_way", "oldest_scan_seconds", "scans_reading"] {
+    for name in ["long_scans", "oldest_long_scan_seconds", "scans_reading"] {
         assert_eq!(told(&mut client, name), 0, "{name}");
     }
 }
