@@ -2,9 +2,9 @@
 
 use ordna::Change;
 
-use crate::execution::command::{CHANGE, Command, CommandOutcome, Context, READ, Result, TAKE};
+use crate::execution::command::{CHANGE, Command, CommandOutcome, Context, READ, Result};
 use crate::keyspace::stored_value;
-use crate::state::command_spec::{CommandFlags, ONE_KEY};
+use crate::state::command_spec::ONE_KEY;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -47,15 +47,6 @@ pub const COMMANDS: &[Command] = &[
         "Returns the millisecond since 1970 at which a key expires.",
         pexpiretime,
     ),
-    Command::new(
-        "getex",
-        -2,
-        TAKE,
-        ONE_KEY,
-        "Returns the value of a key and sets or lifts its expiry.",
-        getex,
-    )
-    .with(CommandFlags::READS_WITHOUT_OPTIONS),
 ];
 
 /// How a command tells a time.
@@ -265,7 +256,7 @@ impl<'a> GetexExpiry<'a> {
     }
 }
 
-fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let now = context.keys.now();
     let expiry = GetexExpiry::read(arguments.iter_from(2))?;
     if let GetexExpiry::Keep = expiry {

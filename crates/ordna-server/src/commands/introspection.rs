@@ -36,7 +36,8 @@ const COMMAND: &[Command] = &[
         }
         out.array(arguments.len() - 2);
         for name in arguments.iter_from(2) {
-            match context.state.catalog.find(name) {
+            let spec = str::from_utf8(name).ok();
+            match spec.and_then(|name| context.state.catalog.by_full_name(name)) {
                 Some(spec) => info_of(spec, out),
                 None => out.null(),
             }
@@ -133,8 +134,9 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     out.integer(step);
     out.set(spec.categories().count());
     spec.categories().for_each(|category| out.simple(&format!("@{category}")));
-    // Tips, key specifications, subcommands: none.
+    // Tips and key specifications: none.
     out.array(0);
     out.array(0);
-    out.array(0);
+    out.array(spec.subcommands.len());
+    spec.subcommands.iter().for_each(|sub| info_of(sub, out));
 }

@@ -5,14 +5,14 @@ use std::borrow::Borrow;
 use ordna::{Change, OrderedIndex};
 use ordna::{Put, Write};
 
-use super::expiry::Scale;
+use super::expiry::{Scale, getex};
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ, Result, TAKE, UPDATE, WRITE, WRITE_SLOW, ok,
 };
 use crate::keyspace::multi_get::{MultiGet, too_large};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value::{self, Packed};
-use crate::state::command_spec::{ALL_KEYS, KeyAccess, ONE_KEY, PAIRS};
+use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, ONE_KEY, PAIRS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -51,6 +51,15 @@ pub const COMMANDS: &[Command] = &[
     Command::new("setnx", 3, WRITE, ONE_KEY, "Sets the value of a key if it is absent.", setnx),
     Command::new("getset", 3, UPDATE, ONE_KEY, "Sets a value and returns the old one.", getset),
     Command::new("getdel", 2, TAKE, ONE_KEY, "Returns the value of a key and removes it.", getdel),
+    Command::new(
+        "getex",
+        -2,
+        TAKE,
+        ONE_KEY,
+        "Returns the value of a key and sets or lifts its expiry.",
+        getex,
+    )
+    .with(CommandFlags::READS_WITHOUT_OPTIONS),
     Command::new(
         "delifeq",
         3,

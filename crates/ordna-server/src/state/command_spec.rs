@@ -279,15 +279,14 @@ impl CommandSpec {
         let count = arguments.len() as i64;
         let (first, last, step) = match self.key_count_at {
             0 => self.keys,
-            // A wrong number is refused by the command itself.
-            at if at < arguments.len() => match number(arguments.get(at)) {
-                Some(keys @ 1..) => {
+            // A number of keys that cannot be is refused by the command itself.
+            at => match number(arguments.get(at)) {
+                Some(keys) if keys > 0 && keys < count - at as i64 => {
                     let first = at as i64 + 1;
-                    (first, first.saturating_add(keys - 1), 1)
+                    (first, first + keys - 1, 1)
                 }
                 _ => NO_KEY,
             },
-            _ => NO_KEY,
         };
         let last = if last < 0 { count + last } else { last };
         let last = last.min(count - 1);

@@ -235,7 +235,7 @@ impl Acl {
             user.nopass = password.is_empty();
             user.passwords.clear();
             if !password.is_empty() {
-                user.passwords.insert(hash(password.as_bytes()));
+                user.passwords.push(hash(password.as_bytes()));
             }
             let user = Arc::new(user);
             self.check_passwords_of([&user])?;

@@ -229,7 +229,7 @@ impl Selector {
                 return Err(RuleError::UnknownCommand);
             }
         } else if covered.is_empty()
-            && let Some((command, argument)) = name.split_once('|')
+            && let Some((command, argument)) = name.rsplit_once('|')
             && !of_redis
         {
             return self.add_first_argument(allow, command, argument, catalog);
@@ -265,34 +265,26 @@ impl Selector {
         argument: &str,
         catalog: &Catalog,
     ) -> Result<(), RuleError> {
-        let spec = catalog.find(command.as_bytes()).ok_or(RuleError::UnknownCommand);
-        let is_foreign = redis_commands::is_known(command);
-        if !allow || spec.is_err() && !is_foreign {
+        let spec = catalog.by_full_name(command);
+        let is_known = spec.is_some() || redis_commands::is_known(command);
+        if !allow || !is_known {
             return Err(RuleError::UnknownCommand);
+        }
+        if command.contains('|') {
+            return Err(RuleError::ArgumentOfSubcommand);
         }
         if argument.is_empty() {
             return Err(RuleError::Syntax);
         }
-        let has_subcommands = match spec {
-            Ok(spec) => !spec.subcommands.is_empty(),
-            Err(_) => redis_commands::has_subcommands(command),
-        };
+        let has_subcommands = spec.is_some_and(|spec| !spec.subcommands.is_empty())
+            || redis_commands::has_subcommands(command);
         if has_subcommands {
-            let of_subcommand =
-                argument.split_once('|').map(|(word, _)| format!("{command}|{word}"));
-            return Err(match of_subcommand {
-                Some(name)
-                    if catalog.by_full_name(&name).is_some() || redis_commands::is_known(&name) =>
-                {
-                    RuleError::ArgumentOfSubcommand
-                }
-                _ => RuleError::UnknownCommand,
-            });
+            return Err(RuleError::UnknownCommand);
         }
         if has_blanks(argument.as_bytes()) {
             return Err(RuleError::Syntax);
         }
-        if let Ok(spec) = spec {
+        if let Some(spec) = spec {
             let known = self.first_arguments.entry(spec.id).or_default();
             if !known.iter().any(|known| known == argument.as_bytes()) {
                 known.push(argument.as_bytes().to_vec());

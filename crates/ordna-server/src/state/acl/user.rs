@@ -1,7 +1,5 @@
 //! A user: passwords and permissions.
 
-use std::collections::BTreeSet;
-
 use sha2::{Digest, Sha256};
 
 use crate::state::acl::selector::{Denied, RuleError, Selector, has_blanks};
@@ -14,8 +12,10 @@ pub struct User {
     pub name: String,
     pub enabled: bool,
     pub(super) nopass: bool,
-    /// SHA-256 in hexadecimal digits.
-    pub(super) passwords: BTreeSet<String>,
+    /// SHA-256 in hexadecimal digits, in the order in which they were added.
+    pub(super) passwords: Vec<String>,
+    /// A flag of Redis that has no effect here: what `RESTORE` reads is always checked.
+    sanitizes: Option<&'static str>,
     /// Whether the user may do everything.
     is_unlimited: bool,
     root: Selector,
@@ -46,7 +46,8 @@ impl User {
             name: name.to_owned(),
             enabled: false,
             nopass: false,
-            passwords: BTreeSet::new(),
+            passwords: Vec::new(),
+            sanitizes: None,
             is_unlimited: false,
             root: Selector::new(catalog),
             selectors: Vec::new(),
@@ -107,7 +108,9 @@ impl User {
     /// [`RuleError`]
     pub(super) fn apply(&mut self, rule: &[u8], catalog: &Catalog) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
-            b"" | b"sanitize-payload" | b"skip-sanitize-payload" => {}
+            b"" => {}
+            b"sanitize-payload" => self.sanitizes = Some("sanitize-payload"),
+            b"skip-sanitize-payload" => self.sanitizes = Some("skip-sanitize-payload"),
             b"on" => self.enabled = true,
             b"off" => self.enabled = false,
             b"nopass" => {
@@ -118,7 +121,10 @@ impl User {
                 self.nopass = false;
                 self.passwords.clear();
             }
-            b"reset" => *self = Self::new(&self.name, catalog),
+            b"reset" => {
+                let sanitizes = Some("sanitize-payload");
+                *self = Self { sanitizes, ..Self::new(&self.name, catalog) };
+            }
             b"clearselectors" => self.selectors.clear(),
             [b'(', .., b')'] => self.selectors.push(selector(&rule[1..rule.len() - 1], catalog)?),
             [b'>' | b'<' | b'#' | b'!', ..] => self.apply_password(rule[0], &rule[1..])?,
@@ -135,11 +141,16 @@ impl User {
             _ if is_hash(text) => String::from_utf8_lossy(text).into_owned(),
             _ => return Err(RuleError::BadHash),
         };
-        if matches!(sign, b'>' | b'#') {
-            self.passwords.insert(hash);
-            self.nopass = false;
-        } else if !self.passwords.remove(&hash) {
-            return Err(RuleError::NoSuchPassword);
+        let known = self.passwords.iter().position(|known| *known == hash);
+        match (sign, known) {
+            (b'>' | b'#', known) => {
+                if known.is_none() {
+                    self.passwords.push(hash);
+                }
+                self.nopass = false;
+            }
+            (_, Some(at)) => drop(self.passwords.remove(at)),
+            (_, None) => return Err(RuleError::NoSuchPassword),
         }
         Ok(())
     }
@@ -149,6 +160,7 @@ impl User {
         if self.nopass {
             flags.push("nopass");
         }
+        flags.extend(self.sanitizes);
         flags
     }
 
@@ -185,8 +197,7 @@ fn selector(rules: &[u8], catalog: &Catalog) -> Result<Selector, RuleError> {
     }
     let mut selector = Selector::new(catalog);
     for rule in words(rules) {
-        // Redis says so of every error inside the parentheses.
-        selector.apply(rule, catalog).map_err(|_| RuleError::Syntax)?;
+        selector.apply(rule, catalog)?;
     }
     Ok(selector)
 }
