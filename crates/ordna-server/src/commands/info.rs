@@ -122,7 +122,7 @@ fn clients(facts: &Facts<'_>) -> String {
         ("maxclients", &state.settings.max_clients.get()),
         ("client_recent_max_input_buffer", &largest(|client| &client.input)),
         ("client_recent_max_output_buffer", &largest(|client| &client.output)),
-        ("blocked_clients", &0),
+        ("blocked_clients", &state.paused_clients()),
         ("tracking_clients", &0),
         ("clients_in_timeout_table", &0),
         ("watched_keys", &state.watches.len()),

@@ -10,11 +10,12 @@ use sha1::{Digest, Sha1};
 
 use super::strings::delete_if_equal;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help, ok};
+use crate::execution::dispatch::deny;
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
-use crate::wire::request::{Arguments, number};
+use crate::wire::request::{Arguments, OwnedRequest, number};
 
 const EVAL: CommandFlags = CommandFlags::NOSCRIPT
     .or(CommandFlags::STALE)
@@ -97,6 +98,23 @@ fn evalsha(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     run(context, script, arguments, out)
 }
 
+/// Checks that the user may execute the commands of a script on its key.
+fn may_call(context: &Context<'_>, script: KnownScript, key: &[u8]) -> Result<()> {
+    let calls: &[&[&[u8]]] = match script {
+        KnownScript::Release => &[&[b"get", key], &[b"del", key]],
+        KnownScript::Extend => &[&[b"get", key], &[b"pttl", key], &[b"pexpire", key, b"1"]],
+        KnownScript::Renew => &[&[b"get", key], &[b"pexpire", key, b"1"]],
+    };
+    let Some(user) = &context.session.user else { return Err(CommandError::NotAuthenticated) };
+    for call in calls {
+        let request = OwnedRequest::of(call);
+        let spec = context.table.catalog.find(call[0]).ok_or("ERR unknown command")?;
+        user.check(spec, request.arguments())
+            .map_err(|refusal| deny(context.state, context.session, refusal, "lua"))?;
+    }
+    Ok(())
+}
+
 fn run(
     context: &Context<'_>,
     script: usize,
@@ -115,6 +133,7 @@ fn run(
     }
     let (key, token) = (arguments.get(3), arguments.get(4));
     let known = KNOWN[script].1;
+    may_call(context, known, key)?;
     let done = match known {
         KnownScript::Release => delete_if_equal(context, key, token)?,
         KnownScript::Extend | KnownScript::Renew => {

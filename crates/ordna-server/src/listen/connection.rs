@@ -86,11 +86,13 @@ impl Connection<'_> {
         // Waits from the first read on, so that a read registers nothing.
         let mut ended = ClientEnd { future: pin!(client.ended()), client: &client, waits: false };
         loop {
+            let for_login = self.time_for_login(session);
             // Bytes that are there come before the end, which costs a look at shared memory.
             let received = tokio::select! {
                 biased;
                 received = self.stream.read_buf(requests.receive()) => received?,
                 () = &mut ended => return Ok(()),
+                () = after(for_login) => return Err(late()),
                 line = next_line(session) => {
                     self.replies.simple(&line);
                     self.send().await?;
@@ -112,13 +114,25 @@ impl Connection<'_> {
             self.replies.bytes.shrink_to(SEND);
             self.account(&requests);
             if !continues {
-                return self.stream.shutdown().await;
+                let closing = self.stream.shutdown();
+                return in_time(self.state, &self.client, 0, closing).await;
+            }
+            // A client that always sends is never found waiting.
+            if self.time_for_login(session) == Some(Duration::ZERO) {
+                return Err(late());
             }
             // Otherwise a client that never pauses could delay the end of the server.
             if self.client.is_ended() {
                 return Ok(());
             }
         }
+    }
+
+    /// The time that is left for a login; `None` for a client that has authenticated.
+    fn time_for_login(&self, session: &Session) -> Option<Duration> {
+        let waited = || session.anonymous_since.elapsed();
+        let anonymous = session.user.is_none();
+        anonymous.then(|| self.state.config.login_time.saturating_sub(waited()))
     }
 
     fn account(&self, requests: &Requests) {
@@ -325,20 +339,8 @@ impl Connection<'_> {
             let written = match self.stream.try_write(rest) {
                 Some(written) => written?,
                 None => {
-                    let stall = self.state.config.stall;
-                    tokio::select! {
-                        biased;
-                        written = self.stream.write(rest) => written?,
-                        () = self.client.ended() => return Err(ended()),
-                        () = tokio::time::sleep(stall) => {
-                            self.state.clients.closed_for_output.fetch_add(1, Ordering::Relaxed);
-                            tracing::warn!(
-                                peer = %self.client.peer, waiting = rest.len(),
-                                seconds = stall.as_secs(), "closed: the client reads no reply"
-                            );
-                            return Err(ErrorKind::TimedOut.into());
-                        }
-                    }
+                    let writing = self.stream.write(rest);
+                    in_time(self.state, &self.client, rest.len(), writing).await?
                 }
             };
             if written == 0 {
@@ -350,11 +352,36 @@ impl Connection<'_> {
             self.state.stats.sent(sent);
             self.replies.bytes.clear();
             self.settled = 0;
+            // What TLS has accepted may still wait for the socket: at most 64 KiB.
             if matches!(self.stream, Stream::Tls(_)) {
-                self.stream.flush().await?;
+                in_time(self.state, &self.client, sent, self.stream.flush()).await?;
             }
         }
         Ok(())
+    }
+}
+
+/// Writes to a client, unless it accepts nothing for too long or is told to end. `waiting`: bytes that
+/// it has to read.
+async fn in_time<T>(
+    state: &ServerState,
+    client: &Client,
+    waiting: usize,
+    write: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let stall = state.config.stall;
+    tokio::select! {
+        biased;
+        written = write => written,
+        () = client.ended() => Err(ended()),
+        () = tokio::time::sleep(stall) => {
+            state.clients.closed_for_output.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(
+                peer = %client.peer, waiting, seconds = stall.as_secs(),
+                "closed: the client reads no reply"
+            );
+            Err(ErrorKind::TimedOut.into())
+        }
     }
 }
 
@@ -379,6 +406,18 @@ impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
 
 fn ended() -> Error {
     Error::new(ErrorKind::ConnectionAborted, "the connection was told to end")
+}
+
+/// Resolves after a time, or never if there is none.
+async fn after(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn late() -> Error {
+    Error::new(ErrorKind::TimedOut, "the client has not authenticated in time")
 }
 
 /// The next line of `MONITOR`; never resolves for a client that does not monitor.

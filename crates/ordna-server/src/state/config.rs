@@ -37,6 +37,9 @@ pub struct Config {
     pub max_clients_memory: Option<usize>,
     /// Time after which the server closes a client that accepts no byte of its reply.
     pub stall: Duration,
+    /// Time after which the server closes a connection that has not authenticated, if the default
+    /// user needs a password. 30 s: people who type a password are faster.
+    pub login_time: Duration,
     /// Time for which the snapshot of a `SCAN` is kept for its next call.
     pub scan_lease: Duration,
     /// Number of threads that free undo records and remove expired keys. As many as threads write is
@@ -113,6 +116,7 @@ impl Default for Config {
             max_memory: None,
             max_clients_memory: None,
             stall: Duration::from_secs(60),
+            login_time: Duration::from_secs(30),
             scan_lease: Duration::from_secs(60),
             collectors: std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN),
             metrics: None,

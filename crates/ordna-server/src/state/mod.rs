@@ -48,6 +48,10 @@ pub struct Pause {
     until: AtomicU64,
     only_writes: AtomicBool,
     over: Notify,
+    /// Held while the two fields above change.
+    changing: Lock<()>,
+    /// Number of clients that wait for the end.
+    waiting: AtomicUsize,
 }
 
 /// The server's state, shared by its connections.
@@ -223,20 +227,34 @@ impl ServerState {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Pauses clients: all commands or only those that write.
+    /// Pauses clients: all commands or only those that write. A pause in progress becomes neither
+    /// shorter nor weaker.
     pub fn pause(&self, time: Duration, only_writes: bool) {
-        let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        self.pause.only_writes.store(only_writes, Ordering::Relaxed);
-        self.pause.until.store(self.uptime_millis().saturating_add(time).max(1), Ordering::Relaxed);
+        let _changing = self.pause.changing.lock();
+        let (now, time) = (self.uptime_millis(), u64::try_from(time.as_millis()));
+        let end = now.saturating_add(time.unwrap_or(u64::MAX)).max(1);
+        let former = self.pause.until.load(Ordering::Relaxed);
+        let keeps_all = former > now && !self.pause.only_writes.load(Ordering::Relaxed);
+        self.pause.only_writes.store(only_writes && !keeps_all, Ordering::Relaxed);
+        self.pause.until.store(if former > now { former.max(end) } else { end }, Ordering::Relaxed);
     }
 
     pub fn unpause(&self) {
+        let _changing = self.pause.changing.lock();
         self.pause.until.store(0, Ordering::Relaxed);
         self.pause.over.notify_waiters();
     }
 
     /// Waits for the end of the pause. `writes`: the command writes.
     pub async fn paused(&self, writes: bool) {
+        /// One of the clients that wait, also if its wait is given up.
+        struct Waiting<'a>(&'a AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        let mut counted = None;
         loop {
             let over = self.pause.over.notified();
             let until = self.pause.until.load(Ordering::Relaxed);
@@ -244,10 +262,19 @@ impl ServerState {
             if left == 0 || self.pause.only_writes.load(Ordering::Relaxed) && !writes {
                 return;
             }
+            counted.get_or_insert_with(|| {
+                self.pause.waiting.fetch_add(1, Ordering::Relaxed);
+                Waiting(&self.pause.waiting)
+            });
             // If the pause ends before the wait begins, this notices it a second later.
             let left = Duration::from_millis(left.min(1000));
             let _ = tokio::time::timeout(left, over).await;
         }
+    }
+
+    /// Number of clients that wait for the end of a pause.
+    pub fn paused_clients(&self) -> usize {
+        self.pause.waiting.load(Ordering::Relaxed)
     }
 
     /// Whether clients may have to wait. One relaxed load.

@@ -47,6 +47,8 @@ pub struct Session {
     pub client: Arc<Client>,
     /// `None`: the client has not authenticated.
     pub user: Option<Arc<User>>,
+    /// When the client became one that has not authenticated.
+    pub anonymous_since: Instant,
     /// Version of the ACL when `user` was read.
     pub acl_version: u64,
     pub transaction: Option<Transaction>,
@@ -69,6 +71,7 @@ pub struct Session {
 impl Session {
     pub fn new(client: Arc<Client>, user: Option<Arc<User>>, acl_version: u64) -> Self {
         let mut session = Self {
+            anonymous_since: client.since,
             client,
             user: None,
             acl_version,
@@ -89,6 +92,9 @@ impl Session {
     pub fn become_user(&mut self, user: Option<Arc<User>>) {
         let name = user.as_ref().map_or("default", |user| user.name.as_str());
         name.clone_into(&mut self.client.info().user);
+        if self.user.is_some() && user.is_none() {
+            self.anonymous_since = Instant::now();
+        }
         self.user = user;
     }
 

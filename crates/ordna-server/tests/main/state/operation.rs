@@ -313,12 +313,14 @@ fn tls_is_spoken_and_certificates_are_asked_for() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Says PING over TLS, with a certificate of its own if there is a key.
-fn ping(
+type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+/// A connection over TLS, with a certificate of its own if there is a key.
+fn connect(
     address: SocketAddr,
     certificate: &std::path::Path,
     key: Option<&std::path::PathBuf>,
-) -> std::io::Result<()> {
+) -> std::io::Result<TlsStream> {
     let chain = || CertificateDer::pem_file_iter(certificate).unwrap().map(Result::unwrap);
     let mut roots = RootCertStore::empty();
     chain().for_each(|certificate| roots.add(certificate).unwrap());
@@ -338,12 +340,57 @@ fn ping(
     let connection = ClientConnection::new(Arc::new(config), name).unwrap();
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
-    let mut stream = StreamOwned::new(connection, stream);
+    Ok(StreamOwned::new(connection, stream))
+}
+
+/// Says PING over TLS.
+fn ping(
+    address: SocketAddr,
+    certificate: &std::path::Path,
+    key: Option<&std::path::PathBuf>,
+) -> std::io::Result<()> {
+    let mut stream = connect(address, certificate, key)?;
     stream.write_all(b"PING\r\n")?;
     let mut reply = [0; 7];
     stream.read_exact(&mut reply)?;
     assert_eq!(&reply, b"+PONG\r\n");
     Ok(())
+}
+
+#[test]
+fn a_client_that_reads_nothing_over_tls_is_closed() {
+    let folder = std::env::temp_dir().join(format!("ordna-lazy-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    // Closed after a while, and at once by CLIENT KILL.
+    for (stall, kills) in [(Duration::from_millis(300), false), (Duration::from_secs(3600), true)] {
+        let tls = TlsConfig {
+            bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
+            certificate: certificate.clone(),
+            key: key.clone(),
+            client_authorities: None,
+        };
+        let server = start(Config { tls: Some(tls), stall, ..Config::default() });
+        let mut lazy = connect(server.tls.unwrap(), &certificate, None).unwrap();
+        lazy.write_all(b"PING\r\n").unwrap();
+        lazy.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
+        // The replies to one read are less than TLS takes without a wait.
+        let pings = b"PING\r\n".repeat(1000);
+        while lazy.write_all(&pings).is_ok() {}
+        let mut admin = Client::new(server.address);
+        if kills {
+            assert_eq!(admin.say("CLIENT KILL TYPE normal"), r":1\r\n");
+        }
+        let begin = Instant::now();
+        while admin.say("CLIENT LIST").matches("addr=127").count() > 2 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "still there, killed: {kills}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -464,3 +464,95 @@ fn the_console_shows_what_its_user_may_see() {
     all.say("AUTH all pw");
     assert!(all.say("ACL LOG").contains("console"));
 }
+
+#[test]
+fn a_login_has_its_time() {
+    let login_time = Duration::from_millis(700);
+    let config = Config { password: Some("secret".to_owned()), login_time, ..Config::default() };
+    let server = start(config);
+    let mut user = Client::new(server.address);
+    assert_eq!(user.say("AUTH secret"), r"+OK\r\n");
+    // One that waits, one that never pauses, one that does not get to the end of its request.
+    let begin = Instant::now();
+    assert!(Client::new(server.address).is_closed());
+    let mut busy = Client::new(server.address);
+    while busy.stream.write_all(b"PING\r\n").is_ok() && begin.elapsed() < Duration::from_secs(15) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut slow = Client::new(server.address);
+    let mut sent = 0;
+    while slow.stream.write_all(b"x").is_ok() && begin.elapsed() < Duration::from_secs(15) {
+        sent += 1;
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(
+        begin.elapsed() >= login_time * 3 && begin.elapsed() < Duration::from_secs(15),
+        "{sent}"
+    );
+    assert_eq!(user.say("PING"), r"+PONG\r\n", "it has authenticated");
+    user.say("RESET");
+    std::thread::sleep(login_time / 2);
+    assert!(user.say("PING").starts_with("-NOAUTH"));
+    assert!(user.is_closed());
+}
+
+#[test]
+fn a_pause_is_never_weakened() {
+    let (server, mut admin) = fresh();
+    let waits = |admin: &mut Client, pauses: &[&str], command: &str| {
+        let begin = Instant::now();
+        for pause in pauses {
+            assert_eq!(admin.say(&format!("CLIENT PAUSE {pause}")), r"+OK\r\n");
+        }
+        let mut other = Client::new(server.address);
+        other.send(format!("{command}\r\n").as_bytes());
+        other.reply();
+        let waited = begin.elapsed();
+        admin.say("CLIENT UNPAUSE");
+        waited
+    };
+    let half = Duration::from_millis(500);
+    assert!(waits(&mut admin, &["500", "100 WRITE"], "GET a") >= half);
+    assert!(waits(&mut admin, &["500 WRITE", "50 WRITE"], "SET a 1") >= half);
+    assert!(waits(&mut admin, &["50 WRITE", "500"], "GET a") >= half);
+    assert!(waits(&mut admin, &["500 WRITE"], "GET a") < half);
+    // A pause that is over is forgotten.
+    admin.say("CLIENT PAUSE 1");
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(waits(&mut admin, &["500 WRITE"], "GET a") < half);
+    // Those that wait are counted, also when they give up.
+    admin.say("CLIENT PAUSE 60000 WRITE");
+    let mut others = [(); 2].map(|()| Client::new(server.address));
+    let blocked = |count: usize| {
+        let mut admin = Client::new(server.address);
+        let begin = Instant::now();
+        while !admin.say("INFO clients").contains(&format!(r"blocked_clients:{count}\r\n")) {
+            assert!(begin.elapsed() < Duration::from_secs(15), "never {count}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    others.iter_mut().for_each(|other| other.send(b"SET a 1\r\n"));
+    blocked(2);
+    admin.say("CLIENT KILL TYPE normal");
+    blocked(0);
+}
+
+#[test]
+fn a_script_may_do_what_its_user_may() {
+    let (server, mut admin) = fresh();
+    admin.say("SET lock me");
+    let script = b"if redis.call('get',KEYS[1]) == ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
+    for rules in
+        ["~* +eval +get", "~* +eval +del", "%R~* +eval +get +del", "~other +eval +get +del"]
+    {
+        admin.say(&format!("ACL SETUSER u reset on nopass {rules}"));
+        let mut client = Client::new(server.address);
+        client.say("AUTH u x");
+        let reply = client.ask(&[b"EVAL", script, b"1", b"lock", b"me"]);
+        assert!(reply.starts_with("-NOPERM"), "{rules}: {reply}");
+    }
+    admin.say("ACL SETUSER u reset on nopass ~lock +eval +get +del");
+    let mut client = Client::new(server.address);
+    client.say("AUTH u x");
+    assert_eq!(client.ask(&[b"EVAL", script, b"1", b"lock", b"me"]), r":1\r\n");
+}
