@@ -1,10 +1,11 @@
 //! `COMMAND`: the table of commands.
 
 use crate::execution::command::{
-    Command, CommandOutcome, Context, Execute, Result, SERVER_INFO, help,
+    Command, CommandOutcome, CommandTable, Context, Execute, Result, SERVER_INFO, help,
 };
-use crate::keyspace::glob;
-use crate::state::command_spec::{Catalog, CommandSpec, NO_KEY};
+use crate::keyspace::glob::Pattern;
+use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses, NO_KEY};
+use crate::state::descriptions::{Argument, ArgumentKind, Description};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -36,8 +37,7 @@ const COMMAND: &[Command] = &[
         }
         out.array(arguments.len() - 2);
         for name in arguments.iter_from(2) {
-            let spec = str::from_utf8(name).ok();
-            match spec.and_then(|name| context.state.catalog.by_full_name(name)) {
+            match find(context.state.catalog, name) {
                 Some(spec) => info_of(spec, out),
                 None => out.null(),
             }
@@ -47,18 +47,22 @@ const COMMAND: &[Command] = &[
     described("command|docs", -2, docs),
     described("command|list", -2, list),
     described("command|getkeys", -4, |context, arguments, out| {
-        let Some(spec) = context.state.catalog.find(arguments.get(2)) else {
-            return Err("ERR Invalid command specified".into());
-        };
-        if !spec.suits(arguments.len() - 2) {
-            return Err("ERR Invalid number of arguments specified for command".into());
-        }
-        let keys: Vec<usize> = spec.key_positions(arguments.tail(2)).collect();
-        if keys.is_empty() {
-            return Err("ERR The command has no key arguments".into());
-        }
+        let (_, keys) = keys_of(context.state.catalog, arguments)?;
         out.array(keys.len());
         keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
+        Ok(CommandOutcome::Done)
+    }),
+    described("command|getkeysandflags", -4, |context, arguments, out| {
+        let (spec, keys) = keys_of(context.state.catalog, arguments)?;
+        out.array(keys.len());
+        for (nth, at) in keys.into_iter().enumerate() {
+            out.array(2);
+            out.bulk(arguments.get(at + 2));
+            let access = spec.access(nth, arguments.tail(2));
+            let flags = key_flags(spec, nth, access);
+            out.set(flags.len());
+            flags.iter().for_each(|flag| out.simple(flag));
+        }
         Ok(CommandOutcome::Done)
     }),
     described("command|help", 2, |_, _, out| {
@@ -69,43 +73,225 @@ const COMMAND: &[Command] = &[
                 "COUNT",
                 "DOCS [<command> ...]",
                 "GETKEYS <full-command>",
+                "GETKEYSANDFLAGS <full-command>",
                 "INFO [<command> ...]",
-                "LIST [FILTERBY <PATTERN <pattern>|ACLCAT <category>>]",
+                "LIST [FILTERBY <MODULE <name>|PATTERN <pattern>|ACLCAT <category>>]",
             ],
         )
     }),
 ];
 
-fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let catalog = context.state.catalog;
-    let known: Vec<&CommandSpec> = if arguments.len() == 2 {
-        catalog.all().iter().collect()
-    } else {
-        arguments.iter_from(2).filter_map(|name| catalog.find(name)).collect()
-    };
-    out.map(known.len());
-    for spec in known {
-        out.bulk(spec.name.as_bytes());
-        out.map(2);
-        out.bulk(b"summary");
-        out.bulk(spec.summary.as_bytes());
-        out.bulk(b"group");
-        out.bulk(spec.group.as_bytes());
+/// The command of this name, or the subcommand: `config|get`.
+fn find(catalog: &'static Catalog, name: &[u8]) -> Option<&'static CommandSpec> {
+    let mut words = name.splitn(2, |byte| *byte == b'|');
+    let command = catalog.find(words.next().unwrap_or_default())?;
+    words.next().map_or(Some(command), |word| command.subcommand(word))
+}
+
+/// The command that begins at argument 2, and the positions of its keys from there.
+fn keys_of(
+    catalog: &'static Catalog,
+    arguments: Arguments<'_>,
+) -> Result<(&'static CommandSpec, Vec<usize>)> {
+    let call = arguments.tail(2);
+    let spec = catalog.find(call.get(0)).map(|spec| spec.of_call(call));
+    let spec = spec.filter(|spec| spec.subcommands.is_empty() || call.len() == 1);
+    let spec = spec.ok_or("ERR Invalid command specified")?;
+    if spec.keys == NO_KEY && spec.key_count_at == 0 {
+        return Err("ERR The command has no key arguments".into());
     }
+    if !spec.suits(call.len()) {
+        return Err("ERR Invalid number of arguments specified for command".into());
+    }
+    let keys: Vec<usize> = spec.key_positions(call).collect();
+    if keys.is_empty() && spec.key_count_at == 0 {
+        return Err("ERR Invalid arguments specified for command".into());
+    }
+    Ok((spec, keys))
+}
+
+/// What Redis says of the keys of a command, other than that they are read, or read and updated:
+/// the first key and the others.
+const WRITES: &[(&str, [&[&str]; 2])] = &[
+    ("append hsetnx", [&["RW", "insert"]; 2]),
+    ("setnx msetnx", [&["OW", "insert"]; 2]),
+    ("set setex psetex restore mset bitop copy", [&["OW", "update"]; 2]),
+    ("del unlink", [&["RM", "delete"]; 2]),
+    ("hdel getdel", [&["RW", "delete"]; 2]),
+    ("rename", [&["RW", "delete"], &["OW", "update"]]),
+    ("renamenx", [&["RW", "delete"], &["OW", "insert"]]),
+];
+
+/// The flags that Redis gives a key that is the `nth` of a command.
+fn key_flags(spec: &CommandSpec, nth: usize, access: KeyAccess) -> Vec<&'static str> {
+    if !access.write {
+        return if access.read { vec!["RO", "access"] } else { vec!["RO"] };
+    }
+    let is_named = |(names, _): &&(&str, _)| names.split(' ').any(|name| name == spec.name);
+    let flags = WRITES.iter().find(is_named).map(|(_, flags)| flags[nth.min(1)]);
+    let mut flags = flags.unwrap_or(&["RW", "update"]).to_vec();
+    if access.read {
+        // SET with GET also reads what it overwrites.
+        flags[0] = "RW";
+        flags.insert(1, "access");
+    }
+    flags
+}
+
+/// The ranges of the keys of a command, as `COMMAND INFO` describes them: the access to the keys, the
+/// position of the first, that of the last one from there (negative: from the end), and the step.
+fn key_ranges(spec: &CommandSpec) -> Vec<(KeyAccess, i64, i64, i64)> {
+    let (first, last, step) = spec.keys;
+    let access = |nth| spec.access(nth, Arguments::default());
+    match spec.access {
+        _ if first == 0 => Vec::new(),
+        KeyAccesses::FirstAndRest(..) => {
+            let rest = if last < 0 { last } else { last - first - 1 };
+            vec![(access(0), first, 0, 1), (access(1), first + 1, rest, step)]
+        }
+        _ => vec![(access(0), first, if last < 0 { last } else { last - first }, step)],
+    }
+}
+
+fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let table = context.table;
+    let specs = table.catalog.all();
+    let documents: Vec<Document<'_>> = if arguments.len() == 2 {
+        specs.iter().filter_map(|spec| Document::of(table, spec.name)).collect()
+    } else {
+        let names = arguments.iter_from(2).map(|name| String::from_utf8_lossy(name));
+        names.filter_map(|name| Document::of(table, &name.to_ascii_lowercase())).collect()
+    };
+    out.map(documents.len());
+    documents.iter().for_each(|document| document.write(out));
     Ok(CommandOutcome::Done)
 }
 
+/// The documentation of a command or a subcommand.
+struct Document<'a> {
+    /// `command` or `command|subcommand`.
+    name: String,
+    summary: &'a str,
+    description: &'a Description,
+}
+
+impl<'a> Document<'a> {
+    /// The document of a name in lower case.
+    fn of(table: &'a CommandTable, name: &str) -> Option<Self> {
+        let (command, subcommand) = match name.split_once('|') {
+            Some((command, subcommand)) => (command, Some(subcommand)),
+            None => (name, None),
+        };
+        let summary = table.catalog.find(command.as_bytes())?.summary;
+        let description = table.descriptions.get(command)?;
+        let (summary, description) = match subcommand {
+            None => (summary, description),
+            Some(subcommand) => {
+                let description = description.subcommands.get(subcommand)?;
+                (description.summary, description)
+            }
+        };
+        Some(Self { name: name.to_owned(), summary, description })
+    }
+
+    /// Writes the name, and the map of Redis 7.
+    fn write(&self, out: &mut Replies) {
+        let description = self.description;
+        let mut texts = vec![
+            ("summary", self.summary),
+            ("since", description.since),
+            ("group", description.group),
+            ("complexity", description.complexity),
+        ];
+        texts.extend(description.deprecated_since.map(|since| ("deprecated_since", since)));
+        texts.extend(description.replaced_by.map(|instead| ("replaced_by", instead)));
+        let is_deprecated = description.deprecated_since.is_some();
+        let (arguments, subcommands) = (&description.arguments, &description.subcommands);
+        let parts = [is_deprecated, !arguments.is_empty(), !subcommands.is_empty()];
+        out.bulk(self.name.as_bytes());
+        out.map(texts.len() + parts.into_iter().filter(|is_present| *is_present).count());
+        for (field, text) in texts {
+            out.bulk(field.as_bytes());
+            out.bulk(text.as_bytes());
+        }
+        if is_deprecated {
+            out.bulk(b"doc_flags");
+            out.set(1);
+            out.simple("deprecated");
+        }
+        if !arguments.is_empty() {
+            out.bulk(b"arguments");
+            write_arguments(arguments, out);
+        }
+        if !subcommands.is_empty() {
+            out.bulk(b"subcommands");
+            out.map(subcommands.len());
+            for (name, description) in subcommands {
+                let name = format!("{}|{name}", self.name);
+                Document { name, summary: description.summary, description }.write(out);
+            }
+        }
+    }
+}
+
+fn write_arguments(arguments: &[Argument], out: &mut Replies) {
+    out.array(arguments.len());
+    for argument in arguments {
+        let mut texts = vec![("name", &*argument.name), ("type", argument.kind.name())];
+        texts.extend(argument.token.map(|token| ("token", token)));
+        texts.extend(argument.since.map(|since| ("since", since)));
+        texts.extend(argument.deprecated_since.map(|since| ("deprecated_since", since)));
+        let flags = [
+            (argument.optional, "optional"),
+            (argument.multiple, "multiple"),
+            (argument.multiple_token, "multiple_token"),
+        ];
+        let flags: Vec<&str> = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).collect();
+        let key = match argument.kind {
+            ArgumentKind::Key(specification) => Some(specification),
+            _ => None,
+        };
+        let parts = [key.is_some(), !flags.is_empty(), !argument.nested.is_empty()];
+        out.map(texts.len() + parts.into_iter().filter(|is_present| *is_present).count());
+        for (at, (field, text)) in texts.into_iter().enumerate() {
+            out.bulk(field.as_bytes());
+            out.bulk(text.as_bytes());
+            // Redis' order: after the type.
+            if let Some(specification) = key.filter(|_| at == 1) {
+                out.bulk(b"key_spec_index");
+                out.integer(i64::from(specification));
+            }
+        }
+        if !flags.is_empty() {
+            out.bulk(b"flags");
+            out.set(flags.len());
+            flags.iter().for_each(|flag| out.simple(flag));
+        }
+        if !argument.nested.is_empty() {
+            out.bulk(b"arguments");
+            write_arguments(&argument.nested, out);
+        }
+    }
+}
+
 fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let mut specs: Vec<&CommandSpec> = context.state.catalog.all().iter().collect();
+    let commands = context.state.catalog.all().iter();
+    let mut specs: Vec<&CommandSpec> =
+        commands.flat_map(|spec| std::iter::once(spec).chain(spec.subcommands)).collect();
     if arguments.len() == 5 && arguments.get(2).eq_ignore_ascii_case(b"filterby") {
         let value = arguments.get(4);
-        if arguments.get(3).eq_ignore_ascii_case(b"pattern") {
-            specs.retain(|spec| glob::matches(value, spec.name.as_bytes()));
-        } else if arguments.get(3).eq_ignore_ascii_case(b"aclcat") {
-            let category = String::from_utf8_lossy(value).to_ascii_lowercase();
-            specs.retain(|spec| spec.is_in(&category));
-        } else {
-            return Err(CommandError::Syntax);
+        match arguments.get(3).to_ascii_lowercase().as_slice() {
+            b"pattern" => {
+                let pattern = Pattern::new(&value.to_ascii_lowercase());
+                specs.retain(|spec| pattern.matches(spec.name.as_bytes()));
+            }
+            b"aclcat" => {
+                let category = String::from_utf8_lossy(value).to_ascii_lowercase();
+                specs.retain(|spec| spec.is_in(&category));
+            }
+            // No module is loaded.
+            b"module" => specs.clear(),
+            _ => return Err(CommandError::Syntax),
         }
     } else if arguments.len() > 2 {
         return Err(CommandError::Syntax);
@@ -134,9 +320,45 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     out.integer(step);
     out.set(spec.categories().count());
     spec.categories().for_each(|category| out.simple(&format!("@{category}")));
-    // Tips and key specifications: none.
+    // No tips.
     out.array(0);
-    out.array(0);
+    let ranges = key_ranges(spec);
+    out.array(ranges.len() + usize::from(spec.key_count_at > 0));
+    for (nth, (access, first, last, step)) in ranges.into_iter().enumerate() {
+        let flags = match spec.access {
+            KeyAccesses::OfArguments(_) => vec!["RW", "access", "update", "variable_flags"],
+            _ => key_flags(spec, nth, access),
+        };
+        let fields = [("lastkey", last), ("keystep", step), ("limit", 0)];
+        write_keys(&flags, first, "range", &fields, out);
+    }
+    if let Ok(at @ 1..) = i64::try_from(spec.key_count_at) {
+        let flags = key_flags(spec, 0, KeyAccess::READ_WRITE);
+        let fields = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
+        write_keys(&flags, at, "keynum", &fields, out);
+    }
     out.array(spec.subcommands.len());
-    spec.subcommands.iter().for_each(|sub| info_of(sub, out));
+    spec.subcommands.iter().for_each(|subcommand| info_of(subcommand, out));
+}
+
+/// Writes a key specification of `COMMAND INFO`.
+fn write_keys(flags: &[&str], first: i64, kind: &str, fields: &[(&str, i64)], out: &mut Replies) {
+    out.map(3);
+    out.bulk(b"flags");
+    out.set(flags.len());
+    flags.iter().for_each(|flag| out.simple(flag));
+    for (part, kind, fields) in
+        [("begin_search", "index", &[("index", first)][..]), ("find_keys", kind, fields)]
+    {
+        out.bulk(part.as_bytes());
+        out.map(2);
+        out.bulk(b"type");
+        out.bulk(kind.as_bytes());
+        out.bulk(b"spec");
+        out.map(fields.len());
+        for (field, value) in fields {
+            out.bulk(field.as_bytes());
+            out.integer(*value);
+        }
+    }
 }

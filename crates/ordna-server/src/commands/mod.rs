@@ -1,7 +1,7 @@
 //! The commands, one file for each group.
 //!
-//! A new command is a function and a line of `COMMANDS` in the file of its group. A new group is a
-//! file and a line here.
+//! A new command is a function and a line of `COMMANDS` in the file of its group, and a line of
+//! `descriptions.txt`. A new group is a file and a line here.
 
 mod acl;
 mod bitfield;
@@ -29,12 +29,18 @@ pub use index::{parse_definition, parse_query};
 
 use std::sync::LazyLock;
 
-use crate::execution::command::CommandTable;
+use crate::execution::command::{Command, CommandTable};
+use crate::state::descriptions::DescriptionTable;
+
+/// The documentation of all commands, in the notation of [`DescriptionTable`].
+const DESCRIPTIONS: &str = include_str!("descriptions.txt");
 
 /// The table of all commands.
 pub fn table() -> &'static CommandTable {
     static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
-        CommandTable::new(&[
+        // A test parses the text.
+        let descriptions = DescriptionTable::parse(DESCRIPTIONS).unwrap_or_default();
+        let groups: &[(&str, &[Command])] = &[
             ("server", acl::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),
@@ -56,7 +62,8 @@ pub fn table() -> &'static CommandTable {
             ("string", strings::COMMANDS),
             ("string", substrings::COMMANDS),
             ("transactions", transactions::COMMANDS),
-        ])
+        ];
+        CommandTable::new(groups, descriptions)
     });
     &TABLE
 }
@@ -80,5 +87,20 @@ mod tests {
             );
         }
         assert!(catalog.find(b"").is_none() && catalog.find(&[b'x'; 99]).is_none());
+    }
+
+    #[test]
+    fn every_command_is_described() {
+        let described = DescriptionTable::parse(DESCRIPTIONS).expect("the text is well-formed");
+        let specs = table().catalog.all();
+        let names: Vec<_> = specs.iter().map(|spec| spec.name).collect();
+        assert_eq!(described.names().collect::<Vec<_>>(), names);
+        for spec in specs {
+            let mut words: Vec<_> = spec.subcommands.iter().map(|sub| sub.word()).collect();
+            words.sort_unstable();
+            let described = described.get(spec.name).expect("all are described");
+            let subcommands: Vec<_> = described.subcommands.keys().copied().collect();
+            assert_eq!(subcommands, words, "{}", spec.name);
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
     Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, KeyPositions, LockMode, NO_KEY,
 };
+use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
 use crate::state::{KeyspaceGuard, ServerState};
 use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_millis};
@@ -232,6 +233,7 @@ pub const ADMIN: CommandFlags = SESSION.or(CommandFlags::ADMIN);
 /// All commands, by name and number.
 pub struct CommandTable {
     pub catalog: Catalog,
+    pub descriptions: DescriptionTable,
     /// The functions, by [`CommandSpec::id`].
     executes: Vec<Execute>,
 }
@@ -239,7 +241,7 @@ pub struct CommandTable {
 impl CommandTable {
     /// Creates the table of these groups, each with its name. Its descriptions of subcommands are
     /// never freed: there is one table, which lives as long as the program.
-    pub fn new(groups: &[(&'static str, &[Command])]) -> Self {
+    pub fn new(groups: &[(&'static str, &[Command])], descriptions: DescriptionTable) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
             let group = *group;
             let with = |command: &Command| Command {
@@ -262,7 +264,7 @@ impl CommandTable {
             command.spec = CommandSpec { subcommands: subcommands.leak(), ..spec };
         }
         let catalog = Catalog::new(commands.into_iter().map(|command| command.spec).collect());
-        Self { catalog, executes }
+        Self { catalog, descriptions, executes }
     }
 }
 

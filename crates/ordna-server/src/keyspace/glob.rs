@@ -150,7 +150,8 @@ impl Pattern {
 }
 
 /// Whether a pattern that is used once matches.
-pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+#[cfg(test)]
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
     Pattern::new(pattern).matches(text)
 }
 

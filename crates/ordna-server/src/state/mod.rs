@@ -5,6 +5,7 @@ pub mod clients;
 pub mod command_spec;
 pub mod config;
 pub mod data_directory;
+pub mod descriptions;
 pub mod extension;
 pub mod session;
 pub mod settings;

@@ -54,7 +54,7 @@ pub(crate) struct Requests {
 }
 
 /// The arguments of one command, its name first. Never empty.
-#[derive(Debug, Clone, Copy)]
+#[derive(Default, Debug, Clone, Copy)]
 pub(crate) struct Arguments<'a> {
     bytes: &'a [u8],
     ranges: &'a [Range<usize>],
