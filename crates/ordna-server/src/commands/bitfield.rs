@@ -204,13 +204,21 @@ fn bitfield(
             replies = found.unwrap_or_else(|| read(&[]));
         }
         Some((begin, longest)) => {
-            context.splice(arguments.get(1), |string| {
+            let mut execute = |string: &[u8]| {
                 let mut value = string.to_vec();
                 value.resize(value.len().max(longest), 0);
                 replies = steps.iter().map(|step| run(step, &mut value)).collect();
-                value.truncate(longest);
-                (begin, value.split_off(begin))
-            })?;
+                value
+            };
+            // As in Redis, bits that stay as they are are not a change of the key.
+            let is_kept = |string: &[u8]| execute(string) == string;
+            if context.string(arguments.get(1), is_kept)? != Some(true) {
+                context.splice(arguments.get(1), |string| {
+                    let mut value = execute(string);
+                    value.truncate(longest);
+                    (begin, value.split_off(begin))
+                })?;
+            }
         }
     }
     out.array(replies.len());

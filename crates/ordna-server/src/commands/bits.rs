@@ -51,6 +51,12 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         _ => return Err("ERR bit is not an integer or out of range".into()),
     };
     let (at, shift) = (offset / 8, 7 - offset % 8);
+    let is_set = |string: &[u8]| string.get(at).is_some_and(|byte| byte >> shift & 1 == bit);
+    if context.string(arguments.get(1), is_set)? == Some(true) {
+        // As in Redis, a bit that stays as it is is not a change of the key.
+        out.integer(i64::from(bit));
+        return Ok(CommandOutcome::Done);
+    }
     let mut old = 0;
     context.splice(arguments.get(1), |string| {
         let byte = string.get(at).copied().unwrap_or(0);
@@ -109,23 +115,33 @@ fn bit_span(
 }
 
 fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (start, end, bits) = match arguments.len() {
-        2 => (0, -1, false),
+    let asked = || match arguments.len() {
+        2 => Ok((0, -1, false)),
         4 | 5 => {
             let start = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
             let end = number(arguments.get(3)).ok_or(CommandError::NotAnInteger)?;
-            (start, end, unit((arguments.len() == 5).then(|| arguments.get(4)))?)
+            // As in Redis, the unit of nothing is not read.
+            let is_empty = start < 0 && end < 0 && start > end;
+            let unit = match arguments.len() {
+                5 if !is_empty => unit(Some(arguments.get(4)))?,
+                _ => false,
+            };
+            Ok((start, end, unit))
         }
-        _ => return Err(CommandError::Syntax),
+        _ => Err(CommandError::Syntax),
     };
     let count = context.string(arguments.get(1), |value| {
-        let Some((start, end)) = bit_span(span, (start, end), bits, value.len()) else { return 0 };
+        // As in Redis, the options of an absent key are not read.
+        let (start, end, bits) = asked()?;
+        let Some((start, end)) = bit_span(span, (start, end), bits, value.len()) else {
+            return Ok(0);
+        };
         let ones = |(at, first, last): (usize, usize, usize)| {
             masked(value[at], first, last).count_ones() as usize
         };
-        bytes_of(start, end).map(ones).sum()
+        Ok::<usize, CommandError>(bytes_of(start, end).map(ones).sum())
     })?;
-    out.count(count.unwrap_or(0));
+    out.count(count.transpose()?.unwrap_or(0));
     Ok(CommandOutcome::Done)
 }
 
@@ -135,18 +151,23 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         return Err("ERR The bit argument must be 1 or 0.".into());
     }
     let position = |at: usize| number(arguments.get(at)).ok_or(CommandError::NotAnInteger);
-    let (start, end, bits) = match arguments.len() {
-        3 => (0, None, false),
-        4 => (position(3)?, None, false),
+    let asked = || match arguments.len() {
+        3 => Ok((0, None, false)),
+        4 => Ok((position(3)?, None, false)),
         5 | 6 => {
+            let start = position(3)?;
             let bits = unit((arguments.len() == 6).then(|| arguments.get(5)))?;
-            (position(3)?, Some(position(4)?), bits)
+            Ok((start, Some(position(4)?), bits))
         }
-        _ => return Err(CommandError::Syntax),
+        _ => Err(CommandError::Syntax),
     };
     let found = context.string(arguments.get(1), |value| {
+        // As in Redis, the options of an absent key are not read.
+        let (start, end, bits) = asked()?;
         let asked = (start, end.unwrap_or(-1));
-        let (first, last) = bit_span(clamped_span, asked, bits, value.len())?;
+        let Some((first, last)) = bit_span(clamped_span, asked, bits, value.len()) else {
+            return Ok(None);
+        };
         let wanted = |byte: u8| if bit == 1 { byte } else { !byte };
         let hit = |(at, first, last): (usize, usize, usize)| {
             let byte = masked(wanted(value[at]), first, last);
@@ -155,9 +176,9 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         let found = bytes_of(first, last).find_map(hit);
         // Without an end, zeros follow the value.
         let behind = (bit == 0 && end.is_none()).then_some(value.len() * 8);
-        found.or(behind)
+        Ok::<_, CommandError>(found.or(behind))
     })?;
-    out.integer(match found {
+    out.integer(match found.transpose()? {
         // Of an absent key every bit is 0.
         None => -bit,
         Some(None) => -1,

@@ -87,8 +87,12 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     Ok(CommandOutcome::Done)
 }
 
-fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let database = number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
+/// Checks that a database exists: number 0.
+///
+/// # Errors
+/// The text is not a number, or that of another database.
+pub fn check_database(text: &[u8]) -> Result<()> {
+    let database = number(text).ok_or(CommandError::NotAnInteger)?;
     if i32::try_from(database).is_err() {
         let (least, most) = (i32::MIN, i32::MAX);
         return Err(
@@ -98,6 +102,11 @@ fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> R
     if database != 0 {
         return Err("ERR DB index is out of range".into());
     }
+    Ok(())
+}
+
+fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    check_database(arguments.get(1))?;
     ok(out)
 }
 
@@ -201,12 +210,7 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
     }
     out.map(7);
-    for (field, value) in [
-        ("server", "redis"),
-        ("version", REDIS_VERSION),
-        ("mode", "standalone"),
-        ("role", "master"),
-    ] {
+    for (field, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
         out.bulk(field.as_bytes());
         out.bulk(value.as_bytes());
     }
@@ -214,6 +218,10 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     out.integer(if resp3 { 3 } else { 2 });
     out.bulk(b"id");
     out.integer(context.session.client.id as i64);
+    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+        out.bulk(field.as_bytes());
+        out.bulk(value.as_bytes());
+    }
     out.bulk(b"modules");
     out.array(0);
     Ok(CommandOutcome::Done)
@@ -304,7 +312,7 @@ const CLIENT: &[Command] = &[
         out.bulk(b"redirect");
         out.integer(-1);
         out.bulk(b"prefixes");
-        out.set(0);
+        out.array(0);
         Ok(CommandOutcome::Done)
     })
     .with(CommandFlags::IGNORES_PAUSE),
@@ -314,6 +322,13 @@ const CLIENT: &[Command] = &[
     })
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|unblock", -3, ADMIN, |_, arguments, out| {
+        match arguments.len() {
+            3 => {}
+            4 if arguments.get(3).eq_ignore_ascii_case(b"timeout") => {}
+            4 if arguments.get(3).eq_ignore_ascii_case(b"error") => {}
+            4 => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
+            _ => return Err(CommandError::subcommand_syntax(arguments)),
+        }
         number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
         // No command blocks.
         out.integer(0);

@@ -3,7 +3,7 @@
 //! A hash is one record: reads of a field cost O(fields) up to 512 short fields and O(log fields)
 //! beyond, writes O(bytes of the hash). See [`crate::keyspace::hash`].
 
-use super::keys::random;
+use super::keys::{random, scan_cursor};
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
 };
@@ -241,8 +241,7 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
 /// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
 /// there from the first call to the last is returned once.
 fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let cursor = std::str::from_utf8(arguments.get(2)).ok().and_then(|text| text.parse().ok());
-    let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
+    let cursor = scan_cursor(arguments.get(2))?;
     let done = context.hash(arguments.get(1), |hash| {
         let (mut pattern, mut count) = (None, 10_usize);
         let mut options = arguments.iter_from(3);

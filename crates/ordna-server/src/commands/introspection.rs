@@ -37,7 +37,8 @@ const COMMAND: &[Command] = &[
         }
         out.array(arguments.len() - 2);
         for name in arguments.iter_from(2) {
-            match find(context.state.catalog, name) {
+            let spec = std::str::from_utf8(name).ok();
+            match spec.and_then(|name| context.state.catalog.by_full_name(name)) {
                 Some(spec) => info_of(spec, out),
                 None => out.null(),
             }
@@ -80,13 +81,6 @@ const COMMAND: &[Command] = &[
         )
     }),
 ];
-
-/// The command of this name, or the subcommand: `config|get`.
-fn find(catalog: &'static Catalog, name: &[u8]) -> Option<&'static CommandSpec> {
-    let mut words = name.splitn(2, |byte| *byte == b'|');
-    let command = catalog.find(words.next().unwrap_or_default())?;
-    words.next().map_or(Some(command), |word| command.subcommand(word))
-}
 
 /// The command that begins at argument 2, and the positions of its keys from there.
 fn keys_of(

@@ -7,6 +7,7 @@ use ordna::key::prefix_end;
 use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
+use super::connection::check_database;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_ALL, READ_SLOW, REMOVE, Result,
     SERVER_INFO, WRITE_SLOW, help, ok,
@@ -160,8 +161,7 @@ fn span_of(pattern: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
 /// so. After a flush it is at its end.
 fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const MOST: usize = 10_000;
-    let cursor = std::str::from_utf8(arguments.get(1)).ok().and_then(|text| text.parse().ok());
-    let cursor: u64 = cursor.ok_or("ERR invalid cursor")?;
+    let cursor = scan_cursor(arguments.get(1))?;
     let (mut pattern, mut count, mut kind, mut stable) = (None, 10, None, false);
     let mut at = 2;
     while at < arguments.len() {
@@ -223,6 +223,27 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::LongScan(Box::new(scan)))
 }
 
+/// The cursor of SCAN or HSCAN, read as C's `strtoul` does: an empty text is 0, a negative number
+/// wraps around, and what follows a byte 0 is not read.
+///
+/// # Errors
+/// The text is not a number, or too large.
+pub fn scan_cursor(text: &[u8]) -> Result<u64> {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let is_number = digits.iter().all(u8::is_ascii_digit) && !digits.is_empty();
+    let cursor = match is_number {
+        true => std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u64>().ok()),
+        false => text.is_empty().then_some(0),
+    };
+    let cursor = cursor.ok_or("ERR invalid cursor")?;
+    Ok(if is_negative { cursor.wrapping_neg() } else { cursor })
+}
+
 /// A random number, good enough to choose a key.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
@@ -280,8 +301,8 @@ fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Res
         let put = Put { value: value.as_slice(), expires_at };
         let writes = [Write::Put(to, put), Write::Remove(from)];
         context.keys.write_batch(&writes)?;
+        context.report([from, to]);
     }
-    context.report([from, to]);
     Ok(true)
 }
 
@@ -303,11 +324,7 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     while let Some(option) = options.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => replace = true,
-            b"db" => match number(options.next().ok_or(CommandError::Syntax)?) {
-                None => return Err(CommandError::NotAnInteger),
-                Some(0) => {}
-                Some(_) => return Err("ERR DB index is out of range".into()),
-            },
+            b"db" => check_database(options.next().ok_or(CommandError::Syntax)?)?,
             _ => return Err(CommandError::Syntax),
         }
     }
@@ -348,8 +365,14 @@ const OBJECT: &[Command] = &[
             }
             Ok(CommandOutcome::Done)
         }).keys(SECOND).access(KeyAccess::METADATA),
-    Command::sub("object|idletime", 3, READ_SLOW, |_, _, _| {
-            Err("ERR Ordna does not track when keys are read: a read writes nothing".into())
+    Command::sub("object|idletime", 3, READ_SLOW, |context, arguments, out| {
+            if context.keys.contains(arguments.get(2)) {
+                return Err(
+                    "ERR Ordna does not track when keys are read: a read writes nothing".into()
+                );
+            }
+            out.null();
+            Ok(CommandOutcome::Done)
         }).keys(SECOND).access(KeyAccess::METADATA),
     Command::sub("object|freq", 3, READ_SLOW, |context, arguments, out| {
             if context.keys.contains(arguments.get(2)) {

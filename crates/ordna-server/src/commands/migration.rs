@@ -189,19 +189,22 @@ fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, payload) = (arguments.get(1), arguments.get(3));
     let (mut replace, mut absolute) = (false, false);
+    let (mut has_idle_time, mut has_frequency) = (false, false);
     let mut options = arguments.iter_from(4);
     while let Some(option) = options.next() {
         match option.to_ascii_lowercase().as_slice() {
             b"replace" => replace = true,
             b"absttl" => absolute = true,
-            b"idletime" => {
+            b"idletime" if !has_frequency => {
+                has_idle_time = true;
                 let time = number(options.next().ok_or(CommandError::Syntax)?)
                     .ok_or(CommandError::NotAnInteger)?;
                 if time < 0 {
                     return Err("ERR Invalid IDLETIME value, must be >= 0".into());
                 }
             }
-            b"freq" => {
+            b"freq" if !has_idle_time => {
+                has_frequency = true;
                 let frequency = number(options.next().ok_or(CommandError::Syntax)?)
                     .ok_or(CommandError::NotAnInteger)?;
                 if !(0..=255).contains(&frequency) {

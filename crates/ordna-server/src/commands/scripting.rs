@@ -185,7 +185,12 @@ const SCRIPT: &[Command] = &[
         }
         Ok(CommandOutcome::Done)
     }),
-    Command::sub("script|flush", -2, CommandFlags::NOSCRIPT, |context, _, out| {
+    Command::sub("script|flush", -2, CommandFlags::NOSCRIPT, |context, arguments, out| {
+        let is_mode =
+            |mode: &[u8]| mode.eq_ignore_ascii_case(b"async") || mode.eq_ignore_ascii_case(b"sync");
+        if arguments.len() > 3 || arguments.len() == 3 && !is_mode(arguments.get(2)) {
+            return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
+        }
         context.state.scripts.lock().unwrap_or_else(PoisonError::into_inner).clear();
         ok(out)
     }),

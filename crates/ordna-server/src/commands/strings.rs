@@ -376,11 +376,11 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
 fn incrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     use crate::keyspace::float::LongDouble;
     const NO_FLOAT: &str = "ERR value is not a valid float";
-    let by = LongDouble::parse(arguments.get(2)).ok_or(NO_FLOAT)?;
+    let by = LongDouble::parse(arguments.get(2));
     let mut sum = Err("");
     context.modify(arguments.get(1), |found| {
         let current = found.map_or(Some(LongDouble::ZERO), |found| LongDouble::parse(found.value));
-        sum = current.ok_or(NO_FLOAT).and_then(|current| {
+        sum = current.zip(by).ok_or(NO_FLOAT).and_then(|(current, by)| {
             let sum = current.add(by);
             sum.text().ok_or("ERR increment would produce NaN or Infinity")
         });

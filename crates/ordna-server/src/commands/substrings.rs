@@ -88,10 +88,11 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         out.count(context.string(key, <[u8]>::len)?.unwrap_or(0));
         return Ok(CommandOutcome::Done);
     }
-    offset
-        .checked_add(piece.len())
-        .filter(|end| *end <= value::MAX_LEN)
-        .ok_or(CommandError::ValueTooLong)?;
+    if offset.checked_add(piece.len()).is_none_or(|end| end > value::MAX_LEN) {
+        // As in Redis, the type is checked first.
+        context.string(key, |_| ())?;
+        return Err(CommandError::ValueTooLong);
+    }
     out.count(context.splice(key, |_| (offset, piece))?);
     Ok(CommandOutcome::Done)
 }
@@ -100,6 +101,11 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
 const MOST_CELLS: usize = 16 << 20;
 
 fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let value = |at: usize| {
+        let value = context.value(arguments.get(at)).map(Option::unwrap_or_default);
+        value.map_err(|_| "ERR The specified keys must contain string values")
+    };
+    let (a, b) = (value(1)?, value(2)?);
     let (mut only_len, mut index, mut with_len, mut shortest) = (false, false, false, 0);
     let mut options = arguments.iter_from(3);
     while let Some(option) = options.next() {
@@ -118,11 +124,6 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     if only_len && index {
         return Err("ERR If you want both the length and indexes, please just use IDX.".into());
     }
-    let value = |at: usize| {
-        let value = context.value(arguments.get(at)).map(Option::unwrap_or_default);
-        value.map_err(|_| "ERR The specified keys must contain string values")
-    };
-    let (a, b) = (value(1)?, value(2)?);
     if (a.len() + 1).saturating_mul(b.len() + 1) > MOST_CELLS {
         return Err(
             "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len".into()

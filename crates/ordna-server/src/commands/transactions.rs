@@ -79,9 +79,11 @@ fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
 }
 
 fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    if context.session.end_transaction().is_none() {
+    // Without a transaction the keys stay watched.
+    if context.session.transaction.is_none() {
         return Err("ERR DISCARD without MULTI".into());
     }
+    context.session.end_transaction();
     ok(out)
 }
 
@@ -108,15 +110,17 @@ fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
 }
 
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    // Without a transaction the keys stay watched.
+    if context.session.transaction.is_none() {
+        return Err("ERR EXEC without MULTI".into());
+    }
     // A key that has expired or was flushed has changed, though no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();
         !watched.watch.was_written() && (!watched.was_present || context.keys.contains(key))
     };
     let unchanged = context.session.watched.values().all(is_unchanged);
-    let Some(transaction) = context.session.end_transaction() else {
-        return Err("ERR EXEC without MULTI".into());
-    };
+    let transaction = context.session.end_transaction().unwrap_or_default();
     if transaction.broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }

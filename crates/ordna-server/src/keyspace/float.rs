@@ -2,7 +2,7 @@
 //! double`.
 
 use rustc_apfloat::ieee::X87DoubleExtended;
-use rustc_apfloat::{Float, Round, Status};
+use rustc_apfloat::{Float, Round, Status, StatusAnd};
 
 /// Bits of the exponent's bias and of the significand behind its first bit.
 const BIAS: i32 = 16_383;
@@ -33,7 +33,9 @@ impl LongDouble {
             let exponent = if hex.contains(['p', 'P']) { "" } else { "p0" };
             let hex = format!("0x{hex}{exponent}");
             let parsed = X87DoubleExtended::from_str_r(&hex, Round::NearestTiesToEven).ok()?;
-            return Some(Self(if negative { -parsed.value } else { parsed.value }));
+            let is_zero = hex.bytes().take_while(|byte| !matches!(byte, b'p' | b'P'));
+            let is_zero = is_zero.into_iter().all(|byte| matches!(byte, b'0' | b'.' | b'x'));
+            return Self::in_range(parsed, is_zero, negative);
         }
         let (significand, exponent) = match digits.split_once(['e', 'E']) {
             Some((significand, exponent)) => (significand, Some(exponent)),
@@ -52,7 +54,18 @@ impl LongDouble {
             }
         }
         let parsed = X87DoubleExtended::from_str_r(digits, Round::NearestTiesToEven).ok()?;
-        if parsed.status.intersects(Status::OVERFLOW) {
+        let is_zero = whole.bytes().chain(fraction.bytes()).all(|digit| digit == b'0');
+        Self::in_range(parsed, is_zero, negative)
+    }
+
+    /// The number, unless it is too large, or too small and not zero.
+    fn in_range(
+        parsed: StatusAnd<X87DoubleExtended>,
+        is_zero: bool,
+        negative: bool,
+    ) -> Option<Self> {
+        let underflows = parsed.value.is_zero() && !is_zero;
+        if underflows || parsed.status.intersects(Status::OVERFLOW) {
             return None;
         }
         Some(Self(if negative { -parsed.value } else { parsed.value }))

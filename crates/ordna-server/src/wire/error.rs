@@ -58,12 +58,21 @@ impl CommandError {
 impl CommandError {
     /// The error of a call whose first argument is no subcommand of its command.
     pub fn unknown_subcommand(arguments: Arguments<'_>) -> Self {
+        Self::about_subcommand("unknown subcommand", arguments)
+    }
+
+    /// The error of a subcommand whose number of arguments suits no form of it.
+    pub fn subcommand_syntax(arguments: Arguments<'_>) -> Self {
+        Self::about_subcommand("unknown subcommand or wrong number of arguments for", arguments)
+    }
+
+    fn about_subcommand(problem: &str, arguments: Arguments<'_>) -> Self {
         const SHOWN: usize = 128;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let name = if arguments.len() > 1 { arguments.get(1) } else { b"" };
         let shown = text(&name[..name.len().min(SHOWN)]);
         let command = text(arguments.get(0)).to_ascii_uppercase();
-        format!("ERR unknown subcommand '{shown}'. Try {command} HELP.").into()
+        format!("ERR {problem} '{shown}'. Try {command} HELP.").into()
     }
 }
 

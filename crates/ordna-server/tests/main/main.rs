@@ -3,6 +3,7 @@
 mod commands;
 mod common;
 mod execution;
+mod fuzz_against_redis;
 mod indexes;
 mod listen;
 mod state;

@@ -1,7 +1,7 @@
 //! Commands, group by group, and beside those of Redis.
 
 mod acl_against_redis;
-mod against_redis;
+pub mod against_redis;
 #[cfg(target_os = "linux")]
 mod appends;
 mod expiry;

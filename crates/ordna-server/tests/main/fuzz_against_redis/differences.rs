@@ -1,0 +1,254 @@
+//! What is not generated, what is compared otherwise than byte for byte, and in what the replies may
+//! differ: each with its reason.
+
+use super::documents::Document;
+use super::frame::Frame;
+
+/// Commands and subcommands that are not generated, and why.
+const NOT_GENERATED: &[(&str, &str)] = &[
+    ("shutdown", "ends the server"),
+    ("monitor", "has no end; tests of its own"),
+    ("quit", "ends the connection; broken_requests_end_as_in_redis has it"),
+    ("auth", "delays the connection; tests of users have it"),
+    ("hello", "begins sequences; its reply has the number of the connection"),
+    ("save", "Ordna needs a directory"),
+    ("bgsave", "Ordna needs a directory"),
+    ("bgrewriteaof", "Ordna needs a directory"),
+    ("eval", "Ordna executes the scripts of known locks only"),
+    ("evalsha", "Ordna executes the scripts of known locks only"),
+    ("script|load", "Ordna executes the scripts of known locks only"),
+    ("acl|setuser", "compared by random rules elsewhere"),
+    ("acl|deluser", "compared by random rules elsewhere"),
+    ("acl|load", "no file of users here"),
+    ("acl|save", "no file of users here"),
+    ("acl|genpass", "random"),
+    ("acl|cat", "the order of categories and commands; compared elsewhere"),
+    ("acl|log", "the entries of sequences before"),
+    ("acl|list", "Redis shows its channels' rules"),
+    ("acl|getuser", "Redis shows its channels' rules"),
+    ("config|set", "settings of memory, log and threads differ"),
+    ("config|get", "settings of memory, log and threads differ"),
+    ("config|rewrite", "compared elsewhere: no configuration file"),
+    ("client|pause", "stops both clients"),
+    ("client|kill", "ends connections"),
+    ("client|reply", "has no reply to compare"),
+    ("client|list", "addresses and numbers"),
+    ("client|info", "addresses and numbers"),
+    ("client|id", "numbers"),
+    ("client|setinfo", "Redis 7.2"),
+    ("client|no-touch", "Redis 7.2"),
+    ("client|tracking", "Ordna does not track keys"),
+    ("command|docs", "compared as a whole elsewhere"),
+    ("command|info", "compared as a whole elsewhere"),
+    ("command|list", "compared as a whole elsewhere"),
+    ("command|count", "the number of commands"),
+    ("info", "figures; tests of its own"),
+    ("lastsave", "the time of the start"),
+    ("time", "the time"),
+    ("latency|histogram", "figures"),
+    ("latency|doctor", "a text"),
+    ("latency|graph", "figures"),
+    ("latency|latest", "figures"),
+    ("latency|history", "figures"),
+    ("memory|doctor", "a text"),
+    ("memory|malloc-stats", "a text"),
+    ("memory|stats", "figures"),
+    ("memory|usage", "figures"),
+    ("slowlog|get", "times"),
+    ("slowlog|len", "how much was slow"),
+    ("lolwut", "a picture"),
+    ("wait", "waits; the conversation has it"),
+    ("role", "the conversation has it"),
+];
+
+/// Version of Ordna that introduced what Redis does not have.
+pub const ORDNA: &str = "0.1.0";
+
+/// Whether the generator makes this command: Redis has it, and its replies can be compared.
+pub fn is_generated(document: &Document) -> bool {
+    let ours = ["ordna", "search"].contains(&document.group.as_str()) || document.since == ORDNA;
+    // The lines of HELP name what Ordna has.
+    let is_help = document.name.ends_with("|help");
+    !ours && !is_help && !NOT_GENERATED.iter().any(|(name, _)| *name == document.name)
+}
+
+fn number(word: &[u8]) -> Option<i128> {
+    std::str::from_utf8(word).ok()?.trim_start_matches('#').parse().ok()
+}
+
+/// Replaces numbers that would have the servers race with the clock, or take much time or memory.
+pub fn tame(words: &mut [Vec<u8>]) {
+    /// Milliseconds of which a sequence takes more.
+    const SOON: i128 = 60_000;
+    /// Positions from which on a string is large.
+    const FAR: i128 = 100_000;
+    let name = words[0].to_ascii_lowercase();
+    let (milliseconds, seconds): (&[&[u8]], &[&[u8]]) =
+        (&[b"psetex", b"pexpire", b"restore"], &[b"setex", b"expire"]);
+    let writes_at: &[&[u8]] = &[b"setbit", b"setrange", b"bitfield", b"bitfield_ro"];
+    for at in 1..words.len() {
+        let option = words[at - 1].to_ascii_lowercase();
+        let Some(value) = number(&words[at]) else { continue };
+        let soon = milliseconds.contains(&name.as_slice()) || option == b"px";
+        let is_seconds = seconds.contains(&name.as_slice()) || option == b"ex";
+        if soon && (1..SOON).contains(&value) || is_seconds && (1..SOON / 1000).contains(&value) {
+            words[at] = b"100000".to_vec();
+        }
+        // Redis makes as many elements as asked for.
+        if name == b"hrandfield" && (i128::from(i64::MIN) + 1..-10_000).contains(&value) {
+            words[at] = b"-100".to_vec();
+        }
+        // The deadline would overflow; Redis has the key expire at once.
+        if name == b"restore" && value > 1 << 62 {
+            words[at] = b"4611686018427387904".to_vec();
+        }
+        let is_far = writes_at.contains(&name.as_slice());
+        if is_far && value.abs() >= FAR && value.abs() < 1 << 36 {
+            let limit =
+                name == b"setrange" && value >= 1 << 29 || name == b"setbit" && value >= 1 << 32;
+            if !limit {
+                words[at] =
+                    if words[at].starts_with(b"#") { b"#100".to_vec() } else { b"1000".to_vec() };
+            }
+        }
+    }
+}
+
+/// How the replies to a command are compared, other than byte for byte.
+enum Comparison {
+    /// As bytes.
+    Exact,
+    /// The elements in any order, because a hash, or the keyspace, has none in Redis.
+    Unordered,
+    /// Pairs in any order.
+    UnorderedPairs,
+    /// The type and the number of elements, because the elements are random.
+    Shape,
+    /// A time that passes: at most this far apart.
+    Within(i64),
+}
+
+fn comparison(name: &str) -> Comparison {
+    match name {
+        "keys" | "hkeys" | "hvals" => Comparison::Unordered,
+        "hgetall" => Comparison::UnorderedPairs,
+        "randomkey" | "hrandfield" => Comparison::Shape,
+        "ttl" | "expiretime" => Comparison::Within(1),
+        "pttl" | "pexpiretime" => Comparison::Within(2_000),
+        "object|idletime" => Comparison::Within(1),
+        _ => Comparison::Exact,
+    }
+}
+
+/// A command and both replies, which are not equal.
+pub struct Case<'a> {
+    /// `get`, `object|encoding`
+    pub name: String,
+    pub words: &'a [Vec<u8>],
+    pub redis: &'a Frame,
+    pub ours: &'a Frame,
+}
+
+/// A stated difference: the reason, and whether it explains a case.
+type Difference = (&'static str, fn(&Case<'_>) -> bool);
+
+/// All stated differences.
+const STATED: &[Difference] = &[
+    ("DUMP of a hash has the fields in the order of the server's memory", |case| {
+        let is_hash = |frame: &Frame| matches!(frame.text.first(), Some(4 | 16));
+        case.name == "dump" && is_hash(case.redis) && is_hash(case.ours)
+    }),
+    ("HELLO returns the number of the connection", |case| {
+        let (redis, ours) = (&case.redis.items, &case.ours.items);
+        let same = |(a, b): (&Frame, &Frame)| a == b || a.kind == b':' && b.kind == b':';
+        case.name == "hello" && redis.len() == ours.len() && redis.iter().zip(ours).all(same)
+    }),
+    ("error texts are UTF-8: other bytes of an argument are shown as U+FFFD", |case| {
+        let text = |frame: &Frame| String::from_utf8_lossy(&frame.text).into_owned();
+        case.redis.is_error() && case.ours.is_error() && text(case.redis) == text(case.ours)
+    }),
+    ("an error text shows all of an argument, and in Redis ends at a byte 0", |case| {
+        let has_zero = case.words.iter().any(|word| word.contains(&0));
+        let begin = |frame: &Frame| frame.text.get(..10).map(<[u8]>::to_vec);
+        has_zero
+            && case.redis.is_error()
+            && case.ours.is_error()
+            && begin(case.redis) == begin(case.ours)
+    }),
+    ("reads are not tracked, because a read writes nothing", |case| {
+        case.name == "object|idletime" && case.redis.kind == b':' && case.ours.is_error()
+    }),
+    ("Redis shares values: integers below 10000, and those that a queued command holds", |case| {
+        let is_count = |frame: &Frame| frame.integer().is_some_and(|count| count > 0);
+        case.name == "object|refcount" && is_count(case.redis) && is_count(case.ours)
+    }),
+    ("Ordna lacks some commands of Redis", |case| {
+        let is_unknown = case.ours.text == b"ERR Invalid command specified";
+        case.name.starts_with("command|getkeys")
+            && is_unknown
+            && case.redis.text.ends_with(b"key arguments")
+    }),
+    ("DBSIZE of Redis counts keys that were set with a deadline in the past", |case| {
+        case.name == "dbsize" && case.redis.integer() > case.ours.integer()
+    }),
+    ("the time of LCS is bounded: some thousand bytes of each string", |case| {
+        case.name == "lcs" && case.ours.text.starts_with(b"ERR Insufficient memory")
+    }),
+    (
+        "the encoding of a string follows from its value, in Redis from the last command as well",
+        |case| {
+            let is_string =
+                |frame: &Frame| [&b"int"[..], b"embstr", b"raw"].contains(&frame.text.as_slice());
+            case.name == "object|encoding" && is_string(case.redis) && is_string(case.ours)
+        },
+    ),
+    ("a cursor that SCAN did not return is refused, or at its end: it would skip keys", |case| {
+        let at = if case.name == "hscan" { 2 } else { 1 };
+        let is_made_up = case.words.get(at).is_some_and(|cursor| cursor != b"0");
+        let is_unknown = case.ours.text.starts_with(b"ERR this cursor is no longer known");
+        let is_scan = ["scan", "hscan"].contains(&case.name.as_str());
+        is_scan && is_made_up && !case.redis.is_error() && (!case.ours.is_error() || is_unknown)
+    }),
+];
+
+/// The name of a command with that of its subcommand.
+pub fn name_of(words: &[Vec<u8>]) -> String {
+    let lower = |word: &[u8]| String::from_utf8_lossy(word).to_ascii_lowercase();
+    let name = lower(&words[0]);
+    let parents =
+        ["acl", "client", "command", "config", "latency", "memory", "object", "script", "slowlog"];
+    match words.get(1) {
+        Some(sub) if parents.contains(&name.as_str()) => format!("{name}|{}", lower(sub)),
+        _ => name,
+    }
+}
+
+/// Whether the replies may be the ones that they are.
+pub fn agree(words: &[Vec<u8>], redis: &Frame, ours: &Frame) -> bool {
+    let name = name_of(words);
+    let agree = match comparison(&name) {
+        Comparison::Exact => false,
+        Comparison::Unordered => redis.sorted(false) == ours.sorted(false),
+        Comparison::UnorderedPairs => redis.sorted(true) == ours.sorted(true),
+        Comparison::Shape => {
+            redis.kind == ours.kind && redis.items.len() == ours.items.len() && !redis.is_error()
+        }
+        Comparison::Within(most) => match (redis.integer(), ours.integer()) {
+            (Some(redis), Some(ours)) => {
+                redis >= 0 && ours >= 0 && redis.abs_diff(ours) <= most as u64
+            }
+            _ => false,
+        },
+    };
+    let case = Case { name, words, redis, ours };
+    redis == ours || agree || STATED.iter().any(|(_, holds)| holds(&case))
+}
+
+/// Whether an `EXEC` may do nothing although Redis executes its commands: `BITFIELD` with `FAIL` extends
+/// a string even if it sets nothing, which is a change for `WATCH` in Ordna only.
+pub fn may_be_changed<'a>(commands: impl IntoIterator<Item = &'a Vec<Vec<u8>>>) -> bool {
+    commands.into_iter().any(|words| {
+        let has = |wanted: &[u8]| words.iter().any(|word| word.eq_ignore_ascii_case(wanted));
+        words[0].eq_ignore_ascii_case(b"bitfield") && has(b"fail")
+    })
+}
