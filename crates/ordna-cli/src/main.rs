@@ -53,7 +53,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    allocator::return_pages_at_once();
+    allocator::configure();
     let done = match Cli::parse().command {
         None => serve::start(serve::ServeOptions::parse_from(["ordna"]), true),
         Some(Command::Serve(options)) => serve::start(*options, false),

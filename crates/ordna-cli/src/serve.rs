@@ -309,6 +309,14 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
 /// `ORDNA_LOG` cannot be parsed.
 pub fn start_log() -> anyhow::Result<()> {
     let levels = std::env::var("ORDNA_LOG").unwrap_or_else(|_| "info".to_owned());
+    // `Targets` reads an empty directive, or a target without a level, as one that logs nothing.
+    let directives = levels.split(',').map(str::trim).filter(|directive| !directive.is_empty());
+    let levels = directives.collect::<Vec<_>>().join(",");
+    if levels.split(',').any(|directive| directive.is_empty() || directive.ends_with('=')) {
+        bail!(
+            "ORDNA_LOG: {levels:?} lacks a level; write one such as debug, or info,ordna_server=debug"
+        );
+    }
     let levels: Targets = levels.parse().map_err(|error| {
         anyhow!(
             "ORDNA_LOG: {levels:?} is no level such as debug or info,ordna_server=debug: {error}"
@@ -337,7 +345,8 @@ pub fn run(
     if let Some(threads) = options.threads {
         builder.worker_threads(threads.get());
     }
-    let runtime = builder.enable_all().build()?;
+    let runtime = builder.enable_all().on_thread_park(crate::allocator::collect).build()?;
+    runtime.spawn(crate::allocator::collect_while_idle());
     let config = Config { extension, ..options.to_config()? };
     runtime.block_on(async {
         // Handlers are installed before the socket exists: no signal can arrive too early.

@@ -213,7 +213,7 @@ fn kills_lose_nothing() {
         std::thread::sleep(Duration::from_millis(13 * kill));
         child.kill().unwrap();
         child.wait().unwrap();
-        // A write that the kill snapshot point short leaves half a line: the source waits for its
+        // A write that the kill cuts short leaves half a line: the source waits for its
         // rest.
         let bytes = std::fs::read(&path).unwrap();
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;

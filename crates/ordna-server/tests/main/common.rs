@@ -105,7 +105,7 @@ pub fn spawn(settings: &str) -> Child {
         .arg(binary)
         .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
         .env(SETTINGS, settings)
-        // As the program sets it.
+        // Free pages are purged at once: tests compare resident memory.
         .env("MIMALLOC_PURGE_DELAY", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

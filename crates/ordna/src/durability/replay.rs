@@ -69,8 +69,8 @@ enum Ended {
     Continued,
     /// In order, or at the end of the file.
     Here { closed: bool },
-    /// Here the log ends.
-    SnapshotPoint,
+    /// The log is truncated here: what follows is not read.
+    Truncated,
 }
 
 /// A place at which the log may end.
@@ -114,7 +114,7 @@ impl Reading<'_> {
             match self.segment::<K, V>(reader, later, &mut read, &mut apply)? {
                 Ended::Continued => must_follow = Some(path),
                 Ended::Here { closed } => read.closed = closed,
-                Ended::SnapshotPoint => return Ok(read),
+                Ended::Truncated => return Ok(read),
             }
         }
         if let Some(path) = must_follow
@@ -329,7 +329,7 @@ impl Reading<'_> {
         }
         read.closed = false;
         read.cuts.push(WalTruncation { path, offset, what, dropped, was_durable });
-        Ok(Ended::SnapshotPoint)
+        Ok(Ended::Truncated)
     }
 }
 

@@ -42,7 +42,7 @@ pub enum Record {
     RemoveRange { lower: Bound<ByteRange>, upper: Bound<ByteRange> },
     /// No key is left.
     Clear,
-    /// The state of the key up to the end `end`: absent, or a value and its deadline.
+    /// The state of the key up to the end `dead`: absent, or a value and its deadline.
     Was { key: ByteRange, dead: u64, old: Option<(ByteRange, Option<u64>)> },
 }
 

@@ -22,7 +22,7 @@
 //! A key's state at the snapshot point is its saved state with the smallest end, or, if none was saved,
 //! the state that its worker read. A write after the snapshot point that changes k before the
 //! worker reads k finds k not passed, and saves its state. If the first such write saved nothing,
-//! the worker had read k before it. Saving more than that is harmless: later deaths are larger.
+//! the worker had read k before it. Saving more than that is harmless: later ends are larger.
 //!
 //! # Limits
 //! A key that expires during the backup may be missing from it; its deadline has passed by then. If
@@ -80,7 +80,7 @@ pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
     ranges: Vec<Range<K::Owned>>,
     file: Lock<File>,
     /// The largest end so far.
-    deaths: AtomicU64,
+    ends: AtomicU64,
 }
 
 impl<K: Key + ?Sized> std::fmt::Debug for CopyBeforeWrite<K> {
@@ -98,7 +98,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         let unread = |_| Range { head: AtomicU64::new(0), passed: Lock::new(Passed::Nothing) };
         let ranges = (0..=bounds.len()).map(unread).collect();
         let file = Lock::new(File { writer, frame: Frame::default(), failed: None });
-        Self { state: AtomicU8::new(INIT), bounds, ranges, file, deaths: AtomicU64::new(0) }
+        Self { state: AtomicU8::new(INIT), bounds, ranges, file, ends: AtomicU64::new(0) }
     }
 
     /// Starts the saving of old states, at the snapshot point of the backup.
@@ -134,7 +134,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
 
     /// Returns the next end, larger than all before.
     pub fn next_end(&self) -> u64 {
-        self.deaths.fetch_add(1, Ordering::Relaxed) + 1
+        self.ends.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Appends encoded states of keys, each with its own end.

@@ -214,9 +214,10 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
 
 /// Images come, split and merge between the steps of a reader at a snapshot.
 #[test]
-fn images_come_under_a_reader_at_a_snapshot() {
+fn range_versions_come_under_a_reader_at_a_snapshot() {
     let of_gets = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
-    let of_scans = ["tree.scan.begun", "tree.scan.image_sought", "tree.scan.before_validate"];
+    let of_scans =
+        ["tree.scan.begun", "tree.scan.range_version_sought", "tree.scan.before_validate"];
     let of_both = ["undo.scan.newest_end_read", "undo.scan.follows"];
     let stops = of_gets.iter().chain(&of_scans).chain(&of_both);
     // Keys written before the reader begins, and while it stands.

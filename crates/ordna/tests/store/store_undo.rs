@@ -131,7 +131,7 @@ fn a_new_anchor_may_be_that_of_the_right_neighbour() {
 
 /// Leaves of few keys or none merge with neighbours that are full or have a range version.
 #[test]
-fn images_stand_while_sparse_leaves_merge() {
+fn range_versions_stay_while_sparse_leaves_merge() {
     let mut state = 11_u64;
     let mut random = |below: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -167,7 +167,7 @@ fn images_stand_while_sparse_leaves_merge() {
 /// A full leaf absorbs an empty one whose keys a snapshot has: together they are more than a leaf
 /// holds.
 #[test]
-fn a_leaf_that_had_more_keys_than_it_holds_gets_no_image() {
+fn a_leaf_that_had_more_keys_than_it_holds_gets_no_range_version() {
     // One of these cuts is where the first leaf is split.
     for cut in 4..54 {
         let store = store(56, 64);
@@ -203,7 +203,7 @@ fn undo_records_count_with_their_chunks() {
 
 /// Many changes of a leaf under one snapshot take the memory of one range version, not of a record each.
 #[test]
-fn many_changes_of_a_leaf_under_a_snapshot_take_an_image() {
+fn many_changes_of_a_leaf_under_a_snapshot_take_a_range_version() {
     const KEYS: u64 = 50_000;
     let store = store(56, 64);
     (0..KEYS).for_each(|key| _ = store.insert(&key, &key).unwrap());
@@ -221,9 +221,9 @@ fn many_changes_of_a_leaf_under_a_snapshot_take_an_image() {
     assert_eq!(store.statistics().bytes, before);
 }
 
-/// The memory limit pays the images that splits divide, with the next record.
+/// The memory limit pays the range versions that splits divide, with the next record.
 #[test]
-fn the_limit_counts_divided_images() {
+fn the_limit_counts_divided_range_versions() {
     const KEYS: u64 = 20_000;
     let store = store(56, 64);
     (0..KEYS).for_each(|key| _ = store.insert(&(2 * key), &key).unwrap());
@@ -241,7 +241,7 @@ fn the_limit_counts_divided_images() {
 
 /// An entry whose deadline has passed is in no snapshot taken since, though its neighbours change.
 #[test]
-fn images_keep_no_entry_beyond_its_deadline() {
+fn range_versions_keep_no_entry_beyond_its_deadline() {
     let now = Arc::new(AtomicU64::new(1000));
     let clock = Arc::clone(&now);
     let clock = move || clock.load(Ordering::Relaxed);
@@ -257,9 +257,9 @@ fn images_keep_no_entry_beyond_its_deadline() {
     assert!(snapshot.iter().eq((1..7).map(|key| (key, key))));
 }
 
-/// Leaves with images split and merge under several snapshots; each shows its state all along.
+/// Leaves with range versions split and merge under several snapshots; each shows its state all along.
 #[test]
-fn images_follow_their_keys_through_splits_and_merges() {
+fn range_versions_follow_their_keys_through_splits_and_merges() {
     for slots in [4, 8, 56] {
         let store = store(slots, 4);
         let mut state: BTreeMap<u64, u64> = BTreeMap::new();

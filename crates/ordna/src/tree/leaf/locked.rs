@@ -173,7 +173,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
             line = Box::into_raw(Box::new(std::array::from_fn(|_| AtomicU64::new(FOREVER))));
             self.header().deadlines.store(line, Ordering::Release);
         }
-        // SAFETY: as above.
+        // SAFETY: not null: the branch above stored a line if there was none. A line lives as long
+        // as its leaf, and only the holder of the lock replaces it.
         let deadlines = unsafe { &*line };
         deadlines[slot].store(deadline, Ordering::Relaxed);
         taken

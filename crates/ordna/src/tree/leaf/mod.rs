@@ -589,7 +589,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         self.in_order(0, |_| (), simd)
     }
 
-    /// [`Image::sorted`] for keys that share a prefix of `shared` bytes: what follows it decides.
+    /// [`LeafCopy::sorted`] for keys that share a prefix of `shared` bytes: what follows it decides.
     /// The caller has fetched the records up to eight bytes behind the prefix.
     pub fn sorted_behind(&self, shared: usize, simd: InstructionSet) -> [u8; order::MOST] {
         let prefetch = |at| self.prefetch_records(std::iter::once(at), shared + USUAL_KEY);

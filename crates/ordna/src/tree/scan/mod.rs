@@ -389,7 +389,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let at_range_version = snapshot.is_some_and(|snapshot| {
                 self.log.whole_at(leaf, snapshot, reading, |old| old.copy_to(&mut batch.copy))
             });
-            point("tree.scan.image_sought");
+            point("tree.scan.range_version_sought");
             let mut used = 0;
             if at_range_version {
                 (batch.copy.next, batch.copy.high_fence) = (leaf.next(), leaf.high_fence());

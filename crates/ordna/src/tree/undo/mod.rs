@@ -8,7 +8,7 @@
 //! be validated.
 //!
 //! # Range versions
-//! A record may be an *range version* of a range of keys, see `range_versions`. [`Linked::kind`]
+//! A record may be a *range version*, of a range of keys, see `range_versions`. [`Linked::kind`]
 //! tells.
 //!
 //! # Memory
@@ -30,8 +30,8 @@
 //!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
 //!
 //! # Orders of stores
-//! A writer stores the undo record, then the leaf's `end`, then the slot. A reader loads the slot,
-//! then `end`, then the list. If the slot's word is new, the reader sees the record; if it is old,
+//! A writer stores the undo record, then the leaf's `newest_end`, then the slot. A reader loads
+//! the slot, then `newest_end`, then the list. If the slot's word is new, the reader sees the record; if it is old,
 //! it equals what the record says. So an overwrite in place needs no new version.
 //!
 //! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.

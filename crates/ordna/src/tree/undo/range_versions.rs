@@ -21,7 +21,7 @@
 //!
 //! # Orders of stores
 //! The range version comes where the leaf's next record would have come: stored before the leaf's
-//! `end` and the slot. Records that it replaces keep their links, and readers that stand in them
+//! `newest_end` and the slot. Records that it replaces keep their links, and readers that stand in them
 //! their chunks, by their guards.
 
 use super::chunks::{UndoRecord, stripe_of};

@@ -40,7 +40,7 @@ impl RangeVersion<'_> {
         }
     }
 
-    /// Replaces the entries of a leaf's range version by these, in the order of keys.
+    /// Replaces the entries of `range` by these, in the order of keys.
     pub fn copy_to<K: Key + ?Sized, V: Value + ?Sized>(&self, range: &mut LeafCopy<K, V>) {
         range.count = self.keys.len();
         range.keys[..range.count].copy_from_slice(self.keys);
