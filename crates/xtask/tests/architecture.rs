@@ -265,7 +265,8 @@ impl Reader<'_> {
         }
         // Names that are imported resolve paths that begin with them, as re-exports do.
         self.imports.exports.insert((self.module.clone(), name), path.clone());
-        if !is_export {
+        // A module re-exports its own children by their names; whatever else it names it imports.
+        if !is_export || path.first().is_some_and(|first| first == "crate" || first == "super") {
             self.note(path);
         }
     }
