@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -367,6 +368,8 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
         .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
+        // Tests that start processes of their own are ended with them.
+        .process_group(0)
         .spawn()
         .map_err(|error| format!("{}: {error}", part.program.display()))?;
     let stdout = child.stdout.take().expect("piped above");
@@ -406,7 +409,8 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
         }
     };
     // It may have ended by itself.
-    let _ = child.kill();
+    let group = format!("-{}", child.id());
+    let _ = Command::new("kill").args(["-9", "--", &group]).stderr(Stdio::null()).status();
     let _ = child.wait();
     Ok(Run { verdict, took, silence })
 }
