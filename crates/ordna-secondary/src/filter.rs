@@ -22,6 +22,8 @@ use crate::values::{Kind, coerce, parse_number, same_class};
 
 /// The deepest nesting of a filter.
 const MAX_DEPTH: usize = 64;
+/// Conditions of a filter at most: each is compared with every document that is written.
+const MAX_CONDITIONS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Operator {
@@ -59,8 +61,9 @@ impl From<Filter> for String {
 impl TryFrom<String> for Filter {
     type Error = Error;
 
+    /// Reads a filter that was stored, perhaps before conditions were limited.
     fn try_from(text: String) -> Result<Self, Error> {
-        Self::parse(&text)
+        Self::parse_up_to(usize::MAX, &text)
     }
 }
 
@@ -78,9 +81,13 @@ impl Filter {
     /// letters, digits, `_`, `-` and `.` stand in backquotes. O(bytes).
     ///
     /// # Errors
-    /// [`Error::BadFilter`].
+    /// [`Error::BadFilter`], also of more than 1,024 conditions.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let mut parser = Parser { text, at: 0 };
+        Self::parse_up_to(MAX_CONDITIONS, text)
+    }
+
+    fn parse_up_to(conditions: usize, text: &str) -> Result<Self, Error> {
+        let mut parser = Parser { text, at: 0, conditions };
         let test = parser.any(MAX_DEPTH)?;
         parser.blanks();
         if parser.at < text.len() {
@@ -123,6 +130,8 @@ impl Test {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
+    /// Number of conditions that may still follow.
+    conditions: usize,
 }
 
 impl<'a> Parser<'a> {
@@ -183,6 +192,10 @@ impl<'a> Parser<'a> {
             let test = self.any(depth)?;
             return if self.symbol(")") { Ok(test) } else { Err(self.error("\")\"")) };
         }
+        self.conditions = self
+            .conditions
+            .checked_sub(1)
+            .ok_or_else(|| self.error("the end: a filter has at most 1024 conditions"))?;
         if self.word("EXISTS") {
             return Ok(Test::Exists(self.field()?));
         }

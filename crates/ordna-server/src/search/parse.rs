@@ -14,7 +14,8 @@ use std::ops::Bound;
 
 /// The deepest nesting of a query.
 const MAX_DEPTH: usize = 64;
-/// Clauses and tags of a query at most.
+/// Clauses and tags of a query at most, those of its filters included: each is compared with every
+/// document that the query looks at.
 const MAX_CLAUSES: usize = 1024;
 
 /// A query.
@@ -36,6 +37,40 @@ pub enum Node {
     Not(Box<Node>),
     And(Vec<Node>),
     Or(Vec<Node>),
+}
+
+impl Node {
+    /// Number of clauses and tags.
+    fn clauses(&self) -> usize {
+        match self {
+            Self::All | Self::Range { .. } => 1,
+            Self::Tags { tags, .. } => 1 + tags.len(),
+            Self::Not(node) => 1 + node.clauses(),
+            Self::And(nodes) | Self::Or(nodes) => nodes.iter().map(Self::clauses).sum(),
+        }
+    }
+
+    /// Narrows the query by a clause. Clauses that are added one after the other do not nest.
+    ///
+    /// # Errors
+    /// The query has as many clauses as it may.
+    pub fn narrow(&mut self, clause: Self) -> Result<(), String> {
+        if self.clauses() + clause.clauses() > MAX_CLAUSES {
+            return Err(too_many());
+        }
+        match self {
+            Self::And(nodes) => nodes.push(clause),
+            node => {
+                let query = std::mem::replace(node, Self::All);
+                *node = Self::And(vec![query, clause]);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn too_many() -> String {
+    format!("ERR the query has more than {MAX_CLAUSES} clauses")
 }
 
 /// A tag, or how one begins.
@@ -108,7 +143,7 @@ impl Parser<'_> {
     fn count(&mut self) -> Result<(), String> {
         self.clauses += 1;
         if self.clauses > MAX_CLAUSES {
-            return Err(format!("ERR the query has more than {MAX_CLAUSES} clauses"));
+            return Err(too_many());
         }
         Ok(())
     }
@@ -361,6 +396,19 @@ mod tests {
         assert!(parse(&"(".repeat(100_000)).unwrap_err().contains("deeper"));
         assert!(parse(&"-".repeat(100_000)).unwrap_err().contains("deeper"));
         assert!(parse(&"* ".repeat(2000)).unwrap_err().contains("clauses"));
+    }
+
+    #[test]
+    fn clauses_that_are_added_count_and_do_not_nest() {
+        let clause = range("n", Bound::Unbounded, Bound::Unbounded);
+        let mut node = parse("@t:{a|b}|@t:{c}").unwrap();
+        let before = node.clauses();
+        for _ in before..MAX_CLAUSES {
+            node.narrow(clause.clone()).unwrap();
+        }
+        let Node::And(nodes) = &node else { panic!("{node:?}") };
+        assert_eq!(nodes.len(), 1 + MAX_CLAUSES - before);
+        assert!(node.narrow(clause).unwrap_err().contains("1024 clauses"));
     }
 
     proptest! {

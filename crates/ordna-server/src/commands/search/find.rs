@@ -75,8 +75,7 @@ fn options(
             };
             let mut range = Node::Range { field, lower: read()?, upper: read()? };
             check(&mut range, schema)?;
-            let query = std::mem::replace(node, Node::All);
-            *node = Node::And(vec![query, range]);
+            node.narrow(range)?;
         } else {
             return Err(reader.unsupported("FT.SEARCH"));
         }
