@@ -350,6 +350,27 @@ impl IndexReader<'_> {
         Ok(self.snapshot.count(lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..])))
     }
 
+    /// The same, exact up to `most`; beyond that some number above it.
+    pub fn count_up_to(
+        &self,
+        prefix: &[Value],
+        range: &Range,
+        most: usize,
+    ) -> Result<usize, Error> {
+        /// Entries up to which visiting them costs less than counting all leaves of the range.
+        const FEW: usize = 4096;
+        if most > FEW || prefix.is_empty() && *range == Range::All {
+            return self.count(prefix, range);
+        }
+        let (lower, upper) = self.range(prefix, range)?;
+        let mut count = 0;
+        self.visit(&lower, &upper, Direction::Ascending, |_, _| {
+            count += 1;
+            if count > most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        Ok(count)
+    }
+
     pub fn visit(
         &self,
         lower: &Bound<Vec<u8>>,

@@ -81,6 +81,20 @@ impl View {
         self.of(index)?.count(prefix, range)
     }
 
+    /// The same, exact up to `most`; beyond that some number above it. O(log n + `most`) at most.
+    ///
+    /// # Errors
+    /// As [`query`](Self::query).
+    pub fn count_up_to(
+        &self,
+        index: &str,
+        prefix: &[Value],
+        range: &Range,
+        most: usize,
+    ) -> Result<usize, Error> {
+        self.of(index)?.count_up_to(prefix, range, most)
+    }
+
     /// Visits the keys between two bounds, each with the length of the id at its end, until `each`
     /// breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) makes the bounds. O(log
     /// n + entries visited).

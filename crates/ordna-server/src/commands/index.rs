@@ -11,7 +11,7 @@ use ordna_secondary::{
 use crate::execution::command::{
     Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, SERVER_INFO, Task,
 };
-use crate::indexes::{PATIENCE, error_text, library_name, read_latest};
+use crate::indexes::{PATIENCE, error_text, library_name, patience, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
@@ -242,7 +242,7 @@ pub fn parse_query(
     counts: bool,
 ) -> Result<(Query, Read), String> {
     let command = request::OwnedRequest::of(arguments);
-    let asked = asked(&mut ArgumentReader::new(command.arguments(), 0), definition, counts);
+    let asked = asked(&mut ArgumentReader::new(command.arguments(), 0), definition, counts, None);
     asked.map(|asked| (asked.query, asked.read)).map_err(|error| error.to_string())
 }
 
@@ -250,6 +250,7 @@ fn asked(
     reader: &mut ArgumentReader<'_>,
     definition: &IndexDefinition,
     counts: bool,
+    held: Option<&Keyspace>,
 ) -> Result<ParsedQuery, CommandError> {
     let (mut prefix, mut lower, mut upper, mut text) =
         (Vec::new(), Bound::Unbounded, Bound::Unbounded, None);
@@ -307,7 +308,11 @@ fn asked(
     };
     query.prefix = prefix;
     query.covering = values;
-    Ok(ParsedQuery { query, read: Read { consistency, ..read_latest(timeout) }, values })
+    Ok(ParsedQuery {
+        query,
+        read: Read { consistency, ..read_latest(patience(timeout, held)) },
+        values,
+    })
 }
 
 /// A query of the present state finds no hash that has expired.
@@ -327,7 +332,7 @@ fn scan(
 ) -> Result<(), CommandError> {
     let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
-    let ParsedQuery { query, read, values } = asked(&mut reader, &definition, false)?;
+    let ParsedQuery { query, read, values } = asked(&mut reader, &definition, false, held)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let page = service.query(&library_name(name), &query, &read).map_err(error_text)?;
@@ -367,7 +372,7 @@ fn count(
 ) -> Result<(), CommandError> {
     let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
-    let ParsedQuery { query, read, .. } = asked(&mut reader, &definition, true)?;
+    let ParsedQuery { query, read, .. } = asked(&mut reader, &definition, true, held)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
     let count = service.count(&library_name(name), &query.prefix, &query.range, &read);

@@ -43,4 +43,4 @@ mod snapshot_point;
 
 pub use self::definitions::{error_text, library_name};
 pub use self::service::Indexes;
-pub use self::snapshot_point::{PATIENCE, read_latest};
+pub use self::snapshot_point::{PATIENCE, patience, read_latest};

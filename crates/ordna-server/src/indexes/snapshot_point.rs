@@ -8,10 +8,23 @@ use ordna_secondary::{Read, View};
 
 use crate::indexes::definitions::error_text;
 use crate::indexes::service::Indexes;
+use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// How long a query waits for its state or for the build of an index.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a query within a transaction waits for them: everybody else waits with it.
+const PATIENCE_OF_TRANSACTION: Duration = Duration::from_millis(500);
+
+/// Returns how long a query waits that may take `asked`. `held` is the keyspace if a transaction holds
+/// it.
+pub fn patience(asked: Duration, held: Option<&Keyspace>) -> Duration {
+    match held {
+        Some(_) => asked.min(PATIENCE_OF_TRANSACTION),
+        None => asked,
+    }
+}
 
 /// Options of a read that sees everything written before it.
 pub fn read_latest(timeout: Duration) -> Read {

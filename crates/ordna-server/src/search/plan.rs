@@ -23,7 +23,7 @@ use ordna_secondary::{Query, Range, View, lower};
 
 use super::parse::{Node, Tag};
 use crate::indexes::schema::{Field, FieldKind, Schema};
-use crate::indexes::{Indexes, error_text};
+use crate::indexes::{Indexes, error_text, patience};
 use crate::keyspace::Keyspace;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
@@ -170,6 +170,7 @@ impl<'a> Plan<'a> {
         node: Node,
         (timeout, held): (Duration, Option<&Keyspace>),
     ) -> Result<Self, String> {
+        let timeout = patience(timeout, held);
         let until = Instant::now() + timeout;
         let service = indexes.service()?;
         // An index that is still being built is waited for.
@@ -212,14 +213,22 @@ impl<'a> Plan<'a> {
     fn count(&self, spans: &[IndexRange], most: usize) -> Result<usize, String> {
         let mut sum = 0;
         for span in spans {
-            let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
-            let page = self.view.query(&span.index, &query.limit(most + 1)).map_err(error_text)?;
-            sum += page.entries.len();
+            let counted = self.view.count_up_to(&span.index, &span.prefix, &span.range, most);
+            sum += counted.map_err(error_text)?;
+            self.check_time()?;
             if sum > most {
                 break;
             }
         }
         Ok(sum)
+    }
+
+    /// Refuses to go on once the query's time is over.
+    fn check_time(&self) -> Result<(), String> {
+        match Instant::now() > self.until {
+            true => Err(format!("ERR Timeout limit of {:?} was reached", self.timeout)),
+            false => Ok(()),
+        }
     }
 
     /// The smallest source of candidates of a part of the query, if it is known to be below `most`.
@@ -307,9 +316,7 @@ impl<'a> Plan<'a> {
                         }
                     });
                 }
-                if Instant::now() > self.until {
-                    return Err(format!("ERR Timeout limit of {:?} was reached", self.timeout));
-                }
+                self.check_time()?;
                 let Some(cursor) = page.cursor else { break };
                 query = query.cursor(cursor);
             }

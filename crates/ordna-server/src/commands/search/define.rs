@@ -4,7 +4,7 @@ use ordna::Change;
 use ordna_secondary::{IndexInfo, IndexState, Query};
 
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
-use crate::indexes::{PATIENCE, error_text, read_latest};
+use crate::indexes::{PATIENCE, error_text, patience, read_latest};
 use crate::keyspace::Keyspace;
 use crate::keyspace::stored_value::ValueKind;
 use crate::state::ServerState;
@@ -165,8 +165,9 @@ pub fn drop_index(
     let view = match documents {
         true => {
             let service = state.indexes.service()?;
-            service.wait_until_built(&index, PATIENCE).map_err(error_text)?;
-            Some(service.view(&read_latest(PATIENCE)).map_err(error_text)?)
+            let patience = patience(PATIENCE, held);
+            service.wait_until_built(&index, patience).map_err(error_text)?;
+            Some(service.view(&read_latest(patience)).map_err(error_text)?)
         }
         false => None,
     };
