@@ -3,11 +3,11 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use ordna::key::prefix_end;
 use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
 use super::connection::check_database;
+use super::ordered::keys_with;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_ALL, READ_SLOW, REMOVE, Result,
     SERVER_INFO, WRITE_SLOW, help, ok,
@@ -52,8 +52,10 @@ pub const COMMANDS: &[Command] = &[
     .access(KeyAccess::METADATA),
     Command::new("flushall", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
-    Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys),
-    Command::new("scan", -2, READ_ALL, NO_KEY, "Scans the keys, a cursor at a time.", scan),
+    Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys)
+        .range(|arguments| Some(span_of(arguments.get(1)))),
+    Command::new("scan", -2, READ_ALL, NO_KEY, "Scans the keys, a cursor at a time.", scan)
+        .range(|arguments| scan_pattern(arguments).map(span_of)),
     Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
     Command::new("rename", 3, REMOVE, TWO_KEYS, "Gives a key another name.", rename)
         .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
@@ -150,9 +152,30 @@ fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
 
 /// The bounds within which all matches of a pattern lie: those of its literal prefix.
 fn span_of(pattern: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    let prefix = glob::literal_prefix(pattern);
-    let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-    (Bound::Included(prefix.to_vec()), upper)
+    keys_with(glob::literal_prefix(pattern))
+}
+
+/// The pattern of a call of `SCAN`, the last one if there are several; `None` if there is none, or
+/// the options are wrong.
+fn scan_pattern<'a>(arguments: Arguments<'a>) -> Option<&'a [u8]> {
+    let (mut at, mut pattern) = (2, None);
+    while at < arguments.len() {
+        let option = arguments.get(at);
+        if option.eq_ignore_ascii_case(b"stable") {
+            at += 1;
+            continue;
+        }
+        if at + 1 == arguments.len() {
+            return None;
+        }
+        if option.eq_ignore_ascii_case(b"match") {
+            pattern = Some(arguments.get(at + 1));
+        } else if ![&b"count"[..], b"type"].iter().any(|known| option.eq_ignore_ascii_case(known)) {
+            return None;
+        }
+        at += 2;
+    }
+    pattern
 }
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [STABLE]`: keys in order, `count` looked

@@ -45,7 +45,8 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Returns the keys between two bounds and their values, in order.",
         range,
-    ),
+    )
+    .range(|arguments| range_of(arguments, 1).ok().map(LongScan::into_bounds)),
     Command::new(
         "ordna.prefix",
         -2,
@@ -53,7 +54,8 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Returns the keys with a prefix and their values, in order.",
         prefix,
-    ),
+    )
+    .range(|arguments| Some(keys_with(arguments.get(1)))),
     Command::new(
         "ordna.scan",
         -3,
@@ -61,8 +63,10 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Scans the keys between two bounds, a cursor at a time.",
         scan,
-    ),
-    Command::new("ordna.count", 3, READ_ALL, NO_KEY, "Counts the keys between two bounds.", count),
+    )
+    .range(|arguments| scan_of(arguments).ok().map(LongScan::into_bounds)),
+    Command::new("ordna.count", 3, READ_ALL, NO_KEY, "Counts the keys between two bounds.", count)
+        .range(|arguments| bounds(arguments.get(1), arguments.get(2), false).ok()),
     Command::new(
         "ordna.rank",
         2,
@@ -86,7 +90,8 @@ pub const COMMANDS: &[Command] = &[
         NO_KEY,
         "Removes the keys between two bounds; returns how many there were.",
         delrange,
-    ),
+    )
+    .range(|arguments| bounds(arguments.get(1), arguments.get(2), false).ok()),
 ];
 
 type KeyValue = Option<(Vec<u8>, Vec<u8>)>;
@@ -245,18 +250,25 @@ fn range(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resu
 }
 
 fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    let prefix = arguments.get(1);
-    let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    let (lower, upper) = keys_with(arguments.get(1));
     let options = RangeOptions::read(arguments, 2)?;
-    Ok(CommandOutcome::LongScan(Box::new(
-        options.into_scan(Bound::Included(prefix.to_vec()), upper),
-    )))
+    Ok(CommandOutcome::LongScan(Box::new(options.into_scan(lower, upper))))
+}
+
+/// The bounds of the keys with a prefix.
+pub fn keys_with(prefix: &[u8]) -> ScanBounds {
+    let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+    (Bound::Included(prefix.to_vec()), upper)
 }
 
 /// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for
 /// the next. A cursor holds its position, so it stays valid after a restart. Each call reads the
 /// present state.
 fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    Ok(CommandOutcome::LongScan(Box::new(scan_of(arguments)?)))
+}
+
+fn scan_of(arguments: Arguments<'_>) -> Result<LongScan> {
     const MOST: usize = 10_000;
     let (mut cursor, mut count, mut options) = (None, 100, RangeOptions::default());
     let mut rest = arguments.iter_from(3);
@@ -297,7 +309,7 @@ fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
     options.limit = Some((0, count));
     let mut scan = options.into_scan(lower, upper);
     scan.form = ReplyForm::Token;
-    Ok(CommandOutcome::LongScan(Box::new(scan)))
+    Ok(scan)
 }
 
 fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {

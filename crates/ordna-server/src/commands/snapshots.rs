@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use super::ordered::range_of;
 use crate::execution::command::{
-    Command, CommandOutcome, Context, READ_ALL, Result, SERVER_INFO, help,
+    Command, CommandOutcome, Context, READ_ALL, READ_SLOW, Result, SERVER_INFO, help,
 };
+use crate::execution::long_scan::LongScan;
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::wire::error::CommandError;
@@ -21,19 +22,21 @@ pub const COMMANDS: &[Command] = &[Command::container(
 
 const SNAPSHOT: &[Command] = &[
     Command::sub("ordna.snapshot|create", -2, READ_ALL, create).exclusive(),
-    Command::sub("ordna.snapshot|get", 4, READ_ALL, |context, arguments, out| {
+    Command::sub("ordna.snapshot|get", 4, READ_SLOW, |context, arguments, out| {
         let snapshot = held(context, arguments)?;
         if snapshot.get_with(arguments.get(3), |value| out.bulk(value)).is_none() {
             out.null();
         }
         Ok(CommandOutcome::Done)
-    }),
+    })
+    .keys((3, 3, 1)),
     Command::sub("ordna.snapshot|range", -5, READ_ALL, |context, arguments, _| {
         let snapshot = held(context, arguments)?;
         let mut scan = range_of(arguments, 3)?;
         scan.snapshot = Some(snapshot);
         Ok(CommandOutcome::LongScan(Box::new(scan)))
-    }),
+    })
+    .range(|arguments| range_of(arguments, 3).ok().map(LongScan::into_bounds)),
     Command::sub("ordna.snapshot|drop", 3, READ_ALL, |context, arguments, out| {
         let ended = context.state.snapshots.end(id(arguments)?);
         out.integer(i64::from(ended.is_some()));

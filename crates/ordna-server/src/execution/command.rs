@@ -16,7 +16,8 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
-    Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, KeyPositions, LockMode, NO_KEY,
+    Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, KeyPositions, KeyRange, LockMode,
+    NO_KEY,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
@@ -106,6 +107,7 @@ impl Command {
             keys,
             key_count_at: 0,
             access: KeyAccesses::OfFlags,
+            range: None,
             summary,
             group: "generic",
             also_in: &[],
@@ -181,6 +183,13 @@ impl Command {
     /// Sets the access to all keys, which depends on the other arguments.
     pub const fn access_of(mut self, access: fn(Arguments<'_>) -> KeyAccess) -> Self {
         self.spec.access = KeyAccesses::OfArguments(access);
+        self
+    }
+
+    /// Sets the function that finds the range of keys that a call accesses. It returns `None` if the
+    /// arguments are wrong.
+    pub const fn range(mut self, range: fn(Arguments<'_>) -> Option<KeyRange>) -> Self {
+        self.spec.range = Some(range);
         self
     }
 

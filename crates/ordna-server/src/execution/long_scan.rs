@@ -116,6 +116,11 @@ impl LongScan {
         }
     }
 
+    /// The bounds of the keys that it visits.
+    pub fn into_bounds(self) -> ScanBounds {
+        (self.lower, self.upper)
+    }
+
     /// Whether the scan changes the keyspace.
     pub fn writes(&self) -> bool {
         matches!(self.purpose, ScanPurpose::Delete)

@@ -2,6 +2,7 @@
 //! ACL categories and of counters.
 
 use std::collections::HashMap;
+use std::ops::Bound;
 
 use crate::wire::request::{Arguments, number};
 
@@ -42,6 +43,9 @@ pub enum KeyAccesses {
     /// Depends on the arguments, but not on the key.
     OfArguments(fn(Arguments<'_>) -> KeyAccess),
 }
+
+/// The lower and upper bound of the keys that a call may read or remove without naming them.
+pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
 /// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +175,9 @@ pub struct CommandSpec {
     /// Position of the argument that says how many keys follow it; 0: none does.
     pub key_count_at: usize,
     pub access: KeyAccesses,
+    /// For a command that names no keys and may access all of them: those that a call accesses.
+    /// `None`: all of them.
+    pub range: Option<fn(Arguments<'_>) -> Option<KeyRange>>,
     pub summary: &'static str,
     pub group: &'static str,
     /// ACL categories beyond those that follow from flags and group.

@@ -1,11 +1,16 @@
 //! A set of permissions: commands, keys and channels.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::keyspace::glob::Pattern;
+use ordna::key::prefix_end;
+
+use crate::keyspace::glob::{Pattern, literal_prefix};
 use crate::state::acl::redis_commands;
-use crate::state::command_spec::{CATEGORIES, Catalog, CommandFlags, CommandSpec, KeyAccess};
+use crate::state::command_spec::{
+    CATEGORIES, Catalog, CommandFlags, CommandSpec, KeyAccess, KeyRange,
+};
 use crate::wire::request::Arguments;
 
 /// The reason why a rule cannot be applied, in Redis' words.
@@ -37,7 +42,7 @@ pub enum RuleError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
     Command,
-    /// The position of the key among the arguments; 0 if the command names no key and accesses all.
+    /// The position of the key among the arguments; 0 if the command accesses keys without naming them.
     Key(usize),
 }
 
@@ -52,6 +57,25 @@ struct KeyRule {
 impl KeyRule {
     fn permits(&self, needed: KeyAccess) -> bool {
         (self.access.read || !needed.read) && (self.access.write || !needed.write)
+    }
+
+    /// Whether the pattern is a prefix and `*`, and matches all keys of a range.
+    fn covers(&self, (lower, upper): &KeyRange) -> bool {
+        let prefix = literal_prefix(&self.text);
+        if &self.text[prefix.len()..] != b"*" {
+            return false;
+        }
+        let begins_within = match lower {
+            Bound::Included(lower) | Bound::Excluded(lower) => lower.as_slice() >= prefix,
+            Bound::Unbounded => prefix.is_empty(),
+        };
+        let ends_within = match (prefix_end(prefix), upper) {
+            (None, _) => true,
+            (Some(end), Bound::Included(upper)) => *upper < end,
+            (Some(end), Bound::Excluded(upper)) => *upper <= end,
+            (Some(_), Bound::Unbounded) => false,
+        };
+        begins_within && ends_within
     }
 }
 
@@ -134,11 +158,12 @@ impl Selector {
                 return Err(Denied::Key(at));
             }
         }
-        // A command that names no keys and reads all of them shows keys that are not allowed.
-        let is_every_key = |rule: &KeyRule| rule.text == b"*";
+        // A command that names no keys and reads many would show some that are not allowed.
         if spec.has(CommandFlags::EVERY_KEY) {
             let needed = spec.access(0, arguments);
-            if !self.keys.iter().any(|rule| is_every_key(rule) && rule.permits(needed)) {
+            let range = spec.range.and_then(|range| range(arguments));
+            let range = range.unwrap_or((Bound::Unbounded, Bound::Unbounded));
+            if !self.keys.iter().any(|rule| rule.permits(needed) && rule.covers(&range)) {
                 return Err(Denied::Key(0));
             }
         }

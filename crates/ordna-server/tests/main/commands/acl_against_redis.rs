@@ -198,6 +198,8 @@ struct Generator {
     random: Random,
     /// Names and arities of the commands and subcommands that both servers have.
     shared: Vec<(String, i64)>,
+    /// Those of them that name keys.
+    keyed: Vec<(String, i64)>,
     /// Commands that only Redis has.
     foreign: Vec<String>,
     categories: Vec<String>,
@@ -327,8 +329,9 @@ impl Generator {
             "a", "b", "ax", "bx", "c", "abc", "", "*", "0", "1", "2", "3", "-1", "GET", "get",
             "SET", "INCRBY", "OVERFLOW", "u8", "NX", "EX", "KEEPTTL", "x", "help",
         ];
-        let shared = self.shared.clone();
-        let (name, arity) = self.pick(&shared).clone();
+        // Those with keys more often: what they need depends on their arguments.
+        let keyed = if self.one_in(3) { &self.shared } else { &self.keyed };
+        let (name, arity) = keyed[self.random.below(keyed.len())].clone();
         let mut words: Vec<String> = name.split('|').map(str::to_owned).collect();
         let wanted = match arity {
             fixed @ 0.. => fixed as usize,
@@ -447,16 +450,27 @@ fn random_rules_allow_what_they_allow_in_redis() {
     let [theirs, own] = pair.each_mut().map(described);
     let is_shared = |(name, _): &(&String, &Described)| own.contains_key(*name);
     let shared = theirs.iter().filter(is_shared);
-    let shared = shared.map(|(name, told)| (name.clone(), told.arity)).collect();
+    let (mut all, mut keyed) = (Vec::new(), Vec::new());
+    for (name, told) in shared {
+        all.push((name.clone(), told.arity));
+        if told.keys[0] > 0 || told.flags.contains("movablekeys") {
+            keyed.push((name.clone(), told.arity));
+        }
+    }
+    let shared = all;
     let foreign = theirs.keys().filter(|name| !own.contains_key(*name)).cloned().collect();
     let all: BTreeSet<String> = theirs.values().flat_map(|told| told.categories.clone()).collect();
     let categories = all.iter().map(|name| name[1..].to_owned()).collect();
     let random = Random::new(seed);
-    let mut generator = Generator { random, shared, foreign, categories };
+    let mut generator = Generator { random, shared, keyed, foreign, categories };
     let begin = Instant::now();
     let (mut sets, mut tries, mut allowed) = (0, 0, 0);
     while soak.map_or(sets < RULES, |soak| begin.elapsed() < soak) {
         let mut steps = Vec::new();
+        // Half of the users may execute all commands at first, so that keys matter.
+        if generator.one_in(2) {
+            steps.push(Step::Set(vec![b"+@all".to_vec()]));
+        }
         for _ in 0..HISTORY {
             steps.push(Step::Set(generator.rules()));
             steps.extend((0..CALLS).map(|_| Step::Try(generator.call())));

@@ -556,3 +556,66 @@ fn a_script_may_do_what_its_user_may() {
     client.say("AUTH u x");
     assert_eq!(client.ask(&[b"EVAL", script, b"1", b"lock", b"me"]), r":1\r\n");
 }
+
+#[test]
+fn a_range_is_allowed_if_one_pattern_has_all_of_it() {
+    let (server, mut admin) = fresh();
+    admin.say("ACL SETUSER u on nopass ~app:* %R~log:* %W~in:* ~x[ab]* ~one ~esc\\** +@all");
+    for (call, allowed) in [
+        ("ORDNA.PREFIX app:", true),
+        ("ORDNA.PREFIX app:1 KEYS", true),
+        ("ORDNA.PREFIX app", false),
+        ("ORDNA.PREFIX log:", true),
+        ("ORDNA.PREFIX in:", false),
+        ("ORDNA.PREFIX xa", false),
+        ("ORDNA.PREFIX one", false),
+        ("ORDNA.PREFIX esc*", false),
+        ("ORDNA.RANGE [app: (app;", true),
+        ("ORDNA.RANGE (app; [app: REV", true),
+        // Nothing is between them.
+        ("ORDNA.RANGE [app: (app; REV", true),
+        ("ORDNA.RANGE [app: [app;", false),
+        ("ORDNA.RANGE [app [app:z", false),
+        ("ORDNA.RANGE [app:a [app:z", true),
+        ("ORDNA.RANGE [app:a +", false),
+        ("ORDNA.RANGE - [app:z", false),
+        ("ORDNA.RANGE [app:a log:b", false),
+        ("ORDNA.RANGE nonsense nonsense", false),
+        ("ORDNA.SCAN [app:a [app:z", true),
+        ("ORDNA.SCAN [app:a [b", false),
+        ("ORDNA.COUNT [log:a [log:b", true),
+        ("ORDNA.DELRANGE [app:a [app:b", true),
+        ("ORDNA.DELRANGE [log:a [log:b", false),
+        ("ORDNA.DELRANGE [in:a [in:b", true),
+        ("ORDNA.SNAPSHOT RANGE 1 [app:a [app:b", true),
+        ("ORDNA.SNAPSHOT RANGE 1 - +", false),
+        ("ORDNA.SNAPSHOT GET 1 app:1", true),
+        ("ORDNA.SNAPSHOT GET 1 other", false),
+        ("KEYS app:*", true),
+        ("KEYS app*", false),
+        ("KEYS *app:*", false),
+        ("SCAN 0 MATCH log:1* COUNT 5", true),
+        ("SCAN 0 MATCH app:* MATCH *", false),
+        ("SCAN 0 MATCH * STABLE MATCH app:*", true),
+        ("SCAN 0 COUNT MATCH app:*", false),
+        ("SCAN 0", false),
+        ("ORDNA.FIRST", false),
+        ("ORDNA.FLOOR app:1", false),
+        ("RANDOMKEY", false),
+    ] {
+        assert_eq!(may(&mut admin, "u", call), allowed, "{call}");
+    }
+    // A cursor does not lead out of the range.
+    admin.say("MSET app:1 a app:2 b app:3 c secret s zoo z");
+    let mut client = Client::new(server.address);
+    client.say("AUTH u x");
+    let page = admin.say("ORDNA.SCAN - + COUNT 4");
+    let cursor = page.split(r"\r\n").nth(2).unwrap();
+    let all = client.say(&format!("ORDNA.SCAN [app: (app; CURSOR {cursor}"));
+    assert!(!all.contains("secret") && !all.contains("zoo"), "{all}");
+    let page = admin.say("SCAN 0 COUNT 4");
+    let cursor = page.split(r"\r\n").nth(2).unwrap();
+    let all = client.say(&format!("SCAN {cursor} MATCH app:* COUNT 100"));
+    assert!(!all.contains("secret") && !all.contains("zoo"), "{all}");
+    assert!(client.say("KEYS app:*").starts_with("*3"));
+}
