@@ -1,6 +1,5 @@
 //! The records and saved states of a stripe.
 
-use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
@@ -13,10 +12,6 @@ use crate::files::codec::{
     encode_expire, encode_put, encode_remove, encode_remove_range, encode_splice, encode_was,
 };
 use crate::wal::copy_before_write::CopyBeforeWrite;
-
-/// Number of keys per stripe whose state was saved recently, so that a hot key is rarely saved
-/// again. Those of all stripes and the writer's own data fit a core's cache.
-const RECENT: usize = 16;
 
 /// Size in bytes at which a stripe passes its saved states to the set. Those of all stripes fit a
 /// core's cache.
@@ -33,13 +28,12 @@ pub(crate) enum WrittenKeys<'a, K: ?Sized> {
 pub(crate) struct StripeBuffer<K: Key + ?Sized> {
     /// The copy-before-write set of the backup in progress. The same in all stripes.
     pub(super) copies: Option<Arc<CopyBeforeWrite<K>>>,
-    /// Keys whose state was saved recently.
-    recent: Vec<Option<K::Owned>>,
     /// Whether the current write must save the state that it finds.
     pub(super) saves_old_state: bool,
     /// Saved states that the set has not received yet.
     states: Vec<u8>,
-    states_count: u64,
+    /// The range of each, and its end in `states`.
+    ends: Vec<(usize, usize)>,
     /// Records of the current write, or of the group.
     pub(super) records: Vec<u8>,
     pub(super) count: u64,
@@ -51,10 +45,9 @@ impl<K: Key + ?Sized> Default for StripeBuffer<K> {
     fn default() -> Self {
         Self {
             copies: None,
-            recent: Vec::new(),
             saves_old_state: false,
             states: Vec::new(),
-            states_count: 0,
+            ends: Vec::new(),
             records: Vec::new(),
             count: 0,
             cleared: false,
@@ -120,21 +113,19 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
     pub(super) fn attach(&mut self, copies: Option<Arc<CopyBeforeWrite<K>>>) {
         self.flush_states();
         self.copies = copies;
-        if !fault!("live.recent.is_of_one_backup") {
-            self.recent = Vec::new();
-        }
-        self.states = Vec::new();
+        (self.states, self.ends) = (Vec::new(), Vec::new());
     }
 
     /// Passes the saved states to the set.
     fn flush_states(&mut self) {
-        if let Some(copies) = &self.copies
-            && self.states_count > 0
-        {
-            copies.append(&self.states, self.states_count);
+        let mut begin = 0;
+        for (range, end) in self.ends.drain(..) {
+            if let (Some(copies), Some(state)) = (&self.copies, self.states.get(begin..end)) {
+                copies.append(range, state);
+            }
+            begin = end;
         }
         self.states.clear();
-        self.states_count = 0;
     }
 
     /// Saves the state of all keys that a write may change.
@@ -168,26 +159,16 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
 
     /// Whether a write of `key` must save its state.
     pub(super) fn needs_state(&self, key: &K) -> bool {
-        let Some(copies) = &self.copies else { return false };
-        if !copies.needs_copy(key) {
-            return false;
-        }
-        let recent = self.recent.get(hash(key) as usize % RECENT);
-        recent.and_then(Option::as_ref).is_none_or(|recent| recent.borrow() != key)
+        self.copies.as_ref().is_some_and(|copies| copies.needs_copy(key))
     }
 
     /// Saves the state that `key` has before the current write.
     fn save_state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
         let Some(copies) = &self.copies else { return };
-        encode_was(key, copies.next_end(), old, &mut self.states);
-        self.states_count += 1;
-        self.recent.resize(RECENT, None);
-        if let Some(place) = self.recent.get_mut(hash(key) as usize % RECENT) {
-            match place {
-                Some(recent) => key.clone_into(recent),
-                None => *place = Some(key.to_owned()),
-            }
-        }
+        // A write that restarts has saved it before.
+        let Some(end) = copies.saves(key) else { return };
+        encode_was(key, end, old, &mut self.states);
+        self.ends.push((copies.range_of(key), self.states.len()));
     }
 
     /// Passes the saved states to the set if they are many.

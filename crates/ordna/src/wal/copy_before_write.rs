@@ -24,11 +24,19 @@
 //! worker reads k finds k not passed, and saves its state. If the first such write saved nothing,
 //! the worker had read k before it. Saving more than that is harmless: later ends are larger.
 //!
+//! # Bounds
+//! A key's state is saved once: the set remembers up to [`MOST_REMEMBERED`] keys, by hashes that
+//! cannot be predicted. So the delta files are not larger than what the backup is of, whatever is
+//! overwritten how often. Each range has a delta file of its own, created with its first state, and a
+//! restore needs memory for the deltas of those ranges only that it builds at the moment.
+//!
 //! # Limits
 //! A key that expires during the backup may be missing from it; its deadline has passed by then. If
 //! saving fails, the backup fails; writers continue.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use ordna_base::sync::{Lock, fault, notice};
@@ -39,8 +47,17 @@ use crate::files::error::BackupError;
 use crate::files::manifest::FileEntry;
 use ordna_base::encoding::Encoding;
 
-/// Bytes of records per block of a delta file.
-const BLOCK: usize = 256 << 10;
+/// Bytes of records per block of a delta file, at most: a reader holds this much at once.
+const LARGEST_BLOCK: usize = 256 << 10;
+/// Bytes of records per block of a delta file, at least: less would be mostly headers.
+const SMALLEST_BLOCK: usize = 4 << 10;
+/// Bytes of records of all delta files that wait for their blocks to be full.
+const ALL_BLOCKS: usize = 8 << 20;
+/// Number of keys that a backup remembers to have saved; they take 20 to 40 bytes each, so up to 160
+/// MiB. A key that is not remembered is saved again with each write until the backup has read it.
+const MOST_REMEMBERED: usize = 4 << 20;
+/// Number of sets that the remembered keys are divided among, so that writers do not contend.
+const SETS: usize = 64;
 
 const INIT: u8 = 0;
 const ACTIVE: u8 = 1;
@@ -64,12 +81,78 @@ struct Range<K> {
     passed: Lock<Passed<K>>,
 }
 
-#[derive(Debug)]
-struct File {
-    writer: BlockWriter,
+/// The delta file of a range.
+#[derive(Default)]
+struct Delta {
+    /// Created with the first block.
+    writer: Option<BlockWriter>,
     frame: Frame,
     failed: Option<BackupError>,
 }
+
+/// Passes a hash on as it is.
+#[derive(Debug, Default)]
+struct IsHash(u64);
+
+impl Hasher for IsHash {
+    fn write(&mut self, bytes: &[u8]) {
+        // The last word of a `u128`: as random as the first.
+        self.0 = bytes.last_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The keys whose state was saved, as hashes of 128 bits under secret keys: two keys of one hash do
+/// not occur.
+struct SavedKeys {
+    hashers: [RandomState; 2],
+    sets: Vec<Lock<HashSet<u128, BuildHasherDefault<IsHash>>>>,
+    /// Largest number of keys in each set.
+    most: usize,
+}
+
+impl SavedKeys {
+    fn new() -> Self {
+        Self {
+            hashers: [RandomState::new(), RandomState::new()],
+            sets: (0..SETS).map(|_| Lock::default()).collect(),
+            most: MOST_REMEMBERED / SETS,
+        }
+    }
+
+    fn hash<K: Key + ?Sized>(&self, key: &K) -> u128 {
+        let [high, low] = self.hashers.each_ref().map(|state| {
+            let mut hasher = state.build_hasher();
+            hasher.write_u64(key.head());
+            hasher.write(key.tail());
+            hasher.finish()
+        });
+        u128::from(high) << 64 | u128::from(low)
+    }
+
+    fn contains<K: Key + ?Sized>(&self, key: &K) -> bool {
+        let hash = self.hash(key);
+        let set = self.sets.get(hash as usize % SETS);
+        set.is_some_and(|set| set.lock().contains(&hash))
+    }
+
+    /// Adds a key, if there is room; returns whether it was there.
+    fn add<K: Key + ?Sized>(&self, key: &K) -> bool {
+        let hash = self.hash(key);
+        let Some(set) = self.sets.get(hash as usize % SETS) else { return false };
+        let mut set = set.lock();
+        if set.len() >= self.most {
+            return set.contains(&hash);
+        }
+        !set.insert(hash)
+    }
+}
+
+/// Creates the delta file of a range.
+pub(crate) type CreateDelta = Box<dyn Fn(usize) -> Result<BlockWriter, BackupError> + Send + Sync>;
 
 /// The copy-before-write set of one backup.
 pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
@@ -78,9 +161,16 @@ pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
     bounds: Vec<K::Owned>,
     /// One for each range.
     ranges: Vec<Range<K::Owned>>,
-    file: Lock<File>,
+    create: CreateDelta,
+    /// One for each range.
+    deltas: Vec<Lock<Delta>>,
+    /// Bytes of records per block.
+    block: usize,
+    saved: SavedKeys,
     /// The largest end so far.
     ends: AtomicU64,
+    /// Bytes of the states so far.
+    bytes: AtomicU64,
 }
 
 impl<K: Key + ?Sized> std::fmt::Debug for CopyBeforeWrite<K> {
@@ -93,12 +183,20 @@ impl<K: Key + ?Sized> std::fmt::Debug for CopyBeforeWrite<K> {
 
 impl<K: Key + ?Sized> CopyBeforeWrite<K> {
     /// Creates the set of a backup whose ranges start at the bounds, with one range before them.
-    /// The header of the file is written.
-    pub fn new(writer: BlockWriter, bounds: Vec<K::Owned>) -> Self {
+    pub fn new(create: CreateDelta, bounds: Vec<K::Owned>) -> Self {
         let unread = |_| Range { head: AtomicU64::new(0), passed: Lock::new(Passed::Nothing) };
-        let ranges = (0..=bounds.len()).map(unread).collect();
-        let file = Lock::new(File { writer, frame: Frame::default(), failed: None });
-        Self { state: AtomicU8::new(INIT), bounds, ranges, file, ends: AtomicU64::new(0) }
+        let ranges: Vec<_> = (0..=bounds.len()).map(unread).collect();
+        Self {
+            state: AtomicU8::new(INIT),
+            block: (ALL_BLOCKS / ranges.len()).clamp(SMALLEST_BLOCK, LARGEST_BLOCK),
+            deltas: ranges.iter().map(|_| Lock::default()).collect(),
+            bounds,
+            ranges,
+            create,
+            saved: SavedKeys::new(),
+            ends: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
     }
 
     /// Starts the saving of old states, at the snapshot point of the backup.
@@ -109,15 +207,25 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         }
     }
 
-    /// Returns whether a write of `key` must save the key's state first.
+    /// Returns the number of the range that contains `key`.
+    pub fn range_of(&self, key: &K) -> usize {
+        self.bounds.partition_point(|bound| bound.borrow() <= key)
+    }
+
+    /// Returns whether a write of `key` must save the key's state first. The caller has locked the
+    /// key's stripe.
     pub fn needs_copy(&self, key: &K) -> bool {
+        self.is_unread(key) && !notice!("live.delta.saves_once", self.saved.contains(key))
+    }
+
+    /// Returns whether `key` may change the backup: the worker of its range has not passed it.
+    fn is_unread(&self, key: &K) -> bool {
         // Relaxed: states change while the caller of `activate` or `terminate` holds off all
         // writers.
         if self.state.load(Ordering::Relaxed) != ACTIVE {
             return false;
         }
-        let range = self.bounds.partition_point(|bound| bound.borrow() <= key);
-        let Some(range) = self.ranges.get(range) else { return true };
+        let Some(range) = self.ranges.get(self.range_of(key)) else { return true };
         // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
         // it after the worker's read. One that finds an older head saves the state, which is
         // harmless.
@@ -132,23 +240,44 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         }
     }
 
-    /// Returns the next end, larger than all before.
-    pub fn next_end(&self) -> u64 {
-        self.ends.fetch_add(1, Ordering::Relaxed) + 1
+    /// Remembers that the state of `key` is saved; returns the end of that state, larger than all
+    /// before, or `None` if it was saved already.
+    pub fn saves(&self, key: &K) -> Option<u64> {
+        let was_saved = self.saved.add(key);
+        if notice!("live.delta.saves_once", was_saved) {
+            return None;
+        }
+        Some(self.ends.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Appends encoded states of keys, each with its own end.
-    pub fn append(&self, states: &[u8], count: u64) {
-        let mut file = self.file.lock();
-        let File { writer, frame, failed } = &mut *file;
-        if failed.is_some() {
+    /// Bytes of states that were saved so far.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Appends an encoded state of a key of a range.
+    pub fn append(&self, range: usize, state: &[u8]) {
+        self.bytes.fetch_add(state.len() as u64, Ordering::Relaxed);
+        let Some(delta) = self.deltas.get(range) else { return };
+        let mut delta = delta.lock();
+        if delta.failed.is_some() {
             return;
         }
-        frame.extend(states, count);
-        if frame.len() >= BLOCK {
-            *failed = writer.data(frame, 0).err();
-            frame.clear();
+        delta.frame.extend(state, 1);
+        if delta.frame.len() >= self.block {
+            delta.failed = self.write(range, &mut delta).err();
         }
+    }
+
+    /// Writes the states of a range that wait.
+    fn write(&self, range: usize, delta: &mut Delta) -> Result<(), BackupError> {
+        let writer = match &mut delta.writer {
+            Some(writer) => writer,
+            none => none.insert((self.create)(range)?),
+        };
+        writer.data(&mut delta.frame, 0)?;
+        delta.frame.clear();
+        Ok(())
     }
 
     /// Records that the worker of a range has read everything up to `last`, or all of it (`None`).
@@ -165,21 +294,25 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         self.state.store(TERMINATING, Ordering::Relaxed);
     }
 
-    /// Closes the file and makes it durable.
+    /// Closes the files and makes them durable. Ranges without a state have none.
     ///
     /// # Errors
     /// The first failure of an append, or that of the end.
-    pub fn finish(&self) -> Result<FileEntry, BackupError> {
-        let mut file = self.file.lock();
-        let File { writer, frame, failed } = &mut *file;
-        if let Some(error) = failed.take() {
-            return Err(error);
+    pub fn finish(&self) -> Result<Vec<FileEntry>, BackupError> {
+        let mut files = Vec::new();
+        for (range, delta) in self.deltas.iter().enumerate() {
+            let mut delta = std::mem::take(&mut *delta.lock());
+            if let Some(error) = delta.failed.take() {
+                return Err(error);
+            }
+            if delta.frame.count > 0 {
+                self.write(range, &mut delta)?;
+            }
+            if let Some(mut writer) = delta.writer {
+                files.push(close(&mut writer, None::<&K>)?);
+            }
         }
-        if frame.count > 0 {
-            writer.data(frame, 0)?;
-            frame.clear();
-        }
-        close(writer, None::<&K>)
+        Ok(files)
     }
 }
 

@@ -32,9 +32,9 @@ impl Hooked {
         *self.hook.lock().unwrap() = Some(("shard-0000", Box::new(hook)));
     }
 
-    /// After a live backup has begun, before its snapshot point.
-    pub fn before_the_delta(&self, hook: impl FnOnce() + Send + 'static) {
-        *self.hook.lock().unwrap() = Some(("delta-0000", Box::new(hook)));
+    /// After the first backup has begun, before its snapshot point.
+    pub fn before_the_second_segment(&self, hook: impl FnOnce() + Send + 'static) {
+        *self.hook.lock().unwrap() = Some(("log-0000000002", Box::new(hook)));
     }
 }
 

@@ -134,6 +134,38 @@ fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
     assert!(state_of(&restored) == expected, "the state is not that of the cut");
 }
 
+/// A key is overwritten again and again while the backup has not read it: its state is saved once.
+#[test]
+#[cfg(debug_assertions)]
+fn a_backup_saves_the_state_of_a_key_once() {
+    const KEYS: u64 = 4000;
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
+    let key = |number: u64| format!("{number:06}").into_bytes();
+    let fill = |byte| {
+        (0..KEYS).for_each(|number| _ = store.insert(&key(number), &[byte; 1000]).unwrap());
+    };
+    fill(1);
+    let expected = state_of(&store);
+    let backup = || store.backup(&BackupOptions::new().workers(1)).unwrap();
+    let summary = held("backup.shard.passed", backup).meanwhile(|| {
+        for round in 2..12 {
+            fill(round);
+            let keys: Vec<_> = (0..KEYS).map(key).collect();
+            let writes: Vec<Write<'_, [u8], [u8]>> =
+                keys.iter().map(|key| Write::put(key.as_slice(), b"batch".as_slice())).collect();
+            writes.chunks(7).for_each(|writes| store.write_batch(writes).unwrap());
+            _ = store.remove_range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+        }
+    });
+    assert!((KEYS / 2..=KEYS).contains(&summary.spilled), "{summary:?}");
+    // Each range has a delta of its own, which a restore reads with the range's shard only.
+    let deltas = disk.files().into_iter().filter(|path| path.to_str().unwrap().contains("/delta-"));
+    assert!(deltas.count() > 1);
+    let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
+    assert!(state_of(&restored) == expected, "the state is not that of the snapshot point");
+}
+
 #[test]
 fn a_backup_of_a_held_snapshot_is_the_state_of_its_cut() {
     assert_eq!(under_writers(Mode::Snapshot, 9), 0);
@@ -186,7 +218,7 @@ fn a_store_that_was_replaced_is_not_backed_up() {
             *slot.lock().unwrap() = Some(next);
         };
         if during {
-            hooked.before_the_delta(replace);
+            hooked.before_the_second_segment(replace);
         } else {
             let replace: Box<dyn FnOnce()> = Box::new(replace);
             replace();

@@ -13,7 +13,6 @@ use ordna_base::{Key, Value};
 
 use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
 use crate::entry::EntrySource;
-use crate::files::blocks::FileKind;
 use crate::files::directory::{Listing, backup_path};
 use crate::files::error::BackupError;
 use crate::wal::copy_before_write::CopyBeforeWrite;
@@ -82,13 +81,13 @@ impl<K: Key + ?Sized> Durable<K> {
         let options = &BackupOptions { writes: Some(Arc::new(writes)), ..options };
         let number = *next;
         let target = backup_path(&self.dir, number);
-        let bounds = store.partition_points(Writing::<K>::ranges(options));
+        let bounds =
+            store.partition_points(Writing::<K>::ranges(options, store.statistics().bytes));
         let writing = Writing::begin(&target, options, bounds)?;
         // A log that has failed refuses writes: the state does not change, and is read directly.
         let works = self.wal.queue.failure().is_none();
         let copies = if works && options.mode == Mode::Live {
-            let file = writing.file::<V>(FileKind::Delta, 0)?;
-            Some(Arc::new(CopyBeforeWrite::new(file, writing.bounds.clone())))
+            Some(Arc::new(CopyBeforeWrite::new(writing.deltas::<V>(), writing.bounds.clone())))
         } else {
             None
         };
@@ -141,7 +140,7 @@ impl<K: Key + ?Sized> Durable<K> {
         drop(snapshot);
         let shards = shards?;
         let deltas = match &copies {
-            Some(copies) => vec![copies.finish()?],
+            Some(copies) => copies.finish()?,
             None => Vec::new(),
         };
         if let Some(mut next) = next {

@@ -6,17 +6,18 @@
 //! shards hold while the runs are built, so no key is inserted twice.
 
 use std::borrow::Borrow;
+use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use ordna_base::sync::{Lock, fault, notice};
 
+use super::write::delta_of;
 use crate::files::blocks::{Block, BlockKind, BlockReader, FileKind};
 use crate::files::codec::Record;
 use crate::files::error::BackupError;
-use crate::files::manifest::{FileEntry, Manifest};
+use crate::files::manifest::{DELTA, FILE, FileEntry, Manifest, number_in};
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 use crate::{Error, Options, Put, Store};
@@ -103,65 +104,112 @@ struct KeyState {
     old: Option<(ByteRange, Option<u64>)>,
 }
 
-/// The states of all deltas at the cut, in the order of their keys.
+/// States of deltas at the snapshot point, in the order of their keys.
 #[derive(Default)]
 struct KeyStates {
-    blocks: Vec<Vec<u8>>,
-    all: Vec<KeyState>,
+    blocks: Vec<Rc<Vec<u8>>>,
+    all: VecDeque<KeyState>,
 }
 
 impl KeyStates {
-    fn key<K: Encoding + ?Sized>(&self, state: &KeyState) -> K::Ref<'_> {
-        K::decode(block_of(&self.blocks, state), state.key.clone())
+    fn block(&self, state: &KeyState) -> Rc<Vec<u8>> {
+        self.blocks.get(state.block).map(Rc::clone).unwrap_or_default()
+    }
+
+    /// The order of the next state's key and another.
+    fn next_is<K: Key + ?Sized>(&self, other: &K) -> Option<std::cmp::Ordering> {
+        let state = self.all.front()?;
+        Some(state.head.cmp(&other.head()).then_with(|| {
+            let view = K::decode(block_of(&self.blocks, state), state.key.clone());
+            Borrow::<K>::borrow(&view).cmp(other)
+        }))
     }
 }
 
-fn block_of<'a>(blocks: &'a [Vec<u8>], state: &KeyState) -> &'a [u8] {
-    blocks.get(state.block).map_or(&[], Vec::as_slice)
+fn block_of<'a>(blocks: &'a [Rc<Vec<u8>>], state: &KeyState) -> &'a [u8] {
+    blocks.get(state.block).map_or(&[], |block| block.as_slice())
 }
 
-/// Reads all delta files. The state of smallest end wins.
-fn read_deltas<K: Key + ?Sized, V: Value + ?Sized>(
-    storage: &dyn Storage,
-    dir: &Path,
-    manifest: &Manifest,
-    progress: &Progress,
-) -> Result<KeyStates, BackupError> {
-    let KeyStates { mut blocks, mut all } = KeyStates::default();
-    for entry in &manifest.deltas {
-        let mut reader = FileReader::open::<K, V>(storage, dir, FileKind::Delta, entry)?;
-        let path = dir.join(&entry.file);
-        while let Some(block) = reader.next()? {
-            progress.check()?;
-            let (mut at, payload) = (0, &block.payload);
-            for _ in 0..block.count {
-                let record = decode::<K, V>(&path, block.offset, payload, &mut at)?;
-                let Record::Was { key, dead, old } = record else {
-                    return Err(BackupError::damaged(&path, block.offset, "no record of a delta"));
-                };
-                let view = K::decode(payload, key.clone());
-                let head = Borrow::<K>::borrow(&view).head();
-                all.push(KeyState { head, dead, block: blocks.len(), key, old });
+/// Bytes of states that a part of a delta collects before it begins another block.
+const STATES: usize = 1 << 20;
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
+    /// Whether the shard's range contains a key.
+    fn contains(&self, key: &K) -> bool {
+        let (from, to) = (&self.from, &self.to);
+        from.as_ref().is_none_or(|from| from.borrow() <= key)
+            && to.as_ref().is_none_or(|to| key < to.borrow())
+    }
+
+    /// Reads the states of the shard's keys. The state of smallest end wins.
+    fn read_states(&self) -> Result<KeyStates, BackupError> {
+        let Shared { storage, dir, progress, .. } = *self.shared;
+        let (mut blocks, mut all) = (Vec::new(), Vec::new());
+        for entry in &self.deltas {
+            let is_common = number_in(&entry.file, DELTA) == Some(0);
+            let mut part = Vec::new();
+            let mut reader = FileReader::open::<K, V>(storage, dir, FileKind::Delta, entry)?;
+            let path = dir.join(&entry.file);
+            while let Some(block) = reader.next()? {
+                progress.check()?;
+                let (mut at, payload) = (0, &block.payload);
+                for _ in 0..block.count {
+                    let record = decode::<K, V>(&path, block.offset, payload, &mut at)?;
+                    let Record::Was { mut key, dead, mut old } = record else {
+                        return Err(BackupError::damaged(
+                            &path,
+                            block.offset,
+                            "no record of a delta",
+                        ));
+                    };
+                    let view = K::decode(payload, key.clone());
+                    let head = Borrow::<K>::borrow(&view).head();
+                    if is_common {
+                        if !self.contains(Borrow::<K>::borrow(&view)) {
+                            continue;
+                        }
+                        // Only this shard's part stays in memory.
+                        let mut copy = |span: &mut ByteRange| {
+                            let begin = part.len();
+                            part.extend_from_slice(payload.get(span.clone()).unwrap_or_default());
+                            *span = begin..part.len();
+                        };
+                        copy(&mut key);
+                        if let Some((value, _)) = &mut old {
+                            copy(value);
+                        }
+                    }
+                    all.push(KeyState { head, dead, block: blocks.len(), key, old });
+                    if part.len() >= STATES {
+                        blocks.push(Rc::new(std::mem::take(&mut part)));
+                    }
+                }
+                whole(&path, &block, at)?;
+                if self.number == 0 || !is_common {
+                    progress.add(0, payload.len() as u64);
+                }
+                if !is_common {
+                    blocks.push(Rc::new(block.payload));
+                }
             }
-            whole(&path, &block, at)?;
-            progress.add(0, payload.len() as u64);
-            blocks.push(block.payload);
+            blocks.push(Rc::new(part));
         }
+        let by_key = |one: &KeyState, other: &KeyState| {
+            one.head.cmp(&other.head).then_with(|| {
+                let views = [one, other].map(|it| K::decode(block_of(&blocks, it), it.key.clone()));
+                let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
+                one.cmp(other)
+            })
+        };
+        let by_death = |one: &KeyState, other: &KeyState| match fault!("live.delta.smallest_death")
+        {
+            true => other.dead.cmp(&one.dead),
+            false => one.dead.cmp(&other.dead),
+        };
+        all.sort_unstable_by(|one, other| by_key(one, other).then(by_death(one, other)));
+        all.dedup_by(|later, first| by_key(later, first).is_eq());
+        Ok(KeyStates { blocks, all: all.into() })
     }
-    let by_key = |one: &KeyState, other: &KeyState| {
-        one.head.cmp(&other.head).then_with(|| {
-            let views = [one, other].map(|it| K::decode(block_of(&blocks, it), it.key.clone()));
-            let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
-            one.cmp(other)
-        })
-    };
-    let by_death = |one: &KeyState, other: &KeyState| match fault!("live.delta.smallest_death") {
-        true => other.dead.cmp(&one.dead),
-        false => one.dead.cmp(&other.dead),
-    };
-    all.sort_unstable_by(|one, other| by_key(one, other).then(by_death(one, other)));
-    all.dedup_by(|later, first| by_key(later, first).is_eq());
-    Ok(KeyStates { blocks, all })
 }
 
 /// Refuses bytes behind the last record of a block.
@@ -176,7 +224,6 @@ fn whole(path: &Path, block: &Block, at: usize) -> Result<(), BackupError> {
 struct Shared<'a> {
     storage: &'a dyn Storage,
     dir: &'a Path,
-    states: KeyStates,
     progress: &'a Progress,
     failed: Lock<Option<BackupError>>,
 }
@@ -185,33 +232,22 @@ struct Shared<'a> {
 type Kinds<K, V> = PhantomData<(fn(&K), fn(&V))>;
 
 /// A shard that becomes a run of the store.
-struct Shard<'a, K: ?Sized, V: ?Sized> {
+struct Shard<'a, K: Key + ?Sized, V: ?Sized> {
     shared: &'a Shared<'a>,
+    number: usize,
     entry: &'a FileEntry,
-    /// Its part of the deltas' states.
-    states: Range<usize>,
+    /// Bounds of its keys: included, and excluded.
+    from: Option<K::Owned>,
+    to: Option<K::Owned>,
+    /// The deltas that may have states of its keys.
+    deltas: Vec<&'a FileEntry>,
     kinds: Kinds<K, V>,
-}
-
-/// A key or a value as a run takes it: a piece of a block of the shard, or of one of a delta.
-enum Decoded<'a, T: Encoding + ?Sized> {
-    Piece(T::Shared),
-    Lent(T::Ref<'a>),
-}
-
-impl<T: Encoding + ?Sized> Borrow<T> for Decoded<'_, T> {
-    #[inline]
-    fn borrow(&self) -> &T {
-        match self {
-            Self::Piece(piece) => piece.borrow(),
-            Self::Lent(lent) => lent.borrow(),
-        }
-    }
 }
 
 /// The entries of a shard in order, merged with the deltas' states.
 struct Merged<'a, K: Key + ?Sized, V: Value + ?Sized> {
     shard: Shard<'a, K, V>,
+    states: KeyStates,
     path: PathBuf,
     reader: Option<FileReader>,
     block: Rc<Vec<u8>>,
@@ -227,7 +263,7 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    type Item = (Decoded<'a, K>, Put<Decoded<'a, V>>);
+    type Item = (K::Shared, Put<V::Shared>);
     type IntoIter = Merged<'a, K, V>;
 
     fn into_iter(self) -> Merged<'a, K, V> {
@@ -238,8 +274,10 @@ where
             FileKind::Shard,
             self.entry,
         );
+        let states = self.read_states();
         let mut merged = Merged {
             shard: self,
+            states: KeyStates::default(),
             path,
             reader: None,
             block: Rc::default(),
@@ -248,8 +286,8 @@ where
             at: 0,
             ahead: None,
         };
-        match opened {
-            Ok(reader) => merged.reader = Some(reader),
+        match opened.and_then(|reader| Ok((reader, states?))) {
+            Ok((reader, states)) => (merged.reader, merged.states) = (Some(reader), states),
             Err(error) => merged.fail(error),
         }
         merged
@@ -262,7 +300,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Merged<'_, K, V> {
         self.reader = None;
         self.left = 0;
         self.ahead = None;
-        self.shard.states = 0..0;
+        self.states = KeyStates::default();
         let mut failed = self.shard.shared.failed.lock();
         failed.get_or_insert(error);
     }
@@ -299,7 +337,7 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    type Item = (Decoded<'a, K>, Put<Decoded<'a, V>>);
+    type Item = (K::Shared, Put<V::Shared>);
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -309,34 +347,27 @@ where
                 self.fail(error);
                 return None;
             }
-            let shared = self.shard.shared;
-            let all = &shared.states.all;
-            let state = all.get(self.shard.states.clone()).and_then(<[_]>::first);
-            if let Some(state) = state {
-                let order = self.ahead.as_ref().map(|(ahead, ..)| {
-                    let views =
-                        (shared.states.key::<K>(state), K::decode(&self.block, ahead.clone()));
-                    let (key, ahead): (&K, &K) = (views.0.borrow(), views.1.borrow());
-                    key.cmp(ahead)
-                });
-                if order.is_none_or(std::cmp::Ordering::is_le) {
-                    let is_same = order.is_some_and(std::cmp::Ordering::is_eq);
-                    if notice!("live.delta.overrides", is_same) {
-                        self.ahead = None;
-                    }
-                    self.shard.states.start += 1;
-                    let Some((value, expires_at)) = state.old.clone() else { continue };
-                    let value = V::decode(block_of(&shared.states.blocks, state), value);
-                    let put = Put { value: Decoded::Lent(value), expires_at };
-                    return Some((Decoded::Lent(shared.states.key::<K>(state)), put));
+            let order = match &self.ahead {
+                None => self.states.all.front().map(|_| std::cmp::Ordering::Less),
+                Some((ahead, ..)) => {
+                    let view = K::decode(&self.block, ahead.clone());
+                    self.states.next_is::<K>(view.borrow())
                 }
+            };
+            if let Some(order) = order.filter(|order| order.is_le())
+                && let Some(state) = self.states.all.pop_front()
+            {
+                if notice!("live.delta.overrides", order.is_eq()) {
+                    self.ahead = None;
+                }
+                let block = self.states.block(&state);
+                let Some((value, expires_at)) = state.old else { continue };
+                let value = V::decode_shared(&block, value);
+                return Some((K::decode_shared(&block, state.key), Put { value, expires_at }));
             }
             let (key, value, expires_at) = self.ahead.take()?;
-            let value = Decoded::Piece(V::decode_shared(&self.block, value));
-            return Some((
-                Decoded::Piece(K::decode_shared(&self.block, key)),
-                Put { value, expires_at },
-            ));
+            let value = V::decode_shared(&self.block, value);
+            return Some((K::decode_shared(&self.block, key), Put { value, expires_at }));
         }
     }
 }
@@ -356,23 +387,30 @@ where
     manifest.check_kinds::<K, V>(dir)?;
     let files = manifest.shards.iter().chain(&manifest.deltas);
     progress.expect(manifest.entries, files.map(|file| file.bytes).sum());
-    let states = read_deltas::<K, V>(storage, dir, &manifest, progress)?;
     let bounds = manifest.shards.iter().map(|entry| entry.lower_bound::<K>(dir));
     let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
-    let first = |bound: &Option<K::Owned>| match bound {
-        None => 0,
-        Some(bound) => states.all.partition_point(|state| {
-            let view = states.key::<K>(state);
-            Borrow::<K>::borrow(&view) < (*bound).borrow()
-        }),
-    };
-    let starts: Vec<usize> = bounds.iter().map(first).collect();
-    let count = states.all.len();
-    let shared = Shared { storage, dir, states, progress, failed: Lock::new(None) };
+    let deltas = manifest.deltas.iter().map(|entry| (number_in(&entry.file, DELTA), entry));
+    let deltas: Vec<_> = deltas.collect();
+    if let Some((_, entry)) =
+        deltas.iter().find(|(number, _)| number.is_none_or(|it| it > bounds.len() as u64))
+    {
+        let what = format!("there is no shard for {}", entry.file);
+        return Err(BackupError::damaged(&dir.join(FILE), 0, what));
+    }
+    let shared = Shared { storage, dir, progress, failed: Lock::new(None) };
     let parts = manifest.shards.iter().enumerate().map(|(number, entry)| {
-        let end = starts.get(number + 1).copied().unwrap_or(count);
-        let start = if number == 0 { 0 } else { starts.get(number).copied().unwrap_or(end) };
-        Shard { shared: &shared, entry, states: start..end.max(start), kinds: PhantomData }
+        let own = delta_of(number) as u64;
+        let mine =
+            deltas.iter().filter(|(delta, _)| matches!(delta, Some(it) if *it == 0 || *it == own));
+        Shard {
+            shared: &shared,
+            number,
+            entry,
+            from: bounds.get(number).cloned().flatten(),
+            to: bounds.get(number + 1).cloned().flatten(),
+            deltas: mine.map(|(_, entry)| *entry).collect(),
+            kinds: PhantomData,
+        }
     });
     let done = read(parts.collect());
     match shared.failed.into_inner() {
@@ -398,8 +436,9 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    let (built, manifest) =
-        with_shards(storage, dir, progress, |shards| Store::from_sorted_entries(options, shards))?;
+    let (built, manifest) = with_shards::<K, V, _>(storage, dir, progress, |shards| {
+        Store::from_sorted_entries(options, shards)
+    })?;
     match built {
         Ok(store) => Ok((store, manifest)),
         Err(Error::NotSorted { part, .. }) => Err(not_sorted(dir, &manifest, part)),

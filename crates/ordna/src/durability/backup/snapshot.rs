@@ -34,7 +34,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         options: &BackupOptions,
     ) -> Result<Summary, BackupError> {
         let target = target.as_ref();
-        let bounds = self.partition_points(Writing::<K>::ranges(options));
+        let bounds = self.partition_points(Writing::<K>::ranges(options, self.statistics().bytes));
         let writing = Writing::begin(target, options, bounds)?;
         let limit = self.statistics().memory_limit;
         let age = u64::try_from(snapshot.taken().elapsed().as_millis()).unwrap_or(u64::MAX);

@@ -25,14 +25,19 @@ use crate::files::error::BackupError;
 use crate::files::manifest::{DELTA, FileEntry, Manifest, SHARD, to_hex};
 use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage, parent};
-use crate::wal::copy_before_write::{CopyBeforeWrite, close};
+use crate::wal::copy_before_write::{CopyBeforeWrite, CreateDelta, close};
 use crate::wal::reports::Summary;
 use ordna_base::{Key, Value};
 
 /// Bytes of records per block: writes are this large, and a reader holds this much per shard.
 const BLOCK: usize = 512 << 10;
-/// Ranges per worker: a worker that is done early takes another.
+/// Ranges per worker, at least: a worker that is done early takes another.
 const RANGES_PER_WORKER: usize = 4;
+/// Bytes of the store per range. A restore holds the states that a delta file has of a range in
+/// memory, for as many ranges at once as the machine runs threads.
+const RANGE: usize = 64 << 20;
+/// Number of ranges, at most: each may have two open files.
+const MOST_RANGES: usize = 256;
 /// Background workers give way to other threads of this machine by so much (`nice`).
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
@@ -167,6 +172,11 @@ pub(crate) fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns the number of the delta file of a range. Number 0 was that of all ranges.
+pub(crate) fn delta_of(range: usize) -> usize {
+    range + 1
+}
+
 /// The directory in which a backup is written until it is whole.
 pub(crate) fn unfinished(target: &Path) -> PathBuf {
     let mut name = OsString::from("unfinished-");
@@ -212,23 +222,27 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         Ok(Self { options, target, dir, bounds, began: Instant::now() })
     }
 
-    /// How many ranges a backup should have.
-    pub fn ranges(options: &BackupOptions) -> usize {
-        options.workers * RANGES_PER_WORKER
+    /// Returns the number of ranges that a backup of a store of so many bytes should have.
+    pub fn ranges(options: &BackupOptions, bytes: usize) -> usize {
+        (bytes / RANGE).min(MOST_RANGES).max(options.workers * RANGES_PER_WORKER)
     }
 
-    /// Creates a file of the backup.
-    pub fn file<V: Value + ?Sized>(
-        &self,
-        kind: FileKind,
-        number: usize,
-    ) -> Result<BlockWriter, BackupError> {
-        let name = match kind {
-            FileKind::Delta => format!("{DELTA}{number:04}"),
-            FileKind::Shard | FileKind::Log => format!("{SHARD}{number:04}"),
-        };
-        let (storage, path) = (&*self.options.storage, self.dir.join(name));
-        let header = FileHeader::new::<K, V>(kind, number as u64);
+    /// Returns what creates the delta file of a range: [`delta_of`] has its number.
+    pub fn deltas<V: Value + ?Sized>(&self) -> CreateDelta {
+        let (storage, dir) = (Arc::clone(&self.options.storage), self.dir.clone());
+        let compression = self.options.compression;
+        Box::new(move |range| {
+            let number = delta_of(range);
+            let path = dir.join(format!("{DELTA}{number:04}"));
+            let header = FileHeader::new::<K, V>(FileKind::Delta, number as u64);
+            BlockWriter::create(&*storage, &path, &header, compression)
+        })
+    }
+
+    /// Creates the shard of a range.
+    fn shard_file<V: Value + ?Sized>(&self, range: usize) -> Result<BlockWriter, BackupError> {
+        let (storage, path) = (&*self.options.storage, self.dir.join(format!("{SHARD}{range:04}")));
+        let header = FileHeader::new::<K, V>(FileKind::Shard, range as u64);
         BlockWriter::create(storage, &path, &header, self.options.compression)
     }
 
@@ -297,7 +311,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         let from = range.checked_sub(1).and_then(|before| self.bounds.get(before));
         let to = self.bounds.get(range);
         let upper = to.map_or(Bound::Unbounded, |to| Bound::Excluded(to.borrow()));
-        let mut writer = self.file::<V>(FileKind::Shard, range)?;
+        let mut writer = self.shard_file::<V>(range)?;
         let mut frame = Frame::default();
         let mut last: Option<K::Owned> = None;
         let mut pace = Pace::new(self.options);
@@ -335,7 +349,12 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 self.options.progress.add(frame.count, writer.written() - before);
                 frame.clear();
             }
-            pace.rest();
+            // Each block that this worker reads ends the saving of its keys. So it does not rest while
+            // writers save more than the backup has.
+            let saved = copies.map_or(0, CopyBeforeWrite::bytes);
+            if saved <= self.options.progress.bytes() {
+                pace.rest();
+            }
             match full {
                 Some(key) => last = Some(key),
                 None => return close(&mut writer, from.map(Borrow::borrow)),
