@@ -16,6 +16,9 @@ use crate::wire::error::CommandError;
 
 /// Interval between log lines about the progress of loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
+/// Bytes of disk that are given up when the disk is full: one half by the log, which is more than what
+/// clients can have written that is not in the log yet, and one half by the backup that follows.
+const RESERVE: u64 = 32 << 20;
 /// Delay before a backup of a keyspace that was flushed is retried with the one that replaced it.
 /// A flush takes a few milliseconds.
 const REPLACED_DELAY: Duration = Duration::from_millis(5);
@@ -35,6 +38,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         .store(state.options())
         .sync(data.log)
         .repair(data.repair)
+        .reserve(RESERVE)
         .progress(&persistence.progress)
         .acknowledge_later();
     // A repair may drop records from the log that the backup of the indexes contains.
@@ -211,13 +215,52 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a backup that failed is retried because of the log's size.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// Backs up at intervals, if anything was written, and when the log has grown beyond its limit.
-/// Reports when the log fails and when it works again.
+/// Longest delay before a backup is retried because the log has failed. A backup writes all keys, so
+/// attempts on a full disk must be rare.
+const LONGEST_REPAIR_DELAY: Duration = Duration::from_secs(600);
+
+/// When to back up because the log has failed: at once, and then with growing delays until a backup
+/// succeeds. It makes the log work again, and frees the space of the former log.
+struct LogRepair {
+    /// Number of failures that a backup has followed.
+    repaired: u64,
+    /// The last attempt: when, after how many failures, and the number of backups before it.
+    attempt: Option<(Instant, u64, u64)>,
+    delay: Duration,
+}
+
+impl LogRepair {
+    fn new() -> Self {
+        Self { repaired: 0, attempt: None, delay: CHECK_INTERVAL }
+    }
+
+    /// Returns whether to back up now. `backups` is the number of successful ones so far.
+    fn is_due(&mut self, failures: u64, backups: u64, now: Instant) -> bool {
+        if let Some((_, after, before)) = self.attempt
+            && backups > before
+        {
+            *self = Self { repaired: after, ..Self::new() };
+        }
+        let waits = self.attempt.is_some_and(|(began, ..)| now - began < self.delay);
+        if failures == self.repaired || waits {
+            return false;
+        }
+        if self.attempt.is_some() {
+            self.delay = (self.delay * 2).min(LONGEST_REPAIR_DELAY);
+        }
+        self.attempt = Some((now, failures, backups));
+        true
+    }
+}
+
+/// Backs up at intervals, if anything was written, when the log has grown beyond its limit, and when
+/// it has failed. Reports when the log fails and when it works again.
 pub async fn back_up_regularly(state: Arc<ServerState>) {
     let Some(persistence) = &state.data_directory else { return };
     let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);
     let (mut last, mut failed) = (Instant::now(), false);
     let look = every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
+    let mut repair = LogRepair::new();
     loop {
         tokio::time::sleep(look).await;
         let keys = Keyspace::clone(&state.keys());
@@ -232,11 +275,43 @@ pub async fn back_up_regularly(state: Arc<ServerState>) {
         let is_time = every.is_some_and(|every| since >= every) && told.since_backup > 0;
         let is_long = most > 0 && told.since_backup >= most as u64;
         let may_retry = told.last_error.is_none() || since >= RETRY_DELAY;
-        if is_time || is_long && may_retry && told.running.is_none() {
+        let saves = persistence.saves.load(Ordering::Relaxed);
+        let repairs = told.running.is_none() && repair.is_due(told.failures, saves, Instant::now());
+        if repairs || is_time || is_long && may_retry && told.running.is_none() {
             last = Instant::now();
             if let Err(error) = save_in_background(keys, persistence, &state.indexes) {
                 tracing::warn!(%error, "no backup this time");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_log_is_repaired_with_growing_delays_until_a_backup_succeeds() {
+        let (mut repair, mut now) = (LogRepair::new(), Instant::now());
+        assert!(!repair.is_due(0, 3, now));
+        // The delays between attempts that fail, by looking each second.
+        let mut delays = Vec::new();
+        assert!(repair.is_due(1, 3, now));
+        for _ in 0..12 {
+            let mut waited = 0;
+            loop {
+                now += CHECK_INTERVAL;
+                waited += 1;
+                if repair.is_due(1, 3, now) {
+                    break;
+                }
+            }
+            delays.push(waited);
+        }
+        assert_eq!(delays, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
+        assert!(!repair.is_due(1, 4, now + LONGEST_REPAIR_DELAY), "a backup succeeded");
+        // A failure during the backup needs another one.
+        assert!(repair.is_due(2, 4, now + LONGEST_REPAIR_DELAY));
+        assert!(repair.is_due(3, 5, now + LONGEST_REPAIR_DELAY));
     }
 }

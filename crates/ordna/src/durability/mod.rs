@@ -26,8 +26,9 @@
 //!   absent.
 //! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is
 //!   durable.
-//! - A log that fails refuses all further writes, until a backup succeeds. The write that met the
-//!   failure returns an error; it stays in memory, and may or may not survive a crash.
+//! - A log that fails refuses all further writes. The write that met the failure returns an error; it
+//!   stays in memory, and may or may not survive a crash. If a write to the log failed (the disk is
+//!   full), the log retries by itself. If a sync failed, it works again after a backup.
 //! - Every changed byte is detected and reported with file and offset.
 //!
 //! | module | holds |

@@ -22,7 +22,7 @@ use super::replay::Reading;
 use super::replay_threads::{apply_with, key_of};
 use crate::files::blocks::{FileHeader, FileKind};
 use crate::files::codec::Record;
-use crate::files::directory::{Listing, lock as lock_directory};
+use crate::files::directory::{Listing, Reserve, lock as lock_directory};
 use crate::files::error::BackupError;
 use crate::files::storage::Storage;
 use crate::wal::durable::Durable;
@@ -173,9 +173,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             dir: dir.to_owned(),
             header: |number| FileHeader::new::<K, V>(FileKind::Log, number),
             next: Mutex::new(number + 1),
+            reserve: options.reserve / 2,
         });
         let queue = Queue::new(segments.create(number, Some(position))?, options.sync)
             .rotate_at(options.segment_bytes, Arc::clone(&segments));
+        segments.fill_reserve(Reserve::Backup);
+        segments.fill_reserve(Reserve::Log);
         let log = Wal::start(queue, options.waits);
         log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
     }

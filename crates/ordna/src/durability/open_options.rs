@@ -16,6 +16,7 @@ pub struct OpenOptions {
     pub(super) waits: bool,
     pub(super) repair: bool,
     pub(super) segment_bytes: u64,
+    pub(super) reserve: u64,
     pub(super) progress: Progress,
     pub(super) logged: Option<LoggedKeys>,
     pub(super) storage: Arc<dyn Storage>,
@@ -45,6 +46,7 @@ impl Default for OpenOptions {
             waits: true,
             repair: false,
             segment_bytes: SEGMENT_BYTES,
+            reserve: 0,
             progress: Progress::default(),
             logged: None,
             storage: Arc::new(Disk),
@@ -84,6 +86,13 @@ impl OpenOptions {
     /// fails. Everything after the damage is lost.
     pub fn repair(self, repair: bool) -> Self {
         Self { repair, ..self }
+    }
+
+    /// Sets the size in bytes of two files that occupy space (default 0: none). If the disk is full, the
+    /// log gives up the first and continues, and a backup gives up the second; after a backup both
+    /// are there again. 32 MiB are enough for the records that wait for the disk.
+    pub fn reserve(self, bytes: u64) -> Self {
+        Self { reserve: bytes, ..self }
     }
 
     /// Sets the size at which the log rotates to a new segment (default 256 MiB), for tests.

@@ -34,6 +34,23 @@ pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{SEGMENT}{number:010}"))
 }
 
+/// What a part of the reserve is for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Reserve {
+    /// Records that could not be written.
+    Log,
+    /// A backup after the log has failed.
+    Backup,
+}
+
+/// The file that occupies space, to be given up when the disk is full.
+pub(crate) fn reserve_path(dir: &Path, part: Reserve) -> PathBuf {
+    dir.join(match part {
+        Reserve::Log => "reserve-log",
+        Reserve::Backup => "reserve-backup",
+    })
+}
+
 /// The contents of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {

@@ -55,6 +55,7 @@ impl<K: Key + ?Sized> Durable<K> {
                 records.saturating_sub(status.records_backed_up)
             },
             syncs: queue.syncs.load(Ordering::Relaxed),
+            failures: queue.failures.load(Ordering::Relaxed),
             failure: queue.failure(),
             running: status.running.clone(),
             last: status.last.clone(),

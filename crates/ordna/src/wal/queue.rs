@@ -11,9 +11,17 @@
 //! the order writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
 //! # Failure
-//! The first failure of a write or sync is kept: later appends and waits answer it. A file is not
+//! The first failure of a write or sync is kept: later appends and waits return it. A file is not
 //! written or synced again after a failure, because the system may have dropped its dirty pages.
-//! [`Queue::restart`] goes on in a new segment, once a backup holds everything that is in memory.
+//! There are two ways on:
+//!
+//! - *Retry.* A write failed, mostly because the disk is full: all records are in files that accept a
+//!   sync, or still in the frames. The log's thread writes the frames to a new segment, again and
+//!   again with growing delays, and gives up a reserve of space for it. Then writes are accepted.
+//! - *Backup.* A sync failed, so records may be lost that no frame holds. [`Queue::restart`]
+//!   continues in a new segment once a backup holds everything that is in memory. The same holds if
+//!   the frames do not lead to what is in memory: a `clear` failed, or a segment is to follow in
+//!   between that a backup names.
 //!
 //! # Invariants
 //! 1. `synced` ≤ `written` ≤ `appended`, all monotonic while the queue has not failed.
@@ -26,11 +34,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use ordna_base::sync::{fault, notice, point};
+use ordna_base::sync::{check, fault, notice, point};
 
 use super::segments::Segments;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
+use crate::files::directory::Reserve;
 use crate::files::error::BackupError;
 use crate::files::storage::OutFile;
 
@@ -45,6 +54,14 @@ const SPARE: usize = 2;
 const GATHER: Duration = Duration::from_millis(1);
 /// Longest time that records wait for an fsync under [`SyncPolicy::EverySecond`].
 const SECOND: Duration = Duration::from_secs(1);
+/// Time that a sync may take under [`SyncPolicy::EverySecond`] before writes wait for it, as in
+/// Redis: a crash of the machine loses no more than about three seconds of acknowledged writes.
+const STALLED: Duration = Duration::from_secs(2);
+/// Delay after which a write that failed is retried; it doubles with each failure.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Longest delay between two retries: space that was freed is used soon, and a disk that stays full
+/// costs little.
+const LONGEST_RETRY: Duration = Duration::from_secs(5);
 
 /// When the log is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,7 +70,7 @@ pub enum SyncPolicy {
     /// Before a write is acknowledged; one fsync serves all writes that wait.
     Always,
     /// Once a second. A crash of the machine may lose the last second, a crash of the process the
-    /// last few milliseconds.
+    /// last few milliseconds. While a sync takes more than two seconds, writes wait for its end.
     #[default]
     EverySecond,
     /// When the system likes.
@@ -62,8 +79,16 @@ pub enum SyncPolicy {
 
 enum Chunk {
     Data(Frame),
-    /// The next segment.
-    Rotate(BlockWriter),
+    /// The next segment, until it is taken.
+    Rotate(Option<BlockWriter>),
+}
+
+/// What the log's thread has to do.
+#[derive(PartialEq)]
+enum Wake {
+    Work,
+    Retry,
+    Stop,
 }
 
 #[derive(Default)]
@@ -75,7 +100,13 @@ struct QueueState {
     wakers: Vec<(u64, Waker)>,
     /// Tasks that wait for a position to be written.
     writing: Vec<(u64, Waker)>,
+    /// Tasks that wait for the end of a sync that takes too long.
+    stalled: Vec<(u64, Waker)>,
     failed: Option<Arc<str>>,
+    /// Whether the failure was one of a write, so that the chunks can be written to a new segment.
+    can_retry: bool,
+    /// Position after the last record that removes everything for a successor.
+    cleared: u64,
     stopping: bool,
     /// The log's thread waits for `work`.
     asleep: bool,
@@ -102,6 +133,12 @@ pub(crate) struct Queue {
     written: AtomicU64,
     synced: AtomicU64,
     has_failed: AtomicBool,
+    /// When the queue was created.
+    created: Instant,
+    /// When the sync in progress began, in milliseconds after `created`; 0: there is none.
+    syncing: AtomicU64,
+    /// Number of failures so far.
+    pub failures: AtomicU64,
     /// fsyncs so far.
     pub syncs: AtomicU64,
     /// Records appended so far.
@@ -137,6 +174,9 @@ impl Queue {
             written: AtomicU64::new(position),
             synced: AtomicU64::new(position),
             has_failed: AtomicBool::new(false),
+            created: Instant::now(),
+            syncing: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
             records: AtomicU64::new(0),
         }
@@ -175,16 +215,32 @@ impl Queue {
         Ok(())
     }
 
-    /// Appends records as one group; returns the position behind them.
+    /// Appends the record of a `clear`: see [`append`](Self::append). If the queue fails before the
+    /// record is durable, the caller keeps the entries, so the log must not continue after it.
+    pub fn append_clear(&self, records: &[u8], count: u64) -> Result<u64, Error> {
+        self.append_records(records, count, true)
+    }
+
+    /// Appends records as one group; returns the position after them.
     pub fn append(&self, records: &[u8], count: u64) -> Result<u64, Error> {
+        self.append_records(records, count, false)
+    }
+
+    fn append_records(&self, records: &[u8], count: u64, clears: bool) -> Result<u64, Error> {
         let mut state = lock(&self.state);
         while state.bytes > MOST_WAITING && state.failed.is_none() {
             drop(state);
-            self.drain()?;
+            // A failure ends the loop.
+            let _ = self.drain();
             state = lock(&self.state);
         }
-        if let Some(reason) = &state.failed {
-            return Err(failed(reason));
+        let refused = state.failed.as_ref().map(failed);
+        if let Some(error) = &refused {
+            state.can_retry &= !clears;
+            // The caller has changed the memory. A retry writes this, too.
+            if !notice!("faults.retry.has_late_records", state.can_retry) {
+                return Err(error.clone());
+            }
         }
         if !matches!(state.chunks.back(), Some(Chunk::Data(frame)) if frame.len() < FRAME) {
             let frame = state.spare.pop().unwrap_or_default();
@@ -197,12 +253,15 @@ impl Queue {
         self.records.fetch_add(count, Ordering::Relaxed);
         let position = self.appended.load(Ordering::Relaxed) + records.len() as u64;
         debug_assert!(self.written.load(Ordering::Relaxed) <= position, "written before appended");
+        if clears {
+            state.cleared = position;
+        }
         // Under the lock, so positions are in the order of the records.
         self.appended.store(position, Ordering::Release);
         if mem::take(&mut state.asleep) {
             self.work.notify_one();
         }
-        Ok(position)
+        refused.map_or(Ok(position), Err)
     }
 
     /// Has everything appended from now on written to another segment. If the queue has failed, the
@@ -210,10 +269,12 @@ impl Queue {
     pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.failed.is_some() {
+            // The backup that owns the segment restarts the queue.
+            state.can_retry = false;
             return Some(segment);
         }
         segment.begin_at(self.appended.load(Ordering::Relaxed));
-        state.chunks.push_back(Chunk::Rotate(segment));
+        state.chunks.push_back(Chunk::Rotate(Some(segment)));
         if mem::take(&mut state.asleep) {
             self.work.notify_one();
         }
@@ -245,22 +306,27 @@ impl Queue {
                 (mem::take(&mut state.chunks), reached(&mut state.writing, written))
             };
             ready.into_iter().for_each(Waker::wake);
-            for chunk in chunks {
-                let done = self.write(&mut writer, chunk);
-                done.map_err(|error| self.fail(&error))?;
+            let mut chunks = chunks.into_iter();
+            while let Some(mut chunk) = chunks.next() {
+                if let Err(error) = self.write(&mut writer, &mut chunk) {
+                    let rest = [chunk].into_iter().chain(chunks).collect();
+                    return Err(self.fail(&error, Some(rest)));
+                }
             }
             self.moved.notify_all();
         }
     }
 
-    fn write(&self, writer: &mut Writer, chunk: Chunk) -> Result<(), BackupError> {
+    /// Writes a chunk. After an error it is as before.
+    fn write(&self, writer: &mut Writer, chunk: &mut Chunk) -> Result<(), BackupError> {
         let synced = self.synced();
         match chunk {
-            Chunk::Data(mut frame) => {
+            Chunk::Data(frame) => {
                 let end = self.written.load(Ordering::Relaxed) + frame.len() as u64;
-                writer.blocks.data(&mut frame, synced)?;
+                writer.blocks.data(frame, synced)?;
                 // Release: pairs with the acquire in `drain` and `sync`.
                 self.written.store(end, Ordering::Release);
+                let mut frame = mem::take(frame);
                 frame.clear();
                 if frame.records().capacity() <= 2 * FRAME {
                     let mut state = lock(&self.state);
@@ -269,11 +335,13 @@ impl Queue {
                     }
                 }
             }
-            Chunk::Rotate(mut next) => {
+            Chunk::Rotate(next) => {
                 writer.blocks.finish(BlockKind::Continued, synced)?;
-                writer.former.push(writer.blocks.file());
-                next.start_at(next.position(), synced)?;
-                writer.blocks = next;
+                if let Some(mut next) = next.take() {
+                    writer.former.push(writer.blocks.file());
+                    next.start_at(next.position(), synced)?;
+                    writer.blocks = next;
+                }
             }
         }
         Ok(())
@@ -301,36 +369,57 @@ impl Queue {
         self.check()?;
         let former = if fault!("faults.commit.syncs_former") { Vec::new() } else { former };
         let mut files = former.iter().chain([&current]);
+        self.syncing.store(self.now(), Ordering::Release);
         let done = match fault!("faults.commit.syncs") {
             true => Ok(()),
             false => files.try_for_each(|file| file.sync()),
         };
-        done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error)))?;
+        self.syncing.store(0, Ordering::Release);
+        done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error), None))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let ready: Vec<Waker> = {
             let mut state = lock(&self.state);
             debug_assert!(self.synced() <= target && target <= self.appended());
             // Under the lock, so that a waiter that has just looked is in the list.
             self.synced.store(target, Ordering::Release);
-            reached(&mut state.wakers, target)
+            let mut ready = reached(&mut state.wakers, target);
+            ready.append(&mut reached(&mut state.stalled, u64::MAX));
+            ready
         };
         self.moved.notify_all();
         ready.into_iter().for_each(Waker::wake);
         Ok(())
     }
 
-    /// Keeps the first failure and wakes all that wait.
-    fn fail(&self, error: &BackupError) -> Error {
+    /// Keeps the first failure and wakes all that wait. `unwritten`: the chunks from the one on that
+    /// could not be written; `None`: records may be lost that were written.
+    fn fail(&self, error: &BackupError, unwritten: Option<VecDeque<Chunk>>) -> Error {
         let mut state = lock(&self.state);
+        let is_first = state.failed.is_none();
+        self.failures.fetch_add(u64::from(is_first), Ordering::Relaxed);
         let reason = Arc::clone(state.failed.get_or_insert_with(|| error.to_string().into()));
-        state.chunks.clear();
+        state.can_retry = false;
+        if let Some(mut unwritten) = unwritten.filter(|_| is_first) {
+            unwritten.append(&mut state.chunks);
+            let is_data = |chunk: &Chunk| matches!(chunk, Chunk::Data(_));
+            // A segment that follows in between has a number, which a backup may name.
+            let in_order = notice!("faults.retry.keeps_order", !unwritten.iter().all(is_data));
+            let is_whole = check!("faults.retry.clears", state.cleared <= self.synced());
+            state.can_retry = !in_order && is_whole;
+            state.chunks = unwritten;
+        }
+        if !state.can_retry {
+            state.chunks.clear();
+        }
         state.bytes = 0;
+        self.work.notify_one();
         if fault!("faults.failure.is_kept") {
             state.failed = None;
         }
         self.has_failed.store(true, Ordering::Release);
         let mut wakers = mem::take(&mut state.wakers);
         wakers.append(&mut state.writing);
+        wakers.append(&mut state.stalled);
         drop(state);
         self.moved.notify_all();
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
@@ -346,10 +435,107 @@ impl Queue {
         segment.begin_at(position);
         *writer = Writer { blocks: segment, former: Vec::new() };
         let mut state = lock(&self.state);
+        state.chunks.clear();
+        self.accept(&mut state, position);
+    }
+
+    /// Ends a failure: everything up to `position` is durable.
+    fn accept(&self, state: &mut QueueState, position: u64) {
         state.failed = None;
+        state.can_retry = false;
         self.written.store(position, Ordering::Release);
         self.synced.store(position, Ordering::Release);
         self.has_failed.store(false, Ordering::Release);
+    }
+
+    /// Writes the records that could not be written to a new segment. Returns whether the queue
+    /// works again.
+    fn retry(&self) -> bool {
+        let Some((_, segments)) = &self.rotation else { return false };
+        // A backup that began after the failure keeps the number, and restarts the queue itself.
+        let Ok(mut next) = segments.next.try_lock() else { return false };
+        let _syncing = lock(&self.syncer);
+        let mut writer = lock(&self.writer);
+        let (mut chunks, target) = {
+            let mut state = lock(&self.state);
+            if state.failed.is_none() || !state.can_retry {
+                return state.failed.is_none();
+            }
+            (mem::take(&mut state.chunks), self.appended())
+        };
+        segments.free_reserve(Reserve::Log);
+        let (written, synced) = (self.written.load(Ordering::Acquire), self.synced());
+        let begun = segments.create_with(*next, |segment| {
+            segment.start_at(written, synced)?;
+            for chunk in &mut chunks {
+                if let Chunk::Data(frame) = chunk {
+                    segment.data(frame, synced)?;
+                }
+            }
+            Ok(())
+        });
+        // What was written before the failure. If this fails, it may be lost.
+        let current = writer.blocks.file();
+        let are_synced = begun.is_ok() && {
+            let mut files = writer.former.iter().chain([&current]);
+            files.try_for_each(|file| file.sync()).is_ok()
+        };
+        let mut state = lock(&self.state);
+        let Ok(segment) = begun else {
+            chunks.append(&mut state.chunks);
+            state.chunks = chunks;
+            return false;
+        };
+        if !are_synced {
+            state.can_retry = false;
+            state.chunks.clear();
+            drop(state);
+            segments.discard(*next);
+            return false;
+        }
+        *next += 1;
+        // The part of a block at the end of the former segment.
+        let (path, len) = (writer.blocks.path().to_owned(), writer.blocks.written());
+        writer.blocks = segment;
+        writer.former.clear();
+        self.accept(&mut state, target);
+        let ready = reached(&mut state.wakers, target);
+        drop(state);
+        self.moved.notify_all();
+        ready.into_iter().for_each(Waker::wake);
+        segments.complete(*next - 1, &path, len);
+        true
+    }
+
+    /// Milliseconds since the queue was created; not 0.
+    fn now(&self) -> u64 {
+        u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Returns whether a sync takes so long that writes must wait for it.
+    fn is_stalled(&self) -> bool {
+        // Acquire: pairs with the release in `sync`, so that a waiter that is told of its end finds
+        // it ended.
+        let began = self.syncing.load(Ordering::Acquire);
+        began > 0
+            && self.sync == SyncPolicy::EverySecond
+            && notice!(
+                "faults.sync.stalls",
+                self.now() - began.min(self.now()) >= STALLED.as_millis() as u64
+            )
+    }
+
+    /// Waits for the end of a sync that takes too long.
+    pub fn wait_while_stalled(&self) -> Result<(), Error> {
+        if !self.is_stalled() {
+            return Ok(());
+        }
+        let mut state = lock(&self.state);
+        while state.failed.is_none() && self.is_stalled() {
+            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        self.check()
     }
 
     /// Waits until the position is durable.
@@ -399,6 +585,13 @@ impl Queue {
         position: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
+        if self.is_stalled() {
+            let has_ended = || !self.is_stalled();
+            let told = self.register(position, context, has_ended, |state| &mut state.stalled);
+            if told.is_pending() {
+                return told;
+            }
+        }
         let is_written = || self.written.load(Ordering::Acquire) >= position;
         if is_written() {
             return Poll::Ready(Ok(()));
@@ -418,8 +611,14 @@ impl Queue {
     /// The log's thread: writes and syncs until [`stop`](Self::stop).
     pub fn run(&self) {
         let mut last_sync = Instant::now();
+        let mut delay = FIRST_RETRY;
         loop {
-            let stopping = self.sleep(last_sync);
+            let woken = self.sleep(last_sync, delay);
+            let stopping = woken == Wake::Stop;
+            if woken != Wake::Work {
+                let works = self.retry();
+                delay = if works { FIRST_RETRY } else { (delay * 2).min(LONGEST_RETRY) };
+            }
             if !stopping && self.sync != SyncPolicy::Always {
                 std::thread::sleep(GATHER);
             }
@@ -452,26 +651,35 @@ impl Queue {
         }
     }
 
-    /// Waits for work, or for the time of the next sync. Returns whether to stop.
-    fn sleep(&self, last_sync: Instant) -> bool {
+    /// Waits for work, or for the time of the next sync or retry.
+    fn sleep(&self, last_sync: Instant, delay: Duration) -> Wake {
         let mut state = lock(&self.state);
+        let begin = Instant::now();
         loop {
             if state.stopping {
-                return true;
+                return Wake::Stop;
             }
             // Other threads may have written these records, or a sync that does not cover them.
             let unsynced = self.appended() > self.synced() && state.failed.is_none();
             let waited_for =
                 notice!("faults.sleep.unsynced", unsynced) && self.sync == SyncPolicy::Always;
             if waited_for || !state.chunks.is_empty() && state.failed.is_none() {
-                return false;
+                return Wake::Work;
             }
             state.asleep = true;
-            if self.sync == SyncPolicy::EverySecond && unsynced {
+            if state.failed.is_some() && state.can_retry {
+                let left = delay.saturating_sub(begin.elapsed());
+                if left.is_zero() {
+                    state.asleep = false;
+                    return Wake::Retry;
+                }
+                let woken = self.work.wait_timeout(state, left);
+                state = woken.unwrap_or_else(PoisonError::into_inner).0;
+            } else if self.sync == SyncPolicy::EverySecond && unsynced {
                 let left = SECOND.saturating_sub(last_sync.elapsed());
                 if left.is_zero() {
                     state.asleep = false;
-                    return false;
+                    return Wake::Work;
                 }
                 let woken = self.work.wait_timeout(state, left);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
@@ -495,7 +703,7 @@ impl Queue {
         let mut writer = lock(&self.writer);
         let synced = self.synced();
         let ended = writer.blocks.finish(BlockKind::End, synced);
-        ended.and_then(|()| writer.blocks.sync()).map_err(|error| self.fail(&error))?;
+        ended.and_then(|()| writer.blocks.sync()).map_err(|error| self.fail(&error, None))?;
         lock(&self.state).failed.get_or_insert_with(|| "the log is closed".into());
         self.has_failed.store(true, Ordering::Release);
         Ok(())

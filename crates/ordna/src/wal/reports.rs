@@ -59,6 +59,8 @@ pub struct Durability {
     pub records_since_backup: u64,
     /// Number of fsyncs of the log since the opening.
     pub syncs: u64,
+    /// Number of times the log failed since the opening, also where it works again by itself.
+    pub failures: u64,
     /// Reason for which writes are refused, if they are.
     pub failure: Option<Arc<str>>,
     /// Backup in progress, and when it started.

@@ -5,15 +5,15 @@
 //! from the choice of a number until the log continues in that segment, or the file is removed
 //! again.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use ordna_base::sync::fault;
 
 use crate::files::blocks::{BlockWriter, Compression, FileHeader};
-use crate::files::directory::{mark, segment_path};
+use crate::files::directory::{Reserve, mark, reserve_path, segment_path};
 use crate::files::error::BackupError;
-use crate::files::storage::Storage;
+use crate::files::storage::{Storage, write_all};
 
 /// Creates the segments of a store's log.
 pub(crate) struct Segments {
@@ -23,20 +23,35 @@ pub(crate) struct Segments {
     pub header: fn(u64) -> FileHeader,
     /// Number of the next segment.
     pub next: Mutex<u64>,
+    /// Size in bytes of each part of the reserve; 0: there is none.
+    pub reserve: u64,
 }
 
 impl Segments {
     /// Creates a segment durably, and its mark. It begins at `position`, if that is known already.
     /// After an error no file is left.
     pub fn create(&self, number: u64, position: Option<u64>) -> Result<BlockWriter, BackupError> {
+        let segment = self.create_with(number, |segment| match position {
+            Some(position) => segment.start_at(position, position),
+            None => Ok(()),
+        })?;
+        mark(&*self.storage, &self.dir, number);
+        Ok(segment)
+    }
+
+    /// Creates a segment durably, with what `write` writes. It has no mark yet. After an error no
+    /// file is left.
+    pub fn create_with(
+        &self,
+        number: u64,
+        write: impl FnOnce(&mut BlockWriter) -> Result<(), BackupError>,
+    ) -> Result<BlockWriter, BackupError> {
         let path = segment_path(&self.dir, number);
-        let made = || -> Result<BlockWriter, BackupError> {
+        let made = move || -> Result<BlockWriter, BackupError> {
             let header = (self.header)(number);
             let mut segment =
                 BlockWriter::create(&*self.storage, &path, &header, Compression::None)?;
-            if let Some(position) = position {
-                segment.start_at(position, position)?;
-            }
+            write(&mut segment)?;
             if !fault!("faults.segment.syncs_its_header") {
                 segment.sync()?;
             }
@@ -46,12 +61,64 @@ impl Segments {
             self.storage.sync_dir(&self.dir).map_err(BackupError::io(&self.dir, "sync"))?;
             Ok(segment)
         };
-        let segment = made().inspect_err(|_| {
-            // If the file cannot be removed, the next attempt reports it.
-            let _ = self.storage.remove(&path);
-        })?;
+        made().inspect_err(|_| self.discard(number))
+    }
+
+    /// Removes a segment that is not used.
+    pub fn discard(&self, number: u64) {
+        // If the file cannot be removed, the next attempt reports it.
+        let _ = self.storage.remove(&segment_path(&self.dir, number));
+    }
+
+    /// Marks a segment that the log continues in after a failed write, and cuts what the write left
+    /// at the end of the former one. Both only help: a start understands the files without that.
+    pub fn complete(&self, number: u64, former: &Path, len: u64) {
         mark(&*self.storage, &self.dir, number);
-        Ok(segment)
+        let _ = self.storage.truncate(former, len);
+    }
+
+    /// Gives up a part of the reserve, so that there is some space on a full disk.
+    pub fn free_reserve(&self, part: Reserve) {
+        if self.reserve > 0 {
+            // It may have been given up before.
+            let _ = self.storage.remove(&reserve_path(&self.dir, part));
+        }
+    }
+
+    /// Occupies a part of the reserve, if there is space for it.
+    pub fn fill_reserve(&self, part: Reserve) {
+        if self.reserve == 0 {
+            return;
+        }
+        let path = reserve_path(&self.dir, part);
+        if self.storage.open(&path).is_ok_and(|(_, len)| len == self.reserve) {
+            return;
+        }
+        let fill = || {
+            let _ = self.storage.remove(&path);
+            let file = self.storage.create(&path)?;
+            // Nothing that a file system stores in less space.
+            const PIECE: u64 = 64 << 10;
+            let mut word = 1_u64;
+            let mut left = self.reserve;
+            while left > 0 {
+                let bytes: Vec<u8> = std::iter::repeat_with(|| {
+                    word ^= word << 13;
+                    word ^= word >> 7;
+                    word ^= word << 17;
+                    word as u8
+                })
+                .take(left.min(PIECE) as usize)
+                .collect();
+                write_all(&*file, &bytes)?;
+                left -= bytes.len() as u64;
+            }
+            // Space that is only promised may not be there when it is needed.
+            file.sync()
+        };
+        if fill().is_err() {
+            let _ = self.storage.remove(&path);
+        }
     }
 
     /// Passes a new segment to `take`, unless none can be created now.

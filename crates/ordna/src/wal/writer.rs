@@ -107,20 +107,28 @@ impl<K: Key + ?Sized> Wal<K> {
     /// Appends the records of a buffer; returns the position after them, or 0 if there are none.
     fn append(&self, buffer: &mut StripeBuffer<K>) -> Result<u64, Error> {
         let count = std::mem::take(&mut buffer.count);
-        let done = if count == 0 { Ok(0) } else { self.queue.append(&buffer.records, count) };
+        let done = match buffer.cleared {
+            _ if count == 0 => Ok(0),
+            true => self.queue.append_clear(&buffer.records, count),
+            false => self.queue.append(&buffer.records, count),
+        };
         buffer.records.clear();
         const KEPT: usize = 1 << 20;
         buffer.records.shrink_to(KEPT);
         done
     }
 
-    /// Waits for the fsync if writers do.
+    /// Waits for the fsync if writers do, or for one that takes too long.
     fn wait(&self, position: u64) -> Result<(), Error> {
         let waits = notice!("faults.commit.waits", self.waits);
-        if position > 0 && waits && self.queue.sync == SyncPolicy::Always {
-            return self.queue.wait(position);
+        if position == 0 || !waits {
+            return Ok(());
         }
-        Ok(())
+        match self.queue.sync {
+            SyncPolicy::Always => self.queue.wait(position),
+            SyncPolicy::EverySecond => self.queue.wait_while_stalled(),
+            SyncPolicy::Never => Ok(()),
+        }
     }
 
     /// Returns whether the log belongs to the store of this number. The answer stays true while the
@@ -149,7 +157,7 @@ impl<K: Key + ?Sized> Wal<K> {
             held.iter_mut().for_each(|buffer| buffer.attach(None));
             let mut record = Vec::new();
             encode_clear(&mut record);
-            (self.queue.append(&record, 1)?, next())
+            (self.queue.append_clear(&record, 1)?, next())
         };
         self.wait(position).inspect_err(|_| {
             // There is no successor: the former store keeps the directory, and its next backup

@@ -38,6 +38,8 @@ struct Inner {
     off: bool,
     /// Writes take at most so many bytes.
     most: usize,
+    /// Bytes that all files together may have.
+    space: usize,
     locked: bool,
 }
 
@@ -58,6 +60,7 @@ impl Model {
             hit: None,
             off: false,
             most: usize::MAX,
+            space: usize::MAX,
             locked: false,
         })))
     }
@@ -78,6 +81,12 @@ impl Model {
     pub fn short_writes(self, most: usize) -> Self {
         self.inner().most = most;
         self
+    }
+
+    /// Leaves the disk with so many free bytes.
+    pub fn set_free(&self, bytes: usize) {
+        let mut inner = self.inner();
+        inner.space = inner.used() + bytes;
     }
 
     pub fn operations(&self) -> u64 {
@@ -182,6 +191,18 @@ impl Inner {
         }
     }
 
+    /// Bytes of all files that have a name.
+    fn used(&self) -> usize {
+        let (mut open, mut used) = (vec![0], 0);
+        while let Some(at) = open.pop() {
+            match &self.nodes[at] {
+                Node::File { data, .. } => used += data.len(),
+                Node::Dir { names, .. } => open.extend(names.values().copied()),
+            }
+        }
+        used
+    }
+
     fn find(&mut self, path: &Path) -> io::Result<usize> {
         let mut at = 0;
         for part in path.strip_prefix("/").unwrap_or(path) {
@@ -224,6 +245,10 @@ impl OutFile for ModelFile {
         let mut inner = self.model.inner();
         let done = inner.operate("write", &self.path);
         let most = inner.most;
+        let free = match inner.space {
+            usize::MAX => usize::MAX,
+            space => space.saturating_sub(inner.used()),
+        };
         let failed = done.is_err();
         let was_off = inner.off;
         let Node::File { data, .. } = &mut inner.nodes[self.at] else { unreachable!() };
@@ -233,7 +258,10 @@ impl OutFile for ModelFile {
             }
             done?;
         }
-        let taken = bytes.len().min(most);
+        if free == 0 {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let taken = bytes.len().min(most).min(free);
         data.extend_from_slice(&bytes[..taken]);
         Ok(taken)
     }

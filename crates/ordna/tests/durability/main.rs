@@ -10,6 +10,7 @@
 //! | `damage_tails` | lost tails, missing segments, repairs, foreign files | `durability` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
+//! | `faults_space` | full disks, slow syncs | `wal` |
 //! | `kill` | a process that is killed at random moments | all |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
@@ -17,6 +18,7 @@ mod damage;
 mod damage_tails;
 mod disk;
 mod faults;
+mod faults_space;
 mod golden;
 mod kill;
 mod live;

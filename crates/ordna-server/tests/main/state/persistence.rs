@@ -223,6 +223,65 @@ fn a_failed_log_refuses_writes_only() {
     assert_eq!(transaction(&mut client, &["GET a", "GETEX a"]), "*2 $1 1 $1 1");
 }
 
+/// A small file system of its own, unmounted at the end.
+struct Mount(Dir);
+
+impl Mount {
+    /// `None` if this process may not mount.
+    fn new(name: &str, megabytes: usize) -> Option<Self> {
+        let dir = Dir::new(name);
+        std::fs::create_dir_all(&dir.0).unwrap();
+        let size = format!("size={megabytes}m");
+        let mount = std::process::Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &size, "tmpfs"])
+            .arg(&dir.0)
+            .stderr(std::process::Stdio::null())
+            .status();
+        mount.is_ok_and(|status| status.success()).then(|| Self(dir))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(&self.0.0).status();
+    }
+}
+
+/// The log fills the disk. Its reserve lets it continue, and a backup frees the space of the log.
+#[test]
+fn a_full_disk_heals_without_an_operator() {
+    let Some(mount) = Mount::new("full-disk", 64) else {
+        eprintln!("skipped: this process may not mount a file system");
+        return;
+    };
+    let mut server = start(mount.0.config(LogSync::Always));
+    let mut client = loaded(&server);
+    let (value, mut refused, mut last) = ([b'x'; 100_000], 0, 0);
+    let begin = Instant::now();
+    for number in 0_u64.. {
+        let text = number.to_string();
+        let value = [text.as_bytes(), b" ", &value].concat();
+        if client.ask(&[b"SET", b"key", &value]).starts_with("+OK") {
+            last = number;
+            if refused > 0 && field(&mut client, "rdb_saves") != "0" {
+                break;
+            }
+        } else {
+            refused += 1;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{refused} writes refused");
+    }
+    let found = client.ask(&[b"GETRANGE", b"key", b"0", b"19"]);
+    server.stop();
+    let server = start(mount.0.config(LogSync::Always));
+    let mut client = loaded(&server);
+    assert_eq!(client.ask(&[b"GETRANGE", b"key", b"0", b"19"]), found);
+    assert!(found.contains(&format!("{last} ")));
+    drop(client);
+    drop(server);
+}
+
 /// Bytes that change within a long value are logged alone, also the first.
 #[test]
 fn writes_within_a_long_value_log_what_they_write() {

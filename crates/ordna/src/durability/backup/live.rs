@@ -13,7 +13,7 @@ use ordna_base::{Key, Value};
 
 use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
 use crate::entry::EntrySource;
-use crate::files::directory::{Listing, backup_path};
+use crate::files::directory::{Listing, Reserve, backup_path};
 use crate::files::error::BackupError;
 use crate::wal::copy_before_write::CopyBeforeWrite;
 use crate::wal::durable::Durable;
@@ -49,9 +49,17 @@ impl<K: Key + ?Sized> Durable<K> {
         self.status.lock().running = Some((options.progress.clone(), Instant::now()));
         let number = self.segments.next.lock().unwrap_or_else(PoisonError::into_inner);
         let target = backup_path(&self.dir, *number);
+        if self.wal.queue.failure().is_some() {
+            self.segments.free_reserve(Reserve::Backup);
+        }
         let done = self.backup_before(number, store, options);
         if done.is_err() {
             Writing::<K>::discard(&*self.storage, &target);
+        }
+        self.segments.fill_reserve(Reserve::Backup);
+        if done.is_ok() {
+            // Not before: the attempt to occupy it takes space from the log.
+            self.segments.fill_reserve(Reserve::Log);
         }
         let mut status = self.status.lock();
         status.running = None;
