@@ -76,7 +76,13 @@ fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Res
 fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let session = &mut *context.session;
     session.end_transaction();
-    *session.client.info() = ClientInfo { queued: -1, ..ClientInfo::default() };
+    {
+        // The library stays the same.
+        let mut info = session.client.info();
+        let (library, library_version) =
+            (std::mem::take(&mut info.library), std::mem::take(&mut info.library_version));
+        *info = ClientInfo { queued: -1, library, library_version, ..ClientInfo::default() };
+    }
     session.become_user(context.state.acl.welcome());
     session.reply_mode = ReplyMode::On;
     session.monitor = None;
@@ -419,7 +425,7 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
     let (name, library, version) =
         (text(&told.name), text(&told.library), text(&told.library_version));
     let command = client.last_command.load(Ordering::Relaxed);
-    let command = state.catalog.all().get(command).map_or("NULL", |spec| spec.name);
+    let command = state.catalog.name_of(command).unwrap_or("NULL");
     let load = |part: &std::sync::atomic::AtomicUsize| part.load(Ordering::Relaxed);
     let flags = match (client.is_monitor.load(Ordering::Relaxed), told.queued >= 0) {
         (true, _) => "O",
@@ -430,10 +436,11 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         line,
-        "id={} addr={} laddr={} fd=-1 name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version}",
+        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version}",
         client.id,
         client.peer,
         client.local,
+        client.descriptor,
         client.since.elapsed().as_secs(),
         client.idle().as_secs(),
         told.queued,

@@ -44,7 +44,7 @@ const SECTIONS: &[Section] = &[
     ("Memory", true, memory),
     ("Persistence", true, |facts| super::persistence::section(facts.state, facts.keyspace)),
     ("Stats", true, stats),
-    ("Replication", true, |_| "role:master\r\nconnected_slaves:0\r\n".to_owned()),
+    ("Replication", true, replication),
     ("CPU", true, |_| {
         let (user, system) = process::cpu_seconds();
         format!("used_cpu_sys:{system:.6}\r\nused_cpu_user:{user:.6}\r\n")
@@ -53,6 +53,7 @@ const SECTIONS: &[Section] = &[
     ("Snapshots", true, snapshots),
     ("Commandstats", false, command_stats),
     ("Latencystats", false, latency_stats),
+    ("Errorstats", true, error_stats),
     ("Nodes", true, |facts| {
         facts.state.config.extension.as_ref().map_or_else(String::new, |nodes| nodes.info())
     }),
@@ -97,6 +98,10 @@ fn server(facts: &Facts<'_>) -> String {
     lines(&[
         ("redis_version", &REDIS_VERSION),
         ("ordna_version", &VERSION),
+        // Fields that exporters expect.
+        ("redis_git_sha1", &"00000000"),
+        ("redis_git_dirty", &0),
+        ("redis_build_id", &VERSION),
         ("redis_mode", &"standalone"),
         ("os", &std::env::consts::OS),
         ("arch_bits", &usize::BITS),
@@ -143,6 +148,8 @@ fn memory(facts: &Facts<'_>) -> String {
         ("used_memory_rss_human", &human(resident as usize)),
         ("used_memory_peak", &peak),
         ("used_memory_peak_human", &human(peak)),
+        ("used_memory_overhead", &clients),
+        ("used_memory_startup", &0),
         ("used_memory_dataset", &facts.counts.bytes),
         ("total_system_memory", &process::system_memory()),
         ("maxmemory", &state.config.max_memory.unwrap_or(0)),
@@ -153,6 +160,9 @@ fn memory(facts: &Facts<'_>) -> String {
         ("mem_clients_limit", &state.settings.clients_memory.get()),
         ("mem_search_cursors", &state.results.bytes()),
         ("mem_allocator", &"mimalloc"),
+        ("active_defrag_running", &0),
+        ("lazyfree_pending_objects", &state.flushed().len()),
+        ("lazyfreed_objects", &0),
     ])
 }
 
@@ -182,6 +192,7 @@ fn stats(facts: &Facts<'_>) -> String {
         ("expired_keys", &0),
         ("evicted_keys", &0),
         ("evicted_clients", &load(&state.clients.evicted)),
+        ("total_error_replies", &state.errors.counts().total),
         ("keyspace_hits", &state.hits.sum()),
         ("keyspace_misses", &state.misses.sum()),
         ("pubsub_channels", &0),
@@ -219,8 +230,8 @@ fn snapshots(facts: &Facts<'_>) -> String {
 fn command_stats(facts: &Facts<'_>) -> String {
     let state = facts.state;
     let mut text = String::new();
-    for (number, spec) in state.catalog.all().iter().enumerate() {
-        let counts = state.stats.of(number);
+    for spec in state.catalog.with_subcommands() {
+        let counts = state.stats.of(spec.id);
         if counts.calls + counts.rejected > 0 {
             let micros = counts.time.as_micros();
             let each = micros as f64 / counts.calls.max(1) as f64;
@@ -233,11 +244,33 @@ fn command_stats(facts: &Facts<'_>) -> String {
     text
 }
 
+/// There is one server; the fields are those of a Redis without replicas.
+fn replication(facts: &Facts<'_>) -> String {
+    lines(&[
+        ("role", &"master"),
+        ("connected_slaves", &0),
+        ("master_failover_state", &"no-failover"),
+        ("master_replid", &facts.state.run_id),
+        ("master_replid2", &"0".repeat(40)),
+        ("master_repl_offset", &0),
+        ("second_repl_offset", &-1),
+        ("repl_backlog_active", &0),
+        ("repl_backlog_size", &0),
+        ("repl_backlog_first_byte_offset", &0),
+        ("repl_backlog_histlen", &0),
+    ])
+}
+
+fn error_stats(facts: &Facts<'_>) -> String {
+    let counts = facts.state.errors.counts().by_code;
+    counts.iter().map(|(code, count)| format!("errorstat_{code}:count={count}\r\n")).collect()
+}
+
 fn latency_stats(facts: &Facts<'_>) -> String {
     let state = facts.state;
     let mut text = String::new();
-    for (number, spec) in state.catalog.all().iter().enumerate() {
-        let counts = state.stats.of(number);
+    for spec in state.catalog.with_subcommands() {
+        let counts = state.stats.of(spec.id);
         if counts.calls > 0 {
             let [half, most, nearly] = [0.5, 0.99, 0.999].map(|share| counts.percentile(share));
             text.push_str(&format!(

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::execution::command::{
     ADMIN, Command, CommandOutcome, Context, Result, SERVER_INFO, help, ok,
 };
-use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::state::command_spec::{CommandFlags, CommandSpec, NO_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -148,15 +148,20 @@ const LATENCY: &[Command] = &[
 
 fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let catalog = context.state.catalog;
-    let asked: Vec<usize> = match arguments.len() {
-        2 => (0..catalog.all().len()).collect(),
-        _ => arguments.iter_from(2).filter_map(|name| catalog.number_of(name)).collect(),
+    let asked: Vec<&CommandSpec> = match arguments.len() {
+        2 => catalog.with_subcommands().collect(),
+        // A command that has subcommands stands for them.
+        _ => arguments
+            .iter_from(2)
+            .filter_map(|name| catalog.by_full_name(std::str::from_utf8(name).ok()?))
+            .flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
+            .collect(),
     };
-    let counts = asked.into_iter().map(|number| (number, context.state.stats.of(number)));
+    let counts = asked.into_iter().map(|spec| (spec.name, context.state.stats.of(spec.id)));
     let counts: Vec<_> = counts.filter(|(_, counts)| counts.calls > 0).collect();
     out.map(counts.len());
-    for (number, counts) in counts {
-        out.bulk(catalog.all()[number].name.as_bytes());
+    for (name, counts) in counts {
+        out.bulk(name.as_bytes());
         out.map(2);
         out.bulk(b"calls");
         out.integer(counts.calls as i64);

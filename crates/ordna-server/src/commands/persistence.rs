@@ -95,8 +95,23 @@ pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     let flag = |yes: bool| u8::from(yes).to_string();
     let status = |good: bool| if good { "ok" } else { "err" }.to_owned();
     let Some(persistence) = &state.data_directory else {
-        return "loading:0\r\nasync_loading:0\r\nrdb_bgsave_in_progress:0\r\naof_enabled:0\r\n"
-            .to_owned();
+        // Nothing is saved; exporters expect the fields.
+        let fields = [
+            ("loading", "0"),
+            ("async_loading", "0"),
+            ("rdb_changes_since_last_save", "0"),
+            ("rdb_bgsave_in_progress", "0"),
+            ("rdb_last_save_time", "0"),
+            ("rdb_last_bgsave_status", "ok"),
+            ("rdb_last_bgsave_time_sec", "-1"),
+            ("rdb_current_bgsave_time_sec", "-1"),
+            ("rdb_saves", "0"),
+            ("aof_enabled", "0"),
+            ("aof_rewrite_in_progress", "0"),
+            ("aof_last_write_status", "ok"),
+        ];
+        fields.into_iter().for_each(|(field, value)| line(field, value.to_owned()));
+        return lines;
     };
     let loading = persistence.is_loading();
     line("loading", flag(loading));

@@ -91,6 +91,7 @@ const CONFIG: &[Command] = &[
     Command::sub("config|set", -4, ADMIN, config_set).with(CommandFlags::SECRET),
     Command::sub("config|resetstat", 2, ADMIN, |context, _, out| {
         context.state.stats.reset();
+        context.state.errors.reset();
         ok(out)
     }),
     Command::sub("config|rewrite", 2, ADMIN, |_, _, _| {

@@ -22,7 +22,7 @@ use crate::state::command_spec::{
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
 use crate::state::{KeyspaceGuard, ServerState};
-use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_millis};
+use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_micros, unix_millis};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments};
@@ -60,20 +60,25 @@ type TaskFunction = fn(&ServerState, Option<&Keyspace>, Arguments<'_>, &mut Repl
 pub struct Task {
     request: request::OwnedRequest,
     work: TaskFunction,
+    /// [`CommandSpec::id`] of the command; [`Context::call`] sets it.
+    command: usize,
 }
 
 impl Task {
     pub fn new(arguments: Arguments<'_>, work: TaskFunction) -> Self {
-        Self { request: arguments.to_owned_request(), work }
+        Self { request: arguments.to_owned_request(), work, command: 0 }
     }
 
     /// Executes the task and writes the reply.
     pub fn run(self, state: &ServerState, held: Option<&Keyspace>, out: &mut Replies) {
-        let start = out.bytes.len();
-        if let Err(error) = (self.work)(state, held, self.request.arguments(), out) {
+        let (start, begin) = (out.bytes.len(), Instant::now());
+        let done = (self.work)(state, held, self.request.arguments(), out);
+        if let Err(error) = &done {
             out.bytes.truncate(start);
-            out.error(&error);
+            out.error(error);
+            state.errors.count(&out.bytes[start..]);
         }
+        state.stats.continued(self.command, begin.elapsed(), done.is_err());
     }
 }
 
@@ -113,7 +118,6 @@ impl Command {
             also_in: &[],
             lock: LockMode::Shared,
             subcommands: &[],
-            number: 0,
             id: 0,
         };
         Self { spec, execute, subcommands: &[] }
@@ -262,11 +266,11 @@ impl CommandTable {
         let mut commands: Vec<Command> = groups.iter().flat_map(named).collect();
         commands.sort_by_key(|command| command.spec.name);
         let mut executes = Vec::new();
-        for (number, command) in commands.iter_mut().enumerate() {
+        for command in &mut commands {
             let group = command.spec.group;
             let mut numbered = |command: &Command| {
                 executes.push(command.execute);
-                CommandSpec { group, number, id: executes.len() - 1, ..command.spec }
+                CommandSpec { group, id: executes.len() - 1, ..command.spec }
             };
             let spec = numbered(command);
             let subcommands: Vec<CommandSpec> = command.subcommands.iter().map(numbered).collect();
@@ -507,26 +511,33 @@ impl Context<'_> {
         out: &mut Replies,
     ) -> CommandOutcome {
         let state = self.state;
-        if state.was_monitored.load(Ordering::Relaxed)
-            && state.monitors.receiver_count() > 0
-            && !spec.has(CommandFlags::ADMIN)
-            && !spec.has(CommandFlags::SECRET)
-        {
-            self.show_monitors(arguments);
-        }
+        self.session.client.last_command.store(spec.id, Ordering::Relaxed);
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
         let outcome = self.table.executes[spec.id](self, arguments, out);
-        let outcome = outcome.unwrap_or_else(|error| {
+        let mut outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
             CommandOutcome::Done
         });
         let end = Instant::now();
         let took = end.saturating_duration_since(begin);
         self.session.now = Some(end);
-        state.stats.executed(spec.number, took, out.bytes.get(before) == Some(&b'-'));
-        self.session.client.last_command.store(spec.number, Ordering::Relaxed);
+        let failed = out.bytes.get(before) == Some(&b'-');
+        state.stats.executed(spec.id, took, failed);
+        if failed {
+            state.errors.count(&out.bytes[before..]);
+        }
+        if let CommandOutcome::Task(task) = &mut outcome {
+            task.command = spec.id;
+        }
+        // After the execution, so that EXEC follows the commands that it executes.
+        if state.was_monitored.load(Ordering::Relaxed)
+            && state.monitors.receiver_count() > 0
+            && !spec.has(CommandFlags::ADMIN)
+        {
+            self.show_monitors(spec, arguments);
+        }
         let settings = &state.settings;
         if settings.slow.is_reached_by(took.as_micros())
             || settings.latency_threshold.get() > 0
@@ -572,14 +583,31 @@ impl Context<'_> {
     }
 
     #[cold]
-    fn show_monitors(&self, arguments: Arguments<'_>) {
-        let now = unix_millis();
+    fn show_monitors(&self, spec: &CommandSpec, arguments: Arguments<'_>) {
+        let now = unix_micros();
         let mut line =
-            format!("{}.{:06} [0 {}]", now / 1000, now % 1000 * 1000, self.session.client.peer);
-        for argument in arguments.iter_from(0) {
+            format!("{}.{:06} [0 {}]", now / 1_000_000, now % 1_000_000, self.session.client.peer);
+        // Of AUTH all arguments, of HELLO those of its option AUTH.
+        let mut hidden =
+            if spec.has(CommandFlags::SECRET) && spec.name != "hello" { usize::MAX } else { 0 };
+        for (at, argument) in arguments.iter_from(0).enumerate() {
+            if at > 0 && hidden > 0 {
+                hidden -= 1;
+                line.push_str(" \"(redacted)\"");
+                continue;
+            }
+            if spec.name == "hello" && at > 1 && argument.eq_ignore_ascii_case(b"auth") {
+                hidden = 2;
+            }
             line.push_str(" \"");
-            let plain = argument.escape_ascii().to_string();
-            line.push_str(&plain.replace("\\'", "'"));
+            for byte in argument {
+                match byte {
+                    b'\'' => line.push('\''),
+                    0x07 => line.push_str("\\a"),
+                    0x08 => line.push_str("\\b"),
+                    byte => line.extend(byte.escape_ascii().map(char::from)),
+                }
+            }
             line.push('"');
         }
         // The send fails if no client monitors.

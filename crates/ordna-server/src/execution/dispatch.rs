@@ -34,29 +34,29 @@ pub fn execute(
             );
             return CommandOutcome::Close;
         }
-        return fail(session, None, unknown(arguments), out);
+        return fail(state, session, None, unknown(arguments), out);
     };
     session.last_command = number;
     let command = &table.catalog.all()[number];
     let spec = command.of_call(arguments);
     if arguments.len() > 1 && !spec.subcommands.is_empty() {
         let error = CommandError::unknown_subcommand(arguments);
-        return fail(session, Some(command), error, out);
+        return fail(state, session, Some(command), error, out);
     }
     if let Err(error) = permitted(state, session, spec, arguments) {
-        state.stats.rejected(number);
-        return fail(session, Some(spec), error, out);
+        state.stats.rejected(spec.id);
+        return fail(state, session, Some(spec), error, out);
     }
     if let Some(persistence) = &state.data_directory
         && persistence.is_loading()
         && !spec.has(CommandFlags::LOADING)
     {
-        return fail(session, Some(spec), CommandError::Loading, out);
+        return fail(state, session, Some(spec), CommandError::Loading, out);
     }
     if session.transaction.is_some() && !spec.has(CommandFlags::NOT_QUEUED) {
         match queue(state, session, spec, arguments) {
             Ok(()) => out.simple("QUEUED"),
-            Err(error) => out.error(error),
+            Err(error) => return fail(state, session, None, error, out),
         }
         return CommandOutcome::Done;
     }
@@ -90,11 +90,13 @@ fn refresh_user(state: &ServerState, session: &mut Session) -> bool {
 
 /// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.
 fn fail(
+    state: &ServerState,
     session: &mut Session,
     spec: Option<&CommandSpec>,
     error: CommandError,
     out: &mut Replies,
 ) -> CommandOutcome {
+    let before = out.bytes.len();
     if spec.is_some_and(|spec| spec.has(CommandFlags::EXECUTES_QUEUE)) {
         session.end_transaction();
         let error = error.to_string();
@@ -106,6 +108,7 @@ fn fail(
         }
         out.error(error);
     }
+    state.errors.count(&out.bytes[before..]);
     CommandOutcome::Done
 }
 

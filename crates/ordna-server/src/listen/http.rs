@@ -309,7 +309,7 @@ fn overview(state: &ServerState) -> Value {
                 "age": client.since.elapsed().as_secs(),
                 "idle": client.idle().as_secs(),
                 "memory": client.memory(),
-                "command": state.catalog.all().get(command).map(|spec| spec.name),
+                "command": state.catalog.name_of(command),
             })
         })
         .collect();

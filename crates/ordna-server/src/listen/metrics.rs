@@ -86,8 +86,8 @@ pub fn text(state: &ServerState) -> String {
 
 /// Counters and a histogram for each command that was called.
 fn commands(state: &ServerState, lines: &mut Lines) {
-    let all = state.catalog.all().iter().enumerate();
-    let counts = all.map(|(number, spec)| (spec.name, state.stats.of(number)));
+    let all = state.catalog.with_subcommands();
+    let counts = all.map(|spec| (spec.name, state.stats.of(spec.id)));
     let counts: Vec<_> = counts.filter(|(_, counts)| counts.calls + counts.rejected > 0).collect();
     lines.head("ordna_command_failures_total", "counter", "Commands that ended in an error.");
     for (name, counts) in &counts {

@@ -276,6 +276,16 @@ fn users(config: &Config) -> Result<Acl, ServeError> {
     }
 }
 
+#[cfg(unix)]
+fn descriptor(stream: &TcpStream) -> i32 {
+    std::os::fd::AsRawFd::as_raw_fd(stream)
+}
+
+#[cfg(not(unix))]
+fn descriptor(_: &TcpStream) -> i32 {
+    -1
+}
+
 /// Accepts connections of one listener.
 async fn accept(state: Arc<ServerState>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
     let Some(local) = local(&listener) else { return };
@@ -283,7 +293,8 @@ async fn accept(state: Arc<ServerState>, listener: TcpListener, acceptor: Option
         match listener.accept().await {
             Ok((stream, peer)) => {
                 let most = state.settings.max_clients.size();
-                let Some(client) = state.clients.enter(peer, local, most) else {
+                let Some(client) = state.clients.enter(peer, local, descriptor(&stream), most)
+                else {
                     refuse(&stream);
                     continue;
                 };
@@ -343,8 +354,8 @@ async fn tick(state: Arc<ServerState>) {
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
     let totals = || {
         let mut all = CommandCounts::default();
-        for number in 0..state.catalog.all().len() {
-            let counts = state.stats.of(number);
+        for spec in state.catalog.with_subcommands() {
+            let counts = state.stats.of(spec.id);
             all.calls += counts.calls;
             for at in 0..BUCKETS {
                 all.buckets[at] += counts.buckets[at];

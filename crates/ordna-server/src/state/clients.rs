@@ -21,6 +21,8 @@ pub struct Client {
     pub id: u64,
     pub peer: SocketAddr,
     pub local: SocketAddr,
+    /// The descriptor of the connection; -1 where the system has none.
+    pub descriptor: i32,
     pub since: Instant,
     info: Lock<ClientInfo>,
     /// Bytes of incomplete requests, of replies, and of queued commands.
@@ -106,7 +108,13 @@ pub struct Clients {
 
 impl Clients {
     /// Adds a connection, unless there are `limit` connections already.
-    pub fn enter(&self, peer: SocketAddr, local: SocketAddr, limit: usize) -> Option<Arc<Client>> {
+    pub fn enter(
+        &self,
+        peer: SocketAddr,
+        local: SocketAddr,
+        descriptor: i32,
+        limit: usize,
+    ) -> Option<Arc<Client>> {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         let mut clients = self.map.lock();
         if clients.len() >= limit {
@@ -117,6 +125,7 @@ impl Clients {
             id,
             peer,
             local,
+            descriptor,
             since: Instant::now(),
             info: Lock::new(ClientInfo { queued: -1, ..ClientInfo::default() }),
             input: AtomicUsize::new(0),
@@ -207,7 +216,7 @@ mod tests {
 
     fn enter(clients: &Clients, bytes: usize) -> Arc<Client> {
         let address = SocketAddr::from(([127, 0, 0, 1], 1));
-        let client = clients.enter(address, address, 10).unwrap();
+        let client = clients.enter(address, address, -1, 10).unwrap();
         client.input.store(bytes, Ordering::Relaxed);
         client
     }

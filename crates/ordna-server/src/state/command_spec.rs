@@ -185,8 +185,6 @@ pub struct CommandSpec {
     pub lock: LockMode,
     /// Subcommands, each with its own flags. A command that has some is called by their names only.
     pub subcommands: &'static [CommandSpec],
-    /// Number of the command, by the order of names; that of its command for a subcommand.
-    pub number: usize,
     /// Number among all commands and subcommands: ACL has one bit for each.
     pub id: usize,
 }
@@ -332,6 +330,8 @@ pub fn suits(arity: i64, arguments: usize) -> bool {
 pub struct Catalog {
     /// Sorted by name.
     specs: Vec<CommandSpec>,
+    /// Names of commands and subcommands, by [`CommandSpec::id`].
+    names: Vec<&'static str>,
     numbers: HashMap<&'static str, usize>,
 }
 
@@ -339,7 +339,14 @@ impl Catalog {
     pub fn new(mut specs: Vec<CommandSpec>) -> Self {
         specs.sort_by_key(|spec| spec.name);
         let numbers = specs.iter().enumerate().map(|(number, spec)| (spec.name, number)).collect();
-        Self { specs, numbers }
+        let mut all: Vec<_> = specs
+            .iter()
+            .flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
+            .map(|spec| (spec.id, spec.name))
+            .collect();
+        all.sort_unstable();
+        let names = all.into_iter().map(|(_, name)| name).collect();
+        Self { specs, names, numbers }
     }
 
     pub fn all(&self) -> &[CommandSpec] {
@@ -349,6 +356,11 @@ impl Catalog {
     /// All commands, each followed by its subcommands.
     pub fn with_subcommands(&self) -> impl Iterator<Item = &CommandSpec> {
         self.specs.iter().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
+    }
+
+    /// The name of the command or subcommand with this [`id`](CommandSpec::id).
+    pub fn name_of(&self, id: usize) -> Option<&'static str> {
+        self.names.get(id).copied()
     }
 
     /// The command or subcommand of a name such as `get` or `config|get`, in any case.

@@ -35,6 +35,7 @@ use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
 use crate::state::settings::Settings;
 use crate::statistics::command_stats::CommandStats;
+use crate::statistics::error_stats::ErrorStats;
 use crate::statistics::event_logs::{Latencies, SlowLog};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
@@ -83,6 +84,7 @@ pub struct ServerState {
     pub watches: Arc<Watches>,
     pub scans: LongScans,
     pub stats: CommandStats,
+    pub errors: ErrorStats,
     pub slow_log: SlowLog,
     pub latencies: Latencies,
     pub started: Instant,
@@ -130,7 +132,8 @@ impl ServerState {
             memory,
             acl,
             cursors: Arc::new(ScanCursors::new(config.scan_lease)),
-            stats: CommandStats::new(catalog.all().len()),
+            stats: CommandStats::new(catalog.with_subcommands().count()),
+            errors: ErrorStats::default(),
             config,
             settings,
             catalog,

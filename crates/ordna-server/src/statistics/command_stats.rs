@@ -35,7 +35,7 @@ pub struct CommandCounts {
     pub buckets: [u64; BUCKETS],
 }
 
-/// Counts of all commands, by the command's number.
+/// Counts of all commands and subcommands, by [`CommandSpec::id`](crate::state::command_spec::CommandSpec::id).
 #[derive(Debug)]
 pub struct CommandStats {
     stripes: Box<[Box<[CounterCells]>]>,
@@ -97,6 +97,13 @@ impl CommandStats {
         if failed {
             cells.failed.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Adds to a call that has been counted: work that followed, and whether it failed.
+    pub fn continued(&self, command: usize, time: Duration, failed: bool) {
+        let cells = &self.stripes[stripe()][command];
+        cells.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+        cells.failed.fetch_add(u64::from(failed), Ordering::Relaxed);
     }
 
     /// Counts a refusal.

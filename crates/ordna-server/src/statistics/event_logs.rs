@@ -11,6 +11,11 @@ pub fn unix_millis() -> u64 {
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Returns the present time in microseconds since 1970.
+pub fn unix_micros() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()
+}
+
 /// An entry of `SLOWLOG`.
 #[derive(Debug, Clone)]
 pub struct SlowCommand {

@@ -87,6 +87,10 @@ pub fn tame(words: &mut [Vec<u8>]) {
         (&[b"psetex", b"pexpire", b"restore"], &[b"setex", b"expire"]);
     let writes_at: &[&[u8]] = &[b"setbit", b"setrange", b"bitfield", b"bitfield_ro"];
     for at in 1..words.len() {
+        // Unlike one star, several do not match an empty key in Redis.
+        if words[at].len() > 1 && words[at].iter().all(|byte| *byte == b'*') {
+            words[at].truncate(1);
+        }
         let option = words[at - 1].to_ascii_lowercase();
         let Some(value) = number(&words[at]) else { continue };
         let soon = milliseconds.contains(&name.as_slice()) || option == b"px";

@@ -57,7 +57,9 @@ fn a_monitor_sees_the_commands_of_others() {
     let first = show(&monitor.reply());
     assert!(first.ends_with(r#"] \"SET\" \"a\\n\\\"b\" \"1\"\r\n"#), "{first}");
     let second = show(&monitor.reply());
-    assert!(second.ends_with(r#"\"GET\" \"x\"\r\n"#), "no password: {second}");
+    assert!(second.ends_with(r#"] \"AUTH\" \"(redacted)\" \"(redacted)\"\r\n"#), "{second}");
+    let third = show(&monitor.reply());
+    assert!(third.ends_with(r#"\"GET\" \"x\"\r\n"#), "{third}");
     assert_eq!(monitor.say("RESET"), r"+RESET\r\n");
     client.say("GET x");
     assert_eq!(monitor.say("PING"), r"+PONG\r\n");

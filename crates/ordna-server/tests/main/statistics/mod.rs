@@ -1,3 +1,4 @@
 //! What the server reports of itself.
 
+mod counters;
 mod info;

@@ -1,0 +1,164 @@
+//! Counters of commands and errors, and the lines of MONITOR, some beside redis-server.
+
+use std::net::SocketAddr;
+
+use crate::commands::against_redis::Redis;
+use crate::common::{Client, show, start};
+use ordna_server::Config;
+
+/// Makes the commands of a client visible to another one; returns the lines without times and addresses.
+fn monitored(address: SocketAddr) -> Vec<String> {
+    let mut monitor = Client::new(address);
+    assert_eq!(monitor.say("MONITOR"), r"+OK\r\n");
+    let mut client = Client::new(address);
+    let plain = [
+        "SET a 1",
+        "MULTI",
+        "SET a 2",
+        "INCR a",
+        "CONFIG GET port",
+        "NOPE",
+        "EXEC",
+        "DISCARD",
+        "MULTI",
+        "SET a 2",
+        "INCR a",
+        "EXEC",
+        "EXEC",
+        "AUTH secret",
+        "AUTH nobody secret",
+        "HELLO 2 AUTH nobody secret SETNAME x",
+        "HELLO 2",
+        "ACL SETUSER x >secret",
+        "CONFIG GET port",
+        "CLIENT SETNAME y",
+        "INCR a b",
+        "LPUSH a",
+    ];
+    plain.iter().for_each(|line| drop(client.say(line)));
+    client.ask(&[b"SET", b"\x07\x08\0\r\n\t'\"\\", b"\xFF"]);
+    client.say("GET last");
+    let mut lines = Vec::new();
+    let mut micros = 0;
+    loop {
+        let line = show(&monitor.reply());
+        let (time, rest) = line.split_once(" [0 ").expect("time and address");
+        micros += u64::from(!time.ends_with("000"));
+        let (_, command) = rest.split_once("] ").expect("a command");
+        if command.contains("last") {
+            // A time that ends with 000 is one of a thousand.
+            assert!(micros > 0);
+            return lines;
+        }
+        lines.push(command.to_owned());
+    }
+}
+
+#[test]
+fn a_monitor_sees_exec_after_its_commands_and_no_passwords() {
+    let server = start(Config::default());
+    let lines = monitored(server.address);
+    let at = |wanted: &str| lines.iter().rposition(|line| line.contains(wanted)).expect(wanted);
+    assert!(at("MULTI") < at("INCR") && at("INCR") < at("EXEC"), "{lines:?}");
+    assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:?}");
+    assert!(lines.iter().any(|line| line.starts_with("\\\"AUTH\\\"")), "{lines:?}");
+}
+
+#[test]
+#[ignore = "needs redis-server; .ci/run installs it and runs this"]
+fn monitored_lines_against_redis() {
+    let redis = Redis::start();
+    let ours = start(Config::default());
+    assert_eq!(monitored(redis.1), monitored(ours.address));
+}
+
+/// The names of the fields in sections of INFO, and the values of some.
+fn info(client: &mut Client, section: &str) -> Vec<(String, String)> {
+    let text = client.say(&format!("INFO {section}"));
+    let fields = text.split(r"\r\n").filter_map(|line| line.split_once(':'));
+    fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+const COUNTED: [&str; 10] = [
+    "SET a 1",
+    "HGET a f",
+    "HGET a f",
+    "INCR a b",
+    "NOPE",
+    "CONFIG GET port",
+    "CONFIG GET",
+    "CONFIG NOPE",
+    "EVALSHA 00 0",
+    "EXEC",
+];
+
+#[test]
+#[ignore = "needs redis-server; .ci/run installs it and runs this"]
+fn counters_of_errors_against_redis() {
+    let redis = Redis::start();
+    let ours = start(Config::default());
+    let [redis, ours] = [redis.1, ours.address].map(|address| {
+        let mut client = Client::new(address);
+        client.say("CONFIG RESETSTAT");
+        COUNTED.iter().for_each(|line| drop(client.say(line)));
+        let commands = info(&mut client, "commandstats").into_iter().map(|(name, value)| {
+            let counts = value.split(',').filter(|part| !part.contains("usec"));
+            (name, counts.collect::<Vec<_>>().join(","))
+        });
+        let mut all: Vec<_> = commands.chain(info(&mut client, "errorstats")).collect();
+        all.extend(
+            info(&mut client, "stats")
+                .into_iter()
+                .filter(|(name, _)| name == "total_error_replies"),
+        );
+        all.sort();
+        all
+    });
+    assert_eq!(redis, ours);
+}
+
+#[test]
+fn a_refused_search_counts_as_failed() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    client.say("FT.CREATE i SCHEMA a VECTOR");
+    client.say("FT.AGGREGATE nothing *");
+    let commands = info(&mut client, "commandstats");
+    for name in ["cmdstat_ft.create", "cmdstat_ft.aggregate"] {
+        let (_, counts) = commands.iter().find(|(field, _)| field == name).expect(name);
+        assert!(counts.ends_with("failed_calls=1"), "{name} {counts}");
+    }
+    let errors = info(&mut client, "errorstats");
+    assert_eq!(errors.iter().map(|(_, count)| count.as_str()).collect::<Vec<_>>(), ["count=2"]);
+}
+
+/// Fields that exporters read.
+#[test]
+fn info_has_the_fields_of_redis_that_exporters_read() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    let all = info(&mut client, "everything");
+    for name in [
+        "redis_git_sha1",
+        "total_error_replies",
+        "master_replid",
+        "master_repl_offset",
+        "rdb_changes_since_last_save",
+        "rdb_last_bgsave_status",
+        "rdb_last_save_time",
+        "used_memory_overhead",
+        "used_memory_startup",
+        "lazyfree_pending_objects",
+    ] {
+        assert!(all.iter().any(|(field, _)| field == name), "{name}");
+    }
+    client.say("NOPE");
+    assert!(client.say("INFO").contains("errorstat_ERR:count=1"));
+    client.say("CLIENT SETINFO LIB-NAME mine");
+    assert_eq!(client.say("RESET"), r"+RESET\r\n");
+    let line = client.say("CLIENT LIST");
+    assert!(line.contains(" lib-name=mine ") && line.contains(" cmd=client|list "), "{line}");
+    assert!(!line.contains(" fd=-1 "), "{line}");
+    let histogram = client.say("LATENCY HISTOGRAM client");
+    assert!(histogram.contains("client|setinfo"), "{histogram}");
+}
