@@ -54,7 +54,7 @@ const ACL: &[Command] = &[
         if arguments.iter_from(2).any(|name| name == b"default") {
             return Err("ERR The 'default' user cannot be removed".into());
         }
-        let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(&text(name)));
+        let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(name));
         out.count(gone.count());
         end_clients_without_user(context);
         Ok(CommandOutcome::Done)

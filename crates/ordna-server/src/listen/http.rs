@@ -180,10 +180,13 @@ fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Page
     // A page of another site does not know the password.
     let knows_password = matches!(&visitor, Visitor::User(user) if !user.needs_no_password());
     if !is_for_us(request) && !knows_password {
-        return Page::of(text(
-            StatusCode::MISDIRECTED_REQUEST,
-            "ask by address, or as localhost\n",
-        ));
+        // The reply tells whether the password was right.
+        let guess = match visitor {
+            Visitor::Guesser(name) => Some(name),
+            _ => None,
+        };
+        let reply = text(StatusCode::MISDIRECTED_REQUEST, "ask by address, or as localhost\n");
+        return Page { reply, guess };
     }
     let path = request.uri().path();
     match path {

@@ -201,7 +201,9 @@ impl Acl {
         Ok(())
     }
 
-    pub fn delete(&self, name: &str) -> bool {
+    /// Removes a user; returns whether it existed.
+    pub fn delete(&self, name: &[u8]) -> bool {
+        let Ok(name) = str::from_utf8(name) else { return false };
         let gone = self.users.lock().remove(name).is_some();
         self.version.fetch_add(1, Ordering::Relaxed);
         gone
