@@ -1,12 +1,14 @@
 //! A model of a disk: what is not synced may be lost, and any operation can be made to fail.
 //!
 //! A file's content is durable up to its last sync; a name is durable once its directory is synced.
-//! A power cut keeps what is durable, and a random part of the rest.
+//! A power cut keeps what is durable, and a random part of the rest: of a file's bytes, a prefix in
+//! which ranges may be zeros; of the changes of a directory, all, a prefix, or any subset.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use ordna::durability::{OutFile, Storage};
 use ordna_testkit::random::Random;
@@ -14,7 +16,43 @@ use ordna_testkit::random::Random;
 #[derive(Debug, Clone)]
 enum Node {
     File { data: Vec<u8>, synced: usize },
-    Dir { names: BTreeMap<String, usize>, durable: BTreeMap<String, usize> },
+    Dir { names: Names, durable: Names, changes: Vec<Change> },
+}
+
+type Names = BTreeMap<String, usize>;
+
+/// A change of a directory that is not synced.
+#[derive(Debug, Clone)]
+enum Change {
+    Add(String, usize),
+    Remove(String),
+    Rename(String, String, usize),
+}
+
+impl Change {
+    fn apply(&self, names: &mut Names) {
+        match self {
+            Self::Add(name, at) => drop(names.insert(name.clone(), *at)),
+            Self::Remove(name) => drop(names.remove(name)),
+            Self::Rename(from, to, at) => {
+                names.remove(from);
+                names.insert(to.clone(), *at);
+            }
+        }
+    }
+}
+
+/// Longest time that a paused thread waits: the thread that would resume it may wait for it.
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+/// Name of a thread that calls `Store::backup` and may be paused; so may the workers of a backup.
+pub const BACKUP_THREAD: &str = "history backup";
+
+/// A stop of the threads of a backup.
+#[derive(Debug, Default)]
+struct Pause {
+    /// Operations of these threads before the one that waits.
+    left: Option<u64>,
+    waits: bool,
 }
 
 /// What goes wrong.
@@ -40,20 +78,21 @@ struct Inner {
     most: usize,
     /// Bytes that all files together may have.
     space: usize,
+    /// Whether a write did not fit.
+    was_full: bool,
     locked: bool,
 }
 
 #[derive(Debug, Clone)]
-pub struct Model(Arc<Mutex<Inner>>);
+pub struct Model(Arc<Mutex<Inner>>, Arc<(Mutex<Pause>, Condvar)>);
 
 impl Model {
     pub fn new() -> Self {
-        let root = Node::Dir { names: BTreeMap::new(), durable: BTreeMap::new() };
-        Self::of(vec![root])
+        Self::of(vec![Node::new_dir()])
     }
 
     fn of(nodes: Vec<Node>) -> Self {
-        Self(Arc::new(Mutex::new(Inner {
+        let inner = Inner {
             nodes,
             operations: 0,
             fault: None,
@@ -61,8 +100,10 @@ impl Model {
             off: false,
             most: usize::MAX,
             space: usize::MAX,
+            was_full: false,
             locked: false,
-        })))
+        };
+        Self(Arc::new(Mutex::new(inner)), Arc::default())
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -83,10 +124,64 @@ impl Model {
         self
     }
 
-    /// Leaves the disk with so many free bytes.
+    /// Leaves the disk with so many free bytes; `usize::MAX`: with any number.
     pub fn set_free(&self, bytes: usize) {
         let mut inner = self.inner();
-        inner.space = inner.used() + bytes;
+        inner.space = inner.used().saturating_add(bytes);
+    }
+
+    /// Whether a write did not fit so far.
+    pub fn was_full(&self) -> bool {
+        self.inner().was_full
+    }
+
+    /// Whether the power was cut.
+    pub fn is_off(&self) -> bool {
+        self.inner().off
+    }
+
+    /// Pauses the backup that begins next at its `number`th operation, until
+    /// [`resume`](Self::resume).
+    pub fn pause_backup(&self, number: u64) {
+        *self.1.0.lock().unwrap() = Pause { left: Some(number), waits: false };
+    }
+
+    /// Waits until the backup is paused, or `is_done`.
+    pub fn wait_paused(&self, is_done: impl Fn() -> bool) {
+        let began = Instant::now();
+        while !is_done() && !self.1.0.lock().unwrap().waits && began.elapsed() < LONGEST_PAUSE {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Ends the pause.
+    pub fn resume(&self) {
+        *self.1.0.lock().unwrap() = Pause::default();
+        self.1.1.notify_all();
+    }
+
+    /// Has threads of a backup wait at their stop.
+    fn pause_here(&self) {
+        let thread = std::thread::current();
+        if !thread.name().is_some_and(|name| name == BACKUP_THREAD || name == "ordna backup") {
+            return;
+        }
+        let mut pause = self.1.0.lock().unwrap();
+        match &mut pause.left {
+            None => return,
+            Some(0) => {}
+            Some(left) => {
+                *left -= 1;
+                return;
+            }
+        }
+        pause.waits = true;
+        let waits = |pause: &mut Pause| pause.left == Some(0);
+        let (mut pause, timeout) =
+            self.1.1.wait_timeout_while(pause, LONGEST_PAUSE, waits).unwrap();
+        if timeout.timed_out() {
+            *pause = Pause::default();
+        }
     }
 
     pub fn operations(&self) -> u64 {
@@ -100,7 +195,10 @@ impl Model {
 
     /// The disk after a restart of the process: nothing is lost.
     pub fn after_exit(&self) -> Self {
-        Self::of(self.inner().nodes.clone())
+        let inner = self.inner();
+        let after = Self::of(inner.nodes.clone());
+        after.inner().space = inner.space;
+        after
     }
 
     /// The disk after a power cut.
@@ -109,21 +207,42 @@ impl Model {
         for node in &mut nodes {
             match node {
                 Node::File { data, synced } => {
-                    let kept = *synced + random.below((data.len() - *synced) as u64 + 1) as usize;
+                    let unsynced = (data.len() - *synced) as u64;
+                    let kept = match random.below(4) {
+                        0 => data.len(),
+                        1 => *synced,
+                        _ => *synced + random.below(unsynced + 1) as usize,
+                    };
                     data.truncate(kept);
-                    // A page in the middle that was never written.
-                    if kept > *synced && random.below(4) == 0 {
+                    // Pages that were never written, of a file whose length was.
+                    if kept > *synced && random.below(3) == 0 {
                         let from = *synced + random.below((kept - *synced) as u64) as usize;
                         let to = from + random.below((kept - from) as u64 + 1) as usize;
-                        data[from..to].fill(0);
+                        let all = random.below(2) == 0;
+                        data[if all { *synced..kept } else { from..to }].fill(0);
                     }
                     *synced = data.len();
                 }
-                Node::Dir { names, durable } => {
-                    if random.below(2) == 0 {
-                        names.clone_from(durable);
+                Node::Dir { names, durable, changes } => {
+                    match random.below(5) {
+                        0 | 1 => {}
+                        2 => names.clone_from(durable),
+                        3 => {
+                            names.clone_from(durable);
+                            let kept = random.below(changes.len() as u64 + 1) as usize;
+                            changes[..kept].iter().for_each(|change| change.apply(names));
+                        }
+                        _ => {
+                            names.clone_from(durable);
+                            for change in changes.iter() {
+                                if random.below(2) == 0 {
+                                    change.apply(names);
+                                }
+                            }
+                        }
                     }
                     durable.clone_from(names);
+                    changes.clear();
                 }
             }
         }
@@ -159,6 +278,19 @@ impl Model {
         let mut inner = self.inner();
         let at = inner.find(path).unwrap();
         inner.nodes[at] = Node::File { synced: content.len(), data: content };
+    }
+
+    /// Adds a file, durably.
+    pub fn add(&self, path: &Path, content: Vec<u8>) {
+        let node = Node::File { synced: content.len(), data: content };
+        self.inner().add(path, node).unwrap();
+        self.sync_dir(path.parent().unwrap()).unwrap();
+    }
+}
+
+impl Node {
+    fn new_dir() -> Self {
+        Self::Dir { names: Names::new(), durable: Names::new(), changes: Vec::new() }
     }
 }
 
@@ -212,11 +344,34 @@ impl Inner {
         Ok(at)
     }
 
-    fn names(&mut self, dir: &Path) -> io::Result<&mut BTreeMap<String, usize>> {
+    fn names(&mut self, dir: &Path) -> io::Result<&mut Names> {
         let at = self.find(dir)?;
         match &mut self.nodes[at] {
             Node::Dir { names, .. } => Ok(names),
             Node::File { .. } => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn change(&mut self, dir: &Path, change: Change) -> io::Result<()> {
+        let at = self.find(dir)?;
+        self.change_at(at, change)
+    }
+
+    fn change_at(&mut self, at: usize, change: Change) -> io::Result<()> {
+        match &mut self.nodes[at] {
+            Node::Dir { names, changes, .. } => {
+                change.apply(names);
+                changes.push(change);
+                Ok(())
+            }
+            Node::File { .. } => Err(io::ErrorKind::NotADirectory.into()),
+        }
+    }
+
+    fn sync_dir_at(&mut self, at: usize) {
+        if let Node::Dir { names, durable, changes } = &mut self.nodes[at] {
+            durable.clone_from(names);
+            changes.clear();
         }
     }
 
@@ -227,7 +382,7 @@ impl Inner {
         if names.contains_key(&name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        names.insert(name, at);
+        self.change(path.parent().unwrap(), Change::Add(name, at))?;
         self.nodes.push(node);
         Ok(at)
     }
@@ -242,15 +397,16 @@ struct ModelFile {
 
 impl OutFile for ModelFile {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.model.pause_here();
         let mut inner = self.model.inner();
+        let was_off = inner.off;
         let done = inner.operate("write", &self.path);
-        let most = inner.most;
         let free = match inner.space {
             usize::MAX => usize::MAX,
             space => space.saturating_sub(inner.used()),
         };
+        let most = inner.most.min(free);
         let failed = done.is_err();
-        let was_off = inner.off;
         let Node::File { data, .. } = &mut inner.nodes[self.at] else { unreachable!() };
         if failed {
             if !was_off {
@@ -258,15 +414,17 @@ impl OutFile for ModelFile {
             }
             done?;
         }
-        if free == 0 {
+        let taken = bytes.len().min(most);
+        data.extend_from_slice(&bytes[..taken]);
+        if taken == 0 && !bytes.is_empty() {
+            inner.was_full = true;
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let taken = bytes.len().min(most).min(free);
-        data.extend_from_slice(&bytes[..taken]);
         Ok(taken)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.model.pause_here();
         let mut inner = self.model.inner();
         let lies = inner.operate("sync", &self.path)?.is_some();
         if let Node::File { data, synced } = &mut inner.nodes[self.at]
@@ -288,6 +446,7 @@ impl Drop for ModelLock {
 
 impl Storage for Model {
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        self.pause_here();
         let mut inner = self.inner();
         inner.operate("create", path)?;
         let at = inner.add(path, Node::File { data: Vec::new(), synced: 0 })?;
@@ -307,6 +466,7 @@ impl Storage for Model {
     }
 
     fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.pause_here();
         let mut inner = self.inner();
         inner.operate("truncate", path)?;
         let at = inner.find(path)?;
@@ -318,56 +478,68 @@ impl Storage for Model {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.pause_here();
         let mut inner = self.inner();
         inner.operate("rename", from)?;
         let at = inner.find(from)?;
-        let names = inner.names(from.parent().unwrap())?;
-        names.remove(from.file_name().unwrap().to_str().unwrap());
-        let names = inner.names(to.parent().unwrap())?;
-        names.insert(to.file_name().unwrap().to_str().unwrap().to_owned(), at);
-        Ok(())
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        let dir = from.parent().unwrap();
+        assert_eq!(to.parent(), Some(dir), "a rename within its directory is atomic");
+        inner.change(dir, Change::Rename(name(from), name(to), at))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.pause_here();
         let mut inner = self.inner();
-        inner.operate("remove", path)?;
-        inner.find(path)?;
-        let names = inner.names(path.parent().unwrap())?;
-        names.remove(path.file_name().unwrap().to_str().unwrap());
-        Ok(())
+        let was_off = inner.off;
+        let done = inner.operate("remove", path);
+        if was_off {
+            return done.map(drop);
+        }
+        let at = inner.find(path)?;
+        // The files of a directory go first; a failure leaves some.
+        if let Node::Dir { names, .. } = &inner.nodes[at] {
+            let count = if done.is_err() { names.len() / 2 } else { names.len() };
+            let gone: Vec<String> = names.keys().take(count).cloned().collect();
+            for name in gone {
+                inner.change_at(at, Change::Remove(name))?;
+            }
+        }
+        done?;
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        inner.change(path.parent().unwrap(), Change::Remove(name))
     }
 
     fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.pause_here();
         let mut inner = self.inner();
         inner.operate("create_dir", path)?;
         let mut dir = PathBuf::from("/");
         for part in path.strip_prefix("/").unwrap() {
             dir.push(part);
             if inner.find(&dir).is_err() {
-                let (names, durable) = (BTreeMap::new(), BTreeMap::new());
-                let at = inner.add(&dir, Node::Dir { names, durable })?;
+                inner.add(&dir, Node::new_dir())?;
                 let above = inner.find(dir.parent().unwrap())?;
-                let Node::Dir { durable, .. } = &mut inner.nodes[above] else { unreachable!() };
-                durable.insert(part.to_str().unwrap().to_owned(), at);
+                inner.sync_dir_at(above);
             }
         }
         Ok(())
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.pause_here();
         let mut inner = self.inner();
         inner.operate("list", dir)?;
         Ok(inner.names(dir)?.keys().cloned().collect())
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.pause_here();
         let mut inner = self.inner();
         let lies = inner.operate("sync_dir", dir)?.is_some();
         let at = inner.find(dir)?;
-        if let Node::Dir { names, durable } = &mut inner.nodes[at]
-            && !lies
-        {
-            durable.clone_from(names);
+        if !lies {
+            inner.sync_dir_at(at);
         }
         Ok(())
     }

@@ -11,6 +11,7 @@
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
 //! | `faults_space` | full disks, slow syncs | `wal` |
+//! | `histories` | random histories of crashes, power failures and damages | all |
 //! | `kill` | a process that is killed at random moments | all |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
@@ -20,6 +21,7 @@ mod disk;
 mod faults;
 mod faults_space;
 mod golden;
+mod histories;
 mod kill;
 mod live;
 mod order;

@@ -1,0 +1,190 @@
+//! Random histories of crashes, power failures and damages.
+//!
+//! A history is a list of sessions, decided by a seed: an opening, all kinds of writes, flushes,
+//! backups (also in the background), failing operations and full disks; then an exit, a kill or a
+//! power failure. Each opening must find a state that the history allows, and never be refused. The
+//! files that are left at the end are then damaged: a start must report it, or find exactly the
+//! state that it would find without the damage.
+//!
+//! `ORDNA_SOAK=seconds` makes it run that long; `ORDNA_HISTORIES` and `ORDNA_DAMAGES` set the
+//! numbers instead, and `ORDNA_HISTORY_FROM` the first seed. `ORDNA_HISTORY_SEED` runs one history.
+
+mod damage;
+mod life;
+mod plan;
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use ordna_testkit::random::Random;
+
+use damage::{Counts, Hit, check, random_hit, undamaged};
+use life::Life;
+use plan::{Session, plan};
+
+/// Damages of each history.
+const DAMAGES: u64 = 20;
+/// Histories that run at least.
+const LEAST: u64 = 40;
+/// Runs of a history that fails, to find a shorter one that fails too.
+const SHRINKING: usize = 300;
+
+/// A failure, and the damage that it needs.
+struct Failure {
+    text: String,
+    hit: Option<Hit>,
+}
+
+fn caught<R>(work: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Err(format!("panic: {}", text.unwrap_or("?")))
+    })
+}
+
+fn lives(sessions: &[Session]) -> Result<Life, String> {
+    let mut life = Life::new();
+    for (number, session) in sessions.iter().enumerate() {
+        let done = caught(|| life.session(session));
+        done.map_err(|error| format!("session {number}: {error}"))?;
+    }
+    Ok(life)
+}
+
+/// Runs a history and its damages.
+fn run(sessions: &[Session], seed: u64, damages: u64, counts: &mut Counts) -> Result<(), Failure> {
+    let life = lives(sessions).map_err(|text| Failure { text, hit: None })?;
+    let whole = caught(|| undamaged(&life)).map_err(|text| Failure { text, hit: None })?;
+    let random = &mut Random::new(!seed);
+    for _ in 0..damages {
+        let Some(hit) = random_hit(&life.disk, random) else { break };
+        let done = caught(|| check(&life, &whole, &hit, random, counts));
+        done.map_err(|text| Failure { text, hit: Some(hit) })?;
+    }
+    Ok(())
+}
+
+/// The kind of a failure: its text without numbers, paths and what follows.
+fn class(text: &str) -> String {
+    let text = text
+        .split_once(": ")
+        .filter(|(head, _)| head.starts_with("session"))
+        .map_or(text, |it| it.1);
+    let text = text.split(['{', '[']).next().unwrap_or(text);
+    let text: String = text.chars().filter(|char| !char.is_ascii_digit()).collect();
+    text.chars().take(110).collect()
+}
+
+/// A shorter history that fails in the same way.
+fn shrink(
+    mut sessions: Vec<Session>,
+    seed: u64,
+    damages: u64,
+    text: &str,
+) -> (Vec<Session>, Failure) {
+    let wanted: String = class(text).chars().take(24).collect();
+    let mut runs = 0;
+    let mut fails = |sessions: &[Session]| {
+        // Threads do not take the same turns each time. Other files make other damages.
+        for attempt in 0..3 {
+            runs += 1;
+            let failed = run(sessions, seed ^ attempt, damages, &mut Counts::default()).err();
+            if let Some(failure) =
+                failed.filter(|failure| class(&failure.text).starts_with(&wanted))
+            {
+                return Some(failure);
+            }
+        }
+        None
+    };
+    let mut found = Failure { text: text.to_owned(), hit: None };
+    let mut shrunk = true;
+    let mut tried = 0;
+    while std::mem::take(&mut shrunk) && tried < SHRINKING {
+        let mut at = 0;
+        while at < sessions.len() && sessions.len() > 1 {
+            let mut shorter = sessions.clone();
+            shorter.remove(at);
+            tried += 1;
+            match fails(&shorter) {
+                Some(failure) => (sessions, found, shrunk) = (shorter, failure, true),
+                None => at += 1,
+            }
+        }
+        for at in 0..sessions.len() {
+            let mut op = 0;
+            while op < sessions[at].ops.len() && tried < SHRINKING {
+                let mut shorter = sessions.clone();
+                shorter[at].ops.remove(op);
+                tried += 1;
+                match fails(&shorter) {
+                    Some(failure) => (sessions, found, shrunk) = (shorter, failure, true),
+                    None => op += 1,
+                }
+            }
+            if sessions[at].fault.is_some() {
+                let mut shorter = sessions.clone();
+                shorter[at].fault = None;
+                tried += 1;
+                if let Some(failure) = fails(&shorter) {
+                    (sessions, found, shrunk) = (shorter, failure, true);
+                }
+            }
+        }
+    }
+    (sessions, found)
+}
+
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn no_history_loses_what_was_acknowledged_and_no_damage_passes_in_silence() {
+    let began = Instant::now();
+    let one = variable("ORDNA_HISTORY_SEED");
+    let (least, damages) = (variable("ORDNA_HISTORIES"), variable("ORDNA_DAMAGES"));
+    let each = match (least, damages) {
+        (Some(histories), Some(damages)) => damages.div_ceil(histories.max(1)),
+        _ => DAMAGES,
+    };
+    // Each failure is a kind of its own, with the seeds that have it.
+    let mut failures: BTreeMap<String, (u64, u64, String)> = BTreeMap::new();
+    let (mut counts, mut histories) = (Counts::default(), 0);
+    let first = one.or(variable("ORDNA_HISTORY_FROM")).unwrap_or(0);
+    let goes_on = |histories: u64| match (one, least) {
+        (Some(_), _) => histories < 1,
+        (None, Some(least)) => histories < least,
+        (None, None) => histories < LEAST || began.elapsed() < ordna_testkit::budget(),
+    };
+    while goes_on(histories) {
+        let seed = first + histories;
+        histories += 1;
+        let failed = run(&plan(seed), seed, each, &mut counts).err();
+        if let Some(failure) = failed {
+            let told = match &failure.hit {
+                Some(hit) => format!("{hit:?}: {}", failure.text),
+                None => failure.text.clone(),
+            };
+            let entry = failures.entry(class(&failure.text)).or_insert((seed, 0, told));
+            entry.1 += 1;
+        }
+    }
+    println!("{histories} histories, {counts:?}, {:?}", began.elapsed());
+    for (kind, (seed, count, told)) in &failures {
+        println!("{count} times, first by seed {seed}: {kind}\n    {told}");
+    }
+    let Some((seed, _, text)) = failures.into_values().min_by_key(|(seed, ..)| *seed) else {
+        return;
+    };
+    let wanted = run(&plan(seed), seed, each, &mut Counts::default()).err();
+    let wanted = wanted.map_or(text, |failure| failure.text);
+    let (sessions, failure) = shrink(plan(seed), seed, each, &wanted);
+    panic!(
+        "seed {seed}, made shorter: {sessions:#?}\n{}{}",
+        failure.hit.map_or(String::new(), |hit| format!("{hit:?}: ")),
+        failure.text
+    );
+}
