@@ -2,7 +2,7 @@
 
 use super::bits::{BAD_OFFSET, bit_offset};
 use crate::execution::command::{Command, CommandOutcome, Context, READ, Result, UPDATE_SLOW};
-use crate::state::command_spec::{KeyAccess, ONE_KEY};
+use crate::state::command_spec::{Growth, KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -16,7 +16,11 @@ pub const COMMANDS: &[Command] = &[
         "Reads and writes integers within a value: GET, SET, INCRBY, OVERFLOW.",
         |context, arguments, out| bitfield(context, arguments, out, false),
     )
-    .access_of(access),
+    .access_of(access)
+    .grows(Growth::Declared(|arguments| {
+        let steps = steps(arguments, false).unwrap_or_default();
+        steps.iter().filter(FieldOperation::writes).map(FieldOperation::end).max().unwrap_or(0)
+    })),
     Command::new(
         "bitfield_ro",
         -2,
@@ -77,19 +81,44 @@ impl IntegerType {
         if value > self.most() { value - (1 << self.bits) } else { value }
     }
 
-    fn read(self, value: &[u8], offset: usize) -> i128 {
-        let bit = |at: usize| value.get(at / 8).map_or(0, |byte| byte >> (7 - at % 8) & 1);
+    fn read(self, value: &Window<'_>, offset: usize) -> i128 {
+        let bit = |at: usize| value.byte(at / 8) >> (7 - at % 8) & 1;
         let bits = offset..offset + self.bits as usize;
         self.wrap(bits.fold(0, |number, at| number << 1 | i128::from(bit(at))))
     }
 
-    fn write(self, value: &mut [u8], offset: usize, number: i128) {
+    fn write(self, value: &mut Window<'_>, offset: usize, number: i128) {
         for place in 0..self.bits as usize {
             let at = offset + place;
             let bit = (number >> (self.bits as usize - 1 - place) & 1) as u8;
             let shift = 7 - at % 8;
-            value[at / 8] = value[at / 8] & !(1 << shift) | bit << shift;
+            if let Some(byte) = value.changed.get_mut(at / 8 - value.begin) {
+                *byte = *byte & !(1 << shift) | bit << shift;
+            }
         }
+    }
+}
+
+/// A value, and a copy of the part of it that is written to. Behind the end of both are zeros.
+struct Window<'a> {
+    value: &'a [u8],
+    begin: usize,
+    changed: Vec<u8>,
+}
+
+impl<'a> Window<'a> {
+    /// Copies the bytes from `begin` to `end`.
+    fn new(value: &'a [u8], begin: usize, end: usize) -> Self {
+        let present = value.get(begin..end.min(value.len())).unwrap_or_default();
+        let mut changed = Vec::with_capacity(end - begin);
+        changed.extend_from_slice(present);
+        changed.resize(end - begin, 0);
+        Self { value, begin, changed }
+    }
+
+    fn byte(&self, at: usize) -> u8 {
+        let changed = at.checked_sub(self.begin).and_then(|at| self.changed.get(at));
+        changed.or_else(|| self.value.get(at)).copied().unwrap_or(0)
     }
 }
 
@@ -111,6 +140,17 @@ struct FieldOperation {
     offset: usize,
     action: FieldAction,
     overflow: Overflow,
+}
+
+impl FieldOperation {
+    fn writes(self: &&Self) -> bool {
+        !matches!(self.action, FieldAction::Get)
+    }
+
+    /// The number of bytes up to its end.
+    fn end(&self) -> usize {
+        (self.offset + self.kind.bits as usize).div_ceil(8)
+    }
 }
 
 fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<FieldOperation>> {
@@ -162,7 +202,7 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<FieldOperation
 }
 
 /// Does a step; returns its reply.
-fn run(step: &FieldOperation, value: &mut [u8]) -> Option<i128> {
+fn run(step: &FieldOperation, value: &mut Window<'_>) -> Option<i128> {
     let FieldOperation { kind, offset, .. } = *step;
     let old = kind.read(value, offset);
     let (new, reply) = match step.action {
@@ -190,34 +230,33 @@ fn bitfield(
     read_only: bool,
 ) -> Result {
     let steps = steps(arguments, read_only)?;
-    let writes = |step: &&FieldOperation| !matches!(step.action, FieldAction::Get);
-    let end = |step: &FieldOperation| (step.offset + step.kind.bits as usize).div_ceil(8);
-    let begin = steps.iter().filter(writes).map(|step| step.offset / 8).min();
-    let longest = steps.iter().filter(writes).map(end).max();
+    let writes = steps.iter().filter(FieldOperation::writes);
+    let begin = writes.clone().map(|step| step.offset / 8).min();
+    let longest = writes.map(FieldOperation::end).max();
     let mut replies = Vec::new();
     match begin.zip(longest) {
         None => {
             let read = |value: &[u8]| {
-                steps.iter().map(|step| Some(step.kind.read(value, step.offset))).collect()
+                let value = Window::new(value, 0, 0);
+                steps.iter().map(|step| Some(step.kind.read(&value, step.offset))).collect()
             };
             let found = context.string(arguments.get(1), read)?;
             replies = found.unwrap_or_else(|| read(&[]));
         }
         Some((begin, longest)) => {
+            context.check_growth(arguments.get(1), longest)?;
             let mut execute = |string: &[u8]| {
-                let mut value = string.to_vec();
-                value.resize(value.len().max(longest), 0);
+                let mut value = Window::new(string, begin, longest);
                 replies = steps.iter().map(|step| run(step, &mut value)).collect();
-                value
+                value.changed
             };
             // As in Redis, bits that stay as they are are not a change of the key.
-            let is_kept = |string: &[u8]| execute(string) == string;
+            let is_kept = |string: &[u8]| {
+                let changed = execute(string);
+                string.get(begin..longest) == Some(changed.as_slice())
+            };
             if context.string(arguments.get(1), is_kept)? != Some(true) {
-                context.splice(arguments.get(1), |string| {
-                    let mut value = execute(string);
-                    value.truncate(longest);
-                    (begin, value.split_off(begin))
-                })?;
+                context.splice(arguments.get(1), |string| (begin, execute(string)))?;
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
 };
 use crate::keyspace::stored_value::Packed;
-use crate::state::command_spec::{KeyAccess, KeyPositions, ONE_KEY};
+use crate::state::command_spec::{Growth, KeyAccess, KeyPositions, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -19,7 +19,8 @@ use crate::wire::request::{Arguments, number};
 const FROM_SECOND: KeyPositions = (2, -1, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns its old value.", setbit),
+    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns its old value.", setbit)
+        .grows(Growth::Declared(|arguments| bit_offset(arguments.get(2), 1).unwrap_or(0) / 8)),
     Command::new("getbit", 3, READ, ONE_KEY, "Returns a bit.", getbit),
     Command::new("bitcount", -2, READ_SLOW, ONE_KEY, "Counts the bits that are set.", bitcount),
     Command::new("bitpos", -3, READ_SLOW, ONE_KEY, "Finds the first bit that is 0 or 1.", bitpos),
@@ -32,6 +33,7 @@ pub const COMMANDS: &[Command] = &[
         bitop,
     )
     .accesses(KeyAccess::WRITE, KeyAccess::READ)
+    .grows(Growth::Copies)
     .exclusive_if_several_keys(),
 ];
 
@@ -57,6 +59,7 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         out.integer(i64::from(bit));
         return Ok(CommandOutcome::Done);
     }
+    context.check_growth(arguments.get(1), at + 1)?;
     let mut old = 0;
     context.splice(arguments.get(1), |string| {
         let byte = string.get(at).copied().unwrap_or(0);
@@ -187,32 +190,63 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(CommandOutcome::Done)
 }
 
+/// The operations of BITOP. NOT has one source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Combination {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+/// Combines a result with a source that is not longer, behind whose end there are zeros: eight bytes
+/// at a time.
+fn fold(result: &mut [u8], source: &[u8], combine: impl Fn(u64, u64) -> u64) {
+    const WORD: usize = size_of::<u64>();
+    let (front, behind) = result.split_at_mut(source.len());
+    let (words, rest) = front.as_chunks_mut::<WORD>();
+    let (others, others_rest) = source.as_chunks::<WORD>();
+    for (word, other) in words.iter_mut().zip(others) {
+        *word = combine(u64::from_ne_bytes(*word), u64::from_ne_bytes(*other)).to_ne_bytes();
+    }
+    let byte = |a: u8, b: u8| combine(u64::from(a), u64::from(b)) as u8;
+    rest.iter_mut().zip(others_rest).for_each(|(a, b)| *a = byte(*a, *b));
+    behind.iter_mut().for_each(|a| *a = byte(*a, 0));
+}
+
 fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let combine: fn(u8, u8) -> u8 = match arguments.get(1).to_ascii_lowercase().as_slice() {
-        b"and" => |a, b| a & b,
-        b"or" => |a, b| a | b,
-        b"xor" => |a, b| a ^ b,
-        b"not" if arguments.len() == 4 => |a, _| a,
+    let combination = match arguments.get(1).to_ascii_lowercase().as_slice() {
+        b"and" => Combination::And,
+        b"or" => Combination::Or,
+        b"xor" => Combination::Xor,
+        b"not" if arguments.len() == 4 => Combination::Not,
         b"not" => {
             return Err("ERR BITOP NOT must be called with a single source key.".into());
         }
         _ => return Err(CommandError::Syntax),
     };
-    let not = arguments.get(1).eq_ignore_ascii_case(b"not");
-    let sources =
-        arguments.iter_from(3).map(|key| context.value(key).map(Option::unwrap_or_default));
-    let mut sources = sources.collect::<Result<Vec<_>>>()?.into_iter();
-    let mut result = sources.next().unwrap_or_default();
-    for mut source in sources {
-        let len = result.len().max(source.len());
-        result.resize(len, 0);
-        source.resize(len, 0);
-        result.iter_mut().zip(source).for_each(|(a, b)| *a = combine(*a, b));
+    // The longest source, and whether all are strings, before any memory is taken.
+    let mut len = 0;
+    for key in arguments.iter_from(3) {
+        len = len.max(context.string(key, <[u8]>::len)?.unwrap_or(0));
     }
-    if not {
+    context.check_growth(arguments.get(2), len)?;
+    // The sources are combined where they are, one after the other.
+    let mut result = vec![0; len];
+    for (at, key) in arguments.iter_from(3).enumerate() {
+        let mut fold = |source: &[u8]| match (at, combination) {
+            (0, _) => result[..source.len()].copy_from_slice(source),
+            (_, Combination::And) => fold(&mut result, source, |a, b| a & b),
+            (_, Combination::Or) => fold(&mut result, source, |a, b| a | b),
+            (_, Combination::Xor | Combination::Not) => fold(&mut result, source, |a, b| a ^ b),
+        };
+        if context.string(key, &mut fold)?.is_none() {
+            fold(&[]);
+        }
+    }
+    if combination == Combination::Not {
         result.iter_mut().for_each(|byte| *byte = !*byte);
     }
-    let len = result.len();
     if len == 0 {
         context.remove(arguments.get(2));
     } else {

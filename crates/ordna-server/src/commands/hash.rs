@@ -3,6 +3,8 @@
 //! A hash is one record: reads of a field cost O(fields) up to 512 short fields and O(log fields)
 //! beyond, writes O(bytes of the hash). See [`crate::keyspace::hash`].
 
+use ordna::key::MAX_LEN;
+
 use super::keys::{random, scan_cursor};
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
@@ -238,6 +240,10 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
     Ok(CommandOutcome::Done)
 }
 
+/// Work of matching a pattern in one call, in units of some nanoseconds: some tenths of a second.
+/// Only fields far longer than keys reach it.
+const MOST_WORK: usize = 1 << 26;
+
 /// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
 /// there from the first call to the last is returned once.
 fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -248,7 +254,7 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         while let Some(option) = options.next() {
             let value = options.next().ok_or(CommandError::Syntax)?;
             match option.to_ascii_lowercase().as_slice() {
-                b"match" => pattern = Some(Pattern::new(value)),
+                b"match" => pattern = Some(value),
                 b"count" => {
                     let wanted = number(value).ok_or(CommandError::NotAnInteger)?;
                     count = usize::try_from(wanted)
@@ -259,8 +265,18 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
                 _ => return Err(CommandError::Syntax),
             }
         }
+        let pattern = pattern.map(Pattern::new);
         let (next, mut found) =
             if hash.is_table() { hash.scan(cursor, count) } else { (0, hash.iter().collect()) };
+        // Fields may be longer than any key.
+        if let Some(pattern) = &pattern {
+            let work: usize = found.iter().map(|(field, _)| pattern.work(field.len())).sum();
+            if work > MOST_WORK
+                || pattern.is_too_long() && found.iter().any(|(field, _)| field.len() > MAX_LEN)
+            {
+                return Err("ERR the pattern is too long for fields of this length".into());
+            }
+        }
         found.retain(|(field, _)| pattern.as_ref().is_none_or(|pattern| pattern.matches(field)));
         out.array(2);
         out.bulk(next.to_string().as_bytes());
@@ -282,11 +298,29 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
+/// Random numbers from one seed (SplitMix64): a draw from the system for each would take a call.
+struct Draws(u64);
+
+impl Draws {
+    fn new() -> Self {
+        Self(random())
+    }
+
+    /// A number below `end`, or 0.
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (u128::from(mixed ^ mixed >> 31) * end as u128 >> 64) as usize
+    }
+}
+
 /// Numbers below `len`, each once, in random order: `count` of them.
 fn choose(len: usize, count: usize) -> Vec<usize> {
-    let mut all: Vec<usize> = (0..len).collect();
+    let (mut all, mut draws): (Vec<usize>, _) = ((0..len).collect(), Draws::new());
     for at in 0..count.min(len) {
-        let other = at + random() as usize % (len - at);
+        let other = at + draws.below(len - at);
         all.swap(at, other);
     }
     all.truncate(count);
@@ -297,7 +331,7 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     let key = arguments.get(1);
     if arguments.len() == 2 {
         let found = context.hash(key, |hash| {
-            let entry = hash.at(random() as usize % hash.len().max(1));
+            let entry = hash.at(Draws::new().below(hash.len()));
             out.bulk_or_null(entry.map(|(field, _)| field));
         })?;
         if found.is_none() {
@@ -322,20 +356,33 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     let most = context.state.settings.output_limit.size();
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
     let found = context.hash(key, |hash| {
-        let all: Vec<_> = hash.iter().collect();
-        // With a negative count a field may come again.
-        let chosen: Vec<usize> = match count {
-            0.. if wanted >= all.len() => (0..all.len()).collect(),
-            0.. => choose(all.len(), wanted),
-            _ if wanted > most => return false,
-            _ => (0..wanted).map(|_| random() as usize % all.len().max(1)).collect(),
+        // A list is read once, to be indexed.
+        let list: Vec<_> = if hash.is_table() { Vec::new() } else { hash.iter().collect() };
+        let entry = |at: usize| match hash.is_table() {
+            true => hash.at(at),
+            false => list.get(at).copied(),
         };
-        let entries = chosen.iter().filter_map(|at| all.get(*at));
-        if entries.clone().map(|(field, value)| field.len() + value.len()).sum::<usize>() > most {
+        let len = if hash.is_table() { hash.len() } else { list.len() };
+        // With a negative count a field may come again: they are drawn one by one.
+        let chosen: Option<Vec<usize>> = match count {
+            0.. if wanted >= len => Some((0..len).collect()),
+            0.. => Some(choose(len, wanted)),
+            _ => None,
+        };
+        let drawn = chosen.as_ref().map_or(if len == 0 { 0 } else { wanted }, Vec::len);
+        // No reply to a field is shorter than this.
+        if drawn > most / 6 {
             return false;
         }
-        out.array(if values && !out.resp3 { chosen.len() * 2 } else { chosen.len() });
-        for (field, value) in entries {
+        let (start, mut draws) = (out.bytes.len(), Draws::new());
+        out.array(if values && !out.resp3 { drawn * 2 } else { drawn });
+        for place in 0..drawn {
+            let at = chosen.as_ref().map_or_else(|| draws.below(len), |chosen| chosen[place]);
+            let (field, value) = entry(at).unwrap_or_default();
+            if out.bytes.len() - start + field.len() + value.len() > most {
+                out.bytes.truncate(start);
+                return false;
+            }
             if values && out.resp3 {
                 out.array(2);
             }

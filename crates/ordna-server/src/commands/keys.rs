@@ -17,7 +17,7 @@ use crate::keyspace::glob::{self, Pattern};
 use crate::keyspace::scan_cursors::Recalled;
 use crate::keyspace::stored_value::{self, ValueKind};
 use crate::state::command_spec::{
-    ALL_KEYS, CommandFlags, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
+    ALL_KEYS, CommandFlags, Growth, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
 };
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -72,6 +72,7 @@ pub const COMMANDS: &[Command] = &[
     .exclusive(),
     Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy)
         .accesses(KeyAccess::READ, KeyAccess::WRITE)
+        .grows(Growth::Copies)
         .exclusive(),
     Command::container("object", "Describes a value: ENCODING, FREQ, …", OBJECT),
     Command::new(
@@ -180,8 +181,8 @@ fn scan_pattern<'a>(arguments: Arguments<'a>) -> Option<&'a [u8]> {
 
 /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [STABLE]`: keys in order, `count` looked
 /// at a call, all of them in the state that the first call found. If the client lets the lease of
-/// that state run out, the scan goes on from the same key in the present one, or, with STABLE, says
-/// so. After a flush it is at its end.
+/// that state run out, the scan goes on from the same key in the present one. After a flush it is at its
+/// end. With STABLE both are errors.
 fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const MOST: usize = 10_000;
     let cursor = scan_cursor(arguments.get(1))?;
@@ -222,7 +223,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     scan.form = ReplyForm::ScanCursor(None);
     if cursor != 0 {
         match context.state.cursors.recall(cursor) {
-            Recalled::Position(_, None) if stable => {
+            Recalled::Position(_, None) | Recalled::Flushed if stable => {
                 return Err(format!(
                     "ERR the state that cursor {cursor} reads is gone; without STABLE it goes on in the present one"
                 ).into());

@@ -15,7 +15,7 @@ use crate::execution::command::{
 use crate::keyspace::hash::{Edit, MOST_BYTES};
 use crate::keyspace::listpack;
 use crate::keyspace::stored_value::{self, Packed};
-use crate::state::command_spec::{CommandFlags, ONE_KEY};
+use crate::state::command_spec::{CommandFlags, Growth, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -29,7 +29,8 @@ const HASH_LISTPACK: u8 = 16;
 pub const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
     Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore)
-        .with(CommandFlags::DANGEROUS),
+        .with(CommandFlags::DANGEROUS)
+        .grows(Growth::Declared(|arguments| declared(arguments.get(3)).min(value::MAX_LEN))),
 ];
 
 /// A value, which is stored so, as a payload.
@@ -140,8 +141,8 @@ fn decompress(packed: &[u8], len: usize) -> Option<Vec<u8>> {
     (out.len() == len).then_some(out)
 }
 
-/// Takes a string off the front.
-fn take_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
+/// Takes a string off the front, which expands to no more than `most` bytes.
+fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
     Some(match length(rest)? {
         Ok(len) => take(rest, len)?.to_vec(),
         Err(0) => i8::from_le_bytes(take(rest, 1)?.try_into().ok()?).to_string().into(),
@@ -149,11 +150,22 @@ fn take_string(rest: &mut &[u8]) -> Option<Vec<u8>> {
         Err(2) => i32::from_le_bytes(take(rest, 4)?.try_into().ok()?).to_string().into(),
         Err(3) => {
             let packed = length(rest)?.ok()?;
-            let len = length(rest)?.ok().filter(|len| *len <= value::MAX_LEN)?;
+            let len = length(rest)?.ok().filter(|len| *len <= most)?;
             decompress(take(rest, packed)?, len)?
         }
         Err(_) => return None,
     })
+}
+
+/// Bytes of the string that a payload declares; 0 if it has another type.
+fn declared(payload: &[u8]) -> usize {
+    let Some((&STRING, mut rest)) = payload.split_first() else { return 0 };
+    let len = match length(&mut rest) {
+        // Compressed: its length, then that of the text.
+        Some(Err(3)) => length(&mut rest).and_then(|_| length(&mut rest)),
+        other => other,
+    };
+    len.and_then(std::result::Result::ok).unwrap_or(0)
 }
 
 /// The value of a payload whose sum is right, as it is stored.
@@ -161,16 +173,23 @@ fn decode(payload: &[u8]) -> Option<Vec<u8>> {
     let (kind, mut rest) = payload.split_first()?;
     let texts = match *kind {
         STRING => {
-            let value = Packed::new(take_string(&mut rest)?);
+            let value = Packed::new(take_string(&mut rest, value::MAX_LEN)?);
             return rest.is_empty().then(|| value.into_bytes());
         }
         HASH => {
             let count = length(&mut rest)?.ok()?;
             // A text takes a byte at least.
             let count = Some(count).filter(|count| *count <= rest.len() / 2)?;
-            (0..2 * count).map(|_| take_string(&mut rest)).collect::<Option<Vec<_>>>()?
+            // All texts together fit a hash, or it is refused below.
+            let mut left = MOST_BYTES;
+            let text = |_| {
+                let text = take_string(&mut rest, left)?;
+                left = left.checked_sub(text.len())?;
+                Some(text)
+            };
+            (0..2 * count).map(text).collect::<Option<Vec<_>>>()?
         }
-        HASH_LISTPACK => listpack::decode(&take_string(&mut rest)?)?,
+        HASH_LISTPACK => listpack::decode(&take_string(&mut rest, value::MAX_LEN)?)?,
         _ => return None,
     };
     let mut edit = Edit::of(None);
@@ -227,6 +246,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         u16::from_le_bytes([version[0], version[1]]) <= VERSION && crc == sum
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
+    context.check_growth(key, declared(&payload[..body]))?;
     let value = decode(&payload[..body]).ok_or("ERR Bad data format")?;
     let now = context.keys.now();
     let deadline = if absolute { time } else { now.saturating_add(time) };

@@ -8,7 +8,7 @@ use ordna::value;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ_SLOW, Result, WRITE, WRITE_SLOW,
 };
-use crate::state::command_spec::{ONE_KEY, TWO_KEYS};
+use crate::state::command_spec::{Growth, ONE_KEY, TWO_KEYS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -31,7 +31,11 @@ pub const COMMANDS: &[Command] = &[
         ONE_KEY,
         "Overwrites a part of a value, with zeros before it if it was shorter.",
         setrange,
-    ),
+    )
+    .grows(Growth::Declared(|arguments| {
+        let offset = number(arguments.get(2)).and_then(|offset| usize::try_from(offset).ok());
+        offset.map_or(0, |offset| offset.min(value::MAX_LEN))
+    })),
     Command::new(
         "lcs",
         -3,
@@ -93,6 +97,7 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         context.string(key, |_| ())?;
         return Err(CommandError::ValueTooLong);
     }
+    context.check_growth(key, offset + piece.len())?;
     out.count(context.splice(key, |_| (offset, piece))?);
     Ok(CommandOutcome::Done)
 }

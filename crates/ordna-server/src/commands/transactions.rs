@@ -16,6 +16,7 @@
 //! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
 //! see the writes before it, and so do other clients from then on.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ordna::OrderedIndex;
@@ -30,7 +31,7 @@ use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, NO_KEY};
 use crate::state::session::{Transaction, Watched};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
-use crate::wire::request::Arguments;
+use crate::wire::request::{Arguments, OwnedRequest};
 
 const TRANSACTION: CommandFlags = CONNECTION.or(CommandFlags::ALLOW_BUSY);
 
@@ -87,16 +88,26 @@ fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
     ok(out)
 }
 
+/// Memory of a watched key beside its bytes: entries of two tables.
+const WATCH_BYTES: usize = 160;
+
 fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.session.transaction.is_some() {
         return Err("ERR WATCH inside MULTI is not allowed".into());
+    }
+    let most = context.state.settings.query_limit.size();
+    let new = arguments.iter_from(1).filter(|key| !context.session.watched.contains_key(*key));
+    let needed: usize = new.map(|key| key.len() + WATCH_BYTES).sum();
+    if context.session.watched_bytes + needed > most {
+        return Err(format!("ERR a client may watch {most} bytes of keys").into());
     }
     for key in arguments.iter_from(1) {
         if !context.session.watched.contains_key(key) {
             // First the watch, then the look: no write between them is missed.
             let watch = context.state.watches.watch(key);
             let was_present = context.keys.contains(key);
-            context.session.watched.insert(key.to_owned(), Watched { watch, was_present });
+            context.session.watched_bytes += key.len() + WATCH_BYTES;
+            context.session.watched.insert(Arc::clone(watch.key()), Watched { watch, was_present });
         }
     }
     context.session.publish_transaction();
@@ -104,9 +115,27 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 }
 
 fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    context.session.watched.clear();
+    context.session.unwatch();
     context.session.publish_transaction();
     ok(out)
+}
+
+/// Bytes that the writes of a transaction may need. What copies a value may copy the longest one that
+/// the transaction names, with all that is added to it.
+fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
+    if transaction.copies == 0 {
+        return transaction.needed;
+    }
+    let length = |request: &OwnedRequest| {
+        let arguments = request.arguments();
+        let spec = context.table.catalog.find(arguments.get(0));
+        let keys = spec.into_iter().flat_map(|spec| spec.key_positions(arguments));
+        let length = |at| context.keys.get_with(arguments.get(at), <[u8]>::len);
+        keys.filter_map(length).max().unwrap_or(0)
+    };
+    let longest = transaction.queued.iter().map(length).max().unwrap_or(0);
+    let copied = transaction.copies.saturating_mul(longest + transaction.needed);
+    transaction.needed.saturating_add(copied)
 }
 
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -124,7 +153,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     if transaction.broken {
         return Err("EXECABORT Transaction discarded because of previous errors.".into());
     }
-    context.keys.check_room(transaction.needed).map_err(|error| {
+    context.keys.check_room(needed(context, &transaction)).map_err(|error| {
         format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
     })?;
     if !unchanged {

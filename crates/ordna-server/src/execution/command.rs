@@ -16,13 +16,13 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
-    Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, KeyPositions, KeyRange, LockMode,
+    Catalog, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses, KeyPositions, KeyRange, LockMode,
     NO_KEY,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
 use crate::state::{KeyspaceGuard, ServerState};
-use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_micros, unix_millis};
+use crate::statistics::event_logs::{SlowCommand, SlowLog, shorten, unix_micros, unix_millis};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments};
@@ -117,6 +117,7 @@ impl Command {
             group: "generic",
             also_in: &[],
             lock: LockMode::Shared,
+            growth: Growth::Arguments,
             subcommands: &[],
             id: 0,
         };
@@ -200,6 +201,12 @@ impl Command {
     /// Adds ACL categories that follow neither from the flags nor from the group.
     pub const fn also_in(mut self, categories: &'static [&'static str]) -> Self {
         self.spec.also_in = categories;
+        self
+    }
+
+    /// The values that the command makes may be longer than its arguments.
+    pub const fn grows(mut self, growth: Growth) -> Self {
+        self.spec.growth = growth;
         self
     }
 
@@ -442,6 +449,21 @@ impl Context<'_> {
         Ok(length)
     }
 
+    /// Asks whether the memory limit has room for a value of `len` bytes, before the value is made.
+    /// The store asks again for what it takes exactly.
+    ///
+    /// # Errors
+    /// [`CommandError::OutOfMemory`].
+    pub fn check_growth(&self, key: &[u8], len: usize) -> Result<()> {
+        /// Bytes of a value that is made without asking: it may exceed the limit for a moment.
+        const UNASKED: usize = 64 << 10;
+        if len > UNASKED {
+            let present = self.keys.get_with(key, <[u8]>::len).unwrap_or(0);
+            self.keys.check_room(len.saturating_sub(present))?;
+        }
+        Ok(())
+    }
+
     /// Removes a key; returns whether it was there.
     pub fn remove(&self, key: &[u8]) -> bool {
         let mut was_there = false;
@@ -500,6 +522,12 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     out.simple("    Prints this help.");
     Ok(CommandOutcome::Done)
 }
+
+/// Bytes of a command's arguments that a line of MONITOR shows. Thousands of lines wait for a
+/// monitor that is slow to read.
+const MONITORED_BYTES: usize = 4 << 10;
+/// An argument that MONITOR does not show.
+const REDACTED: &str = " \"(redacted)\"";
 
 impl Context<'_> {
     /// Executes a command, counts it and logs it if it was slow. The caller has checked that the
@@ -590,17 +618,24 @@ impl Context<'_> {
         // Of AUTH all arguments, of HELLO those of its option AUTH.
         let mut hidden =
             if spec.has(CommandFlags::SECRET) && spec.name != "hello" { usize::MAX } else { 0 };
+        let mut left = MONITORED_BYTES;
         for (at, argument) in arguments.iter_from(0).enumerate() {
+            if left == 0 {
+                line.push_str(&format!(" ... ({} more arguments)", arguments.len() - at));
+                break;
+            }
             if at > 0 && hidden > 0 {
                 hidden -= 1;
-                line.push_str(" \"(redacted)\"");
+                left -= left.min(REDACTED.len());
+                line.push_str(REDACTED);
                 continue;
             }
             if spec.name == "hello" && at > 1 && argument.eq_ignore_ascii_case(b"auth") {
                 hidden = 2;
             }
             line.push_str(" \"");
-            for byte in argument {
+            let (shown, more) = shorten(argument, left);
+            for byte in shown {
                 match byte {
                     b'\'' => line.push('\''),
                     0x07 => line.push_str("\\a"),
@@ -609,6 +644,10 @@ impl Context<'_> {
                 }
             }
             line.push('"');
+            if more > 0 {
+                line.push_str(&format!("... ({more} more bytes)"));
+            }
+            left -= shown.len();
         }
         // The send fails if no client monitors.
         let _ = self.state.monitors.send(line.into());

@@ -7,7 +7,7 @@ use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
-use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
+use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
 use crate::state::session::Session;
 use crate::statistics::event_logs::Denial;
 use crate::wire::error::CommandError;
@@ -171,6 +171,13 @@ fn queue(
     let Some(transaction) = &mut session.transaction else { return Ok(()) };
     if spec.has(CommandFlags::DENYOOM) {
         transaction.needed += request.size();
+        match spec.growth {
+            Growth::Arguments => {}
+            Growth::Declared(length) => {
+                transaction.needed = transaction.needed.saturating_add(length(arguments));
+            }
+            Growth::Copies => transaction.copies += 1,
+        }
         if let Err(error) = state.keys().check_room(transaction.needed) {
             transaction.broken = true;
             return Err(error.into());

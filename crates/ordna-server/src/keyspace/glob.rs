@@ -98,29 +98,46 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// Compiles a pattern for keys. A pattern that no key is long enough for matches nothing, and
+    /// takes no memory, however long it is.
     pub fn new(pattern: &[u8]) -> Self {
         let mut segments = vec![Vec::new()];
-        let mut at = 0;
+        let (mut at, mut shortest) = (0, 0);
         while at < pattern.len() {
             if pattern[at] == b'*' {
-                segments.push(Vec::new());
+                // Several stars are as good as one.
+                if segments.len() == 1 || segments.last().is_some_and(|last| !last.is_empty()) {
+                    segments.push(Vec::new());
+                }
                 at += 1;
-            } else {
-                let (one, used) = one(&pattern[at..]);
-                segments.last_mut().expect("it begins with one").push(one);
-                at += used;
+                continue;
             }
+            shortest += 1;
+            if shortest > key::MAX_LEN {
+                return Self::nothing();
+            }
+            let (one, used) = one(&pattern[at..]);
+            segments.last_mut().expect("it begins with one").push(one);
+            at += used;
         }
-        let shortest = segments.iter().map(Vec::len).sum();
-        // No key is so long: the pattern matches nothing.
-        let searched = shortest <= key::MAX_LEN;
         let tail = (segments.len() > 1).then(|| segments.pop()).flatten();
         let mut segments = segments.into_iter();
         let head = Segment::new(segments.next().unwrap_or_default(), false);
         let middle = segments.filter(|ones| !ones.is_empty());
-        let middle: Vec<_> = middle.map(|ones| Segment::new(ones, searched)).collect();
+        let middle: Vec<_> = middle.map(|ones| Segment::new(ones, true)).collect();
         let words = middle.iter().map(|segment| segment.words).max().unwrap_or(0);
         Self { head, middle, tail: tail.map(|ones| Segment::new(ones, false)), shortest, words }
+    }
+
+    /// A pattern that no text matches, because all are too short.
+    fn nothing() -> Self {
+        let head = Segment::new(Vec::new(), false);
+        Self { head, middle: Vec::new(), tail: None, shortest: usize::MAX, words: 0 }
+    }
+
+    /// Whether only texts that are longer than any key could match.
+    pub fn is_too_long(&self) -> bool {
+        self.shortest == usize::MAX
     }
 
     /// Whether the pattern matches the whole text.
@@ -147,12 +164,6 @@ impl Pattern {
     pub fn work(&self, len: usize) -> usize {
         if len < self.shortest { 1 } else { 1 + len * self.words.max(1) / 8 }
     }
-}
-
-/// Whether a pattern that is used once matches.
-#[cfg(test)]
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    Pattern::new(pattern).matches(text)
 }
 
 /// The position at the front of a pattern, and the bytes of the pattern that it takes.
@@ -217,6 +228,10 @@ mod tests {
 
     use super::*;
 
+    fn matches(pattern: &[u8], text: &[u8]) -> bool {
+        Pattern::new(pattern).matches(text)
+    }
+
     #[test]
     fn patterns_match_as_in_redis() {
         let yes = [
@@ -242,6 +257,11 @@ mod tests {
             ("\\*", "a"),
             ("?", ""),
         ];
+        let long = b"a".repeat(key::MAX_LEN + 1);
+        assert!(!Pattern::new(&long).matches(&long), "no key is so long");
+        assert!(Pattern::new(&long).is_too_long());
+        assert!(Pattern::new(&long[1..]).matches(&long[1..]));
+        assert!(matches(b"a**b***", b"axxbxx") && !matches(b"**a", b"ab"));
         for (pattern, text) in yes {
             assert!(matches(pattern.as_bytes(), text.as_bytes()), "{pattern} {text}");
         }

@@ -24,27 +24,30 @@ struct Interest {
 /// The watched keys of all clients.
 #[derive(Debug, Default)]
 pub struct Watches {
-    keys: Mutex<BTreeMap<Vec<u8>, Interest>>,
+    keys: Mutex<BTreeMap<Arc<[u8]>, Interest>>,
     /// Number of keys.
     count: AtomicUsize,
 }
 
 impl Watches {
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Interest>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<Arc<[u8]>, Interest>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Starts to watch a key.
     pub fn watch(self: &Arc<Self>, key: &[u8]) -> Watch {
         let mut keys = self.keys();
-        let interest = keys.entry(key.to_owned()).or_default();
+        // All watchers of a key share one copy of it.
+        let known = keys.get_key_value(key).map(|(known, _)| Arc::clone(known));
+        let key = known.unwrap_or_else(|| Arc::from(key));
+        let interest = keys.entry(Arc::clone(&key)).or_default();
         interest.watchers += 1;
         let seen = interest.writes;
         self.count.store(keys.len(), Ordering::Relaxed);
         drop(keys);
         // Pairs with the fence in `are_watched`.
         fence(Ordering::SeqCst);
-        Watch { watches: Arc::clone(self), key: key.to_owned(), seen }
+        Watch { watches: Arc::clone(self), key, seen }
     }
 
     /// Whether any key is watched.
@@ -86,7 +89,7 @@ impl Watches {
 #[derive(Debug)]
 pub struct Watch {
     watches: Arc<Watches>,
-    key: Vec<u8>,
+    key: Arc<[u8]>,
     seen: u64,
 }
 
@@ -96,7 +99,7 @@ impl Watch {
         self.watches.keys().get(&self.key).is_none_or(|interest| interest.writes != self.seen)
     }
 
-    pub fn key(&self) -> &[u8] {
+    pub fn key(&self) -> &Arc<[u8]> {
         &self.key
     }
 }

@@ -25,7 +25,7 @@ pub struct Client {
     pub descriptor: i32,
     pub since: Instant,
     info: Lock<ClientInfo>,
-    /// Bytes of incomplete requests, of replies, and of queued commands.
+    /// Bytes of incomplete requests, of replies, and of queued commands and watched keys.
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,

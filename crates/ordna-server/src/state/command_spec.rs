@@ -58,6 +58,17 @@ pub enum LockMode {
     ExclusiveIfSeveralKeys,
 }
 
+/// How long a value a command may make.
+#[derive(Debug, Clone, Copy)]
+pub enum Growth {
+    /// No longer than its arguments, or the value before and they together.
+    Arguments,
+    /// As long as the arguments say, whatever their own length.
+    Declared(fn(Arguments<'_>) -> usize),
+    /// As long as another value.
+    Copies,
+}
+
 /// The flags of a command, one bit each.
 ///
 /// The first sixteen are Redis' own, and `COMMAND` shows their names. The others stay inside the
@@ -183,6 +194,7 @@ pub struct CommandSpec {
     /// ACL categories beyond those that follow from flags and group.
     pub also_in: &'static [&'static str],
     pub lock: LockMode,
+    pub growth: Growth,
     /// Subcommands, each with its own flags. A command that has some is called by their names only.
     pub subcommands: &'static [CommandSpec],
     /// Number among all commands and subcommands: ACL has one bit for each.

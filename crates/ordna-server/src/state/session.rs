@@ -18,8 +18,9 @@ pub struct Transaction {
     pub queued: Vec<OwnedRequest>,
     /// Bytes of the queued commands.
     pub bytes: usize,
-    /// Estimated bytes that its writes need.
+    /// Estimated bytes that its writes need, and number of those that copy a value.
     pub needed: usize,
+    pub copies: usize,
     /// A command was refused, so `EXEC` will refuse the transaction.
     pub broken: bool,
 }
@@ -52,7 +53,9 @@ pub struct Session {
     /// Version of the ACL when `user` was read.
     pub acl_version: u64,
     pub transaction: Option<Transaction>,
-    pub watched: HashMap<Vec<u8>, Watched>,
+    pub watched: HashMap<Arc<[u8]>, Watched>,
+    /// Memory of the watched keys, in bytes.
+    pub watched_bytes: usize,
     pub reply_mode: ReplyMode,
     /// Receives lines for `MONITOR`.
     pub monitor: Option<broadcast::Receiver<Arc<str>>>,
@@ -77,6 +80,7 @@ impl Session {
             acl_version,
             transaction: None,
             watched: HashMap::new(),
+            watched_bytes: 0,
             reply_mode: ReplyMode::On,
             monitor: None,
             guesses: 0,
@@ -98,9 +102,15 @@ impl Session {
         self.user = user;
     }
 
+    /// Ends all watches.
+    pub fn unwatch(&mut self) {
+        self.watched.clear();
+        self.watched_bytes = 0;
+    }
+
     /// Ends the transaction and its watches.
     pub fn end_transaction(&mut self) -> Option<Transaction> {
-        self.watched.clear();
+        self.unwatch();
         let transaction = self.transaction.take();
         self.publish_transaction();
         transaction
@@ -109,9 +119,8 @@ impl Session {
     /// Publishes the size of the transaction to `CLIENT LIST` and the memory limit.
     pub fn publish_transaction(&self) {
         let queued = self.transaction.as_ref();
-        self.client
-            .queued
-            .store(queued.map_or(0, |transaction| transaction.bytes), Ordering::Relaxed);
+        let bytes = queued.map_or(0, |transaction| transaction.bytes) + self.watched_bytes;
+        self.client.queued.store(bytes, Ordering::Relaxed);
         let mut info = self.client.info();
         info.queued = queued.map_or(-1, |transaction| transaction.queued.len() as i64);
         info.watched = self.watched.len();

@@ -16,6 +16,24 @@ pub fn unix_micros() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros()
 }
 
+/// Bytes that a log keeps of an argument, as Redis' SLOWLOG does.
+const KEPT_BYTES: usize = 128;
+
+/// Returns the begin of an argument, and the number of bytes that are left out.
+pub fn shorten(argument: &[u8], most: usize) -> (&[u8], usize) {
+    let kept = argument.len().min(most);
+    (&argument[..kept], argument.len() - kept)
+}
+
+/// The begin of a text, cut where a character ends.
+fn shortened(text: String) -> String {
+    if text.len() <= KEPT_BYTES {
+        return text;
+    }
+    let end = (0..=KEPT_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    format!("{}... ({} more bytes)", &text[..end], text.len() - end)
+}
+
 /// An entry of `SLOWLOG`.
 #[derive(Debug, Clone)]
 pub struct SlowCommand {
@@ -35,7 +53,6 @@ impl SlowLog {
     /// Returns the first arguments of a command, each cut to a limit, like Redis.
     pub fn shorten<'a>(arguments: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
         const ARGUMENTS: usize = 32;
-        const BYTES: usize = 128;
         let count = arguments.len();
         let mut kept: Vec<Vec<u8>> = Vec::new();
         for (at, argument) in arguments.enumerate() {
@@ -44,8 +61,8 @@ impl SlowLog {
                 kept.push(format!("... ({more} more arguments)").into_bytes());
                 break;
             }
-            let more = argument.len().saturating_sub(BYTES);
-            let mut shown = argument[..argument.len() - more].to_vec();
+            let (shown, more) = shorten(argument, KEPT_BYTES);
+            let mut shown = shown.to_vec();
             if more > 0 {
                 shown.extend(format!("... ({more} more bytes)").into_bytes());
             }
@@ -140,9 +157,12 @@ pub struct Denial {
 pub struct Denials(Lock<(u64, VecDeque<Denial>)>);
 
 impl Denials {
-    /// Adds a refusal, or counts one more of the same within a minute.
-    pub fn push(&self, denial: Denial, most: usize) {
+    /// Adds a refusal, or counts one more of the same within a minute. Keeps the begin of a long
+    /// object.
+    pub fn push(&self, mut denial: Denial, most: usize) {
         const GROUP: u64 = 60_000;
+        denial.object = shortened(denial.object);
+        denial.user = shortened(denial.user);
         let mut log = self.0.lock();
         let now = unix_millis();
         let same = |other: &&mut Denial| {
