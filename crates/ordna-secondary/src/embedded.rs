@@ -199,15 +199,15 @@ impl Embedded {
     }
 
     /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers,
-    /// for each partition.
+    /// which remove them leaf by leaf.
     pub fn clear<R>(&self, write: impl FnOnce() -> R) -> R {
         let feed = self.feed.wait();
         let mut held: Vec<_> =
             (0..self.partitions()).map(|partition| self.lock(partition)).collect();
         let result = write();
         let _hold = self.hold_snapshots(feed);
+        feed.reset_all(self.identity);
         for (partition, held) in (0..self.partitions()).zip(&mut held) {
-            feed.reset(partition, self.identity);
             let next = self.next_seq.as_ref().map_or(0, |next| next());
             held.seq = next.max(held.seq + 1);
             if held.is_fed {

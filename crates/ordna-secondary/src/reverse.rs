@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
@@ -52,6 +53,15 @@ impl IndexStore {
         match self {
             Self::Pointers(store) => store.memory_usage().total(),
             Self::Copies(store) => store.memory_usage().total(),
+        }
+    }
+
+    /// Removes all entries, leaf by leaf. The workers have [forgotten](ReverseMap::forget) them, and
+    /// none writes meanwhile.
+    pub fn clear(&self) {
+        match self {
+            Self::Pointers(store) => store.clear(),
+            Self::Copies(store) => drop(store.remove_range(Bound::Unbounded, Bound::Unbounded)),
         }
     }
 
@@ -160,6 +170,17 @@ impl ReverseMap {
                 }
                 *of != partition
             }),
+        }
+    }
+
+    /// Forgets the entries of all documents. They stay in the index until [`IndexStore::clear`].
+    pub fn forget(&mut self) {
+        match self {
+            Self::Pointers(owner) => owner.forget(),
+            Self::Copies { map, memory, .. } => {
+                *map = HashMap::default();
+                *memory = 0;
+            }
         }
     }
 

@@ -50,6 +50,8 @@ pub(crate) enum Message {
     Remove(Arc<Index>),
     /// The removal of all documents of a partition.
     Clear(u32),
+    /// The removal of all documents. All workers wait at the barrier until the entries are gone.
+    ClearAll(Arc<Barrier>),
     /// The end of the changes that a snapshot point holds.
     SnapshotPoint(Arc<SnapshotBarrier>),
 }
@@ -151,6 +153,10 @@ impl ShardQueues {
 
     pub fn workers(&self) -> usize {
         self.queues.len()
+    }
+
+    pub fn partitions(&self) -> u32 {
+        self.partitions.len() as u32
     }
 
     pub fn set_capacity(&self, messages: usize) {

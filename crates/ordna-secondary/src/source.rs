@@ -1,6 +1,6 @@
 //! Streams of changes.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use crate::document::Mutation;
 use crate::error::SourceError;
@@ -120,6 +120,17 @@ impl Feed {
         let mut locked = self.queues.lock_all();
         locked.set_position(partition, Position { identity, seq: 0 });
         locked.send(|_| Message::Clear(partition));
+    }
+
+    /// Drops all entries and begins a new history of all partitions. The workers forget theirs one by
+    /// one, and remove them from the indexes in bulk.
+    pub fn reset_all(&self, identity: u64) {
+        let mut locked = self.queues.lock_all();
+        for partition in 0..self.queues.partitions() {
+            locked.set_position(partition, Position { identity, seq: 0 });
+        }
+        let barrier = Arc::new(Barrier::new(self.queues.workers()));
+        locked.send(|_| Message::ClearAll(Arc::clone(&barrier)));
     }
 
     /// The position up to which a partition was fed.

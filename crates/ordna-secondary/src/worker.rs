@@ -27,6 +27,8 @@ pub(crate) struct Local {
 pub(crate) struct Newer {
     documents: HashSet<Box<[u8]>>,
     partitions: HashSet<u32>,
+    /// All documents of the snapshot are gone.
+    all: bool,
 }
 
 /// Changes of different documents: they are applied together, so that their cache misses overlap.
@@ -108,7 +110,8 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                     index.built.fetch_add(mutations.len() as u64, Ordering::Relaxed);
                     for mutation in mutations {
                         let is_newer = local.newer.as_ref().is_none_or(|newer| {
-                            newer.documents.contains(&mutation.id)
+                            newer.all
+                                || newer.documents.contains(&mutation.id)
                                 || newer.partitions.contains(&mutation.partition)
                         });
                         if !is_newer {
@@ -139,6 +142,20 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                             newer.partitions.insert(partition);
                         }
                     }
+                }
+                Message::ClearAll(barrier) => {
+                    for local in &mut indexes {
+                        local.map.forget();
+                        if let Some(newer) = &mut local.newer {
+                            newer.all = true;
+                        }
+                    }
+                    // Once all workers have forgotten the entries, one of them removes those of all
+                    // at once. Every worker has the same indexes here.
+                    if barrier.wait().is_leader() {
+                        indexes.iter().for_each(|local| local.index.entries.clear());
+                    }
+                    barrier.wait();
                 }
                 Message::SnapshotPoint(barrier) => {
                     for local in &mut indexes {

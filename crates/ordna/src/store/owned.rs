@@ -15,7 +15,7 @@
 
 #![expect(unsafe_code, reason = "owners read the records of their entries")]
 
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 use std::thread;
 
@@ -313,6 +313,12 @@ impl Owner {
         gone.len()
     }
 
+    /// Forgets all of the owner's entries, which stay in the store until
+    /// [`OwnedStore::clear`].
+    pub fn forget(&mut self) {
+        self.table = HashTable::new();
+    }
+
     /// Number of entries.
     pub fn len(&self) -> usize {
         self.table.len()
@@ -330,6 +336,12 @@ impl Owner {
 }
 
 impl OwnedStore {
+    /// Removes all entries, leaf by leaf. Every owner has [forgotten](Owner::forget) its own, and none
+    /// writes meanwhile.
+    pub fn clear(&self) {
+        self.0.remove_range_unlogged(Bound::Unbounded, Bound::Unbounded);
+    }
+
     /// Removes the entries of records that have just left the table of their owner.
     fn remove_many(&self, records: &[Record<[u8], u64>]) {
         let engine = self.0.engine();
