@@ -16,6 +16,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
 use ordna::index::bounds_cross;
+use ordna::sync::{notice, point};
 use ordna::{Direction, OrderedIndex};
 
 use crate::keyspace::Keyspace;
@@ -140,7 +141,7 @@ impl LongScan {
         if self.writes() {
             let removed = match held {
                 Some(keys) => self.remove(keys, state),
-                None => self.remove(&state.keys(), state),
+                None => self.remove_alone(state),
             };
             match removed {
                 Ok(false) => return Ok(false),
@@ -269,6 +270,18 @@ impl LongScan {
         *limit == 0
     }
 
+    /// Removes the keys of a stretch, of a keyspace that is not locked.
+    fn remove_alone(&mut self, state: &ServerState) -> Result<bool, ordna::Error> {
+        let keys = state.keys();
+        if !notice!("long_scan.remove.excludes", state.indexes.are_active()) {
+            return self.remove(&keys, state);
+        }
+        // A hash that another client sets within the stretch would be removed, but not from the
+        // indexes: nothing may come between.
+        drop(keys);
+        self.remove(&state.keys_exclusive(), state)
+    }
+
     /// Removes the keys of a stretch and returns whether the scan is at its end.
     fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, ordna::Error> {
         let mut met = 0;
@@ -284,6 +297,7 @@ impl LongScan {
             last = Some(key.to_vec());
             ControlFlow::Break(())
         });
+        point("long_scan.remove");
         if met > 0 {
             let upper = last.as_deref().map_or(borrow(&self.upper), Bound::Included);
             let removed = keys.try_remove_range(borrow(&self.lower), upper);
@@ -388,4 +402,64 @@ fn entry(key: &[u8], value: Option<&[u8]>, out: &mut Replies) {
 
 fn borrow(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use ordna::sync::schedule::held;
+    use ordna_secondary::{IndexDefinition, Part, Range};
+
+    use super::*;
+    use crate::indexes::{library_name, read_latest};
+    use crate::keyspace::hash::Edit;
+    use crate::state::acl::Acl;
+    use crate::state::command_spec::Catalog;
+    use crate::state::config::Config;
+
+    /// A hash that is written between the two steps of a removal, which would remove it without a
+    /// report, waits, or is reported.
+    #[test]
+    fn a_removal_leaves_no_entry_of_a_hash_that_comes_meanwhile() {
+        let catalog = Box::leak(Box::new(Catalog::new(Vec::new())));
+        let address = SocketAddr::from(([127, 0, 0, 1], 1));
+        let config = Config::default();
+        let acl = Acl::new(&config, catalog);
+        let state = &ServerState::new(config, address, catalog, acl);
+        let definition = IndexDefinition::new("i", b"d:").part(Part::new("n"));
+        {
+            let _exclusive = state.keys_exclusive();
+            state.indexes.create("i", definition).unwrap();
+        }
+        let write = |key: &[u8]| {
+            let keys = state.keys();
+            let mut edit = Edit::of(None);
+            edit.set(b"n", b"1");
+            keys.insert(key, &edit.finish()).unwrap();
+            state.indexes.written(&keys, [key]);
+        };
+        write(b"d:1");
+        let removal = held("long_scan.remove", || {
+            let mut scan = LongScan::new(Bound::Unbounded, Bound::Unbounded, ScanPurpose::Delete);
+            while !scan.step(state, None, &mut Replies::default()).unwrap() {}
+        });
+        std::thread::scope(|scope| {
+            let (done, told) = channel();
+            removal.meanwhile(|| {
+                scope.spawn(move || {
+                    write(b"d:2");
+                    done.send(())
+                });
+                // It is not done if the removal excludes it.
+                let _ = told.recv_timeout(Duration::from_millis(200));
+            });
+        });
+        let service = state.indexes.service().unwrap();
+        let read = read_latest(Duration::from_secs(20));
+        let entries = service.count(&library_name("i"), &[], &Range::All, &read).unwrap();
+        assert_eq!(entries, state.keys().range(..).count(), "entries and hashes");
+    }
 }
