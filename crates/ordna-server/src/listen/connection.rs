@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::SemaphorePermit;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::execution::acknowledgement;
@@ -35,6 +36,10 @@ const SEND: usize = 256 << 10;
 const AHEAD: usize = 16;
 /// Number of commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
+/// Time of the commands of one batch after which other connections get their turn: a pipeline of long
+/// commands yields after each. Shorter than the time in which a client notices a delay, and long
+/// against the cost of a turn.
+const TURN_TIME: Duration = Duration::from_micros(500);
 /// Time for which a scan continues after its client has closed its side of the connection. The
 /// client may still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
@@ -150,6 +155,7 @@ impl Connection<'_> {
     ) -> Result<bool> {
         requests.limit(self.state.settings.query_limit.size());
         let mut executed = 0;
+        let mut turn_began = session.now;
         loop {
             if executed % AHEAD == 0 {
                 self.fetch_ahead(session, requests);
@@ -170,6 +176,10 @@ impl Connection<'_> {
                 session.now = None;
             }
             executed += 1;
+            if turn_began.is_none() {
+                let now = *session.now.get_or_insert_with(Instant::now);
+                turn_began = Some(now);
+            }
             let mut before = self.replies.bytes.len();
             let outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
@@ -213,6 +223,7 @@ impl Connection<'_> {
                 // An error means that the freeing thread is gone, and the memory with it.
                 CommandOutcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 CommandOutcome::Task(task) => {
+                    let _place = place_for_task(self.state, &self.client).await?;
                     let (state, out) = (self.state, &mut self.replies);
                     tokio::task::block_in_place(|| task.run(state, None, out));
                 }
@@ -227,9 +238,17 @@ impl Connection<'_> {
                 self.send().await?;
                 session.now = None;
             }
-            if executed % TURN == 0 {
+            // `now` is when the last command ended.
+            let is_long = session
+                .now
+                .zip(turn_began)
+                .is_some_and(|(now, began)| now.saturating_duration_since(began) > TURN_TIME);
+            if executed % TURN == 0 || is_long {
                 self.turn().await?;
                 session.now = None;
+            }
+            if session.now.is_none() {
+                turn_began = None;
             }
         }
     }
@@ -401,6 +420,18 @@ impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
         }
         self.waits = true;
         self.future.as_mut().poll(context)
+    }
+}
+
+/// Waits for a place among the tasks that may block their thread.
+async fn place_for_task<'a>(
+    state: &'a ServerState,
+    client: &Client,
+) -> Result<SemaphorePermit<'a>> {
+    tokio::select! {
+        biased;
+        place = state.tasks.acquire() => place.map_err(Error::other),
+        () = client.ended() => Err(ended()),
     }
 }
 

@@ -60,9 +60,13 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
     let places = Arc::new(tokio::sync::Semaphore::new(MOST));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
-        let Ok((stream, peer)) = listener.accept().await else {
-            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-            continue;
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for HTTP");
+                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                continue;
+            }
         };
         let state = state.clone();
         tokio::spawn(async move {
@@ -91,7 +95,22 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
             };
             let mut http = http1::Builder::new();
             http.timer(TokioTimer::new()).max_buf_size(16 << 10);
-            let served = http.serve_connection(TokioIo::new(stream), service_fn(page)).await;
+            let serving = http.serve_connection(TokioIo::new(stream), service_fn(page));
+            let mut serving = std::pin::pin!(serving);
+            // A connection ends after a while, between two requests if it can. A peer that does not
+            // read its replies would hold its place for good.
+            let stall = state.config.stall;
+            let served = tokio::select! {
+                served = serving.as_mut() => served,
+                () = tokio::time::sleep(stall) => {
+                    serving.as_mut().graceful_shutdown();
+                    let ended = tokio::time::timeout(stall, serving).await;
+                    ended.unwrap_or_else(|_| {
+                        tracing::warn!(%peer, "closed: the peer reads no reply over HTTP");
+                        Ok(())
+                    })
+                }
+            };
             if let Err(error) = served {
                 tracing::debug!(%peer, %error, "a request over HTTP failed");
             }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use ordna::sync::{Lock, StripedCounter};
 use ordna::{Collectors, MemoryBudget, Options, Statistics};
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;
 use crate::keyspace::named_snapshots::NamedSnapshots;
@@ -42,6 +42,11 @@ use crate::statistics::samples::Samples;
 
 /// Number of lines by which a monitor may lag before it loses some.
 const MONITOR_LAG: usize = 4096;
+
+/// Number of tasks of commands that may block their threads at once; more wait for their turn. Each
+/// takes one of the 512 threads that tokio starts for work that blocks. If all were taken, nobody
+/// would serve the other connections.
+const MOST_TASKS: usize = 128;
 
 /// State of `CLIENT PAUSE`.
 #[derive(Debug, Default)]
@@ -83,6 +88,8 @@ pub struct ServerState {
     pub snapshots: Arc<NamedSnapshots>,
     pub watches: Arc<Watches>,
     pub scans: LongScans,
+    /// Places for tasks that block their threads.
+    pub tasks: Semaphore,
     pub stats: CommandStats,
     pub errors: ErrorStats,
     pub slow_log: SlowLog,
@@ -142,6 +149,7 @@ impl ServerState {
             snapshots: Arc::default(),
             watches: Arc::default(),
             scans: LongScans::default(),
+            tasks: Semaphore::new(MOST_TASKS),
             slow_log: SlowLog::default(),
             latencies: Latencies::default(),
             started: Instant::now(),
