@@ -9,6 +9,7 @@ use crate::execution::command::{
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::stored_value;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -24,7 +25,11 @@ const SNAPSHOT: &[Command] = &[
     Command::sub("ordna.snapshot|create", -2, READ_ALL, create).exclusive(),
     Command::sub("ordna.snapshot|get", 4, READ_SLOW, |context, arguments, out| {
         let snapshot = held(context, arguments)?;
-        if snapshot.get_with(arguments.get(3), |value| out.bulk(value)).is_none() {
+        // A hash has no value, as in ORDNA.RANGE.
+        let found = snapshot.get_with(arguments.get(3), |stored| {
+            stored_value::string(stored).map(|value| out.bulk(value))
+        });
+        if found.flatten().is_none() {
             out.null();
         }
         Ok(CommandOutcome::Done)

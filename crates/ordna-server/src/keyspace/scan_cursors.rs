@@ -6,7 +6,8 @@
 //!
 //! All cursors of a scan read the snapshot that was taken when the scan began, until its lease ends.
 //! Each call renews the lease. After its end, the scan continues from the same key in the present
-//! state. A flush ends all scans: their next call returns nothing and the cursor 0.
+//! state. A flush ends all scans: their next call returns nothing and the cursor 0,
+//! or an error if it asks for the scan's own state.
 //!
 //! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
 //! of others, and [`KEPT`] cursors in total. When the table is full, cursors of scans whose lease
@@ -41,7 +42,8 @@ pub struct ScanCursors {
 
 #[derive(Debug, Default)]
 struct CursorTable {
-    /// The latest cursor.
+    /// The number before the first cursor of this run of the server, and the latest cursor.
+    base: u64,
     last: u64,
     positions: BTreeMap<u64, Position>,
     /// The kept cursors of each scan, oldest first. No list is empty.
@@ -102,9 +104,21 @@ impl CursorTable {
     }
 }
 
+/// Returns the number from which a run of the server counts its cursors. It is random in the bits
+/// above the lowest 32, so that a cursor of a former run names no position of another client's scan.
+/// All cursors stay below 2^53: some clients read them as floats.
+fn first_number() -> u64 {
+    let mut bytes = [0; 8];
+    // Without random numbers cursors count from 0.
+    let _ = getrandom::fill(&mut bytes);
+    u64::from_ne_bytes(bytes) >> 44 << 32
+}
+
 impl ScanCursors {
     pub fn new(lease: Duration) -> Self {
-        Self { table: Lock::default(), lease: lease.min(LONGEST) }
+        let base = first_number();
+        let table = CursorTable { base, last: base, flushed: base, ..CursorTable::default() };
+        Self { table: Lock::new(table), lease: lease.min(LONGEST) }
     }
 
     /// Adds a cursor after `key`, of the scan of `from` or, with `None`, of a new scan, which reads
@@ -156,7 +170,7 @@ impl ScanCursors {
     /// Looks a cursor up.
     pub fn recall(&self, cursor: u64) -> Recalled {
         let table = self.table.lock();
-        if cursor <= table.flushed {
+        if (table.base + 1..=table.flushed).contains(&cursor) {
             return Recalled::Flushed;
         }
         let Some(position) = table.positions.get(&cursor).cloned() else {

@@ -70,3 +70,37 @@ fn a_scan_returns_what_stays_while_keys_come_and_go() {
     );
     assert!(client.say("SCAN 999999").starts_with("-ERR this cursor is no longer known"));
 }
+
+/// Without STABLE a scan is at its end after a flush; with it the client learns that it is cut.
+#[test]
+fn a_stable_scan_does_not_end_silently_by_a_flush() {
+    let (_server, mut client) = fresh();
+    client.say("MSET a 1 b 2 c 3");
+    let reply = client.say("SCAN 0 COUNT 1 STABLE");
+    let cursor = reply.split(r"\r\n").nth(2).unwrap().to_owned();
+    client.say("FLUSHALL");
+    let reply = client.say(&format!("SCAN {cursor} STABLE"));
+    assert!(reply.starts_with("-ERR the state that cursor"), "{reply}");
+    assert_eq!(client.say(&format!("SCAN {cursor}")), r"*2\r\n$1\r\n0\r\n*0\r\n");
+}
+
+/// A cursor of a former run names no position of another client's scan.
+#[test]
+fn a_cursor_of_another_run_is_refused() {
+    let (_server, mut client) = fresh();
+    let (_next, mut other) = fresh();
+    for client in [&mut client, &mut other] {
+        client.say("MSET a 1 b 2 c 3");
+    }
+    let cursor_of = |client: &mut Client| {
+        client.say("SCAN 0 COUNT 1").split(r"\r\n").nth(2).unwrap().to_owned()
+    };
+    let cursor = cursor_of(&mut client);
+    let others = cursor_of(&mut other);
+    assert_ne!(cursor, others);
+    assert!(
+        other.say(&format!("SCAN {cursor}")).starts_with("-ERR this cursor is no longer known")
+    );
+    // Clients that read numbers as doubles send them back as they are.
+    assert!(cursor.parse::<u64>().unwrap() < 1 << 53, "{cursor}");
+}

@@ -43,3 +43,20 @@ fn a_snapshot_stays_as_it_was() {
         std::thread::yield_now();
     }
 }
+
+/// As the other commands: a hash has no value, and a string is shown without the mark that its stored
+/// form may have.
+#[test]
+fn a_snapshot_shows_values_as_they_were_set() {
+    let (_server, mut client) = fresh();
+    client.say("HSET h f v");
+    client.ask(&[b"SET", b"k", b"\xC1abc"]);
+    converse(
+        &mut client,
+        &[
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 h", r"$-1\r\n"),
+            ("ORDNA.SNAPSHOT GET 1 k", r"$4\r\n\xc1abc\r\n"),
+        ],
+    );
+}
