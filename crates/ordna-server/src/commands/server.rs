@@ -4,6 +4,7 @@ use ordna::OrderedIndex;
 use ordna::durability::SyncPolicy;
 
 use super::info::human;
+use crate::execution::backups::NO_DIRECTORY;
 use crate::execution::command::{
     ADMIN, CONNECTION, Command, CommandOutcome, Context, READ, READ_SLOW, Result, SERVER_INFO,
     help, ok,
@@ -279,9 +280,9 @@ fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies
     for option in arguments.iter_from(1) {
         match option.to_ascii_lowercase().as_slice() {
             b"nosave" | b"now" | b"force" => {}
-            b"save" => {
-                return Err("ERR Ordna keeps nothing on disk: there is nothing to save".into());
-            }
+            // The log has everything, and is synced before the server ends.
+            b"save" if context.state.data_directory.is_some() => {}
+            b"save" => return Err(NO_DIRECTORY.into()),
             b"abort" => return Err("ERR No shutdown in progress.".into()),
             _ => return Err(CommandError::Syntax),
         }

@@ -68,6 +68,9 @@ pub enum ServeError {
     /// The data directory could not be read.
     #[error("cannot load the data directory: {0}")]
     Data(#[from] ordna::durability::BackupError),
+    /// The server has stopped, and its log could not be ended: the latest writes may be lost.
+    #[error("the log could not be ended in order: {0}")]
+    Log(String),
 }
 
 /// A bound server that does not yet answer.
@@ -243,6 +246,7 @@ impl Server {
         }
         if let Err(error) = state.keys().close_log() {
             tracing::error!(%error, "the log could not be ended in order");
+            done = done.and(Err(ServeError::Log(error.to_string())));
         }
         done
     }

@@ -1,8 +1,8 @@
 //! A server of the test's own, and a client that shows replies as they came.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
@@ -97,7 +97,12 @@ const SETTINGS: &str = "ORDNA_TEST_CHILD";
 
 /// Starts this test binary once more, as a server.
 pub fn spawn(settings: &str) -> Child {
-    let binary = std::env::current_exe().unwrap();
+    spawn_program(None, settings)
+}
+
+/// Starts a test binary, of another version if one is given, as a server.
+pub fn spawn_program(binary: Option<PathBuf>, settings: &str) -> Child {
+    let binary = binary.unwrap_or_else(|| std::env::current_exe().unwrap());
     // A file that would grow beyond its limit gives an error, not a signal.
     let begins = BEGINNING.lock();
     let mut process = Command::new("sh")
@@ -125,6 +130,11 @@ impl Child {
     /// A file of `/proc` about the process.
     pub fn proc(&self, file: &str) -> std::path::PathBuf {
         format!("/proc/{}/{file}", self.process.id()).into()
+    }
+
+    /// Whether the process is gone.
+    pub fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
     }
 
     /// Its memory in KiB, by its name in `/proc`.
@@ -216,6 +226,37 @@ impl Client {
         }
     }
 
+    /// Sends what the server takes. It may have closed the connection.
+    pub fn send_if_open(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    /// The next reply of RESP2, raw; empty if the connection was closed, `None` if none comes in time.
+    /// Takes little time itself, also of a long reply.
+    pub fn reply_within(&mut self, time: Duration) -> Option<Vec<u8>> {
+        let end = Instant::now() + time;
+        let mut piece = vec![0; 256 << 10];
+        // The position up to which the reply is known, and the number of its parts that follow.
+        let (mut at, mut parts) = (0, 1);
+        loop {
+            while parts > 0 {
+                let Some((next, more)) = part(&self.received, at) else { break };
+                (at, parts) = (next, parts - 1 + more);
+            }
+            if parts == 0 {
+                return Some(self.received.drain(..at).collect());
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).unwrap();
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Some(Vec::new()),
+                Ok(read) => self.received.extend_from_slice(&piece[..read]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                Err(_) => return Some(Vec::new()),
+            }
+        }
+    }
+
     /// Whether the server has closed, with nothing more to say.
     pub fn is_closed(&mut self) -> bool {
         self.received.is_empty() && matches!(self.stream.read(&mut [0; 1]), Ok(0) | Err(_))
@@ -230,6 +271,23 @@ impl Client {
     pub fn say(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.ask(&words)
+    }
+}
+
+/// The end of the part of a reply that begins at a position, and the number of parts that it
+/// announces; `None` if it is not complete.
+fn part(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let rest = bytes.get(at..)?;
+    let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let number = || std::str::from_utf8(&rest[1..line]).ok()?.parse::<i64>().ok();
+    let end = at + line + 2;
+    match rest[0] {
+        b'*' => Some((end, number().map_or(0, |count| count.max(0) as usize))),
+        b'$' => {
+            let end = number().filter(|len| *len >= 0).map_or(end, |len| end + len as usize + 2);
+            (end <= bytes.len()).then_some((end, 0))
+        }
+        _ => Some((end, 0)),
     }
 }
 

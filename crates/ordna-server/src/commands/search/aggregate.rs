@@ -170,7 +170,12 @@ pub fn aggregate(
         false => state.results.keep(&schema.name, RowTable { columns, rows: rest }, count, idle)?,
     };
     out.array(2);
-    rows(state, &table, total, out)?;
+    let written = rows(state, &table, total, out);
+    if written.is_err() && number != 0 {
+        // Its number is not told.
+        drop(state.results.take(&schema.name, number));
+    }
+    written?;
     out.integer(number as i64);
     Ok(())
 }
@@ -232,15 +237,20 @@ pub fn cursor(
     }
     let count = count.unwrap_or(waiting.count).min(waiting.table.rows.len());
     let rest = waiting.table.rows.split_off(count);
+    out.array(2);
+    let written = rows(state, &waiting.table, count, out);
+    if written.is_err() {
+        // The client may ask for fewer.
+        waiting.table.rows.extend(rest);
+        state.results.put_back(number, waiting);
+        return written;
+    }
     let page = std::mem::replace(&mut waiting.table.rows, rest);
     waiting.bytes -= page.iter().map(Row::bytes).sum::<usize>();
-    let table = RowTable { columns: waiting.table.columns.clone(), rows: page };
     let next = if waiting.table.rows.is_empty() { 0 } else { number };
     if next != 0 {
         state.results.put_back(number, waiting);
     }
-    out.array(2);
-    rows(state, &table, table.rows.len(), out)?;
     out.integer(next as i64);
     Ok(())
 }

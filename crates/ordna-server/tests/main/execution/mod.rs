@@ -1,6 +1,9 @@
 //! What holds for every command: atomicity, promises, long scans.
 
+mod fairness;
 mod histories;
+#[cfg(target_os = "linux")]
+mod limits;
 mod promises;
 #[cfg(target_os = "linux")]
 mod scan_memory;

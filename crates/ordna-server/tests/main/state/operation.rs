@@ -399,7 +399,9 @@ fn a_client_that_reads_nothing_over_tls_is_closed() {
 fn shutdown_stops_the_server() {
     let mut server = start(Config::default());
     let mut client = Client::new(server.address);
-    assert!(client.say("SHUTDOWN SAVE").starts_with("-ERR Ordna keeps nothing on disk"));
+    assert!(
+        client.say("SHUTDOWN SAVE").starts_with("-ERR this server keeps its keys in memory only")
+    );
     client.send(&request(&[b"SHUTDOWN", b"NOSAVE"]));
     assert!(client.is_closed());
     server.wait();

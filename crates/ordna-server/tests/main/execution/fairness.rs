@@ -1,0 +1,148 @@
+//! Work of one client that others do not wait for, and results that stay whole meanwhile.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ordna_server::{Answer, Config, Extension};
+
+use crate::common::{Client, fresh, request, start};
+
+fn count_of(reply: &str) -> usize {
+    reply.trim_start_matches(':').trim_end_matches(r"\r\n").parse().unwrap()
+}
+
+/// Indexes that take their time for every command.
+#[derive(Debug)]
+struct Slow;
+
+impl Extension for Slow {
+    fn execute(&self, _: &[&[u8]]) -> Result<Answer, String> {
+        std::thread::sleep(Duration::from_secs(4));
+        Ok(Answer::Null)
+    }
+
+    fn info(&self) -> String {
+        String::new()
+    }
+
+    fn metrics(&self) -> String {
+        String::new()
+    }
+
+    fn console(&self) -> serde_json::Value {
+        serde_json::Value::Null
+    }
+}
+
+/// Tokio has 512 threads for work that blocks, and hands a worker's place to one of them. If all
+/// are taken, nobody serves.
+#[test]
+fn more_waiting_queries_than_threads_leave_the_server_responsive() {
+    let config = Config { extension: Some(Arc::new(Slow)), max_clients: 2000, ..Config::default() };
+    let server = start(config);
+    let mut other = Client::new(server.address);
+    let mut clients: Vec<_> = (0..600).map(|_| Client::new(server.address)).collect();
+    for client in &mut clients {
+        client.send(&request(&[b"ORDNA.NODE", b"x"]));
+    }
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        let begin = Instant::now();
+        assert_eq!(other.say("PING"), r"+PONG\r\n");
+        assert!(begin.elapsed() < Duration::from_secs(2), "PING took {:?}", begin.elapsed());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for client in &mut clients {
+        assert_eq!(client.reply(), b"$-1\r\n");
+    }
+}
+
+/// The entries of all documents go at once, not one for each document and bucket.
+#[test]
+fn a_query_after_a_flush_does_not_wait_for_each_entry() {
+    const DOCUMENTS: usize = 40_000;
+    let (_server, mut client) = fresh();
+    client.say("ORDNA.INDEX CREATE i ON d: PARTS s");
+    let load = |client: &mut Client| {
+        let mut all = Vec::new();
+        for at in 0..DOCUMENTS {
+            let (key, value) = (format!("d:{at}"), format!("value {}", at % 1000));
+            all.extend(request(&[b"HSET", key.as_bytes(), b"s", value.as_bytes()]));
+        }
+        let begin = Instant::now();
+        client.send(&all);
+        (0..DOCUMENTS).for_each(|_| assert_eq!(client.reply(), b":1\r\n"));
+        assert_eq!(count_of(&client.say("ORDNA.INDEX COUNT i")), DOCUMENTS);
+        begin.elapsed()
+    };
+    let loaded = load(&mut client);
+    assert_eq!(client.say("FLUSHALL"), r"+OK\r\n");
+    let begin = Instant::now();
+    assert_eq!(client.say("ORDNA.INDEX COUNT i"), r":0\r\n");
+    let took = begin.elapsed();
+    assert!(took < loaded / 8, "{took:?} after a load of {loaded:?}");
+    load(&mut client);
+}
+
+/// A query within a transaction does not wait long for an index: everybody else waits as well.
+#[test]
+fn a_transaction_does_not_wait_for_the_build_of_an_index() {
+    const DOCUMENTS: usize = 100_000;
+    let (server, mut client) = fresh();
+    let mut all = Vec::new();
+    for at in 0..DOCUMENTS {
+        let (key, value) = (format!("d:{at}"), format!("{at}"));
+        all.extend(request(&[b"HSET", key.as_bytes(), b"n", value.as_bytes(), b"m", b"1"]));
+    }
+    client.send(&all);
+    (0..DOCUMENTS).for_each(|_| assert_eq!(client.reply(), b":2\r\n"));
+    for line in [
+        "MULTI",
+        "FT.CREATE i ON HASH PREFIX 1 d: SCHEMA n NUMERIC m NUMERIC",
+        "FT.SEARCH i @n:[5 6]",
+        "ORDNA.INDEX CREATE j ON d: PARTS n m",
+        "ORDNA.INDEX COUNT j",
+    ] {
+        assert!(client.say(line).starts_with('+'), "{line}");
+    }
+    client.send(&request(&[b"EXEC"]));
+    std::thread::sleep(Duration::from_millis(20));
+    let begin = Instant::now();
+    assert_eq!(Client::new(server.address).say("GET x"), r"$-1\r\n");
+    let took = begin.elapsed();
+    let reply = client.reply();
+    assert!(reply.starts_with(b"*4\r\n+OK\r\n"), "{}", crate::common::show(&reply));
+    // Half a second for each, and the build's own share of the machine.
+    assert!(took < Duration::from_secs(2), "GET took {took:?}");
+}
+
+/// Peers that ask for pages and do not read them hold the places for connections only for a while.
+#[test]
+fn peers_that_read_no_page_give_up_their_places() {
+    let config = Config {
+        metrics: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
+        stall: Duration::from_millis(500),
+        ..Config::default()
+    };
+    let server = start(config);
+    let address = server.metrics.unwrap();
+    let requests = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(2000);
+    let peers: Vec<TcpStream> = (0..64)
+        .map(|_| {
+            let mut peer = TcpStream::connect(address).unwrap();
+            peer.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
+            // It takes a part of them.
+            let _ = peer.write_all(&requests);
+            peer
+        })
+        .collect();
+    let mut health = TcpStream::connect(address).unwrap();
+    health.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    health.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut reply = [0; 12];
+    health.read_exact(&mut reply).expect("a place becomes free");
+    assert_eq!(&reply, b"HTTP/1.1 200");
+    drop(peers);
+}
