@@ -3,6 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use ordna::key::MAX_LEN;
 use ordna::{Change, Direction, OrderedIndex};
 use ordna::{Put, Write};
 
@@ -153,7 +154,9 @@ fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
 
 /// The bounds within which all matches of a pattern lie: those of its literal prefix.
 fn span_of(pattern: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-    keys_with(glob::literal_prefix(pattern))
+    let prefix = glob::literal_prefix(pattern);
+    // No key is longer.
+    keys_with(&prefix[..prefix.len().min(MAX_LEN)])
 }
 
 /// The pattern of a call of `SCAN`, the last one if there are several; `None` if there is none, or

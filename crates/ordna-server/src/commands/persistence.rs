@@ -7,7 +7,7 @@ use std::time::Instant;
 use ordna::durability::SyncPolicy;
 
 use crate::execution::backups::{NO_DIRECTORY, save, save_in_background};
-use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, ok};
+use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, Task};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
@@ -44,15 +44,26 @@ fn in_background(context: &Context<'_>) -> Result<()> {
     save_in_background(keys, directory(context)?, &context.state.indexes)
 }
 
-/// As in Redis, other clients may have to wait meanwhile: those whose commands need the keyspace
-/// alone.
-fn foreground(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    let persistence = directory(context)?;
+fn foreground(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    directory(context)?;
     if context.session.executing {
         return Err("ERR Command not allowed inside a transaction".into());
     }
-    save(&context.keys, persistence, &context.state.indexes)?;
-    ok(out)
+    Ok(CommandOutcome::Task(Task::new(arguments, back_up)))
+}
+
+/// Backs up without the lock of the keyspace, so that only this client waits.
+fn back_up(
+    state: &ServerState,
+    _: Option<&Keyspace>,
+    _: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<()> {
+    let persistence = state.data_directory.as_ref().ok_or(NO_DIRECTORY)?;
+    let keys = Keyspace::clone(&state.keys());
+    save(&keys, persistence, &state.indexes)?;
+    out.simple("OK");
+    Ok(())
 }
 
 fn bgsave(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {

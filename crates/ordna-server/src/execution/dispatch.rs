@@ -9,7 +9,7 @@ use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
 use crate::state::session::Session;
-use crate::statistics::event_logs::Denial;
+use crate::statistics::event_logs::{Denial, shown};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -146,9 +146,7 @@ pub fn deny(
         Refusal::Command(command) => {
             ("command", command.clone(), CommandError::CommandDenied { command }, 1)
         }
-        Refusal::Key(key) => {
-            ("key", String::from_utf8_lossy(&key).into_owned(), CommandError::KeyDenied, 2)
-        }
+        Refusal::Key(key) => ("key", shown(&key), CommandError::KeyDenied, 2),
     };
     state.acl.denied[at].fetch_add(1, Ordering::Relaxed);
     let user = session.user.as_ref().map_or_else(String::new, |user| user.name.clone());

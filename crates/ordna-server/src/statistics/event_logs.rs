@@ -25,6 +25,13 @@ pub fn shorten(argument: &[u8], most: usize) -> (&[u8], usize) {
     (&argument[..kept], argument.len() - kept)
 }
 
+/// The begin of an argument, as text.
+pub fn shown(argument: &[u8]) -> String {
+    let (kept, more) = shorten(argument, KEPT_BYTES);
+    let text = String::from_utf8_lossy(kept).into_owned();
+    if more > 0 { format!("{text}... ({more} more bytes)") } else { text }
+}
+
 /// The begin of a text, cut where a character ends.
 fn shortened(text: String) -> String {
     if text.len() <= KEPT_BYTES {
@@ -157,11 +164,10 @@ pub struct Denial {
 pub struct Denials(Lock<(u64, VecDeque<Denial>)>);
 
 impl Denials {
-    /// Adds a refusal, or counts one more of the same within a minute. Keeps the begin of a long
-    /// object.
+    /// Adds a refusal, or counts one more of the same within a minute. Keeps the begin of a long name
+    /// of a user; the object is [shown] so already.
     pub fn push(&self, mut denial: Denial, most: usize) {
         const GROUP: u64 = 60_000;
-        denial.object = shortened(denial.object);
         denial.user = shortened(denial.user);
         let mut log = self.0.lock();
         let now = unix_millis();
