@@ -96,9 +96,15 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         return Err("ERR WATCH inside MULTI is not allowed".into());
     }
     let most = context.state.settings.query_limit.size();
-    let new = arguments.iter_from(1).filter(|key| !context.session.watched.contains_key(*key));
-    let needed: usize = new.map(|key| key.len() + WATCH_BYTES).sum();
-    if context.session.watched_bytes + needed > most {
+    let watched = &context.session.watched;
+    let bytes = |key: &[u8]| key.len() + WATCH_BYTES;
+    let of_all: usize = arguments.iter_from(1).map(bytes).sum();
+    // Keys that are watched already need nothing.
+    let of_new = || -> usize {
+        arguments.iter_from(1).filter(|key| !watched.contains_key(*key)).map(bytes).sum()
+    };
+    let room = most.saturating_sub(context.session.watched_bytes);
+    if of_all > room && of_new() > room {
         return Err(format!("ERR a client may watch {most} bytes of keys").into());
     }
     for key in arguments.iter_from(1) {
@@ -106,7 +112,7 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             // First the watch, then the look: no write between them is missed.
             let watch = context.state.watches.watch(key);
             let was_present = context.keys.contains(key);
-            context.session.watched_bytes += key.len() + WATCH_BYTES;
+            context.session.watched_bytes += bytes(key);
             context.session.watched.insert(Arc::clone(watch.key()), Watched { watch, was_present });
         }
     }

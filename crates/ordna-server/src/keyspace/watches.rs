@@ -38,9 +38,9 @@ impl Watches {
     pub fn watch(self: &Arc<Self>, key: &[u8]) -> Watch {
         let mut keys = self.keys();
         // All watchers of a key share one copy of it.
-        let known = keys.get_key_value(key).map(|(known, _)| Arc::clone(known));
-        let key = known.unwrap_or_else(|| Arc::from(key));
-        let interest = keys.entry(Arc::clone(&key)).or_default();
+        let entry = keys.entry(Arc::from(key));
+        let key = Arc::clone(entry.key());
+        let interest = entry.or_default();
         interest.watchers += 1;
         let seen = interest.writes;
         self.count.store(keys.len(), Ordering::Relaxed);
