@@ -250,12 +250,12 @@ fn a_length_beyond_the_memory_limit_is_refused_before_it_is_allocated() {
 fn a_pipeline_of_long_commands_gives_others_their_turn() {
     let server = spawn("");
     let mut client = Client::new(server.address);
-    let fields: Vec<String> = (0..10_000).map(|at| format!("field:{at}")).collect();
+    let fields: Vec<String> = (0..3000).map(|at| format!("field:{at}")).collect();
     let mut words: Vec<&[u8]> = vec![b"HSET", b"h"];
     for field in &fields {
         words.extend([field.as_bytes(), b"value"]);
     }
-    assert_eq!(client.ask(&words), r":10000\r\n");
+    assert_eq!(client.ask(&words), r":3000\r\n");
     let begin = Instant::now();
     client.say("HSET h field:7 other");
     let alone = begin.elapsed();
