@@ -16,8 +16,8 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
-    Catalog, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses, KeyPositions, KeyRange, LockMode,
-    NO_KEY,
+    Catalog, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses, KeyPositions, KeyRange,
+    LockMode, NO_KEY,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
