@@ -132,11 +132,6 @@ impl Child {
         format!("/proc/{}/{file}", self.process.id()).into()
     }
 
-    /// Whether the process is gone.
-    pub fn has_ended(&mut self) -> bool {
-        self.process.try_wait().unwrap().is_some()
-    }
-
     /// Its memory in KiB, by its name in `/proc`.
     pub fn memory(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(self.proc("status")).unwrap();
