@@ -647,7 +647,8 @@ impl Context<'_> {
             if more > 0 {
                 line.push_str(&format!("... ({more} more bytes)"));
             }
-            left -= shown.len();
+            // Empty arguments take room as well.
+            left = left.saturating_sub(shown.len() + 3);
         }
         // The send fails if no client monitors.
         let _ = self.state.monitors.send(line.into());
