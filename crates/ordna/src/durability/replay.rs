@@ -108,13 +108,13 @@ impl Reading<'_> {
             let later = numbers.get(at + 1..).unwrap_or_default();
             let is_named = must_follow.take().is_some() || self.is_named(*number);
             let opened = self.open(*number, path, is_named, later, &mut read)?;
-            let Some(reader) = opened else { return Ok(read) };
+            let Some(reader) = opened else { return Ok(truncated(read, needed_by.is_some())) };
             reader.header.check_kinds::<K, V>(path)?;
             read.segments += 1;
             match self.segment::<K, V>(reader, later, &mut read, &mut apply)? {
                 Ended::Continued => must_follow = Some(path),
                 Ended::Here { closed } => read.closed = closed,
-                Ended::Truncated => return Ok(read),
+                Ended::Truncated => return Ok(truncated(read, needed_by.is_some())),
             }
         }
         if let Some(path) = must_follow
@@ -320,8 +320,9 @@ impl Reading<'_> {
         if notice!("damage.log.was_durable", was_durable && !self.repair) {
             return Err(BackupError::Damaged { path, offset, what });
         }
-        if let Some(next) = later.first() {
-            self.remove_from(*next, later)?;
+        // A repair removes the mark of a segment that is missing, too.
+        if self.repair || !later.is_empty() {
+            self.remove_from(reader.header.number + 1, later)?;
         }
         if self.mend && !fault!("damage.log.cuts_its_tail") {
             let cut = self.storage.truncate(&path, offset);
@@ -331,6 +332,15 @@ impl Reading<'_> {
         read.cuts.push(WalTruncation { path, offset, what, dropped, was_durable });
         Ok(Ended::Truncated)
     }
+}
+
+/// The result of reading a log that was truncated. If a later segment is missing, durable records are
+/// lost, whatever the truncated segment says of itself.
+fn truncated(mut read: WalReplay, is_missed: bool) -> WalReplay {
+    if let Some(last) = read.cuts.last_mut() {
+        last.was_durable |= is_missed;
+    }
+    read
 }
 
 /// The records of a block, all checked before the first is repeated.

@@ -132,6 +132,22 @@ fn the_newest_segment_is_missed() {
     }
 }
 
+/// The newest segment is missing, and the one before it has a torn end.
+#[test]
+fn a_repair_reports_a_missing_segment_after_a_torn_one() {
+    let disk = run(&Model::new(), SyncPolicy::Always, &["a", "b"]);
+    let disk = run(&disk, SyncPolicy::Always, &["c"]);
+    let mut content = disk.read(&segment(1));
+    content.pop();
+    disk.replace(&segment(1), content);
+    disk.remove(&segment(2)).unwrap();
+    let found = open(&disk, SyncPolicy::Always).map(|store| state_of(&store));
+    assert!(matches!(found, Err(BackupError::Missing { .. })), "{found:?}");
+    let repaired = Bytes::open(DIR, options(&disk, SyncPolicy::Always).repair(true)).unwrap();
+    let cuts = repaired.durability().unwrap().recovery.log.cuts;
+    assert!(cuts.iter().any(|cut| cut.was_durable), "{cuts:?}");
+}
+
 /// Each segment is damaged or removed. The start is refused, or nothing is lost; a repair keeps
 /// what precedes the damage.
 #[test]
