@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `order` | replay keeps the order of each key's writes | `wal` |
 //! | `splices` | logged appends and partial writes | `wal` |
+//! | `every_write` | each kind of write is logged as it was applied, refused ones too | `store`, `wal` |
 //! | `live` | backups while other threads write | `durability/backup` |
 //! | `round_trips` | backups of all kinds of keys, values and options | `durability/backup` |
 //! | `damage` | each changed byte is found and located | `files` |
@@ -18,6 +19,7 @@
 mod damage;
 mod damage_tails;
 mod disk;
+mod every_write;
 mod faults;
 mod faults_space;
 mod golden;
