@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base64::Engine;
 use ordna_server::{Config, ServeError, Server};
 
-use crate::common::{Client, fresh, start};
+use crate::common::{Client, Random, fresh, start};
 use crate::state::operation::http;
 
 /// A file of users that is removed when dropped.
@@ -622,4 +622,73 @@ fn a_range_is_allowed_if_one_pattern_has_all_of_it() {
     let all = client.say(&format!("SCAN {cursor} MATCH app:* COUNT 100"));
     assert!(!all.contains("secret") && !all.contains("zoo"), "{all}");
     assert!(client.say("KEYS app:*").starts_with("*3"));
+}
+
+#[test]
+fn broken_files_of_users_are_read_or_refused() {
+    const USERS: &[u8] = b"# users\n\
+        user default on nopass ~* &* +@all\n\
+        user bob on #9af15b336e6a9619928537df30b2e6a2376569fcf9d7e773eccede65606529a0 ~a* %R~b \
+        resetchannels &c -@all +@read -get +select|0 +config|get -lpush (~x* +set) (%W~y -@all +mset)\n\
+        user ann off resetchannels -@all +client|kill\n";
+    const PIECES: &[&[u8]] = &[
+        b" ",
+        b"\n",
+        b"\t",
+        b"\x0b",
+        b"\0",
+        b"(",
+        b")",
+        b"user ",
+        b"~",
+        b"%W~",
+        b"+",
+        b"-@",
+        b"|",
+        b"&",
+        b">",
+        b"\xFF",
+        b"\xE2\x80\x83",
+        b"reset",
+        b"\"",
+        b"#",
+        b"*",
+    ];
+    let file = UserFile::new("broken", "");
+    let server = start(Config { acl_file: Some(file.0.clone()), ..Config::default() });
+    let mut admin = Client::new(server.address);
+    admin.say("ACL SETUSER root on nopass ~* +@all");
+    let mut random = Random::new(7);
+    let (mut read, mut refused) = (0, 0);
+    for _ in 0..800 {
+        let mut content = USERS.to_vec();
+        for _ in 0..1 + random.below(3) {
+            let at = random.below(content.len());
+            match random.below(3) {
+                0 => content[at] = random.below(256) as u8,
+                1 => {
+                    drop(content.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied()))
+                }
+                _ => drop(content.drain(at..(at + 1 + random.below(9)).min(content.len()))),
+            }
+        }
+        // The administrator stays one.
+        content.splice(0..0, b"user root on nopass ~* +@all\n".iter().copied());
+        std::fs::write(&file.0, &content).unwrap();
+        admin.say("AUTH root x");
+        let before = admin.say("ACL LIST");
+        let reply = admin.say("ACL LOAD");
+        if reply != r"+OK\r\n" {
+            assert!(reply.starts_with("-ERR "), "{reply}");
+            assert_eq!(admin.say("ACL LIST"), before, "changed by a file that was refused");
+            refused += 1;
+            continue;
+        }
+        let loaded = admin.say("ACL LIST");
+        assert_eq!(admin.say("ACL SAVE"), r"+OK\r\n");
+        assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n", "{loaded}");
+        assert_eq!(admin.say("ACL LIST"), loaded);
+        read += 1;
+    }
+    assert!(read > 50 && refused > 50, "read {read}, refused {refused}");
 }
