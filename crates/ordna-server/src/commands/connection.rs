@@ -432,11 +432,14 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
         (false, true) => "x",
         (false, false) => "N",
     };
+    /// Bytes of replies up to which a buffer is not memory of unsent replies: it is kept for the next.
+    const REPLY_BUFFER: usize = 16 << 10;
+    let output = load(&client.output);
     let mut line = String::new();
     // Writing to a String cannot fail.
     let _ = writeln!(
         line,
-        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} watch={} qbuf={} qbuf-free=0 argv-mem=0 multi-mem={} rbs=0 rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version}",
+        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs={} rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version} watch={}",
         client.id,
         client.peer,
         client.local,
@@ -444,13 +447,15 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
         client.since.elapsed().as_secs(),
         client.idle().as_secs(),
         told.queued,
-        told.watched,
-        load(&client.input),
+        load(&client.unread),
+        load(&client.input).saturating_sub(load(&client.unread)),
         load(&client.queued),
-        load(&client.output),
+        output.min(REPLY_BUFFER),
+        output.saturating_sub(REPLY_BUFFER),
         client.memory(),
         told.user,
         if told.resp3 { 3 } else { 2 },
+        told.watched,
     );
     line
 }

@@ -142,6 +142,7 @@ impl Connection<'_> {
 
     fn account(&self, requests: &Requests) {
         self.client.input.store(requests.size(), Ordering::Relaxed);
+        self.client.unread.store(requests.unread(), Ordering::Relaxed);
         self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
         let limit = self.state.settings.clients_memory.size();
         self.state.clients.account(&self.client, limit);

@@ -25,7 +25,9 @@ pub struct Client {
     pub descriptor: i32,
     pub since: Instant,
     info: Lock<ClientInfo>,
-    /// Bytes of incomplete requests, of replies, and of queued commands and watched keys.
+    /// Bytes received and not executed, when the last ones were received, or executed.
+    pub unread: AtomicUsize,
+    /// Memory of incomplete requests, of replies, and of queued commands and watched keys, in bytes.
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,
@@ -128,6 +130,7 @@ impl Clients {
             descriptor,
             since: Instant::now(),
             info: Lock::new(ClientInfo { queued: -1, ..ClientInfo::default() }),
+            unread: AtomicUsize::new(0),
             input: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),

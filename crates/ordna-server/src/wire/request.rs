@@ -147,6 +147,11 @@ impl Requests {
         self.buffer.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
     }
 
+    /// Number of bytes received of requests that are not executed.
+    pub fn unread(&self) -> usize {
+        self.buffer.len() - self.start.min(self.buffer.len())
+    }
+
     /// The buffer for more bytes. Drops executed requests.
     pub fn receive(&mut self) -> &mut Vec<u8> {
         const READ: usize = 16 << 10;

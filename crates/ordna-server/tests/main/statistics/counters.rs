@@ -158,7 +158,11 @@ fn info_has_the_fields_of_redis_that_exporters_read() {
     assert_eq!(client.say("RESET"), r"+RESET\r\n");
     let line = client.say("CLIENT LIST");
     assert!(line.contains(" lib-name=mine ") && line.contains(" cmd=client|list "), "{line}");
-    assert!(!line.contains(" fd=-1 "), "{line}");
+    assert!(!line.contains(" fd=-1 ") && line.contains(" qbuf=26 "), "{line}");
+    let mut other = Client::new(server.address);
+    let line = other.say("CLIENT LIST TYPE normal");
+    // The idle one.
+    assert!(line.contains(" qbuf=0 ") && line.contains(" omem=0 "), "{line}");
     let histogram = client.say("LATENCY HISTOGRAM client");
     assert!(histogram.contains("client|setinfo"), "{histogram}");
 }
