@@ -8,6 +8,7 @@ mod documents;
 mod found;
 mod frame;
 mod generate;
+mod own_commands;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
