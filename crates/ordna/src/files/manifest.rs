@@ -26,6 +26,14 @@ pub const SHARD: &str = "shard-";
 /// Prefix of a delta's name, before its number.
 pub const DELTA: &str = "delta-";
 
+/// Number of the delta file with states of all shards.
+pub const COMMON_DELTA: usize = 0;
+
+/// Returns the number of the delta file of a range, whose shard has the range's number.
+pub const fn delta_of(range: usize) -> usize {
+    range + 1
+}
+
 /// Returns the number in the name of a shard or delta: four digits, or more for larger numbers.
 pub fn number_in(name: &str, prefix: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;

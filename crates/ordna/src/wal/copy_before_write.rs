@@ -44,7 +44,7 @@ use ordna_base::sync::{Lock, fault, notice};
 use crate::Key;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
 use crate::files::error::BackupError;
-use crate::files::manifest::FileEntry;
+use crate::files::manifest::{COMMON_DELTA, FileEntry, delta_of};
 use ordna_base::encoding::Encoding;
 
 /// Bytes of records per block of a delta file, at most: a reader holds this much at once.
@@ -53,6 +53,9 @@ const LARGEST_BLOCK: usize = 256 << 10;
 const SMALLEST_BLOCK: usize = 4 << 10;
 /// Bytes of records of all delta files that wait for their blocks to be full.
 const ALL_BLOCKS: usize = 8 << 20;
+/// Bytes of states that ranges without a file may have together so that one file takes them all, for
+/// each file costs a sync. Every shard reads that file when it is restored.
+const LARGEST_COMMON: usize = 1 << 20;
 /// Number of keys that a backup remembers to have saved; they take 20 to 40 bytes each, so up to 160
 /// MiB. A key that is not remembered is saved again with each write until the backup has read it.
 const MOST_REMEMBERED: usize = 4 << 20;
@@ -151,7 +154,7 @@ impl SavedKeys {
     }
 }
 
-/// Creates the delta file of a range.
+/// Creates the delta file of a number.
 pub(crate) type CreateDelta = Box<dyn Fn(usize) -> Result<BlockWriter, BackupError> + Send + Sync>;
 
 /// The copy-before-write set of one backup.
@@ -273,7 +276,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
     fn write(&self, range: usize, delta: &mut Delta) -> Result<(), BackupError> {
         let writer = match &mut delta.writer {
             Some(writer) => writer,
-            none => none.insert((self.create)(range)?),
+            none => none.insert((self.create)(delta_of(range))?),
         };
         writer.data(&mut delta.frame, 0)?;
         delta.frame.clear();
@@ -299,11 +302,20 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
     /// # Errors
     /// The first failure of an append, or that of the end.
     pub fn finish(&self) -> Result<Vec<FileEntry>, BackupError> {
-        let mut files = Vec::new();
+        let waiting = |delta: &Lock<Delta>| {
+            let delta = delta.lock();
+            if delta.writer.is_none() { delta.frame.len() } else { 0 }
+        };
+        let is_little = self.deltas.iter().map(waiting).sum::<usize>() <= LARGEST_COMMON;
+        let (mut files, mut few) = (Vec::new(), Vec::new());
         for (range, delta) in self.deltas.iter().enumerate() {
             let mut delta = std::mem::take(&mut *delta.lock());
             if let Some(error) = delta.failed.take() {
                 return Err(error);
+            }
+            if delta.writer.is_none() && is_little {
+                few.push(delta.frame);
+                continue;
             }
             if delta.frame.count > 0 {
                 self.write(range, &mut delta)?;
@@ -311,6 +323,12 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
             if let Some(mut writer) = delta.writer {
                 files.push(close(&mut writer, None::<&K>)?);
             }
+        }
+        few.retain(|frame| frame.count > 0);
+        if !few.is_empty() {
+            let mut writer = (self.create)(COMMON_DELTA)?;
+            few.iter_mut().try_for_each(|frame| writer.data(frame, 0))?;
+            files.push(close(&mut writer, None::<&K>)?);
         }
         Ok(files)
     }

@@ -226,7 +226,11 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     let mut ranges = vec![Range::new(); WRITERS as usize];
     let (mut unacknowledged, mut torn, mut while_opening, mut backups, mut replayed) =
         (0_u64, 0, 0, 0, 0);
-    for seed in 0..kills {
+    for seed in 0.. {
+        // On a loaded machine most kills come before the first backup.
+        if seed >= kills && (backups > 0 || seed >= 8 * kills) {
+            break;
+        }
         let (told, opened, finished) = kill(&dir, seed, &steps);
         while_opening += u64::from(!opened);
         backups += finished;

@@ -13,11 +13,10 @@ use std::rc::Rc;
 
 use ordna_base::sync::{Lock, fault, notice};
 
-use super::write::delta_of;
 use crate::files::blocks::{Block, BlockKind, BlockReader, FileKind};
 use crate::files::codec::Record;
 use crate::files::error::BackupError;
-use crate::files::manifest::{DELTA, FILE, FileEntry, Manifest, number_in};
+use crate::files::manifest::{COMMON_DELTA, DELTA, FILE, FileEntry, Manifest, delta_of, number_in};
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 use crate::{Error, Options, Put, Store};
@@ -146,7 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
         let Shared { storage, dir, progress, .. } = *self.shared;
         let (mut blocks, mut all) = (Vec::new(), Vec::new());
         for entry in &self.deltas {
-            let is_common = number_in(&entry.file, DELTA) == Some(0);
+            let is_common = number_in(&entry.file, DELTA) == Some(COMMON_DELTA as u64);
             let mut part = Vec::new();
             let mut reader = FileReader::open::<K, V>(storage, dir, FileKind::Delta, entry)?;
             let path = dir.join(&entry.file);
@@ -400,8 +399,9 @@ where
     let shared = Shared { storage, dir, progress, failed: Lock::new(None) };
     let parts = manifest.shards.iter().enumerate().map(|(number, entry)| {
         let own = delta_of(number) as u64;
-        let mine =
-            deltas.iter().filter(|(delta, _)| matches!(delta, Some(it) if *it == 0 || *it == own));
+        let mine = deltas.iter().filter(
+            |(delta, _)| matches!(delta, Some(it) if *it == COMMON_DELTA as u64 || *it == own),
+        );
         Shard {
             shared: &shared,
             number,

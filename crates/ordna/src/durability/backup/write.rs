@@ -172,11 +172,6 @@ pub(crate) fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the number of the delta file of a range. Number 0 was that of all ranges.
-pub(crate) fn delta_of(range: usize) -> usize {
-    range + 1
-}
-
 /// The directory in which a backup is written until it is whole.
 pub(crate) fn unfinished(target: &Path) -> PathBuf {
     let mut name = OsString::from("unfinished-");
@@ -227,12 +222,11 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         (bytes / RANGE).min(MOST_RANGES).max(options.workers * RANGES_PER_WORKER)
     }
 
-    /// Returns what creates the delta file of a range: [`delta_of`] has its number.
+    /// Returns what creates a delta file.
     pub fn deltas<V: Value + ?Sized>(&self) -> CreateDelta {
         let (storage, dir) = (Arc::clone(&self.options.storage), self.dir.clone());
         let compression = self.options.compression;
-        Box::new(move |range| {
-            let number = delta_of(range);
+        Box::new(move |number| {
             let path = dir.join(format!("{DELTA}{number:04}"));
             let header = FileHeader::new::<K, V>(FileKind::Delta, number as u64);
             BlockWriter::create(&*storage, &path, &header, compression)
