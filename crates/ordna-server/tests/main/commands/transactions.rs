@@ -86,6 +86,51 @@ fn a_transaction_is_one_step_or_nothing() {
     );
 }
 
+/// Each way of changing a key that is present is a change to those who watch it.
+#[test]
+fn every_way_of_writing_breaks_a_watch() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    let ways = [
+        "SET w 2",
+        "SETEX w 9 1",
+        "GETSET w 2",
+        "GETEX w EX 9",
+        "GETDEL w",
+        "MSET a 1 w 2",
+        "INCR w",
+        "DECRBY w 1",
+        "INCRBYFLOAT w 1",
+        "APPEND w x",
+        "SETRANGE w 0 x",
+        "SETBIT w 0 1",
+        "BITFIELD w SET u4 0 1",
+        "BITOP NOT w w",
+        "DEL w",
+        "UNLINK w",
+        "EXPIRE w 9",
+        "EXPIRE w -1",
+        "PEXPIREAT w 1",
+        "RENAME w z",
+        "RENAME z w",
+        "COPY z w REPLACE",
+        "FLUSHALL",
+        "FLUSHDB",
+        "ORDNA.DELRANGE [w [w",
+        "ORDNA.DELRANGE - +",
+        "ORDNA.DELRANGE [v [x",
+    ];
+    for way in ways {
+        other.say("MSET v 1 w 1 z 1");
+        converse(&mut client, &[("WATCH w", r"+OK\r\n"), ("MULTI", r"+OK\r\n")]);
+        client.say("PING");
+        let reply = other.say(way);
+        let outcome = client.say("EXEC");
+        assert!(!reply.starts_with('-'), "{way}: {reply}");
+        assert_eq!(outcome, r"*-1\r\n", "{way}: {reply}");
+    }
+}
+
 /// A watched key that was absent, came and went has changed; one that was only looked at has not.
 #[test]
 fn a_watched_key_that_came_and_went_has_changed() {

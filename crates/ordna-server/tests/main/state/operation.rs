@@ -98,6 +98,15 @@ fn clients_are_listed_killed_paused_and_silenced() {
     assert_eq!(one.say("CLIENT UNPAUSE"), r"+OK\r\n");
     assert_eq!(show(&two.reply()), r"+OK\r\n");
     assert_eq!(one.say("GET a"), r"$1\r\n2\r\n");
+    // A transaction that was queued before a pause waits, too.
+    assert_eq!(two.say("MULTI"), r"+OK\r\n");
+    assert_eq!(two.say("SET a 3"), r"+QUEUED\r\n");
+    assert_eq!(one.say("CLIENT PAUSE 20000 WRITE"), r"+OK\r\n");
+    two.send(&request(&[b"EXEC"]));
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(one.say("GET a"), r"$1\r\n2\r\n");
+    assert_eq!(one.say("CLIENT UNPAUSE"), r"+OK\r\n");
+    assert_eq!(show(&two.reply()), r"*1\r\n+OK\r\n");
     assert_eq!(one.say("CLIENT KILL SKIPME NO"), r":2\r\n");
     assert!(one.is_closed() && two.is_closed());
 }
