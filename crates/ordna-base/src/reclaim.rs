@@ -25,6 +25,7 @@
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
+use std::cell::Cell;
 use std::mem;
 use std::sync::atomic::fence;
 use std::sync::{Mutex, PoisonError};
@@ -32,7 +33,7 @@ use std::sync::{Mutex, PoisonError};
 use seize::Guard as _;
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Shared, fault, stripe_of_this_thread};
+use crate::sync::{Shared, fault, notice, stripe_of_this_thread};
 
 /// Owns what an index has retired, and knows which threads may still read it.
 ///
@@ -51,7 +52,29 @@ const STRIPES: usize = 16;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct RetiredList(Mutex<Vec<RetiredMemory>>);
+struct RetiredList(Mutex<Retirements>);
+
+/// What threads of a stripe have retired and not yet passed on.
+#[derive(Debug, Default)]
+struct Retirements {
+    entries: Vec<RetiredMemory>,
+    /// Bytes of entries whose size was told.
+    bytes: usize,
+}
+
+/// Bytes of retired memory that wait in one stripe at most, roughly: a pass for each costs a
+/// `membarrier`, some microseconds, in which a mebibyte is hardly filled.
+const MOST_BYTES: usize = 1 << 20;
+
+/// What a guard passes on at its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// A batch that is full.
+    Batch,
+    /// What is large, with all that has been retired.
+    AtOnce,
+}
 
 /// Retired memory, and how the library frees it.
 #[derive(Debug)]
@@ -103,20 +126,23 @@ impl Collector {
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         let guard = self.library.enter();
-        // On Linux the retiring thread runs `membarrier` in our stead. Elsewhere the announcement
-        // above must be ordered before our loads: without this fence a reader's store of "I am
-        // here" and a writer's unlink may both pass unseen.
-        if !cfg!(target_os = "linux") {
+        // The announcement above must be ordered before our loads: otherwise a reader's store of "I
+        // am here" and a writer's unlink may both pass unseen. On Linux the retiring thread runs
+        // `membarrier` in our stead. Where a sandbox forbids that call the library falls back to
+        // stronger accesses of its own; ours are acquire loads, which only x86-64 keeps behind
+        // the announcement whatever the compiler emits for them.
+        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             fence(Ordering::SeqCst);
         }
-        Guard { library: guard, collector: self }
+        Guard { library: guard, collector: self, due: Cell::new(Due::Nothing) }
     }
 }
 
 impl Drop for Collector {
     fn drop(&mut self) {
         for stripe in &mut self.retired {
-            for retired in mem::take(stripe.0.get_mut().unwrap_or_else(PoisonError::into_inner)) {
+            let list = stripe.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for retired in mem::take(&mut list.entries) {
                 // SAFETY: no guard is left.
                 unsafe { (retired.free)(retired.memory, &self.library) };
             }
@@ -125,16 +151,24 @@ impl Drop for Collector {
 }
 
 impl RetiredList {
-    /// Takes the list if it has so many entries.
+    /// Adds an entry. Returns what the list has become: number of entries, and bytes.
     #[inline]
-    fn take(&self, from: usize, last: Option<RetiredMemory>) -> Vec<RetiredMemory> {
+    fn push(&self, retired: RetiredMemory, bytes: usize) -> (usize, usize) {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        list.extend(last);
-        if list.len() < from {
+        list.entries.push(retired);
+        list.bytes += bytes;
+        (list.entries.len(), list.bytes)
+    }
+
+    /// Takes the list if it has so many entries.
+    fn take(&self, from: usize) -> Vec<RetiredMemory> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if list.entries.len() < from {
             return Vec::new();
         }
-        let fresh = Vec::with_capacity(list.capacity());
-        mem::replace(&mut *list, fresh)
+        list.bytes = 0;
+        let fresh = Vec::with_capacity(list.entries.capacity());
+        mem::replace(&mut list.entries, fresh)
     }
 }
 
@@ -142,6 +176,18 @@ impl RetiredList {
 pub struct Guard<'a> {
     library: seize::LocalGuard<'a>,
     collector: &'a Collector,
+    due: Cell<Due>,
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Not when it is retired: the caller may hold a lock for which others wait. Nothing can be
+        // freed before this guard ends.
+        if self.due.get() != Due::Nothing {
+            self.end();
+        }
+    }
 }
 
 impl Guard<'_> {
@@ -155,10 +201,33 @@ impl Guard<'_> {
     #[inline]
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
+        unsafe { self.retire_sized(memory, 0) };
+    }
+
+    /// [`retire`](Self::retire) of memory of this size: what waits in a list is bounded by its
+    /// bytes, too.
+    ///
+    /// # Safety
+    /// As for [`retire`](Self::retire).
+    #[inline]
+    pub unsafe fn retire_sized<T: Retire>(&self, memory: *mut T, bytes: usize) {
+        // SAFETY: the caller's promise, handed on.
         let retired = unsafe { RetiredMemory::new(memory) };
-        let full = self.collector.list().take(self.collector.batch, Some(retired));
-        if !full.is_empty() {
-            self.hand_over(full);
+        let (entries, bytes) = self.collector.list().push(retired, bytes);
+        if notice!("reclaim.retire.bounds_bytes", bytes >= MOST_BYTES) {
+            self.due.set(Due::AtOnce);
+        } else if entries >= self.collector.batch && self.due.get() == Due::Nothing {
+            self.due.set(Due::Batch);
+        }
+    }
+
+    /// Passes on what is due.
+    #[cold]
+    fn end(&self) {
+        match self.due.replace(Due::Nothing) {
+            Due::Nothing => {}
+            Due::Batch => self.hand_over(self.collector.list().take(self.collector.batch)),
+            Due::AtOnce => self.pass_on(self.collector.list().take(1)),
         }
     }
 
@@ -178,15 +247,16 @@ impl Guard<'_> {
         unsafe { self.retire_at_once(watcher) };
     }
 
-    /// [`retire`](Self::retire) for what is large: it does not wait for more to come, nor does what
-    /// this thread has retired before. Costs a `membarrier`.
+    /// [`retire`](Self::retire) for what is large: from the end of this guard on it does not wait for
+    /// more to come, nor does what this thread has retired before. Costs a `membarrier`.
     ///
     /// # Safety
     /// As for [`retire`](Self::retire).
     pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
         // SAFETY: the caller's promise, handed on.
         let retired = unsafe { RetiredMemory::new(memory) };
-        self.pass_on(self.collector.list().take(1, Some(retired)));
+        self.collector.list().push(retired, 0);
+        self.due.set(Due::AtOnce);
     }
 
     /// Passes entries to the library for freeing now. The library hands a batch over only when it
@@ -203,7 +273,7 @@ impl Guard<'_> {
 
     /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
     pub fn flush(&self) {
-        self.pass_on(self.collector.list().take(1, None));
+        self.pass_on(self.collector.list().take(1));
     }
 
     /// Offers the garbage of all threads for freeing now.
@@ -212,7 +282,7 @@ impl Guard<'_> {
             return self.flush();
         }
         let all = self.collector.retired.iter();
-        self.pass_on(all.flat_map(|stripe| stripe.take(1, None)).collect());
+        self.pass_on(all.flat_map(|stripe| stripe.take(1)).collect());
     }
 }
 

@@ -294,7 +294,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         let memory = self.header.as_ptr().cast::<RetiredRecord<K, V>>();
         // SAFETY: handed on from the caller.
         unsafe {
-            if self.size() < LARGE { guard.retire(memory) } else { guard.retire_at_once(memory) }
+            let size = self.size();
+            if size < LARGE {
+                guard.retire_sized(memory, size);
+            } else {
+                guard.retire_at_once(memory);
+            }
         }
     }
 

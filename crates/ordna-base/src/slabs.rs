@@ -43,7 +43,8 @@ pub(crate) const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
     Err(_) => panic!("a power of two"),
 };
 
-/// Memory for nodes of one size.
+/// Memory for nodes of one size. Clones are one pool.
+#[derive(Clone)]
 pub struct Pool(Arc<PoolShared>);
 
 struct PoolShared {

@@ -80,7 +80,8 @@ pub trait OrderedIndex: Send + Sync {
     ///
     /// `change` may run several times; only the last run counts, and the value it saw last is the
     /// one that was replaced or kept. It may run inside the index's critical section: it must be
-    /// short and must not use this index. If it panics, the index is unchanged and usable.
+    /// short and must use neither this index nor its snapshots: it may wait for itself for ever.
+    /// Stores panic in its place in debug builds. If it panics, the index is unchanged and usable.
     ///
     /// # Errors
     /// The key or the value put is too long. Nothing is changed.

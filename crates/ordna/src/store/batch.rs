@@ -67,6 +67,14 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
+    /// Checks the lengths of key and value.
+    pub(super) fn check(&self) -> Result<(), Error> {
+        match self {
+            Self::Put(key, put) => key.check().and_then(|()| put.value.check()),
+            Self::Remove(key) => key.check(),
+        }
+    }
+
     /// Bytes of the entry that it puts against the memory limit.
     fn cost(&self) -> usize {
         match self {
@@ -89,14 +97,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     pub(super) fn write_batch_unlogged(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let mut bytes = 0_usize;
         for write in writes {
-            match write {
-                Write::Put(key, put) => {
-                    key.check()?;
-                    put.value.check()?;
-                    bytes = bytes.saturating_add(write.cost());
-                }
-                Write::Remove(key) => key.check()?,
-            }
+            write.check()?;
+            bytes = bytes.saturating_add(write.cost());
         }
         let payment = if fault!("store.batch.reserves_first") {
             Payment::Due

@@ -60,7 +60,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let budget = options.budget();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
         let count = parts.len();
-        let arena = Tree::<K, V>::arena(options.records_stay);
+        let memory = Tree::<K, V>::memory(options.records_stay);
         let parts = Lock::new(parts.into_iter().enumerate());
         // Stops at an error. All parts before that one were begun, so the first error is found.
         let build = || {
@@ -68,7 +68,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
                 let next = parts.lock().next();
                 let Some((number, part)) = next else { break };
-                let run_of = Run::new(options.sizes, arena.clone(), count);
+                let run_of = Run::new(options.sizes, &memory, count);
                 runs.push((number, run(run_of, number, part, &budget)));
             }
             runs
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let runs = runs.into_iter().map(|(_, run)| run).collect::<Result<Vec<Built<K, V>>, _>>()?;
         let (runs, deadlines): (Vec<_>, Vec<_>) = runs.into_iter().unzip();
         let items: usize = runs.iter().map(Run::len).sum();
-        let tree = Tree::from_runs(options.sizes, arena, runs)
+        let tree = Tree::from_runs(options.sizes, memory.clone(), runs)
             .map_err(|part| Error::NotSorted { part, at: 0 })?;
         let store = Self::of(options, budget, tree);
         let engine = store.engine();

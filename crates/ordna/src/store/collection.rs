@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::collectors::CollectorTask;
 use super::engine::Engine;
 use super::expiry::Deadlines;
+use super::reentry;
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{MutexGuard, fault, notice, point};
 use ordna_base::{Key, Value};
@@ -81,10 +82,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         drop(guard);
     }
 
-    /// Removes expired keys and frees undo records, all that can be, and hands retired memory over.
-    pub fn collect(&self) {
+    /// Removes expired keys and frees undo records, all that can be: what counts against the memory
+    /// limit. Compaction gives the limit nothing back.
+    pub fn free_bytes(&self) {
+        reentry::check(self);
         while self.expire() > 0 {}
         self.free_undo(true);
+    }
+
+    /// [`free_bytes`](Self::free_bytes), hands retired memory over, and compacts.
+    pub fn collect(&self) {
+        self.free_bytes();
         self.collector.pin().flush_all();
         self.tree.look_for_room();
         while self.tree.compact(&self.collector) {}

@@ -15,6 +15,7 @@ use super::epochs::Epochs;
 use super::expiry::{Deadlines, Timekeeper};
 use super::long_scans::Scans;
 use super::options::Options;
+use super::reentry;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use crate::tree::{
@@ -116,6 +117,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Calls `read` with value and deadline of the key.
     #[inline]
     pub fn get<R>(&self, view: View, key: &K, read: impl FnOnce(Found<'_, V>) -> R) -> Option<R> {
+        reentry::check(self);
         let guard = self.collector.pin();
         let probe = Probe::new(key);
         let shown = |value: &V, deadline| {
@@ -131,6 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         keys: &[Q],
         mut each: impl FnMut(usize, Option<&V>),
     ) {
+        reentry::check(self);
         let guard = self.collector.pin();
         let keys = keys.iter().map(Borrow::borrow);
         self.tree.get_many(keys, view.snapshot(), &guard, |at, found| {
@@ -185,6 +188,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if bounds_cross(lower, upper) {
             return 0;
         }
+        reentry::check(self);
         let _scan = self.scans.begin();
         let shows = |deadline| self.shows(view, deadline);
         self.tree.count(view.snapshot(), (lower, upper), &self.collector, shows)
@@ -197,6 +201,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         position: usize,
         read: impl FnOnce(&K, &V) -> R,
     ) -> Option<R> {
+        reentry::check(self);
         let _scan = self.scans.begin();
         let shows = |deadline| self.shows(view, deadline);
         self.tree.select(view.snapshot(), position, &self.collector, shows, |key, value, _| {
@@ -226,6 +231,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         (limit, from): (usize, Option<LeafAddress>),
         mut visit: impl FnMut(&K, Found<'_, V>) -> ControlFlow<()>,
     ) {
+        reentry::check(self);
         let mut scan = self.scans.begin();
         let mut sections = 0;
         let section = || {
@@ -253,6 +259,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     /// Runs `write` as a writer registered in the current epoch.
     #[inline]
     pub fn writing<R>(&self, write: impl FnOnce(&WriteScope<'_>) -> R) -> R {
+        reentry::check(self);
         // Pinned first: an undo record that the youngest snapshot needs is not freed under the
         // writer.
         let guard = self.collector.pin();
@@ -367,9 +374,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.writing(|scope| {
             self.tree.remove_range(lower, upper, scope, |gone| match gone {
                 RemovedEntries::Entry(key, outcome) => {
-                    removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
+                    // Counted first: the caller's clock may panic.
                     self.count(key, &outcome);
                     self.budget.release(outcome.shrinks);
+                    removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
                 }
                 RemovedEntries::Leaf { entries, bytes } => {
                     removed += entries;
@@ -476,7 +484,7 @@ where
     fn decide(&mut self, old: Option<(&V, u64)>) -> Change<(T, u64)> {
         let found = old.filter(|(_, deadline)| !self.engine.is_expired(*deadline));
         let found = found.map(|(value, deadline)| Found { value, expires_at: expiry(deadline) });
-        match (self.change)(found) {
+        match reentry::deciding(self.engine, || (self.change)(found)) {
             Change::Keep => Change::Keep,
             Change::Remove => Change::Remove,
             Change::Put(put) => {

@@ -50,6 +50,16 @@ impl Timekeeper {
         if fault!("store.ttl.never_backwards") {
             return told;
         }
+        self.come_to(told)
+    }
+
+    /// The latest time, with what the clock has just told. Writes it only if it is later, once a
+    /// millisecond: all threads look at entries with deadlines.
+    fn come_to(&self, told: u64) -> u64 {
+        let latest = self.latest.load(Ordering::Acquire);
+        if told <= latest {
+            return latest;
+        }
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
     }
 
@@ -58,7 +68,7 @@ impl Timekeeper {
     /// most [`LONGEST_SLEEP`].
     pub fn until(&self, deadline: u64) -> Duration {
         let told = (self.clock)();
-        let now = self.latest.fetch_max(told, Ordering::AcqRel).max(told);
+        let now = self.come_to(told);
         let told = if fault!("store.ttl.waits_for_the_clock") { now } else { told };
         let left = if deadline <= now { 0 } else { deadline - told };
         Duration::from_millis(left).min(LONGEST_SLEEP)

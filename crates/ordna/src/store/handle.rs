@@ -50,7 +50,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// An empty store.
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
-        let tree = Tree::new(options.sizes, Tree::<K, V>::arena(options.records_stay));
+        let tree = Tree::new(options.sizes, Tree::<K, V>::memory(options.records_stay));
         Self::of(options, budget, tree)
     }
 
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ) -> Result<R, Error> {
         match attempt(self.engine()) {
             Err(error) if notice!("store.limit.collects", is_limit(&error)) => {
-                self.engine().collect();
+                self.engine().free_bytes();
                 attempt(self.engine())
             }
             done => done,

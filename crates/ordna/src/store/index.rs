@@ -7,8 +7,9 @@ use super::batch::Write;
 use super::engine::View;
 use super::handle::Store;
 use crate::entry::Put;
-use ordna_base::index::{Bounds, Change, Direction, check_pairs};
+use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
+use ordna_base::sync::fault;
 use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
@@ -69,9 +70,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn check_invariants(&self) -> Result<InvariantReport, Violation> {
-        let report = self.engine().tree.check_invariants();
+        let engine = self.engine();
+        let report = {
+            // Keys that expire and undo records that end would change what the audit compares; the
+            // guard keeps what it reads even beside a writer.
+            let _expiry = engine.deadlines.lock_removal();
+            let _freeing = engine.collection.freeing.lock();
+            let _guard = (!fault!("store.check.pins")).then(|| engine.collector.pin());
+            engine.tree.check_invariants()
+        };
         // A compaction that was turned away meanwhile.
-        self.engine().help();
+        engine.help();
         report
     }
 
@@ -84,9 +93,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        check_pairs::<K, V, _, _>(pairs)?;
+        // Each pair is asked for its key and value once: what is checked is what is written.
         let writes: Vec<Write<'_, K, V>> =
             pairs.iter().map(|(key, value)| Write::put(key.borrow(), value.borrow())).collect();
+        writes.iter().try_for_each(Write::check)?;
         let progress = self.write_many(&writes)?;
         Ok(progress.done - progress.present)
     }

@@ -35,6 +35,7 @@
 //! | `reads` | deadlines, counts and positions |
 //! | `writes`, `batch`, `splice` | writes and their records for the log; batches; writes within a value |
 //! | `bulk` | building a store from sorted items, in parallel |
+//! | `reentry` | detection of closures that use their own store |
 //! | `snapshot` | reads of a stable state |
 //! | `statistics`, `long_scans` | statistics, and the scans in progress |
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
@@ -66,6 +67,7 @@ pub mod long_scans;
 mod options;
 mod owned;
 mod reads;
+mod reentry;
 mod snapshot;
 mod splice;
 mod statistics;

@@ -7,11 +7,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::engine::{Engine, View};
+use super::reentry;
 use crate::entry::EntrySource;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, point};
 use ordna_base::{Entries, Key, Value, key};
 
 struct SharedSnapshot<K: Key + ?Sized, V: Value + ?Sized> {
@@ -54,8 +55,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub(super) fn take(engine: Arc<Engine<K, V>>, metadata: Vec<u8>) -> Self {
-        let time = engine.time.now();
+        let early = fault!("store.snapshot.time_last").then(|| engine.time.now());
         let epoch = engine.epochs.snapshot();
+        point("store.snapshot.half_taken");
+        // After the cut: a key that a write in the cut has seen expired is expired in the snapshot.
+        let time = early.unwrap_or_else(|| engine.time.now());
         let (taken, counted) = (Instant::now(), OnceLock::new());
         Self(Arc::new(SharedSnapshot { engine, epoch, time, metadata, taken, counted }))
     }
@@ -63,6 +67,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     /// The engine, once all writes that the snapshot holds are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
+        // It would wait for the epoch of its own thread's write.
+        reentry::check(Arc::as_ptr(engine));
         if !fault!("store.read.quiesces") {
             engine.epochs.wait_quiesced(self.0.epoch);
         }

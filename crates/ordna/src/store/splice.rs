@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::engine::{Engine, Payment, StoreWrite, expiry};
 use super::handle::Store;
+use super::reentry;
 use super::writes::put_of;
 use crate::entry::{Found, Put};
 use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
@@ -34,7 +35,8 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                 if self.is_expired(deadline) {
                     return None;
                 }
-                let decided = decide(Some(Found { value, expires_at: expiry(deadline) }));
+                let found = Found { value, expires_at: expiry(deadline) };
+                let decided = reentry::deciding(self, || decide(Some(found)));
                 kept = decided.is_none();
                 decided.map(|(at, bytes)| Splice { at, bytes })
             };

@@ -15,7 +15,7 @@ use ordna_base::{Key, Value};
 
 use super::leaf::{Leaf, LeafEntry, LeafMut, Probe, is_inline};
 use super::reshape::separator;
-use super::{LARGE, Sizes, Tree};
+use super::{LARGE, Sizes, Tree, TreeMemory};
 
 /// A chain of leaves, filled in ascending order.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
@@ -39,11 +39,11 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Run<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
     /// An empty run. Leaves are filled to seven eighths: later inserts find room.
-    /// It is one of `runs`.
-    pub fn new(sizes: Sizes, arena: Option<Arena>, runs: usize) -> Self {
+    /// It is one of `runs`, which share the memory of leaves and records.
+    pub fn new(sizes: Sizes, memory: &TreeMemory, runs: usize) -> Self {
         Self {
-            pool: Leaf::<K, V>::pool(),
-            arena,
+            pool: memory.pool.clone(),
+            arena: memory.arena.clone(),
             plain: LARGE / runs.max(1),
             leaves: Vec::new(),
             first: None,
@@ -95,16 +95,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// A tree of the runs, whose records are in this arena.
+    /// A tree of the runs, whose leaves and records are in this memory.
     ///
     /// # Errors
     /// The number of the first run that does not lie above those before it.
     pub fn from_runs(
         sizes: Sizes,
-        arena: Option<Arena>,
+        memory: TreeMemory,
         runs: Vec<Run<K, V>>,
     ) -> Result<Self, usize> {
-        let tree = Self::new(sizes, arena);
+        let tree = Self::new(sizes, memory);
         let mut before = LeafMut::exclusive(tree.first);
         let mut last: Option<K::Owned> = None;
         for (number, mut run) in runs.into_iter().enumerate() {

@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 
 use ordna_base::arena::Arena;
 use ordna_base::sync::atomic::Ordering;
+use ordna_base::sync::point;
 use ordna_base::{InvariantReport, Key, Value, Violation};
 
 use super::Tree;
@@ -27,6 +28,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         while let Some(leaf) = next {
             let low_fence = leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
             let copy = leaf.copy();
+            point("tree.check.leaf_read");
             if leaf.header().lock.try_read().ok().flatten().is_none() {
                 return broken("a leaf in the list is locked or unlinked");
             }

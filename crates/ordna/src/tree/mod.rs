@@ -108,6 +108,14 @@ impl Default for Sizes {
     }
 }
 
+/// The memory of a tree: where its leaves and small records come from.
+#[derive(Clone)]
+pub struct TreeMemory {
+    pool: Pool,
+    /// `None` if records must not move, or if there are none.
+    arena: Option<Arena>,
+}
+
 /// An ordered map whose past states live snapshots can read.
 pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     search: SearchLayer<K>,

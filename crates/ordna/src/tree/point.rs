@@ -19,7 +19,7 @@ use super::leaf::{
 };
 use super::search::{LeafAddress, SearchLayer};
 use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
-use super::{LARGE, RETRIES, Sizes, Tree, WriteCost, WriteOutcome, WriteScope};
+use super::{LARGE, RETRIES, Sizes, Tree, TreeMemory, WriteCost, WriteOutcome, WriteScope};
 
 /// A conditional write of one key: what it decides, and what its caller does around the change.
 ///
@@ -61,15 +61,15 @@ enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// An arena for a new tree; `None` if its records are to stay in place, or it has none.
-    pub fn arena(records_stay: bool) -> Option<Arena> {
+    /// Memory for a new tree. Records that are not to stay in place may move.
+    pub fn memory(records_stay: bool) -> TreeMemory {
         let stay = notice!("tree.arena.records_stay", records_stay);
-        (!is_inline::<K, V>() && !stay).then(Arena::new)
+        let arena = (!is_inline::<K, V>() && !stay).then(Arena::new);
+        TreeMemory { pool: Leaf::<K, V>::pool(), arena }
     }
 
-    /// An empty tree. If there is an arena, small records lie there, and move.
-    pub fn new(sizes: Sizes, arena: Option<Arena>) -> Self {
-        let pool = Leaf::<K, V>::pool();
+    /// An empty tree. If the memory has an arena, small records lie there, and move.
+    pub fn new(sizes: Sizes, TreeMemory { pool, arena }: TreeMemory) -> Self {
         let first = Leaf::create(None, &pool).leaf();
         Self {
             search: SearchLayer::new(first.address(), sizes.fanout),
@@ -393,8 +393,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
             let undo = self.needs_undo(leaf, probe, scope);
+            // Asked for once: a `Borrow` of the caller's may answer differently the next time.
+            let put: Option<(&V, u64)> =
+                put.as_ref().map(|(value, deadline)| (value.borrow(), *deadline));
             if let Some((value, deadline)) = &put {
-                let value = value.borrow();
                 let grows = Self::cost(probe.key, value, *deadline);
                 let kept = if is_inline::<K, V>() { 0 } else { shrinks };
                 let undo = if undo { self.log.next_push() + kept } else { 0 };
@@ -406,7 +408,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             let mut outcome = WriteOutcome {
                 before: old.map(|old| old.deadline),
-                after: put.as_ref().map(|(_, deadline)| *deadline),
+                after: put.map(|(_, deadline)| deadline),
                 shrinks,
                 ..WriteOutcome::default()
             };
@@ -450,11 +452,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
     /// need no new version.
     #[inline]
-    fn write<T: Borrow<V>>(
+    fn write(
         &self,
         leaf: &LeafMut<'_, K, V>,
         entry: &SlotWrite<'_, K>,
-        put: Option<(T, u64)>,
+        put: Option<(&V, u64)>,
         scope: &WriteScope<'_>,
         outcome: &mut WriteOutcome,
     ) -> bool {
@@ -481,7 +483,6 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             // Readers of the emptied slot need the new version.
             return fault!("tree.remove.new_version");
         };
-        let value = value.borrow();
         // A word in a record is overwritten in place unless the record goes to the undo list.
         if let (Some((_, old)), false) = (old, undo)
             && !is_inline::<K, V>()

@@ -20,7 +20,7 @@ impl<K: Key + ?Sized> Node<K> {
 }
 
 impl<K: Key + ?Sized> SearchLayer<K> {
-    /// Up to `limit` low fences, evenly spread over all, in order; the first leaf has none.
+    /// `limit` low fences, or all if there are fewer, evenly spread, in order; the first leaf has none.
     /// O(limit) nodes are read, at least one level.
     pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
         let _writers = self.writers.lock();
@@ -46,8 +46,15 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             }
             low_fences = found;
             if next.is_empty() || low_fences.len() >= limit {
-                let step = low_fences.len().div_ceil(limit.max(1)).max(1);
-                return low_fences.into_iter().step_by(step).collect();
+                let wanted = limit.min(low_fences.len());
+                let all = low_fences.len();
+                let mut fences = low_fences.into_iter().enumerate();
+                let mut chosen = Vec::with_capacity(wanted);
+                for part in 0..wanted {
+                    let at = (part as u128 * all as u128 / wanted as u128) as usize;
+                    chosen.extend(fences.by_ref().find(|(own, _)| *own == at).map(|(_, key)| key));
+                }
+                return chosen;
             }
             level = next;
         }

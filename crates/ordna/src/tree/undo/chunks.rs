@@ -44,10 +44,17 @@ pub struct UndoRecord {
     pub next_end: AtomicEpoch,
 }
 
-/// Used under the lock of the chunk's stripe, apart from the stripe's number.
+/// The beginning of a chunk.
 #[repr(C, align(64))]
-struct ChunkHeader {
+struct ChunkStart {
+    /// The number of the stripe. Never changes, and is read without the stripe's lock: so no
+    /// reference covers both this and the header.
     stripe: usize,
+    header: ChunkHeader,
+}
+
+/// Used under the lock of the chunk's stripe.
+struct ChunkHeader {
     /// Records written.
     len: usize,
     /// Records still in a list.
@@ -57,14 +64,14 @@ struct ChunkHeader {
     /// Bytes of records that the chunk owns.
     owned: usize,
     /// The next one of the chunks that are retired together.
-    next: Option<NonNull<ChunkHeader>>,
+    next: Option<NonNull<ChunkStart>>,
     /// Whether the chunk was taken out of its stripe: its records count no more.
     gone: bool,
 }
 
 /// Memory of a stripe's records, filled in order.
 struct Chunk<K: Key + ?Sized, V: Value + ?Sized> {
-    memory: NonNull<ChunkHeader>,
+    memory: NonNull<ChunkStart>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
@@ -105,7 +112,7 @@ impl ChunkUsage {
 
 /// Chunks that left their stripes, linked.
 pub struct RetiredChunks<K: Key + ?Sized, V: Value + ?Sized> {
-    first: Option<NonNull<ChunkHeader>>,
+    first: Option<NonNull<ChunkStart>>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
@@ -114,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         Ok(layout) => layout,
         Err(_) => panic!("a power of two"),
     };
-    const ROOM: usize = (CHUNK - size_of::<ChunkHeader>()) / size_of::<UndoRecord>();
+    const ROOM: usize = (CHUNK - size_of::<ChunkStart>()) / size_of::<UndoRecord>();
     /// The room of the largest record.
     const LARGEST: usize = Self::room_of(if is_inline::<K, V>() { 2 * SLOTS } else { 0 });
 
@@ -129,17 +136,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
             handle_alloc_error(Self::LAYOUT)
         };
         let _ = memory.as_ptr().expose_provenance();
-        let header = ChunkHeader {
-            stripe,
-            len: 0,
-            linked: 0,
-            last: Epoch::ZERO,
-            owned: 0,
-            next: None,
-            gone: false,
-        };
+        let header =
+            ChunkHeader { len: 0, linked: 0, last: Epoch::ZERO, owned: 0, next: None, gone: false };
         // SAFETY: new memory, large enough.
-        unsafe { memory.cast::<ChunkHeader>().write(header) };
+        unsafe { memory.cast::<ChunkStart>().write(ChunkStart { stripe, header }) };
         Self { memory: memory.cast(), kinds: PhantomData }
     }
 
@@ -147,13 +147,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
     fn header(&self) -> &ChunkHeader {
         // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is
         // gone.
-        unsafe { self.memory.as_ref() }
+        unsafe { &(*self.memory.as_ptr()).header }
     }
 
     /// The header, for changes.
     fn header_mut(&mut self) -> &mut ChunkHeader {
         // SAFETY: the stripe's lock is held, and no other reference to the header lives.
-        unsafe { self.memory.as_mut() }
+        unsafe { &mut (*self.memory.as_ptr()).header }
     }
 
     fn record(&self, at: usize) -> NonNull<UndoRecord> {
@@ -264,8 +264,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         while stripe.chunks.front().is_some_and(|chunk| chunk.header().last <= horizon) {
             leaving.extend(stripe.chunks.pop_front());
         }
-        // Prunes may have emptied later ones; the last one is being filled.
-        if stripe.emptied > 0 {
+        // Prunes may have emptied later ones; the last one is being filled. They wait until they are
+        // an eighth of all: pushes, with a leaf locked, wait for this pass over all chunks.
+        if stripe.emptied > stripe.chunks.len() / 8 {
             let last = stripe.chunks.back().map(|chunk| chunk.memory);
             let is_kept =
                 |chunk: &Chunk<K, V>| chunk.header().linked > 0 || last == Some(chunk.memory);
@@ -296,7 +297,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
     /// record owns, and tells its bytes. Returns them. The caller's guard keeps the chunk.
     pub fn unlink(&self, record: NonNull<UndoRecord>, take_out: impl FnOnce() -> usize) -> usize {
         let mut stripe = self.chunks.lock();
-        let mut chunk = Chunk::<K, V> { memory: header_of(record), kinds: PhantomData };
+        let mut chunk = Chunk::<K, V> { memory: start_of(record), kinds: PhantomData };
         let header = chunk.header_mut();
         if header.gone {
             return 0;
@@ -322,7 +323,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for ChunkStripe<K, V> {
 }
 
 /// The chunk of a record.
-fn header_of(record: NonNull<UndoRecord>) -> NonNull<ChunkHeader> {
+fn start_of(record: NonNull<UndoRecord>) -> NonNull<ChunkStart> {
     let start = record.as_ptr().addr() & !(CHUNK - 1);
     NonNull::new(ptr::with_exposed_provenance_mut(start)).expect("no chunk stands at address 0")
 }
@@ -330,7 +331,7 @@ fn header_of(record: NonNull<UndoRecord>) -> NonNull<ChunkHeader> {
 /// The number of the stripe of a record's chunk. The caller's guard keeps the chunk.
 pub fn stripe_of(record: NonNull<UndoRecord>) -> usize {
     // SAFETY: a chunk that the caller's guard keeps; its stripe's number never changes.
-    unsafe { (*header_of(record).as_ptr()).stripe }
+    unsafe { (*start_of(record).as_ptr()).stripe }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> RetiredChunks<K, V> {
@@ -352,7 +353,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> RetiredChunks<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredChunks<K, V> {
     unsafe fn free(memory: *mut Self) {
-        let mut first = NonNull::new(memory.cast::<ChunkHeader>());
+        let mut first = NonNull::new(memory.cast::<ChunkStart>());
         while let Some(memory) = first {
             let chunk = Chunk::<K, V> { memory, kinds: PhantomData };
             first = chunk.header().next;

@@ -1,0 +1,250 @@
+//! What callers may do to a store: audits beside expiry, clocks that panic, values that answer
+//! differently each time they are asked, closures that use their own store.
+
+use std::borrow::Borrow;
+use std::cell::Cell;
+use std::ops::Bound;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ordna::{Options, Put, Store};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::{Schedule, held};
+use ordna_base::{Change, OrderedIndex};
+
+fn by_hand() -> Options {
+    Options::new().background_collector(false)
+}
+
+fn clock(start: u64) -> (Arc<AtomicU64>, impl Fn() -> u64 + Send + Sync + 'static) {
+    let hands = Arc::new(AtomicU64::new(start));
+    let clock = Arc::clone(&hands);
+    (hands, move || clock.load(Ordering::Relaxed))
+}
+
+/// An audit follows leaves, records and undo lists: expired keys and undo records stay until it
+/// has ended.
+#[test]
+#[cfg(debug_assertions)]
+fn an_audit_keeps_expiry_away() {
+    let (hands, clock) = clock(5);
+    let store: Store<[u8], u64> = Store::with_options(by_hand().sizes(4, 3).clock(clock));
+    for key in 0..40_u64 {
+        store.insert_until(&key.to_be_bytes(), &key, 10).unwrap();
+    }
+    hands.store(10, Ordering::Relaxed);
+    let schedule = Schedule::new();
+    schedule.hold("audit", "tree.check.leaf_read");
+    std::thread::scope(|scope| {
+        let audit = scope.spawn(|| schedule.enroll("audit", || store.check_invariants()));
+        schedule.wait_held("audit", "tree.check.leaf_read");
+        let collector = scope.spawn(|| store.collect_garbage());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert!(!collector.is_finished(), "keys expired under the audit");
+        assert_eq!(store.statistics().items, 40);
+        schedule.release("audit", "tree.check.leaf_read");
+        assert_eq!(audit.join().unwrap().unwrap().entries, 40);
+        collector.join().unwrap();
+    });
+    assert_eq!(store.statistics().items, 0);
+}
+
+/// What the audit of a store reads is not freed under it, even if another thread writes.
+#[test]
+#[cfg(debug_assertions)]
+fn an_audit_keeps_the_memory_that_it_reads() {
+    use ordna_testkit::memory::live_everywhere;
+    const LARGE: i64 = 64 << 20;
+    let store: Store<u64, [u8]> = Store::with_options(by_hand());
+    store.insert(&1, &vec![7; LARGE as usize]).unwrap();
+    let freed = Cell::new(0);
+    held("tree.check.leaf_read", || store.check_invariants())
+        .meanwhile(|| {
+            let before = live_everywhere();
+            store.insert(&1, b"small").unwrap();
+            freed.set(before - live_everywhere());
+        })
+        .unwrap();
+    assert!(freed.get() < LARGE / 2, "{} bytes were freed under the audit", freed.get());
+}
+
+/// A key that a write of the snapshot has seen expired is not in the snapshot.
+#[test]
+#[cfg(debug_assertions)]
+fn a_snapshot_hides_what_its_writes_saw_expired() {
+    let (hands, clock) = clock(9);
+    let store: Store<u64, u64> = Store::with_options(by_hand().clock(clock));
+    store.insert_until(&1, &1, 10).unwrap();
+    let snapshot = held("store.snapshot.half_taken", || store.snapshot()).meanwhile(|| {
+        hands.store(10, Ordering::Relaxed);
+        assert_eq!(store.get(&1), None);
+        store.insert(&2, &2).unwrap();
+    });
+    assert!(!(snapshot.contains(&1) && snapshot.contains(&2)), "2 was written as 1 had expired");
+}
+
+/// A clock that panics while a range is removed leaves nothing uncounted.
+#[test]
+fn a_removal_whose_clock_panics_counts_what_it_removed() {
+    let looks = Arc::new(AtomicU64::new(u64::MAX));
+    let left = Arc::clone(&looks);
+    let clock = move || {
+        assert!(left.fetch_sub(1, Ordering::Relaxed) > 0, "a clock that panics");
+        5
+    };
+    let options = by_hand().memory_limit(1 << 20).clock(clock);
+    let store: Store<u64, [u8]> = Store::with_options(options);
+    (0..9).for_each(|key| store.insert_until(&key, b"value", 10).unwrap());
+    looks.store(4, Ordering::Relaxed);
+    let removal = || store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    assert!(catch_unwind(AssertUnwindSafe(removal)).is_err());
+    looks.store(u64::MAX, Ordering::Relaxed);
+    let entries = store.check_invariants().unwrap().entries;
+    let told = store.statistics();
+    assert_eq!((told.items, told.expiring.0), (entries, entries));
+    removal();
+    let told = store.statistics();
+    assert_eq!((told.items, told.bytes, told.expiring), (0, 0, (0, 0)));
+}
+
+/// Answers a borrow with the next of its values.
+struct Fickle {
+    values: [Vec<u8>; 3],
+    asked: Cell<usize>,
+}
+
+impl Fickle {
+    fn new(values: [Vec<u8>; 3]) -> Self {
+        Self { values, asked: Cell::new(0) }
+    }
+}
+
+impl Borrow<[u8]> for Fickle {
+    fn borrow(&self) -> &[u8] {
+        let at = self.asked.replace(self.asked.get() + 1);
+        &self.values[at.min(2)]
+    }
+}
+
+/// A value is asked for once: what is checked and paid for is what is stored.
+#[test]
+fn a_value_that_changes_between_two_looks_is_stored_as_it_was_checked() {
+    let store: Store<[u8], [u8]> = Store::with_options(by_hand().memory_limit(1 << 20));
+    let value = || Fickle::new([vec![1; 10], vec![2; 5000], vec![3; 100]]);
+    store.modify(b"key", |_| Change::Put(value())).unwrap();
+    assert_eq!(store.get(b"key"), Some(vec![1; 10]));
+    assert_eq!(store.insert_many(&[(b"many".to_vec(), value())]), Ok(1));
+    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    assert_eq!(store.statistics().bytes, 0);
+    // Keys, too: a longer one than was checked has no place in a record.
+    let key = Fickle::new([b"short".to_vec(), vec![7; 70_000], vec![8; 70_000]]);
+    assert_eq!(store.insert_many(&[(key, b"value".to_vec())]), Ok(1));
+    assert_eq!(store.get(b"short"), Some(b"value".to_vec()));
+    store.check_invariants().unwrap();
+}
+
+/// Dividing a large store looks at some leaves, not at all keys.
+#[test]
+fn partition_points_do_not_read_all_keys() {
+    let looks = Arc::new(AtomicU64::new(0));
+    let told = Arc::clone(&looks);
+    let clock = move || told.fetch_add(1, Ordering::Relaxed).min(5);
+    let sorted = (0..50_000_u64).map(|key| (key, Put { value: key, expires_at: Some(1000) }));
+    let options = by_hand().clock(clock);
+    let store: Store<u64, u64> = Store::from_sorted_entries(options, vec![sorted]).unwrap();
+    let leaves = 50_000 / 49;
+    // Some 500 of 1,000 leaves: every second one, one less than was asked for, or all.
+    for parts in [2, leaves / 16, leaves / 8 - 10, leaves / 9] {
+        let before = looks.load(Ordering::Relaxed);
+        let points = store.partition_points(parts);
+        assert_eq!(points.len(), parts - 1);
+        let read = looks.load(Ordering::Relaxed) - before;
+        assert!(read < 1000, "{read} entries were read for {parts} parts");
+        let sizes = points.windows(2).map(|two| two[1] - two[0]);
+        let (least, most) = (sizes.clone().min(), sizes.max());
+        assert!(parts == 2 || most < least.map(|least| 3 * least), "{least:?} to {most:?} keys");
+    }
+}
+
+/// In a debug build a closure that uses its own store panics in place of waiting for itself.
+#[test]
+#[cfg(debug_assertions)]
+fn a_closure_that_uses_its_own_store_is_told() {
+    let store: Store<u64, u64> = Store::with_options(by_hand());
+    store.insert(&1, &1).unwrap();
+    let other: Store<u64, u64> = Store::with_options(by_hand());
+    let snapshot = store.snapshot();
+    type Use<'a> = &'a dyn Fn();
+    let uses: [(&str, Use<'_>); 6] = [
+        ("get", &|| _ = store.get(&2)),
+        ("insert", &|| _ = store.insert(&2, &2)),
+        ("scan", &|| _ = store.range(..).count()),
+        ("count", &|| _ = store.count(Bound::Unbounded, Bound::Unbounded)),
+        ("snapshot", &|| _ = snapshot.get(&1)),
+        ("remove_range", &|| _ = store.remove_range(Bound::Unbounded, Bound::Unbounded)),
+    ];
+    for (name, run) in uses {
+        let write = || {
+            store.modify(&1, |_| {
+                run();
+                Change::Put(7)
+            })
+        };
+        let panic = catch_unwind(AssertUnwindSafe(write)).expect_err(name);
+        let told = panic.downcast_ref::<String>().cloned().unwrap_or_default();
+        let told = panic.downcast_ref::<&str>().map_or(told, |told| (*told).to_owned());
+        assert!(told.contains("closure of a conditional write"), "{name}: {told}");
+    }
+    // Another store is another matter, and after the panics all is as it was.
+    store
+        .modify(&1, |_| {
+            other.insert(&1, &1).unwrap();
+            Change::Put(other.get(&1).unwrap())
+        })
+        .unwrap();
+    assert_eq!(store.get(&1), Some(1));
+    store.check_invariants().unwrap();
+}
+
+/// What overwrites retire is bounded by its bytes, not by its number alone.
+#[test]
+fn retired_values_do_not_pile_up() {
+    use ordna_testkit::memory::live_here;
+    let store: Store<u64, [u8]> = Store::with_options(by_hand());
+    let value = vec![7; 60_000];
+    store.insert(&1, &value).unwrap();
+    let before = live_here();
+    for _ in 0..200 {
+        store.modify(&1, |_| Change::Put(&value[..])).unwrap();
+        let kept = live_here() - before;
+        assert!(kept < 3 << 20, "{kept} bytes of old values are kept");
+    }
+}
+
+/// A write at the limit frees what counts against it, and does not compact the store.
+#[test]
+#[cfg(debug_assertions)]
+fn a_refused_write_does_not_compact() {
+    let keys = 60_000_u64;
+    let limit = 64 << 20;
+    let options = by_hand().memory_limit(limit).sizes(4, 64);
+    let sorted: Vec<u64> = (0..keys).collect();
+    let store: Store<u64, [u8]> = Store::with_options(options);
+    sorted.iter().for_each(|key| _ = store.insert(key, b"v").unwrap());
+    (0..keys).filter(|key| key % 8 != 0).for_each(|key| _ = store.remove(&key));
+    let schedule = Schedule::new();
+    schedule.hold("writer", "tree.compact.moved");
+    std::thread::scope(|scope| {
+        let write = || store.insert(&1, &vec![0; limit]);
+        let schedule = &schedule;
+        let writer = scope.spawn(move || schedule.enroll("writer", write));
+        while !writer.is_finished() && !schedule.is_held("writer", "tree.compact.moved") {
+            std::thread::yield_now();
+        }
+        let compacted = schedule.is_held("writer", "tree.compact.moved");
+        schedule.release("writer", "tree.compact.moved");
+        assert!(writer.join().unwrap().is_err());
+        assert!(!compacted, "the write compacted the store");
+    });
+}
