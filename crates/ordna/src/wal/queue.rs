@@ -403,9 +403,9 @@ impl Queue {
             unwritten.append(&mut state.chunks);
             let is_data = |chunk: &Chunk| matches!(chunk, Chunk::Data(_));
             // A segment that follows in between has a number, which a backup may name.
-            let in_order = notice!("faults.retry.keeps_order", !unwritten.iter().all(is_data));
+            let has_segment = !unwritten.iter().all(is_data);
             let is_whole = check!("faults.retry.clears", state.cleared <= self.synced());
-            state.can_retry = !in_order && is_whole;
+            state.can_retry = !has_segment && is_whole;
             state.chunks = unwritten;
         }
         if !state.can_retry {
