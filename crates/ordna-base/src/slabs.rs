@@ -355,10 +355,10 @@ pub fn huge_bytes() -> Option<usize> {
 /// Asks the system to back the slab with a huge page. A refusal does not matter.
 #[inline]
 pub(crate) fn ask_for_huge_pages(slab: NonNull<u8>) {
-    #[cfg(all(target_os = "linux", not(miri)))]
+    #[cfg(target_os = "linux")]
     // SAFETY: memory that this process has; the advice changes nothing that is in it.
     let _ = unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_HUGEPAGE) };
-    #[cfg(not(all(target_os = "linux", not(miri))))]
+    #[cfg(not(target_os = "linux"))]
     let _ = slab;
 }
 
@@ -447,7 +447,7 @@ mod tests {
     /// them; one node is freed when the pool is gone.
     #[test]
     fn threads_free_the_memory_of_others() {
-        const ROUNDS: usize = if cfg!(miri) { 2 } else { 500 };
+        const ROUNDS: usize = 500;
         const BATCH: usize = 200;
         const WORDS: [usize; 2] = [0, 1280 / size_of::<usize>() - 1];
         struct Node(NonNull<u8>, usize);

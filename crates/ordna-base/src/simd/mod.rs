@@ -11,12 +11,12 @@
 //! One file per instruction set, and a scalar twin that is the specification: the tests compare
 //! every set of the machine with it. The set is chosen at run time.
 
-#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod avx2;
-#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+#[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod avx512;
 mod cache_line;
-#[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+#[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
 mod neon;
 mod scalar;
 
@@ -79,11 +79,11 @@ pub struct InstructionSet(Kind);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Scalar,
-    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     Avx2,
-    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+    #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
     Avx512,
-    #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+    #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
     Neon,
 }
 
@@ -94,7 +94,7 @@ impl InstructionSet {
     /// All that this machine has, the widest first.
     pub fn available() -> Vec<Self> {
         let mut sets = Vec::new();
-        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
         {
             if is_x86_feature_detected!("avx512f")
                 && is_x86_feature_detected!("avx512vl")
@@ -106,7 +106,7 @@ impl InstructionSet {
                 sets.push(Self(Kind::Avx2));
             }
         }
-        #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+        #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
         if std::arch::is_aarch64_feature_detected!("neon") {
             sets.push(Self(Kind::Neon));
         }
@@ -123,11 +123,11 @@ impl InstructionSet {
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Scalar => "scalar",
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx2 => "avx2",
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => "avx512",
-            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
             Kind::Neon => "neon",
         }
     }
@@ -137,11 +137,11 @@ impl InstructionSet {
     pub fn at_most(self, line: &Line, word: u64) -> u32 {
         match self.0 {
             Kind::Scalar => scalar::at_most(line, word),
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx2 => avx2::at_most(line, word),
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => avx512::at_most(line, word),
-            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
             Kind::Neon => neon::at_most(line, word),
         }
     }
@@ -150,7 +150,7 @@ impl InstructionSet {
     /// else line by line up to the first larger word.
     #[inline]
     pub fn rank(self, lines: &[Line; LANES], word: u64) -> usize {
-        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+        #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
         if self.0 == Kind::Avx512 {
             return avx512::rank(lines, word);
         }
@@ -170,7 +170,7 @@ impl InstructionSet {
     #[inline]
     pub fn span(self, lines: &[Line; 2], number: u16) -> (usize, usize) {
         match self.0 {
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => avx512::span(lines, number),
             _ => scalar::span(lines, number),
         }
@@ -181,7 +181,7 @@ impl InstructionSet {
     #[inline]
     pub fn matching(self, line: &Line, word: u64, mask: u64) -> u32 {
         match self.0 {
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => avx512::matching(line, word, mask),
             _ => scalar::matching(line, word, mask),
         }
@@ -192,11 +192,11 @@ impl InstructionSet {
     pub fn equal(self, bytes: &Bytes, byte: u8) -> u64 {
         match self.0 {
             Kind::Scalar => scalar::equal(&bytes.0, byte),
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx2 => avx2::equal(&bytes.0, byte),
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => avx512::equal(&bytes.0, byte),
-            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "aarch64", not(any(loom, shuttle))))]
             Kind::Neon => neon::equal(&bytes.0, byte),
         }
     }
@@ -207,10 +207,10 @@ impl InstructionSet {
     #[allow(unsafe_code, reason = "instructions that this machine has")]
     pub fn ranks(self, numbers: &[i32; Bytes::LEN], count: usize) -> [i32; Bytes::LEN] {
         match self.0 {
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             // SAFETY: a value of this kind is made only where the machine has AVX2.
             Kind::Avx2 => unsafe { avx2::ranks(numbers, count) },
-            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle, miri))))]
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             // SAFETY: likewise AVX-512.
             Kind::Avx512 => unsafe { avx512::ranks(numbers, count) },
             // Its plain loop has vectors: NEON is part of AArch64.
@@ -232,18 +232,18 @@ impl InstructionSet {
 #[inline]
 #[allow(unsafe_code, reason = "the prefetch instruction, where there is one")]
 pub fn prefetch<T>(address: *const T) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch faults on no address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(address.cast::<i8>());
     }
-    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(readonly, nostack, preserves_flags));
     }
-    #[cfg(not(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri))))]
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;
 }
 

@@ -123,7 +123,7 @@ fn memory_outlives_its_arena() {
 #[test]
 fn threads_free_the_memory_of_others() {
     const THREADS: usize = 4;
-    const ROUNDS: usize = if cfg!(miri) { 2 } else { 300 };
+    const ROUNDS: usize = 300;
     let arena = Arena::new();
     let (mut senders, receivers): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| channel()).unzip();
     senders.rotate_left(1);

@@ -153,7 +153,7 @@ fn deadlines_stay_and_what_has_expired_is_begun_anew() {
 #[test]
 fn readers_and_snapshots_see_whole_appends() {
     const PIECE: usize = 40;
-    let rounds = if cfg!(miri) { 20 } else { 4000 };
+    let rounds = 4000;
     let store = Strings::with_options(Options::new().sizes(3, 3));
     let (stop, torn) = (AtomicBool::new(false), AtomicU64::new(0));
     let check = |value: &[u8]| {
