@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# Runs the test suite of Redis 7.0.15 against a server of ours, and compares its failures with those that
+# `expected.txt` lists with their reasons. The suite comes from Debian's source package; nothing of it is
+# kept here.
+#
+#   run.sh target/release/ordna [DIRECTORY]
+#
+# DIRECTORY (default: target/redis-suite) gets the sources and the logs. Exits with 1 if a test fails that
+# is not expected to, or passes although it is expected to fail.
+set -euo pipefail
+# Not through links: redis-server is one, and goes by its name.
+server=$(realpath -s "$1")
+here=$(dirname "$(realpath "$0")")
+directory=${2:-target/redis-suite}
+mkdir -p "$directory"
+directory=$(realpath "$directory")
+units=${UNITS:-printver dump auth protocol keyspace scan info info-command type/string type/incr type/hash
+    expire other multi quit acl acl-v2 latency-monitor slowlog introspection introspection-2 limits
+    obuf-limits bitops bitfield lazyfree wait pause querybuf pendingquerybuf maxmemory memefficiency
+    networking client-eviction violations replybufsize shutdown}
+
+root=$([[ $(id -u) == 0 ]] || echo sudo)
+if ! command -v tclsh >/dev/null; then
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends tcl
+fi
+cd "$directory"
+if [[ ! -d redis-7.0.15 ]]; then
+    command -v dpkg-source >/dev/null ||
+        $root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends dpkg-dev
+    # A list of its own, with the suites that the system has already.
+    sed 's/^Types: deb$/Types: deb-src/' /etc/apt/sources.list.d/debian.sources |
+        $root tee /etc/apt/sources.list.d/ordna-suite.sources >/dev/null
+    $root apt-get update -qq
+    apt-get source -qq redis
+    # The helpers of the suite expect of an external server what not even an older Redis has: functions, and
+    # every setting of the configuration. Tests of those still fail.
+    sed -i 's/^    r function flush$/    catch {r function flush}/
+        s/^        r config set \$param \$val$/        catch {r config set $param $val}/' \
+        redis-7.0.15/tests/support/server.tcl
+    # Nor settings of encodings, which units change outside of tests: that would end the unit.
+    sed -i 's/^    \[srv \$level "client"\] {\*}\$args$/    if {[regexp {^config set [a-z]+-max-} $args]} {catch {[srv $level "client"] {*}$args}; return OK}\n&/' \
+        redis-7.0.15/tests/test_helper.tcl
+    # A test that fails must not leave its transaction, or its pause, to the next one.
+    sed -i 's/^\( *\)lappend ::tests_failed \$details$/&\n\1catch {r discard}; catch {r unwatch}; catch {r client unpause}/' \
+        redis-7.0.15/tests/support/test.tcl
+    # Tests that start a server of their own would test Redis.
+    ln -s "$(command -v redis-cli)" "$(command -v redis-benchmark)" redis-7.0.15/src/
+fi
+cd redis-7.0.15
+
+: >../failed.txt
+passed=0
+# The tests "raw protocol response" are skipped: they use sets, and leave replies unread when they fail.
+for unit in $units; do
+    port=$((20000 + RANDOM % 10000))
+    rm -rf ../data
+    mkdir ../data
+    # redis-server itself shows what of the suite fails with any external server.
+    case $server in
+        *redis*) "$server" --port $port --save "" --dir "$directory/data" >../server.log 2>&1 & ;;
+        *) "$server" serve --port $port --dir "$directory/data" >../server.log 2>&1 & ;;
+    esac
+    ours=$!
+    for _ in $(seq 200); do
+        # Not while it loads.
+        [[ $(redis-cli -p $port DBSIZE 2>/dev/null) == 0 ]] && break
+        sleep 0.05
+    done
+    log=../$(tr / - <<<"$unit").log
+    timeout 300 tclsh tests/test_helper.tcl --host 127.0.0.1 --port $port --singledb --durable \
+        --single "unit/$unit" --skiptest "/^raw protocol response" --tags "-needs:debug -needs:repl -needs:save -scripting -cluster -large-memory -slow" \
+        --baseport $((port + 10000)) --portcount 100 --timeout 60 >"$log" 2>&1 || true
+    grep -q "The End" "$log" || echo "$unit: the unit did not end" >>../failed.txt
+    kill $ours 2>/dev/null || echo "the server ended during $unit" | tee -a ../failed.txt
+    wait $ours 2>/dev/null || true
+    # [err]: name in tests/unit/x.tcl
+    sed -n 's/\x1b\[[0-9;]*m//g
+        s/^\[err\]: \(.*\) in tests\/unit\/.*\.tcl.*$/\1/p;t
+        s/^\[\(exception\|err\)\]: .*$/the unit ended early/p' "$log" | sort -u | sed "s|^|$unit: |" >>../failed.txt
+    passed=$((passed + $(sed 's/\x1b\[[0-9;]*m//g' "$log" | grep -c '^\[ok\]' || true)))
+done
+
+sed -n 's/^    //p' "$here/expected.txt" | sort -u >../expected.txt
+sort -u ../failed.txt -o ../failed.txt
+if [[ -n ${UNITS:-} ]]; then
+    cat ../failed.txt
+    exit
+fi
+echo "$passed tests passed, $(wc -l <../failed.txt) failed"
+if ! diff ../expected.txt ../failed.txt; then
+    echo "< expected to fail but passed; > failed unexpectedly. Logs: $directory/*.log" >&2
+    exit 1
+fi
