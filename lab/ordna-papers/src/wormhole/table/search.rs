@@ -18,7 +18,7 @@ pub struct TableHit<P> {
     matched: usize,
     /// The byte that follows it in the witness' anchor, where the search went on to a sibling.
     sibling: Option<u8>,
-    /// Whether the witness' anchor is the prefix itself.
+    /// Whether the witness' anchor is the prefix itself, with the sibling's byte if there is one.
     whole: bool,
     /// The hash of the prefix.
     hash: u32,
@@ -28,7 +28,8 @@ impl<P: TableLeaf> TableHit<P> {
     /// The length at which a search should have begun: that of the last item that it has looked at.
     #[inline]
     pub fn item_length(&self) -> usize {
-        self.matched - usize::from(self.whole && self.matched > 0)
+        let whole = self.whole && self.sibling.is_none();
+        self.matched - usize::from(whole && self.matched > 0)
     }
 
     /// The leaf whose anchor [`TableHit::agrees`] looks at.
@@ -47,7 +48,8 @@ impl<P: TableLeaf> TableHit<P> {
     #[inline]
     pub fn agrees(&self, key: &[u8]) -> bool {
         let anchor = self.witness.anchor();
-        (!self.whole || anchor.len() == self.matched)
+        // A leaf that was found by its hash may have a longer anchor with the same hash.
+        (!self.whole || anchor.len() == self.matched + usize::from(self.sibling.is_some()))
             && anchor.get(..self.matched) == Some(&key[..self.matched])
             && self.sibling.is_none_or(|byte| anchor.get(self.matched) == Some(&byte))
     }
@@ -292,7 +294,7 @@ impl<P: TableLeaf> Table<P> {
                 match slot {
                     Some(slot) if slot & ITEM == 0 => {
                         let place = Self::leaf(slot);
-                        search.finish(place, place, Some(byte), false);
+                        search.finish(place, place, Some(byte), true);
                     }
                     Some(slot) => {
                         search.slot = slot;

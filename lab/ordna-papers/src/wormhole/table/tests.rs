@@ -206,6 +206,41 @@ fn tables_whose_hashes_collide_follow_their_list() {
     assert!(lies > 1000, "{lies} searches went wrong");
 }
 
+/// Four bytes that leave the hash of what stands before them as it is.
+fn neutral(before: &[u8]) -> [u8; 4] {
+    let hash = crate::wormhole::hash::extend(crate::wormhole::hash::EMPTY, before);
+    // Four bytes are mixed into the hash, which then takes 32 steps; these are taken back.
+    let back = (0..32).fold(hash, |hash, _| match hash >> 31 {
+        0 => hash << 1,
+        _ => (hash ^ 0x82F6_3B78) << 1 | 1,
+    });
+    (hash ^ back).to_le_bytes()
+}
+
+/// A prefix and an anchor that starts with it have the same hash: a search for the prefix' leaf may
+/// find the longer anchor.
+#[test]
+fn tables_whose_prefixes_collide_with_longer_ones_follow_their_list() {
+    let hash = |bytes: &[u8]| crate::wormhole::hash::extend(crate::wormhole::hash::EMPTY, bytes);
+    let longer = [&b"pA"[..], &neutral(b"pA")].concat();
+    assert_eq!(hash(b"pA"), hash(&longer));
+    let key = |random: &mut Random| {
+        // More children than an item knows.
+        let mut key = vec![b'p', b'A' + random.below(20) as u8];
+        if random.below(2) == 0 {
+            let bytes = neutral(&key);
+            key.extend(bytes);
+        }
+        if random.below(3) == 0 {
+            key.push(0xFF - random.below(2) as u8);
+        }
+        key
+    };
+    for seed in 10..16 {
+        comes_and_goes(seed, 1000, 40, key);
+    }
+}
+
 /// Buckets and items that a search looks at.
 fn steps(table: &Table<Anchor>, key: &[u8]) -> usize {
     let (mut search, mut steps) = (table.begin(key), 0);
