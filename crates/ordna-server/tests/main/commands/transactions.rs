@@ -217,3 +217,25 @@ fn nobody_sees_half_a_transaction() {
         }
     });
 }
+
+/// The errors of EXEC and DISCARD without MULTI leave the keys watched.
+#[test]
+fn keys_stay_watched_without_a_transaction() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    for word in ["EXEC", "DISCARD"] {
+        assert_eq!(client.say("WATCH a"), r"+OK\r\n");
+        assert_eq!(other.say("SET a 1"), r"+OK\r\n");
+        assert_eq!(client.say(word), format!(r"-ERR {word} without MULTI\r\n"));
+        assert_eq!(client.say("MULTI"), r"+OK\r\n");
+        assert_eq!(client.say("EXEC"), r"*-1\r\n", "a was changed, and {word} does not forget it");
+    }
+    // What changes nothing is no change.
+    other.say("SETBIT b 1 1");
+    client.say("WATCH a b");
+    for line in ["RENAME a a", "SETBIT b 1 1", "BITFIELD b SET u8 0 64"] {
+        other.say(line);
+    }
+    client.say("MULTI");
+    assert_eq!(client.say("EXEC"), r"*0\r\n");
+}
