@@ -199,19 +199,16 @@ enum Combination {
     Not,
 }
 
-/// Combines a result with a source that is not longer, behind whose end there are zeros: eight bytes
-/// at a time.
+/// Combines the begin of a result with a source, which is not longer, eight bytes at a time.
 fn fold(result: &mut [u8], source: &[u8], combine: impl Fn(u64, u64) -> u64) {
     const WORD: usize = size_of::<u64>();
-    let (front, behind) = result.split_at_mut(source.len());
-    let (words, rest) = front.as_chunks_mut::<WORD>();
+    let (words, rest) = result[..source.len()].as_chunks_mut::<WORD>();
     let (others, others_rest) = source.as_chunks::<WORD>();
     for (word, other) in words.iter_mut().zip(others) {
         *word = combine(u64::from_ne_bytes(*word), u64::from_ne_bytes(*other)).to_ne_bytes();
     }
     let byte = |a: u8, b: u8| combine(u64::from(a), u64::from(b)) as u8;
     rest.iter_mut().zip(others_rest).for_each(|(a, b)| *a = byte(*a, *b));
-    behind.iter_mut().for_each(|a| *a = byte(*a, 0));
 }
 
 fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -236,7 +233,10 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     for (at, key) in arguments.iter_from(3).enumerate() {
         let mut fold = |source: &[u8]| match (at, combination) {
             (0, _) => result[..source.len()].copy_from_slice(source),
-            (_, Combination::And) => fold(&mut result, source, |a, b| a & b),
+            (_, Combination::And) => {
+                fold(&mut result, source, |a, b| a & b);
+                result[source.len()..].fill(0);
+            }
             (_, Combination::Or) => fold(&mut result, source, |a, b| a | b),
             (_, Combination::Xor | Combination::Not) => fold(&mut result, source, |a, b| a ^ b),
         };

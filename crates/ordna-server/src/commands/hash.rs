@@ -108,22 +108,20 @@ fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 
 fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let fields = arguments.iter_from(2);
-    let most = context.state.settings.output_limit.size();
-    let start = out.bytes.len();
+    let most = context.state.settings.reply_limit();
     let mut fits = true;
     let found = context.hash(arguments.get(1), |hash| {
-        out.array(fields.len());
-        for field in arguments.iter_from(2) {
-            let value = hash.get(field);
-            fits &= out.bytes.len() - start + value.map_or(0, <[u8]>::len) <= most;
-            if !fits {
-                break;
-            }
-            out.bulk_or_null(value);
+        let values = || arguments.iter_from(2).map(|field| hash.get(field));
+        // A reply that would be refused is not built. Few are so long that they have to be measured.
+        if fields.len().saturating_mul(hash.bytes()) > most {
+            fits = values().map(|value| value.map_or(0, <[u8]>::len)).sum::<usize>() <= most;
+        }
+        if fits {
+            out.array(fields.len());
+            values().for_each(|value| out.bulk_or_null(value));
         }
     })?;
     if !fits {
-        out.bytes.truncate(start);
         return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer fields").into());
     }
     if found.is_none() {
@@ -298,6 +296,10 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
+/// Fields that HRANDFIELD draws when they may come again, at most: some tenths of a second, in which
+/// the connection serves nobody else.
+const MOST_DRAWN: usize = 1 << 20;
+
 /// Random numbers from one seed (SplitMix64): a draw from the system for each would take a call.
 struct Draws(u64);
 
@@ -353,8 +355,11 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     if values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err("ERR value is out of range".into());
     }
-    let most = context.state.settings.output_limit.size();
+    let most = context.state.settings.reply_limit();
     let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    if count < 0 && wanted > MOST_DRAWN {
+        return Err(format!("ERR '{count}' is out of range: at least -{MOST_DRAWN}").into());
+    }
     let found = context.hash(key, |hash| {
         // A list is read once, to be indexed.
         let list: Vec<_> = if hash.is_table() { Vec::new() } else { hash.iter().collect() };

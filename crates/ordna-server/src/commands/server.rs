@@ -78,10 +78,16 @@ fn settings(state: &ServerState) -> Vec<(&'static str, String)> {
 
 const CONFIG: &[Command] = &[
     Command::sub("config|get", -3, ADMIN, |context, arguments, out| {
-        let lower = |text: &[u8]| Pattern::new(&text.to_ascii_lowercase());
-        let patterns: Vec<Pattern> = arguments.iter_from(2).map(lower).collect();
-        let mut wanted = settings(context.state);
-        wanted.retain(|(name, _)| patterns.iter().any(|asked| asked.matches(name.as_bytes())));
+        let (mut wanted, mut others) = (Vec::new(), settings(context.state));
+        for text in arguments.iter_from(2) {
+            // One pattern at a time is compiled, and none if all settings are found.
+            if others.is_empty() {
+                break;
+            }
+            let pattern = Pattern::new(&text.to_ascii_lowercase());
+            wanted.extend(others.extract_if(.., |(name, _)| pattern.matches(name.as_bytes())));
+        }
+        wanted.sort();
         out.map(wanted.len());
         for (name, value) in wanted {
             out.bulk(name.as_bytes());

@@ -123,11 +123,8 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let inside = context.session.executing;
     if keys.len() <= KEYS_WITHOUT_SNAPSHOT || inside {
         // A short request can ask for one large value many times over.
-        let most = if inside {
-            context.state.settings.output_limit.size()
-        } else {
-            BYTES_WITHOUT_SNAPSHOT
-        };
+        let most =
+            if inside { context.state.settings.reply_limit() } else { BYTES_WITHOUT_SNAPSHOT };
         let mut fits = true;
         out.array(keys.len());
         context.keys.get_many_with(&keys, |_, stored| {

@@ -168,7 +168,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     }
     context.session.executing = true;
     let lifted = context.keys.lift_limit();
-    let most = context.state.settings.output_limit.size();
+    let most = context.state.settings.reply_limit();
     let start = out.bytes.len();
     out.array(transaction.queued.len());
     let mut indexed = context.state.indexes.transaction();

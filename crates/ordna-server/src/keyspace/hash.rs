@@ -109,6 +109,11 @@ impl<'a> Hash<'a> {
         self.count
     }
 
+    /// Bytes of all fields and values, with their lengths. O(1).
+    pub fn bytes(&self) -> usize {
+        self.entries.len()
+    }
+
     /// Redis' name of the encoding.
     pub fn encoding(&self) -> &'static str {
         if self.is_table { "hashtable" } else { "listpack" }

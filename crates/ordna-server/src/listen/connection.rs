@@ -330,7 +330,7 @@ impl Connection<'_> {
 
     async fn look_up(&mut self, mut lookup: MultiGet, silent: bool) -> Result<()> {
         let before = self.replies.bytes.len();
-        let most = self.state.settings.output_limit.size();
+        let most = self.state.settings.reply_limit();
         loop {
             match lookup.step(most, &mut self.replies) {
                 Ok(true) => return Ok(()),

@@ -85,6 +85,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// Maximum bytes of a reply that is built in memory: no more than all clients together may hold.
+    pub fn reply_limit(&self) -> usize {
+        match self.clients_memory.size() {
+            0 => self.output_limit.size(),
+            all => all.min(self.output_limit.size()),
+        }
+    }
+
     pub fn new() -> Self {
         let most = i64::MAX;
         Self {

@@ -79,7 +79,7 @@ pub fn aliased<'a>(
 
 /// Checks that the reply does not exceed the limit of replies.
 pub fn within_limit(state: &ServerState, out: &Replies, start: usize) -> Result<(), CommandError> {
-    let most = state.settings.output_limit.size();
+    let most = state.settings.reply_limit();
     match out.bytes.len() - start > most {
         true => Err(format!("ERR the reply would exceed {most} bytes; ask for less").into()),
         false => Ok(()),

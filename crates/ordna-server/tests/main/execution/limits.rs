@@ -88,9 +88,25 @@ fn random_fields_are_bounded_by_their_reply() {
     assert_eq!(reply, r"-ERR the reply would exceed 1048576 bytes\r\n");
     assert!(grown < SLACK / 4, "{grown} KiB");
     assert!(begin.elapsed() < Duration::from_millis(300), "{:?}", begin.elapsed());
+    let (reply, _) = self::grown(&server, &mut client, &[b"HRANDFIELD", b"h", b"-1048577"]);
+    assert_eq!(reply, r"-ERR '-1048577' is out of range: at least -1048576\r\n");
     // The largest that fits.
     let reply = client.ask(&[b"HRANDFIELD", b"h", b"-100000"]);
     assert_eq!(reply.len(), r"*100000\r\n".len() + 100_000 * r"$1\r\nf\r\n".len());
+}
+
+/// Nor is one of the same long value many times.
+#[test]
+fn a_reply_that_is_refused_is_not_built() {
+    let server = spawn("clients_memory=50000000");
+    let mut client = Client::new(server.address);
+    client.ask(&[b"HSET", b"h", b"f", &[b'x'; 1 << 20]]);
+    let words = numbered("HMGET h", &[b"f"], 48);
+    let (reply, grown) = grown(&server, &mut client, &borrowed(&words));
+    assert_eq!(reply, r"-ERR the reply would exceed 50000000 bytes; ask for fewer fields\r\n");
+    assert!(grown < SLACK / 2, "{grown} KiB");
+    let words = numbered("HMGET h", &[b"f", b"g"], 4);
+    assert_eq!(client.ask(&borrowed(&words)).matches(r"$1048576\r\n").count(), 4);
 }
 
 /// A pattern that is longer than any key is not compiled.
