@@ -1,9 +1,9 @@
 //! A server of the test's own, and a client that shows replies as they came.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -87,6 +87,8 @@ impl Drop for Running {
 pub struct Child {
     pub address: SocketAddr,
     process: std::process::Child,
+    /// Kept open: after a minute the test program tells that a test takes long, or ends if it cannot.
+    _lines: Lines<BufReader<ChildStdout>>,
 }
 
 /// Held while a child begins.
@@ -100,13 +102,14 @@ pub fn spawn(settings: &str) -> Child {
     spawn_program(None, settings)
 }
 
-/// Starts a test binary, of another version if one is given, as a server.
+/// Starts a test binary, of another version if one is given, as a server. It ends if it asks for more
+/// than 8 GiB of addresses.
 pub fn spawn_program(binary: Option<PathBuf>, settings: &str) -> Child {
     let binary = binary.unwrap_or_else(|| std::env::current_exe().unwrap());
     // A file that would grow beyond its limit gives an error, not a signal.
     let begins = BEGINNING.lock();
     let mut process = Command::new("sh")
-        .args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""])
+        .args(["-c", "trap '' XFSZ; ulimit -v 8388608; exec \"$0\" \"$@\""])
         .arg(binary)
         .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
         .env(SETTINGS, settings)
@@ -117,19 +120,24 @@ pub fn spawn_program(binary: Option<PathBuf>, settings: &str) -> Child {
         .spawn()
         .unwrap();
     drop(begins);
-    let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let told = |line: std::io::Result<String>| {
         let line = line.unwrap();
         line.split_once("listens on ").map(|(_, address)| address.parse().unwrap())
     };
-    let address = lines.into_iter().find_map(told).expect("the child listens");
-    Child { address, process }
+    let address = lines.by_ref().find_map(told).expect("the child listens");
+    Child { address, process, _lines: lines }
 }
 
 impl Child {
     /// A file of `/proc` about the process.
     pub fn proc(&self, file: &str) -> std::path::PathBuf {
         format!("/proc/{}/{file}", self.process.id()).into()
+    }
+
+    /// How the process has ended; `None` if it runs.
+    pub fn has_ended(&mut self) -> Option<ExitStatus> {
+        self.process.try_wait().unwrap()
     }
 
     /// Its memory in KiB, by its name in `/proc`.

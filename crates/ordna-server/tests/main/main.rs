@@ -1,5 +1,6 @@
 //! Tests of the server over the wire. The folders mirror those of `src`.
 
+mod bounds;
 mod commands;
 mod common;
 mod execution;
