@@ -110,7 +110,11 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         let value = context.value(arguments.get(at)).map(Option::unwrap_or_default);
         value.map_err(|_| "ERR The specified keys must contain string values")
     };
-    let (a, b) = (value(1)?, value(2)?);
+    let (mut a, mut b) = (value(1)?, value(2)?);
+    if a.is_empty() || b.is_empty() {
+        // They have nothing in common: no table is needed.
+        (a, b) = (Vec::new(), Vec::new());
+    }
     let (mut only_len, mut index, mut with_len, mut shortest) = (false, false, false, 0);
     let mut options = arguments.iter_from(3);
     while let Some(option) = options.next() {
