@@ -212,11 +212,12 @@ fn appending_is_amortized() {
     let mut client = Client::new(server.address);
     let append = request(&[b"APPEND", b"log", &[b'x'; 100]]);
     let begin = Instant::now();
-    for _ in 0..20 {
+    // A copy of the value for each of them would move 80 GB.
+    for _ in 0..40 {
         client.send(&append.repeat(1000));
         (0..1000).for_each(|_| assert!(client.reply().starts_with(b":")));
     }
-    assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(6), "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -313,7 +314,8 @@ fn watching_many_keys_takes_linear_time() {
     client.say("MULTI");
     client.say("SET a 1");
     assert_eq!(client.say("EXEC"), r"*1\r\n+OK\r\n");
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    // A look at all other keys for each key would be 3 billion.
+    assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
 }
 
 #[test]
