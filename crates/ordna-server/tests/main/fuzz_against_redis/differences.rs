@@ -195,6 +195,20 @@ const STATED: &[Difference] = &[
     ("DBSIZE of Redis counts keys that were set with a deadline in the past", |case| {
         case.name == "dbsize" && case.redis.integer() > case.ours.integer()
     }),
+    ("the name of a connection is bounded: CLIENT LIST shows it for each", |case| {
+        case.name == "client|setname"
+            && case.ours.text.starts_with(b"ERR Client names have at most")
+    }),
+    (
+        "equal times from now on are equal deadlines within a millisecond only; EXPIREAT is compared",
+        |case| {
+            let has =
+                |wanted: &[u8]| case.words.iter().any(|word| word.eq_ignore_ascii_case(wanted));
+            let is_relative = ["expire", "pexpire"].contains(&case.name.as_str());
+            let is_flag = |frame: &Frame| matches!(frame.integer(), Some(0 | 1));
+            is_relative && (has(b"gt") || has(b"lt")) && is_flag(case.redis) && is_flag(case.ours)
+        },
+    ),
     ("the time of LCS is bounded: some thousand bytes of each string", |case| {
         case.name == "lcs" && case.ours.text.starts_with(b"ERR Insufficient memory")
     }),
