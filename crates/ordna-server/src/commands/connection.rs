@@ -93,6 +93,13 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     Ok(CommandOutcome::Done)
 }
 
+/// Number of databases that a Redis server has unless it is told otherwise.
+const REDIS_DATABASES: i64 = 16;
+
+/// The error of a database that a Redis server would have. Several would cost each scan of the
+/// ordered keyspace a prefix of every key.
+const ONE_DATABASE: &str = "ERR DB index is out of range: Ordna has one database, number 0. Give keys a prefix, or start another server";
+
 /// Checks that a database exists: number 0.
 ///
 /// # Errors
@@ -112,6 +119,9 @@ pub fn check_database(text: &[u8]) -> Result<()> {
 }
 
 fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if number(arguments.get(1)).is_some_and(|index| (1..REDIS_DATABASES).contains(&index)) {
+        return Err(ONE_DATABASE.into());
+    }
     check_database(arguments.get(1))?;
     ok(out)
 }

@@ -257,7 +257,7 @@ const CONVERSATION: &str = "
     DBSIZE
     DBSIZE x
     SELECT 0
-    SELECT 1
+    SELECT 16
     SELECT -1
     SELECT x
     SELECT 2147483648

@@ -18,7 +18,10 @@ fn the_connection_and_its_protocol() {
             ("PING a b", r"-ERR wrong number of arguments for 'ping' command\r\n"),
             ("ECHO hi", r"$2\r\nhi\r\n"),
             ("SELECT 0", r"+OK\r\n"),
-            ("SELECT 1", r"-ERR DB index is out of range\r\n"),
+            (
+                "SELECT 1",
+                r"-ERR DB index is out of range: Ordna has one database, number 0. Give keys a prefix, or start another server\r\n",
+            ),
             ("CLIENT ID", r":1\r\n"),
             ("CLIENT GETNAME", r"$-1\r\n"),
             ("CLIENT SETNAME me", r"+OK\r\n"),
