@@ -108,7 +108,7 @@ impl IndexNodeOptions {
 
 /// Indexes and serves until SIGTERM, SIGINT or SHUTDOWN; then leaves the group.
 pub fn run(mut options: IndexNodeOptions) -> anyhow::Result<ExitCode> {
-    serve::start_log()?;
+    let log_level = serve::start_log()?;
     options.server = std::mem::take(&mut options.server).with_file()?;
     let link = options.server.link(options.link_ca.clone(), options.link_name.clone())?;
     let node = Arc::new(IndexNode::start(options.node()?)?);
@@ -119,7 +119,7 @@ pub fn run(mut options: IndexNodeOptions) -> anyhow::Result<ExitCode> {
     let nodes = GroupQueries::new(local, link, QueryLimits::default(), runtime.handle().clone());
     let nodes = nodes.map_err(|why| anyhow!("connections between nodes: {why}"))?;
     let front = NodeExtension::new(Arc::clone(&node), Arc::new(nodes));
-    let done = serve::run(options.server, false, Some(Arc::new(front)));
+    let done = serve::run(options.server, false, Some(Arc::new(front)), log_level);
     runtime.shutdown_background();
     node.stop();
     done

@@ -1,5 +1,6 @@
 //! `ordna serve`.
 
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::num::NonZeroUsize;
@@ -11,11 +12,15 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use ordna::durability::Compression;
-use ordna_server::{Config, DataConfig, Extension, LogSync, Server, TlsConfig, parse_bytes};
+use ordna_server::{
+    Config, DataConfig, Extension, LogLevelSwitch, LogSync, Server, TlsConfig, parse_bytes,
+};
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::reload;
 
 /// Options of `ordna serve`. The configuration file may set each of them under the same name; a flag
 /// overrides the file.
@@ -104,7 +109,48 @@ pub struct ServeOptions {
     /// If the log is damaged in its middle, drop the records after the damage and start
     #[arg(long)]
     log_repair: bool,
+    /// A setting by its name in CONFIG SET, as NAME=VALUE; may be repeated. The configuration file has
+    /// them in the table [settings], which CONFIG REWRITE changes
+    #[arg(long, value_name = "NAME=VALUE")]
+    #[serde(skip)]
+    set: Vec<String>,
+    #[arg(skip)]
+    settings: BTreeMap<String, SettingValue>,
 }
+
+/// A value in the table `[settings]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+enum SettingValue {
+    Number(i64),
+    YesOrNo(bool),
+    Text(String),
+}
+
+impl SettingValue {
+    fn into_text(self) -> String {
+        match self {
+            Self::Number(number) => number.to_string(),
+            Self::YesOrNo(yes) => if yes { "yes" } else { "no" }.to_owned(),
+            Self::Text(text) => text,
+        }
+    }
+}
+
+/// Whether a flag is given, and the setting that does the same.
+type SameSetting = (fn(&ServeOptions) -> bool, &'static str);
+
+const SAME: [SameSetting; 6] = [
+    (|flags| flags.max_clients.is_some(), "maxclients"),
+    (|flags| flags.max_memory.is_some(), "maxmemory"),
+    (|flags| flags.max_memory_clients.is_some(), "maxmemory-clients"),
+    (|flags| flags.log.is_some(), "appendfsync"),
+    (|flags| flags.backup_every.is_some(), "save"),
+    (|flags| flags.password.is_some(), PASSWORD),
+];
+
+/// The setting of the default user's password, which the server needs before it listens.
+const PASSWORD: &str = "requirepass";
 
 impl ServeOptions {
     /// Returns these options, completed by those of the configuration file.
@@ -113,11 +159,19 @@ impl ServeOptions {
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {}", path.display()))?;
         let file: Self = toml::from_str(&text).with_context(|| format!("in {}", path.display()))?;
+        let mut settings: BTreeMap<_, _> = file.settings.into_iter().collect();
+        settings.retain(|name, _| {
+            let same =
+                |(is_given, same): &SameSetting| name.eq_ignore_ascii_case(same) && is_given(&self);
+            !SAME.iter().any(same)
+        });
+        let password = settings.remove(PASSWORD).map(SettingValue::into_text);
+        let password = password.or(file.password).filter(|password| !password.is_empty());
         Ok(Self {
             config: self.config,
             bind: if self.bind.is_empty() { file.bind } else { self.bind },
             port: self.port.or(file.port),
-            password: self.password.or(file.password),
+            password: self.password.or(password),
             acl_file: self.acl_file.or(file.acl_file),
             insecure: self.insecure || file.insecure,
             tls_port: self.tls_port.or(file.tls_port),
@@ -139,6 +193,8 @@ impl ServeOptions {
             backup_keep: self.backup_keep.or(file.backup_keep),
             backup_compression: self.backup_compression.or(file.backup_compression),
             log_repair: self.log_repair || file.log_repair,
+            set: self.set,
+            settings,
         })
     }
 
@@ -253,6 +309,18 @@ impl ServeOptions {
         Ok(Some(DataConfig { keep, compression, repair: self.log_repair, ..data }))
     }
 
+    /// The settings of the file, and after them those of `--set`.
+    fn settings(&self) -> anyhow::Result<Vec<(String, String)>> {
+        let mut all = self.settings.clone();
+        for pair in &self.set {
+            let (name, value) = pair
+                .split_once('=')
+                .with_context(|| format!("--set: {pair:?} is not NAME=VALUE"))?;
+            all.insert(name.to_ascii_lowercase(), SettingValue::Text(value.to_owned()));
+        }
+        Ok(all.into_iter().map(|(name, value)| (name, value.into_text())).collect())
+    }
+
     fn to_config(&self) -> anyhow::Result<Config> {
         let default = Config::default();
         let size = |flag: &str, text: &Option<String>| match text {
@@ -275,6 +343,8 @@ impl ServeOptions {
             metrics: self.metrics.as_deref().map(page_address).transpose()?,
             console: self.console.as_deref().map(page_address).transpose()?,
             data: self.data()?,
+            settings: self.settings()?,
+            file: self.config.clone(),
             ..default
         })
     }
@@ -302,12 +372,12 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Starts to write log events to standard error. `ORDNA_LOG` sets the level, for all targets or by
+/// Starts to write log events to standard error, and returns what changes their level. `ORDNA_LOG` sets the level, for all targets or by
 /// target: `info,ordna_server=debug`.
 ///
 /// # Errors
 /// `ORDNA_LOG` cannot be parsed.
-pub fn start_log() -> anyhow::Result<()> {
+pub fn start_log() -> anyhow::Result<LogLevelSwitch> {
     let levels = std::env::var("ORDNA_LOG").unwrap_or_else(|_| "info".to_owned());
     // `Targets` reads an empty directive, or a target without a level, as one that logs nothing.
     let directives = levels.split(',').map(str::trim).filter(|directive| !directive.is_empty());
@@ -325,14 +395,20 @@ pub fn start_log() -> anyhow::Result<()> {
     let events = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    tracing_subscriber::registry().with(events.with_filter(levels)).init();
-    Ok(())
+    let level = levels.default_level().and_then(|level| level.into_level());
+    let (filter, handle) = reload::Layer::new(levels);
+    tracing_subscriber::registry().with(events.with_filter(filter)).init();
+    let switch = move |level: Level| {
+        let levels = Targets::new().with_default(level);
+        handle.reload(levels).map_err(|error| error.to_string())
+    };
+    Ok(LogLevelSwitch { level: level.unwrap_or(Level::INFO), switch: Arc::new(switch) })
 }
 
 /// `ordna serve`.
 pub fn start(options: ServeOptions, greet: bool) -> anyhow::Result<ExitCode> {
-    start_log()?;
-    run(options.with_file()?, greet, None)
+    let log_level = start_log()?;
+    run(options.with_file()?, greet, None, log_level)
 }
 
 /// Serves until SIGTERM, SIGINT or SHUTDOWN.
@@ -340,6 +416,7 @@ pub fn run(
     options: ServeOptions,
     greet: bool,
     extension: Option<Arc<dyn Extension>>,
+    log_level: LogLevelSwitch,
 ) -> anyhow::Result<ExitCode> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     if let Some(threads) = options.threads {
@@ -347,7 +424,7 @@ pub fn run(
     }
     let runtime = builder.enable_all().on_thread_park(crate::allocator::collect).build()?;
     runtime.spawn(crate::allocator::collect_while_idle());
-    let config = Config { extension, ..options.to_config()? };
+    let config = Config { extension, log_level: Some(log_level), ..options.to_config()? };
     runtime.block_on(async {
         // Handlers are installed before the socket exists: no signal can arrive too early.
         let mut term = signal(SignalKind::terminate())?;
@@ -411,6 +488,31 @@ mod tests {
         std::fs::write(&path, "prot = 7000\n").unwrap();
         let options = ServeOptions::parse_from(["serve", "--config", file]);
         assert!(format!("{:#}", options.with_file().unwrap_err()).contains("prot"));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn settings_of_the_file_come_after_its_flags_and_before_the_command_line() {
+        let path = std::env::temp_dir().join(format!("ordna-set-{}.toml", std::process::id()));
+        let text = "max-memory = '1kb'\npassword = 'old'\n[settings]\nmaxmemory = '2kb'\n\
+                    timeout = 7\nrequirepass = 'new'\nappendonly = false\n";
+        std::fs::write(&path, text).unwrap();
+        let file = path.to_str().unwrap();
+        let config = |more: &[&str]| {
+            let words = [&["serve", "--config", file], more].concat();
+            ServeOptions::parse_from(words).with_file().unwrap().to_config().unwrap()
+        };
+        let pairs = |config: &Config| {
+            let words = config.settings.iter().map(|(name, value)| format!("{name}={value}"));
+            words.collect::<Vec<_>>().join(" ")
+        };
+        let read = config(&[]);
+        assert_eq!(pairs(&read), "appendonly=no maxmemory=2kb timeout=7");
+        assert_eq!((read.password.as_deref(), read.file), (Some("new"), Some(path.clone())));
+        let read = config(&["--max-memory", "3kb", "--set", "Timeout=8", "--password", "given"]);
+        assert_eq!(pairs(&read), "appendonly=no timeout=8");
+        assert_eq!((read.password.as_deref(), read.max_memory), (Some("given"), Some(3072)));
+        assert!(ServeOptions::parse_from(["serve", "--set", "x"]).to_config().is_err());
         std::fs::remove_file(&path).unwrap();
     }
 

@@ -727,6 +727,18 @@ impl Service {
         self.shared.queues.vector()
     }
 
+    /// Number of changes that were fed and are not yet in the newest snapshot point.
+    pub fn lag(&self) -> u64 {
+        let point = Arc::clone(&self.shared.published.lock());
+        let (fed, published) = (self.fed(), point.vector.positions());
+        let pairs = fed.positions().iter().enumerate();
+        let lag = pairs.map(|(at, fed)| {
+            let same = published.get(at).filter(|point| point.identity == fed.identity);
+            fed.seq.saturating_sub(same.map_or(0, |point| point.seq))
+        });
+        lag.sum()
+    }
+
     /// Changes that were ignored because they were at or below their partition's position.
     pub fn repeated(&self) -> u64 {
         self.shared.queues.repeated()

@@ -32,6 +32,6 @@ pub mod wire;
 pub use commands::{parse_definition, parse_query};
 pub use listen::server::{ServeError, Server};
 pub use ordna::durability::SyncPolicy as LogSync;
-pub use state::config::{Config, DataConfig, TlsConfig};
+pub use state::config::{Config, DataConfig, LogLevelSwitch, TlsConfig};
 pub use state::extension::{Answer, Extension};
 pub use state::settings::parse_bytes;

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ordna::Statistics;
+use ordna_secondary::IndexState;
 
 use super::connection::REDIS_VERSION;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
@@ -51,6 +52,7 @@ const SECTIONS: &[Section] = &[
     }),
     ("Modules", true, |_| String::new()),
     ("Snapshots", true, snapshots),
+    ("Indexes", true, indexes),
     ("Commandstats", false, command_stats),
     ("Latencystats", false, latency_stats),
     ("Errorstats", true, error_stats),
@@ -152,8 +154,8 @@ fn memory(facts: &Facts<'_>) -> String {
         ("used_memory_startup", &0),
         ("used_memory_dataset", &facts.counts.bytes),
         ("total_system_memory", &process::system_memory()),
-        ("maxmemory", &state.config.max_memory.unwrap_or(0)),
-        ("maxmemory_human", &human(state.config.max_memory.unwrap_or(0))),
+        ("maxmemory", &state.settings.max_memory.get()),
+        ("maxmemory_human", &human(state.settings.max_memory.size())),
         ("maxmemory_policy", &"noeviction"),
         ("mem_fragmentation_ratio", &format!("{ratio:.2}")),
         ("mem_clients_normal", &clients),
@@ -224,6 +226,18 @@ fn snapshots(facts: &Facts<'_>) -> String {
         ("dead_versions", &counts.dead),
         ("collected_versions", &counts.collected),
         ("flushed_keyspaces", &state.flushed().len()),
+    ])
+}
+
+fn indexes(facts: &Facts<'_>) -> String {
+    let (all, lag) = facts.state.indexes.report();
+    let count = |is: fn(&IndexState) -> bool| all.iter().filter(|index| is(&index.state)).count();
+    lines(&[
+        ("indexes", &all.len()),
+        ("indexes_building", &count(|state| matches!(state, IndexState::Building))),
+        ("indexes_failed", &count(|state| matches!(state, IndexState::Failed(_)))),
+        ("index_entries", &all.iter().map(|index| index.entries).sum::<usize>()),
+        ("index_lag_changes", &lag),
     ])
 }
 

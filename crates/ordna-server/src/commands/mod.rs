@@ -6,6 +6,7 @@
 mod acl;
 mod bitfield;
 mod bits;
+mod config;
 mod connection;
 mod expiry;
 mod hash;
@@ -25,6 +26,7 @@ mod strings;
 mod substrings;
 mod transactions;
 
+pub use config::set_all as set_settings;
 pub use index::{parse_definition, parse_query};
 
 use std::sync::LazyLock;
@@ -44,6 +46,7 @@ pub fn table() -> &'static CommandTable {
             ("server", acl::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),
+            ("server", config::COMMANDS),
             ("connection", connection::COMMANDS),
             ("generic", expiry::COMMANDS),
             ("hash", hash::COMMANDS),

@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use ordna::durability::SyncPolicy;
 
-use crate::execution::backups::{NO_DIRECTORY, save, save_in_background};
+use crate::execution::backups::{NO_DIRECTORY, last_backup_ms, save, save_in_background};
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, Task};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::data_directory::DataDirectory;
+use crate::statistics::event_logs::unix_millis;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -90,11 +91,9 @@ fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
 
 /// The second of the last backup, of the one that was loaded, or of the start.
 fn last_save(state: &ServerState, keys: &Keyspace) -> u64 {
-    let told = keys.durability();
-    let last = told.as_ref().and_then(|told| told.last.as_ref().map(|(_, ended)| *ended));
-    let loaded = told.map(|told| told.recovery.taken_ms).filter(|taken| *taken > 0);
+    let last = keys.durability().and_then(|told| last_backup_ms(&told));
     let started = state.data_directory.as_ref().map_or(0, |persistence| persistence.started_ms);
-    last.or(loaded).unwrap_or(started) / 1000
+    last.unwrap_or(started) / 1000
 }
 
 /// The section of `INFO`: Redis' fields, and those of Ordna.
@@ -168,6 +167,14 @@ pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     line("ordna_log_position", told.appended.to_string());
     line("ordna_log_durable_position", told.synced.to_string());
     line("ordna_log_fsyncs", told.syncs.to_string());
+    line("ordna_log_failures", told.failures.to_string());
+    for (name, share) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+        line(
+            &format!("ordna_log_fsync_usec_{name}"),
+            told.sync_times.percentile(share).to_string(),
+        );
+    }
+    line("ordna_log_bytes_since_backup", told.since_backup.to_string());
     line("ordna_log_error", told.failure.as_deref().unwrap_or_default().to_owned());
     let progress = running.map(|(progress, _)| progress);
     line("ordna_backup_entries", progress.map_or(0, |it| it.entries()).to_string());
@@ -175,9 +182,16 @@ pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     let path = last.map_or(String::new(), |summary| summary.path.display().to_string());
     line("ordna_backup_path", path);
     line("ordna_backup_error", told.last_error.as_deref().unwrap_or_default().to_owned());
+    let age = last_backup_ms(&told).map(|ended| unix_millis().saturating_sub(ended) / 1000);
+    line("ordna_backup_age_sec", age.map_or("-1".to_owned(), |age| age.to_string()));
     let recovered = told.recovery;
     line("ordna_loaded_entries", recovered.entries.to_string());
     line("ordna_loaded_log_records", recovered.log.records.to_string());
-    line("ordna_loaded_log_cuts", recovered.log.cuts.len().to_string());
+    let cuts = &recovered.log.cuts;
+    line("ordna_loaded_log_cuts", cuts.len().to_string());
+    let dropped: u64 = cuts.iter().map(|cut| cut.dropped).sum();
+    line("ordna_loaded_log_dropped_bytes", dropped.to_string());
+    let durable = cuts.iter().filter(|cut| cut.was_durable).count();
+    line("ordna_loaded_log_durable_cuts", durable.to_string());
     lines
 }

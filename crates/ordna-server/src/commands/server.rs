@@ -1,7 +1,6 @@
-//! Commands on the server: CONFIG, MEMORY, SHUTDOWN, TIME, …
+//! Commands on the server: MEMORY, SHUTDOWN, TIME, …
 
 use ordna::OrderedIndex;
-use ordna::durability::SyncPolicy;
 
 use super::info::human;
 use crate::execution::backups::NO_DIRECTORY;
@@ -9,8 +8,6 @@ use crate::execution::command::{
     ADMIN, CONNECTION, Command, CommandOutcome, Context, READ, READ_SLOW, Result, SERVER_INFO,
     help, ok,
 };
-use crate::keyspace::glob::Pattern;
-use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, KeyAccess, KeyPositions, NO_KEY};
 use crate::statistics::process;
 use crate::wire::error::CommandError;
@@ -20,7 +17,6 @@ use crate::wire::request::{Arguments, number};
 const SECOND: KeyPositions = (2, 2, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::container("config", "Reads and sets configuration: GET, SET.", CONFIG),
     Command::container("memory", "Where memory goes: USAGE, STATS, DOCTOR.", MEMORY),
     Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown)
         .with(CommandFlags::NO_MULTI.or(CommandFlags::ALLOW_BUSY)),
@@ -38,139 +34,6 @@ pub const COMMANDS: &[Command] = &[
         Ok(CommandOutcome::Done)
     }),
 ];
-
-/// The configuration that clients ask for: each as it is, and none that has no effect here.
-fn settings(state: &ServerState) -> Vec<(&'static str, String)> {
-    let config = &state.config;
-    let data = state.data_directory.as_ref().map(|persistence| &persistence.data);
-    let policy = match data.map(|data| data.log) {
-        Some(SyncPolicy::Always) => "always",
-        Some(SyncPolicy::Never) => "no",
-        _ => "everysec",
-    };
-    let mut all = vec![
-        ("appendonly", if data.is_some() { "yes" } else { "no" }.to_owned()),
-        ("appendfsync", policy.to_owned()),
-        ("dir", data.map_or(String::new(), |data| data.dir.display().to_string())),
-        ("bind", state.address.ip().to_string()),
-        ("collectors", config.collectors.to_string()),
-        ("databases", "1".to_owned()),
-        ("maxmemory", config.max_memory.unwrap_or(0).to_string()),
-        ("maxmemory-policy", "noeviction".to_owned()),
-        ("port", state.address.port().to_string()),
-        ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
-        ("requirepass", state.acl.password()),
-        ("save", String::new()),
-    ];
-    for setting in state.settings.all() {
-        let value = match setting.name {
-            // Redis' form: class, hard limit, soft limit, seconds.
-            "client-output-buffer-limit" => {
-                format!("normal {} 0 0 slave 0 0 0 pubsub 0 0 0", setting.get())
-            }
-            _ => setting.get().to_string(),
-        };
-        all.push((setting.name, value));
-    }
-    all.sort();
-    all
-}
-
-const CONFIG: &[Command] = &[
-    Command::sub("config|get", -3, ADMIN, |context, arguments, out| {
-        let (mut wanted, mut others) = (Vec::new(), settings(context.state));
-        for text in arguments.iter_from(2) {
-            // One pattern at a time is compiled, and none if all settings are found.
-            if others.is_empty() {
-                break;
-            }
-            let pattern = Pattern::new(&text.to_ascii_lowercase());
-            wanted.extend(others.extract_if(.., |(name, _)| pattern.matches(name.as_bytes())));
-        }
-        wanted.sort();
-        out.map(wanted.len());
-        for (name, value) in wanted {
-            out.bulk(name.as_bytes());
-            out.bulk(value.as_bytes());
-        }
-        Ok(CommandOutcome::Done)
-    }),
-    Command::sub("config|set", -4, ADMIN, config_set).with(CommandFlags::SECRET),
-    Command::sub("config|resetstat", 2, ADMIN, |context, _, out| {
-        context.state.stats.reset();
-        context.state.errors.reset();
-        ok(out)
-    }),
-    Command::sub("config|rewrite", 2, ADMIN, |_, _, _| {
-        Err("ERR The server is running without a config file".into())
-    }),
-    Command::sub("config|help", 2, SERVER_INFO, |_, _, out| {
-        help(
-            out,
-            "CONFIG",
-            &[
-                "GET <pattern> [<pattern> ...]",
-                "RESETSTAT",
-                "SET <setting> <value> [<setting> <value> ...]",
-            ],
-        )
-    }),
-];
-
-fn config_set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let state = context.state;
-    if !arguments.len().is_multiple_of(2) {
-        return Err(CommandError::Syntax);
-    }
-    let failed = |name: &str, why: &str| {
-        format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}")
-    };
-    let pairs = arguments.iter_from(2).step_by(2).zip(arguments.iter_from(3).step_by(2));
-    let mut values = Vec::new();
-    // All of them are read before the first is set.
-    for (name, value) in pairs {
-        let shown = String::from_utf8_lossy(name).into_owned();
-        if name.eq_ignore_ascii_case(b"requirepass") {
-            let password = std::str::from_utf8(value);
-            let password = password.map_err(|_| failed(&shown, "the password must be UTF-8"))?;
-            state.acl.check_password(password).map_err(|why| failed(&shown, &why.to_string()))?;
-            values.push((None, 0, password));
-            continue;
-        }
-        let Some(setting) = state.settings.find(&shown) else {
-            let known = settings(state).iter().any(|(known, _)| known.eq_ignore_ascii_case(&shown));
-            return Err(match known {
-                true => failed(&shown, "can't set immutable config"),
-                false => {
-                    format!("ERR Unknown option or number of arguments for CONFIG SET - '{shown}'")
-                }
-            }
-            .into());
-        };
-        let words = String::from_utf8_lossy(value);
-        let mut words = words.split_whitespace();
-        let value = match (setting.name, words.next(), words.next()) {
-            ("client-output-buffer-limit", Some("normal"), Some(hard)) => hard.as_bytes(),
-            _ => value,
-        };
-        let value = match (setting.name, value.strip_suffix(b"%").and_then(number)) {
-            // As in Redis, a share of maxmemory; without that there is no limit.
-            ("maxmemory-clients", Some(percent @ 0..=100)) => {
-                let all = i64::try_from(state.config.max_memory.unwrap_or(0)).unwrap_or(i64::MAX);
-                all / 100 * percent + all % 100 * percent / 100
-            }
-            _ => setting.parse(value).map_err(|why| failed(&shown, &why))?,
-        };
-        values.push((Some(setting), value, ""));
-    }
-    for (setting, value, password) in values {
-        match setting {
-            Some(setting) => setting.set(value),
-            None => state.acl.set_password(password).map_err(|why| format!("ERR {why}"))?,
-        }
-    }
-    ok(out)
-}
 
 /// Estimated bytes of an entry beyond key and value: leaf, record, deadline.
 const OVERHEAD: usize = 48;
@@ -267,7 +130,7 @@ fn doctor(context: &Context<'_>) -> String {
             "A snapshot is {oldest} seconds old; ORDNA.SNAPSHOT LIST and INFO snapshots tell which."
         ));
     }
-    let limit = state.config.max_memory.unwrap_or(0);
+    let limit = state.settings.max_memory.size();
     if limit > 0 && counts.bytes > limit / 10 * 9 {
         found.push(format!("Keys and values take {} of {}.", human(counts.bytes), human(limit)));
     }

@@ -73,7 +73,7 @@ pub fn call_logged(
 pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.data_directory else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
-    let (position, always) = (keys.log_position(), persistence.data.log == SyncPolicy::Always);
+    let (position, always) = (keys.log_position(), persistence.sync_policy() == SyncPolicy::Always);
     if !always {
         // Lets other ready connections append first, so that one write of the log serves them all.
         tokio::task::yield_now().await;

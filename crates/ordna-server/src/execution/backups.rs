@@ -36,7 +36,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     let data = &persistence.data;
     let options = OpenOptions::new()
         .store(state.options())
-        .sync(data.log)
+        .sync(persistence.sync_policy())
         .repair(data.repair)
         .reserve(RESERVE)
         .progress(&persistence.progress)
@@ -84,6 +84,10 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         );
     }
     state.install(Keyspace::of(store));
+    // `CONFIG SET appendfsync` may have changed it during the load.
+    if let Err(error) = state.keys().set_sync_policy(persistence.sync_policy()) {
+        tracing::error!(%error, "the log cannot be synced");
+    }
     if let Err(error) = state.indexes.restore(resume) {
         tracing::error!(%error, "the indexes are not restored");
     }
@@ -206,6 +210,13 @@ pub fn save_in_background(
     })
 }
 
+/// Returns when the last backup ended, or when the one that was loaded was taken, in milliseconds since
+/// 1970; `None` if there is no backup.
+pub fn last_backup_ms(told: &Durability) -> Option<u64> {
+    let loaded = Some(told.recovery.taken_ms).filter(|taken| *taken > 0);
+    told.last.as_ref().map(|(_, ended)| *ended).or(loaded)
+}
+
 /// The error of `SAVE`, `BGSAVE` and similar commands on a server without a data directory.
 pub const NO_DIRECTORY: &str =
     "ERR this server keeps its keys in memory only; start it with --dir to save them";
@@ -257,12 +268,13 @@ impl LogRepair {
 /// it has failed. Reports when the log fails and when it works again.
 pub async fn back_up_regularly(state: Arc<ServerState>) {
     let Some(persistence) = &state.data_directory else { return };
-    let (every, most) = (persistence.data.backup_every, persistence.data.backup_log);
+    let most = persistence.data.backup_log;
     let (mut last, mut failed) = (Instant::now(), false);
-    let look = every.map_or(CHECK_INTERVAL, |every| every.min(CHECK_INTERVAL));
     let mut repair = LogRepair::new();
     loop {
-        tokio::time::sleep(look).await;
+        let schedule = persistence.schedule.lock().clone();
+        let shortest = schedule.iter().map(|rule| rule.every).min();
+        tokio::time::sleep(shortest.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL)).await;
         let keys = Keyspace::clone(&state.keys());
         let Some(told) = keys.durability() else { continue };
         match (&told.failure, failed) {
@@ -272,7 +284,11 @@ pub async fn back_up_regularly(state: Arc<ServerState>) {
         }
         failed = told.failure.is_some();
         let since = last.elapsed();
-        let is_time = every.is_some_and(|every| since >= every) && told.since_backup > 0;
+        let is_time = schedule.iter().any(|rule| {
+            // The log may have records of a former run, which are not counted.
+            let written = told.records_since_backup.max(u64::from(told.since_backup > 0));
+            since >= rule.every && written >= rule.changes
+        });
         let is_long = most > 0 && told.since_backup >= most as u64;
         let may_retry = told.last_error.is_none() || since >= RETRY_DELAY;
         let saves = persistence.saves.load(Ordering::Relaxed);

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 use crossbeam_utils::sync::ShardedLock;
 use ordna::MemoryBudget;
 use ordna::sync::Lock;
-use ordna_secondary::{Changed, Embedded, Service, ServiceOptions};
+use ordna_secondary::{Changed, Embedded, IndexInfo, Service, ServiceOptions};
 
 use crate::indexes::definitions::{Definitions, FILE, error_text};
 use crate::indexes::documents::{CoveredKeys, Documents};
@@ -44,7 +44,7 @@ pub struct Indexes {
     pub(super) expiring: Lock<()>,
     /// Why the file of definitions could not be read. The file is then never written.
     pub(super) broken: OnceLock<String>,
-    memory: Option<MemoryBudget>,
+    memory: MemoryBudget,
 }
 
 impl Indexes {
@@ -52,7 +52,7 @@ impl Indexes {
     /// counts against `memory`.
     pub fn new(
         dir: Option<&Path>,
-        memory: Option<MemoryBudget>,
+        memory: MemoryBudget,
         commands: Arc<ShardedLock<Keyspace>>,
     ) -> Self {
         Self {
@@ -86,6 +86,13 @@ impl Indexes {
         Ok(&running.service)
     }
 
+    /// Returns the state and counts of all indexes of the service, and the number of changes that are
+    /// not yet in them. Empty if no index was ever created.
+    pub fn report(&self) -> (Vec<IndexInfo>, u64) {
+        let running = self.running.get();
+        running.map_or_else(Default::default, |it| (it.service.list(), it.service.lag()))
+    }
+
     /// Returns the service, and starts it if it does not run. The caller holds the lock of the
     /// definitions, so nobody else starts it.
     pub(super) fn start(&self) -> Result<&Service, String> {
@@ -98,10 +105,7 @@ impl Indexes {
     /// Starts the service, from the indexes' backup if there is a point to resume from.
     pub(super) fn start_from(&self, resume: Option<Resume>) -> Result<(), String> {
         let documents = Arc::new(Documents(Arc::clone(&self.covered)));
-        let store = match &self.memory {
-            Some(budget) => ordna::Options::new().memory_budget(budget),
-            None => ordna::Options::new(),
-        };
+        let store = ordna::Options::new().memory_budget(&self.memory);
         let mut options = ServiceOptions::new().store(store);
         let backups = self.backup_directory();
         if resume.is_none()

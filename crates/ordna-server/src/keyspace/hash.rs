@@ -31,9 +31,9 @@ pub const LIST: u8 = 1;
 pub const TABLE: u8 = 2;
 
 /// Maximum number of fields of a list: Redis' default of `hash-max-listpack-entries`.
-const LIST_FIELDS: usize = 512;
+pub const LIST_FIELDS: usize = 512;
 /// Maximum bytes of a name or value in a list: Redis' default of `hash-max-listpack-value`.
-const LIST_BYTES: usize = 64;
+pub const LIST_BYTES: usize = 64;
 
 /// Maximum bytes of a record. A write copies the record, which takes some milliseconds at this size.
 pub const MOST_BYTES: usize = 16 << 20;

@@ -212,11 +212,16 @@ fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Page
         "/healthz" => return Page::of(text(StatusCode::OK, "ok\n")),
         "/readyz" => {
             let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
-            return Page::of(match (state.stopping.load(Ordering::Relaxed), is_loading) {
-                (false, false) => text(StatusCode::OK, "ready\n"),
-                (true, _) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
-                (_, true) => text(StatusCode::SERVICE_UNAVAILABLE, "loading\n"),
-            });
+            let refused = || state.keys().check_log().err();
+            let reason = match (state.stopping.load(Ordering::Relaxed), is_loading) {
+                (true, _) => "stopping".to_owned(),
+                (_, true) => "loading".to_owned(),
+                _ => match refused() {
+                    None => return Page::of(text(StatusCode::OK, "ready\n")),
+                    Some(error) => format!("writes are refused: {error}"),
+                },
+            };
+            return Page::of(text(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"));
         }
         "/metrics" => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -356,7 +361,7 @@ fn overview(state: &ServerState) -> Value {
         "keys": counts.items,
         "expiring": counts.expiring.0,
         "dead": counts.dead,
-        "limit": state.config.max_memory.unwrap_or(0),
+        "limit": state.settings.max_memory.get(),
         "resident": resident,
         "calls": state.stats.calls(),
         "samples": samples,

@@ -1,10 +1,14 @@
 //! The server's counts in the text format of Prometheus.
 
 use std::fmt::{Display, Write};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
+use ordna_secondary::IndexState;
+
+use crate::execution::backups::last_backup_ms;
 use crate::state::ServerState;
-use crate::statistics::command_stats::BUCKETS;
+use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
 
 /// Lines of the text format.
@@ -27,6 +31,27 @@ impl Lines {
         self.one(name, "gauge", help, value);
     }
 
+    /// The samples of a histogram whose buckets reach up to 1 µs, 2 µs, 4 µs, …; the last one has the
+    /// rest.
+    fn histogram(&mut self, name: &str, labels: &str, buckets: &[u64], total: Duration) {
+        let (comma, braces) = match labels {
+            "" => ("", String::new()),
+            labels => (",", format!("{{{labels}}}")),
+        };
+        let mut sum = 0;
+        for (at, count) in buckets.iter().take(buckets.len().saturating_sub(1)).enumerate() {
+            sum += count;
+            let bound = (1_u64 << at) as f64 / 1e6;
+            let _ = writeln!(self.0, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {sum}");
+        }
+        let count: u64 = buckets.iter().sum();
+        let seconds = total.as_secs_f64();
+        let _ = writeln!(
+            self.0,
+            "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {count}\n{name}_sum{braces} {seconds}\n{name}_count{braces} {count}"
+        );
+    }
+
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.one(name, "counter", help, value);
     }
@@ -36,7 +61,6 @@ impl Lines {
 pub fn text(state: &ServerState) -> String {
     let mut lines = Lines::default();
     let counts = state.statistics();
-    let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let version = env!("CARGO_PKG_VERSION");
     lines.head("ordna_info", "gauge", "The version, as a label.");
     let _ = writeln!(lines.0, "ordna_info{{version=\"{version}\"}} 1");
@@ -45,7 +69,7 @@ pub fn text(state: &ServerState) -> String {
     lines.gauge("ordna_keys", "Keys.", counts.items);
     lines.gauge("ordna_expiring_keys", "Keys that expire.", counts.expiring.0);
     lines.gauge("ordna_memory_bytes", "Bytes of keys and values, with their order.", counts.bytes);
-    let limit = state.config.max_memory.unwrap_or(0);
+    let limit = state.settings.max_memory.get();
     lines.gauge("ordna_memory_limit_bytes", "The limit of these; 0: none.", limit);
     let clients = state.clients.memory();
     lines.gauge("ordna_client_memory_bytes", "Bytes of clients' buffers.", clients);
@@ -80,8 +104,80 @@ pub fn text(state: &ServerState) -> String {
     if let Some(extension) = &state.config.extension {
         lines.0.push_str(&extension.metrics());
     }
+    durability(state, &mut lines);
+    indexes(state, &mut lines);
     commands(state, &mut lines);
     lines.0
+}
+
+/// The log and the backups of a data directory.
+fn durability(state: &ServerState, lines: &mut Lines) {
+    let Some(persistence) = &state.data_directory else { return };
+    let loading = u8::from(persistence.is_loading());
+    lines.gauge("ordna_loading", "1 while the data directory is read.", loading);
+    let Some(told) = state.keys().durability() else { return };
+    let failed = u8::from(told.failure.is_some());
+    lines.gauge("ordna_log_failed", "1 while writes are refused because the log failed.", failed);
+    lines.counter("ordna_log_failures_total", "Failures of the log.", told.failures);
+    let since = told.since_backup;
+    lines.gauge("ordna_log_bytes_since_backup", "Bytes that a start would replay.", since);
+    let unsynced = told.appended.saturating_sub(told.synced);
+    lines.gauge("ordna_log_unsynced_bytes", "Bytes that are not yet durable.", unsynced);
+    let name = "ordna_log_sync_duration_seconds";
+    lines.head(name, "histogram", "Time of fsyncs of the log.");
+    let buckets = &told.sync_times.buckets;
+    lines.histogram(name, "", buckets, told.sync_times.total);
+    let cuts = &told.recovery.log.cuts;
+    let help = "Places at which the start cut or repaired the log.";
+    lines.gauge("ordna_log_truncations", help, cuts.len());
+    let dropped: u64 = cuts.iter().map(|cut| cut.dropped).sum();
+    lines.gauge("ordna_log_truncated_bytes", "Bytes that the start dropped there.", dropped);
+    let saves = load(&persistence.saves);
+    lines.counter("ordna_backups_total", "Backups that succeeded.", saves);
+    let saving = u8::from(persistence.saving.load(Ordering::Relaxed));
+    lines.gauge("ordna_backup_in_progress", "1 while a backup is written.", saving);
+    let failed = u8::from(told.last_error.is_some());
+    lines.gauge("ordna_backup_last_failed", "1 if the last backup failed.", failed);
+    if let Some(ended) = last_backup_ms(&told) {
+        let age = unix_millis().saturating_sub(ended) as f64 / 1000.0;
+        lines.gauge("ordna_backup_age_seconds", "Age of the last backup.", age);
+    }
+    if let Some((summary, _)) = &told.last {
+        let took = summary.took.as_secs_f64();
+        lines.gauge("ordna_backup_last_duration_seconds", "Time of the last backup.", took);
+        lines.gauge("ordna_backup_last_bytes", "Bytes of the last backup.", summary.bytes);
+    }
+}
+
+/// The state of each index.
+fn indexes(state: &ServerState, lines: &mut Lines) {
+    let (all, lag) = state.indexes.report();
+    let help = "Changes of hashes that are not yet in the indexes.";
+    lines.gauge("ordna_index_lag_changes", help, lag);
+    lines.head("ordna_index_entries", "gauge", "Entries of an index.");
+    for index in &all {
+        let name = label(&index.definition.name);
+        let _ = writeln!(lines.0, "ordna_index_entries{{index=\"{name}\"}} {}", index.entries);
+    }
+    lines.head("ordna_index_state", "gauge", "1 for the state that an index has.");
+    for index in &all {
+        let state = match index.state {
+            IndexState::Building => "building",
+            IndexState::Failed(_) => "failed",
+            _ => "ready",
+        };
+        let name = label(&index.definition.name);
+        let _ = writeln!(lines.0, "ordna_index_state{{index=\"{name}\",state=\"{state}\"}} 1");
+    }
+}
+
+/// Escapes the value of a label.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+fn load(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
 }
 
 /// Counters and a histogram for each command that was called.
@@ -100,18 +196,7 @@ fn commands(state: &ServerState, lines: &mut Lines) {
     let name = "ordna_command_duration_seconds";
     lines.head(name, "histogram", "Time of executed commands, without the network.");
     for (command, counts) in &counts {
-        let mut sum = 0;
-        for at in 0..BUCKETS - 1 {
-            sum += counts.buckets[at];
-            let bound = (1_u64 << at) as f64 / 1e6;
-            let _ =
-                writeln!(lines.0, "{name}_bucket{{command=\"{command}\",le=\"{bound}\"}} {sum}");
-        }
-        let total: u64 = counts.buckets.iter().sum();
-        let seconds = counts.time.as_secs_f64();
-        let _ = writeln!(
-            lines.0,
-            "{name}_bucket{{command=\"{command}\",le=\"+Inf\"}} {total}\n{name}_sum{{command=\"{command}\"}} {seconds}\n{name}_count{{command=\"{command}\"}} {total}"
-        );
+        let labels = format!("command=\"{command}\"");
+        lines.histogram(name, &labels, &counts.buckets, counts.time);
     }
 }

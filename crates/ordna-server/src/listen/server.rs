@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use crate::commands::table;
+use crate::commands::{set_settings, table};
 use crate::execution::backups;
 use crate::listen::connection;
 use crate::listen::http;
@@ -56,6 +56,9 @@ pub enum ServeError {
         /// The user without a password.
         user: String,
     },
+    /// A setting in the configuration file.
+    #[error("settings: {0}")]
+    Setting(String),
     /// There is nothing to listen on.
     #[error("no address to listen on is given")]
     NoAddress,
@@ -157,6 +160,11 @@ impl Server {
         let first = listeners.first().or(encrypted.first()).and_then(local);
         let address = first.ok_or(ServeError::NoAddress)?;
         let state = Arc::new(ServerState::new(config, address, &table().catalog, acl));
+        let settings = state.config.settings.iter();
+        let settings: Vec<_> =
+            settings.map(|(name, it)| (name.as_bytes(), it.as_bytes())).collect();
+        set_settings(&state, &settings)
+            .map_err(|error| ServeError::Setting(error.to_string().replacen("ERR ", "", 1)))?;
         let ready = Box::new(|| {});
         Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, ready })
     }

@@ -1,5 +1,6 @@
 //! Configuration of a server.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -51,8 +52,29 @@ pub struct Config {
     pub console: Option<SocketAddr>,
     /// Data directory. `None`: nothing survives a restart.
     pub data: Option<DataConfig>,
+    /// Settings by the names of `CONFIG SET`, with their values. They are applied after all others.
+    pub settings: Vec<(String, String)>,
+    /// The configuration file that `CONFIG REWRITE` changes.
+    pub file: Option<PathBuf>,
+    /// Changes the level of the server's own log, for `CONFIG SET loglevel`.
+    pub log_level: Option<LogLevelSwitch>,
     /// Implementation of `ORDNA.INDEX`, if its indexes are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
+}
+
+/// The level of the program's log.
+#[derive(Clone)]
+pub struct LogLevelSwitch {
+    /// The level at the start.
+    pub level: tracing::Level,
+    /// Changes it; returns the error text if that fails.
+    pub switch: Arc<dyn Fn(tracing::Level) -> Result<(), String> + Send + Sync>,
+}
+
+impl fmt::Debug for LogLevelSwitch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogLevelSwitch").field("level", &self.level).finish_non_exhaustive()
+    }
 }
 
 /// Configuration of the data directory: log and backups.
@@ -122,6 +144,9 @@ impl Default for Config {
             metrics: None,
             console: None,
             data: None,
+            settings: Vec::new(),
+            file: None,
+            log_level: None,
             extension: None,
         }
     }

@@ -1,16 +1,29 @@
 //! State of the data directory that the server keeps, in addition to the store's.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
 
-use ordna::durability::Progress;
+use ordna::durability::{Progress, SyncPolicy};
+use ordna::sync::Lock;
 
 use crate::state::config::DataConfig;
 use crate::statistics::event_logs::unix_millis;
+
+/// A condition for a backup: this many writes since the last one, and this time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SaveRule {
+    pub every: Duration,
+    pub changes: u64,
+}
 
 /// The data directory: its configuration, and the state of loading and backups.
 #[derive(Debug)]
 pub struct DataDirectory {
     pub data: DataConfig,
+    /// When the log is synced, as a number: `data.log` until `CONFIG SET` changes it.
+    sync: AtomicU8,
+    /// When to back up; any of these conditions suffices.
+    pub schedule: Lock<Vec<SaveRule>>,
     /// Whether the keyspace is still being read. Commands then answer `-LOADING`.
     loading: AtomicBool,
     /// Progress of the load.
@@ -25,7 +38,11 @@ pub struct DataDirectory {
 
 impl DataDirectory {
     pub fn new(data: DataConfig) -> Self {
+        let every = data.backup_every;
+        let schedule = every.map(|every| SaveRule { every, changes: 1 }).into_iter().collect();
         Self {
+            sync: AtomicU8::new(data.log as u8),
+            schedule: Lock::new(schedule),
             data,
             loading: AtomicBool::new(true),
             progress: Progress::default(),
@@ -33,6 +50,21 @@ impl DataDirectory {
             saving: AtomicBool::new(false),
             saves: AtomicU64::new(0),
         }
+    }
+
+    /// When the log is synced. One relaxed load.
+    #[inline]
+    pub fn sync_policy(&self) -> SyncPolicy {
+        match self.sync.load(Ordering::Relaxed) {
+            always if always == SyncPolicy::Always as u8 => SyncPolicy::Always,
+            never if never == SyncPolicy::Never as u8 => SyncPolicy::Never,
+            _ => SyncPolicy::EverySecond,
+        }
+    }
+
+    /// Changes when replies to writes are sent. The caller changes the policy of the log after it.
+    pub fn set_sync_policy(&self, policy: SyncPolicy) {
+        self.sync.store(policy as u8, Ordering::Relaxed);
     }
 
     #[inline]

@@ -4,8 +4,10 @@ pub mod acl;
 pub mod clients;
 pub mod command_spec;
 pub mod config;
+pub mod config_file;
 pub mod data_directory;
 pub mod descriptions;
+pub mod durable_file;
 pub mod extension;
 pub mod session;
 pub mod settings;
@@ -33,7 +35,7 @@ use crate::state::clients::Clients;
 use crate::state::command_spec::Catalog;
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
-use crate::state::settings::Settings;
+use crate::state::settings::{LOG_LEVELS, Settings};
 use crate::statistics::command_stats::CommandStats;
 use crate::statistics::error_stats::ErrorStats;
 use crate::statistics::event_logs::{Latencies, SlowLog};
@@ -71,12 +73,14 @@ pub struct ServerState {
     /// Flushed keyspaces that snapshots still keep.
     flushed: Lock<Vec<Weak<KeyspaceStore>>>,
     /// The memory limit of the keyspace and all flushed ones together.
-    memory: Option<MemoryBudget>,
+    memory: MemoryBudget,
     /// The collector threads of the keyspace and all flushed ones.
     collectors: Collectors,
     pub data_directory: Option<Arc<DataDirectory>>,
     pub config: Config,
     pub settings: Settings,
+    /// The settings that differ from those of the flags, with the values that `CONFIG REWRITE` writes.
+    pub changed_settings: Lock<BTreeMap<String, String>>,
     pub catalog: &'static Catalog,
     pub address: SocketAddr,
     pub acl: Acl,
@@ -117,14 +121,19 @@ pub struct ServerState {
 
 impl ServerState {
     pub fn new(config: Config, address: SocketAddr, catalog: &'static Catalog, acl: Acl) -> Self {
-        let memory = config.max_memory.filter(|limit| *limit > 0).map(MemoryBudget::new);
         let settings = Settings::new();
         let sized = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+        if let Some(switch) = &config.log_level {
+            let level = LOG_LEVELS.iter().position(|(_, level)| *level == switch.level);
+            settings.log_level.store(level.unwrap_or(LOG_LEVELS.len() - 1), Ordering::Relaxed);
+        }
+        settings.max_memory.set(sized(config.max_memory.unwrap_or(0)));
+        let memory = MemoryBudget::new(memory_limit(settings.max_memory.size()));
         settings.max_clients.set(sized(config.max_clients));
-        settings.output_limit.set(sized(config.max_reply));
+        settings.set_output_limit(config.max_reply);
         settings.clients_memory.set(sized(config.max_clients_memory()));
         let collectors = Collectors::new(config.collectors.get());
-        let keyspace = Keyspace::with_options(options(&collectors, memory.as_ref()));
+        let keyspace = Keyspace::with_options(options(&collectors, &memory));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
         let commands = Arc::new(ShardedLock::new(keyspace.clone()));
         let indexes = Arc::new(Indexes::new(dir, memory.clone(), Arc::clone(&commands)));
@@ -143,6 +152,7 @@ impl ServerState {
             errors: ErrorStats::default(),
             config,
             settings,
+            changed_settings: Lock::default(),
             catalog,
             address,
             clients: Clients::default(),
@@ -178,9 +188,15 @@ impl ServerState {
         KeyspaceGuard::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// Changes the memory limit; 0: none.
+    pub fn set_max_memory(&self, bytes: i64) {
+        self.settings.max_memory.set(bytes);
+        self.memory.set_limit(memory_limit(self.settings.max_memory.size()));
+    }
+
     /// Options for a new keyspace.
     pub fn options(&self) -> Options {
-        options(&self.collectors, self.memory.as_ref())
+        options(&self.collectors, &self.memory)
     }
 
     /// Replaces the empty keyspace by the one that was read at the start.
@@ -232,6 +248,25 @@ impl ServerState {
             counts.snapshots.extend(flushed.snapshots);
         }
         counts
+    }
+
+    /// Sets the counters of `INFO` to 0, for `CONFIG RESETSTAT`.
+    pub fn reset_statistics(&self) {
+        self.stats.reset();
+        self.errors.reset();
+        for counter in [&self.hits, &self.misses] {
+            counter.add(-i64::try_from(counter.sum()).unwrap_or(i64::MAX));
+        }
+        let clients = &self.clients;
+        let counters = [
+            &clients.refused,
+            &clients.evicted,
+            &clients.closed_for_input,
+            &clients.closed_for_output,
+        ];
+        let denied = self.acl.denied.iter();
+        counters.into_iter().chain(denied).for_each(|counter| counter.store(0, Ordering::Relaxed));
+        self.peak_memory.store(0, Ordering::Relaxed);
     }
 
     /// Milliseconds since the start.
@@ -304,12 +339,13 @@ fn run_id() -> String {
 }
 
 /// Options for a new keyspace.
-fn options(collectors: &Collectors, memory: Option<&MemoryBudget>) -> Options {
-    let options = Options::new().shared_collectors(collectors);
-    match memory {
-        Some(budget) => options.memory_budget(budget),
-        None => options,
-    }
+fn options(collectors: &Collectors, memory: &MemoryBudget) -> Options {
+    Options::new().shared_collectors(collectors).memory_budget(memory)
+}
+
+/// The limit of a budget for a value of `maxmemory`, where 0 means none.
+fn memory_limit(max_memory: usize) -> usize {
+    if max_memory == 0 { usize::MAX } else { max_memory }
 }
 
 /// Lock guard of the keyspace, as a command holds it.

@@ -1,6 +1,9 @@
 //! The settings that `CONFIG SET` may change while the server runs.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::fmt;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+
+use ordna::sync::Lock;
 
 /// A setting: a number that is read without a lock.
 #[derive(Debug)]
@@ -62,16 +65,99 @@ impl Setting {
     }
 }
 
+/// Levels of the server's own log, by Redis' names.
+pub const LOG_LEVELS: [(&str, tracing::Level); 4] = [
+    ("debug", tracing::Level::TRACE),
+    ("verbose", tracing::Level::DEBUG),
+    ("notice", tracing::Level::INFO),
+    ("warning", tracing::Level::WARN),
+];
+
+/// Limits of one class of clients in `client-output-buffer-limit`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferLimit {
+    /// Bytes; 0: no limit.
+    pub hard: usize,
+    pub soft: usize,
+    pub soft_seconds: u64,
+}
+
+/// Classes of clients, as `CONFIG GET` names them.
+pub const CLIENT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
+
+/// `client-output-buffer-limit`. Only the hard limit of the first class has an effect: a reply that
+/// the client does not read waits in the server's memory no longer than
+/// [`Config::stall`](crate::Config::stall), and there are no other classes of clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BufferLimits(pub [BufferLimit; 3]);
+
+impl BufferLimits {
+    /// Redis' limits; `normal` is the hard limit of the first class.
+    fn new(normal: usize) -> Self {
+        Self([
+            BufferLimit { hard: normal, soft: 0, soft_seconds: 0 },
+            BufferLimit { hard: 256 << 20, soft: 64 << 20, soft_seconds: 60 },
+            BufferLimit { hard: 32 << 20, soft: 8 << 20, soft_seconds: 60 },
+        ])
+    }
+
+    /// Returns these limits with those of `text`: class, hard limit, soft limit and seconds, for any
+    /// of the classes.
+    ///
+    /// # Errors
+    /// The error text of Redis.
+    pub fn changed(mut self, text: &str) -> Result<Self, String> {
+        let words: Vec<_> = text.split_whitespace().collect();
+        if !words.len().is_multiple_of(4) {
+            return Err("Wrong number of arguments in buffer limit configuration.".to_owned());
+        }
+        for group in words.chunks_exact(4) {
+            let name = group[0].to_ascii_lowercase();
+            let name = if name == "replica" { "slave" } else { &name };
+            let class = CLIENT_CLASSES.iter().position(|class| *class == name);
+            let class = class.and_then(|class| self.0.get_mut(class));
+            let class =
+                class.ok_or("Invalid client class specified in buffer limit configuration.")?;
+            let (hard, soft) = (parse_bytes(group[1]), parse_bytes(group[2]));
+            let (Ok(hard), Ok(soft), Ok(soft_seconds)) = (hard, soft, group[3].parse()) else {
+                return Err(
+                    "Error in hard, soft or soft_seconds setting in buffer limit configuration."
+                        .to_owned(),
+                );
+            };
+            *class = BufferLimit { hard, soft, soft_seconds };
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Display for BufferLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (name, limit)) in CLIENT_CLASSES.into_iter().zip(self.0).enumerate() {
+            let space = if at > 0 { " " } else { "" };
+            let BufferLimit { hard, soft, soft_seconds } = limit;
+            write!(f, "{space}{name} {hard} {soft} {soft_seconds}")?;
+        }
+        Ok(())
+    }
+}
+
 /// All settings.
 #[derive(Debug)]
 pub struct Settings {
+    /// Maximum bytes of keys, values and undo records; 0: no limit.
+    pub max_memory: Setting,
     pub max_clients: Setting,
     /// Seconds after which an idle client is closed; 0: never.
     pub timeout: Setting,
     /// Maximum bytes of all clients' requests, replies and transactions; 0: no limit.
     pub clients_memory: Setting,
     /// Maximum bytes of a reply that is built in memory. Scans send theirs in pieces.
+    /// The first limit of `buffer_limits`.
     pub output_limit: Setting,
+    pub buffer_limits: Lock<BufferLimits>,
+    /// Number of the level in [`LOG_LEVELS`].
+    pub log_level: AtomicUsize,
     /// Maximum bytes of a request.
     pub query_limit: Setting,
     /// Microseconds from which a command is in the slow log; negative: never.
@@ -96,10 +182,13 @@ impl Settings {
     pub fn new() -> Self {
         let most = i64::MAX;
         Self {
+            max_memory: Setting::memory("maxmemory", 0),
             max_clients: Setting::new("maxclients", 1, u32::MAX as i64, 10_000),
             timeout: Setting::new("timeout", 0, i32::MAX as i64, 0),
             clients_memory: Setting::memory("maxmemory-clients", 0),
             output_limit: Setting::memory("client-output-buffer-limit", 512 << 20),
+            buffer_limits: Lock::new(BufferLimits::new(512 << 20)),
+            log_level: AtomicUsize::new(2),
             query_limit: Setting::memory("client-query-buffer-limit", 1 << 30),
             slow: Setting::new("slowlog-log-slower-than", -1, most, 10_000),
             slow_log_len: Setting::new("slowlog-max-len", 0, 1 << 20, 128),
@@ -111,10 +200,10 @@ impl Settings {
 
     pub fn all(&self) -> [&Setting; 10] {
         [
+            &self.max_memory,
             &self.max_clients,
             &self.timeout,
             &self.clients_memory,
-            &self.output_limit,
             &self.query_limit,
             &self.slow,
             &self.slow_log_len,
@@ -122,6 +211,19 @@ impl Settings {
             &self.acl_log_len,
             &self.keepalive,
         ]
+    }
+
+    /// Changes `client-output-buffer-limit`.
+    pub fn set_buffer_limits(&self, limits: BufferLimits) {
+        let [normal, ..] = limits.0;
+        let most = if normal.hard == 0 { usize::MAX } else { normal.hard };
+        self.output_limit.set(i64::try_from(most).unwrap_or(i64::MAX));
+        *self.buffer_limits.lock() = limits;
+    }
+
+    /// Sets the hard limit of normal clients.
+    pub fn set_output_limit(&self, bytes: usize) {
+        self.set_buffer_limits(BufferLimits::new(bytes));
     }
 
     pub fn find(&self, name: &str) -> Option<&Setting> {

@@ -172,6 +172,10 @@ fn is_a_server() {
             "always" => config.data.as_mut().expect("first a directory").log = LogSync::Always,
             "max_memory" => config.max_memory = Some(number),
             "max_clients" => config.max_clients = number,
+            "metrics" => {
+                let port = u16::try_from(number).unwrap();
+                config.metrics = Some(SocketAddr::from(([127, 0, 0, 1], port)));
+            }
             "clients_memory" => config.max_clients_memory = Some(number),
             "collectors" => config.collectors = number.try_into().unwrap(),
             "file_bytes" => {

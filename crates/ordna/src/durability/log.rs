@@ -4,6 +4,7 @@ use std::task::{Context, Poll};
 
 use ordna_base::{Key, Value};
 
+use crate::wal::queue::SyncPolicy;
 use crate::wal::reports::Durability;
 use crate::{Error, Store};
 
@@ -38,6 +39,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             None => Poll::Ready(Ok(())),
             Some(durable) => durable.wal.queue.poll_written(position, context),
         }
+    }
+
+    /// Changes when the log is made durable, and makes durable what is logged so far. Writes that
+    /// begin later follow the new policy. Does nothing without a directory.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`]; the policy is changed.
+    pub fn set_sync_policy(&self, policy: SyncPolicy) -> Result<(), Error> {
+        self.durable().map_or(Ok(()), |durable| durable.wal.queue.set_policy(policy))
     }
 
     /// Makes everything logged so far durable.

@@ -68,3 +68,4 @@ pub use crate::files::progress::Progress;
 pub use crate::files::storage::{Disk, OutFile, Storage};
 pub use crate::wal::queue::SyncPolicy;
 pub use crate::wal::reports::{Durability, Recovery, Summary, WalReplay, WalTruncation};
+pub use crate::wal::sync_times::SyncCounts;

@@ -33,7 +33,8 @@ pub struct MemoryBudget(Arc<Pool>);
 
 #[derive(Debug)]
 struct Pool {
-    limit: usize,
+    /// Bytes; `usize::MAX`: no limit. Next to `taken`, which every change of `taken` reads it with.
+    limit: AtomicUsize,
     /// The sum of the bytes that all shares have taken.
     taken: AtomicUsize,
     /// Number of guards that lift the limit.
@@ -53,11 +54,32 @@ impl MemoryBudget {
     /// A budget of `bytes`.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Pool {
-            limit: bytes,
+            limit: AtomicUsize::new(bytes),
             taken: AtomicUsize::new(0),
             lifting: AtomicUsize::new(0),
             shares: Lock::default(),
         }))
+    }
+
+    /// Changes the limit; `usize::MAX` is none. Below what is taken, writes are refused until
+    /// enough is freed.
+    pub fn set_limit(&self, bytes: usize) {
+        self.0.limit.store(bytes, Ordering::Relaxed);
+        // What threads have taken in advance is within the former limit only.
+        self.0.end_credits();
+    }
+
+    /// Bytes that the stores have taken, with those that threads have taken in advance: an upper
+    /// bound of what is used. One load.
+    #[inline]
+    pub fn taken(&self) -> usize {
+        self.0.taken.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that the stores use. Takes a lock, and back what threads have taken in advance.
+    pub fn used(&self) -> usize {
+        self.0.end_credits();
+        self.taken()
     }
 
     /// Lifts the limit, for writers of all threads, until what this returns is dropped: for writes
@@ -77,6 +99,26 @@ pub struct Lifted(Arc<Pool>);
 impl Drop for Lifted {
     fn drop(&mut self) {
         self.0.lifting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    fn limit(&self) -> usize {
+        self.limit.load(Ordering::Relaxed)
+    }
+
+    /// Returns the credits of all shares to the limit.
+    fn end_credits(&self) {
+        self.end_credits_of(&self.shares.lock());
+    }
+
+    /// `shares` are those of this pool, locked.
+    fn end_credits_of(&self, shares: &[Weak<Share>]) {
+        for share in shares.iter().filter_map(Weak::upgrade) {
+            let credits = share.end_credits();
+            share.taken.fetch_sub(credits, Ordering::Relaxed);
+            self.taken.fetch_sub(credits, Ordering::Relaxed);
+        }
     }
 }
 
@@ -120,7 +162,7 @@ impl Budget {
     }
 
     pub fn limit(&self) -> Option<usize> {
-        (self.pool.limit < usize::MAX).then_some(self.pool.limit)
+        Some(self.pool.limit()).filter(|limit| *limit < usize::MAX)
     }
 
     fn credit(&self) -> &AtomicUsize {
@@ -142,17 +184,13 @@ impl Budget {
         }
         let shares = self.pool.shares.lock();
         if !fault!("store.budget.credits_return") {
-            for share in shares.iter().filter_map(Weak::upgrade) {
-                let credits = share.end_credits();
-                share.taken.fetch_sub(credits, Ordering::Relaxed);
-                self.pool.taken.fetch_sub(credits, Ordering::Relaxed);
-            }
+            self.pool.end_credits_of(&shares);
         }
         if self.take(bytes) {
             return Ok(());
         }
         if self.pool.lifting.load(Ordering::Relaxed) == 0 {
-            return Err(Error::MemoryLimit { limit: self.pool.limit });
+            return Err(Error::MemoryLimit { limit: self.pool.limit() });
         }
         self.force(bytes);
         Ok(())
@@ -171,7 +209,7 @@ impl Budget {
     }
 
     fn take(&self, bytes: usize) -> bool {
-        let limit = self.pool.limit;
+        let limit = self.pool.limit();
         let within = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= limit);
         let done = self.pool.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within);
         if done.is_ok() {
@@ -197,7 +235,7 @@ impl Budget {
         if bytes == 0 {
             return;
         }
-        let exceeded = self.pool.taken.load(Ordering::Relaxed) > self.pool.limit;
+        let exceeded = self.pool.taken.load(Ordering::Relaxed) > self.pool.limit();
         if notice!("store.budget.makes_up", exceeded) {
             self.give_back(bytes);
             return;
@@ -259,6 +297,27 @@ mod tests {
         assert_eq!(other.reserve(2 * CHUNK), Err(limit));
         drop(one);
         other.reserve(3 * CHUNK).unwrap();
+    }
+
+    #[test]
+    fn a_limit_that_changes_holds_for_what_was_taken_in_advance() {
+        let both = MemoryBudget::new(usize::MAX);
+        let budget = Budget::within(&both);
+        assert_eq!(budget.limit(), None);
+        budget.reserve(10 * CHUNK).unwrap();
+        assert_eq!((both.taken(), both.used()), (11 * CHUNK, 10 * CHUNK));
+        budget.reserve(1).unwrap();
+        both.set_limit(10 * CHUNK + 1);
+        let limit = 10 * CHUNK + 1;
+        assert_eq!(budget.limit(), Some(limit));
+        assert_eq!(budget.reserve(1), Err(Error::MemoryLimit { limit }));
+        both.set_limit(5 * CHUNK);
+        budget.release(CHUNK + 1);
+        assert_eq!(budget.reserve(1), Err(Error::MemoryLimit { limit: 5 * CHUNK }));
+        both.set_limit(usize::MAX);
+        budget.reserve(CHUNK).unwrap();
+        budget.release(10 * CHUNK);
+        assert_eq!(both.used(), 0);
     }
 
     #[test]

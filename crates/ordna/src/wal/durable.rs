@@ -46,7 +46,7 @@ impl<K: Key + ?Sized> Durable<K> {
         let status = self.status.lock();
         Durability {
             dir: self.dir.clone(),
-            sync: queue.sync,
+            sync: queue.policy(),
             appended: queue.appended(),
             synced: queue.synced(),
             since_backup: queue.appended().saturating_sub(status.backed_up),
@@ -55,6 +55,7 @@ impl<K: Key + ?Sized> Durable<K> {
                 records.saturating_sub(status.records_backed_up)
             },
             syncs: queue.syncs.load(Ordering::Relaxed),
+            sync_times: queue.sync_times.counts(),
             failures: queue.failures.load(Ordering::Relaxed),
             failure: queue.failure(),
             running: status.running.clone(),

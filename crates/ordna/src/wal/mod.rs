@@ -35,6 +35,7 @@
 //! | `segments` | creation of segments |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
+//! | `sync_times` | durations of fsyncs |
 //! | `reports` | reports of openings, replays and backups |
 //!
 //! Reading the log is in `durability::replay`.
@@ -45,4 +46,5 @@ pub mod durable;
 pub mod queue;
 pub mod reports;
 pub mod segments;
+pub mod sync_times;
 pub mod writer;

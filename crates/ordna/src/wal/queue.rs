@@ -29,7 +29,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use ordna_base::sync::{check, fault, notice, point};
 
 use super::segments::Segments;
+use super::sync_times::SyncTimes;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
 use crate::files::directory::Reserve;
@@ -120,7 +121,8 @@ struct Writer {
 
 /// The log's buffer.
 pub(crate) struct Queue {
-    pub sync: SyncPolicy,
+    /// The [`SyncPolicy`] as a number. Changes under the lock of `state`.
+    policy: AtomicU8,
     /// Size at which a segment is full, and what creates the next one.
     rotation: Option<(u64, Arc<Segments>)>,
     state: Mutex<QueueState>,
@@ -141,6 +143,8 @@ pub(crate) struct Queue {
     pub failures: AtomicU64,
     /// fsyncs so far.
     pub syncs: AtomicU64,
+    /// How long they took.
+    pub sync_times: SyncTimes,
     /// Records appended so far.
     pub records: AtomicU64,
 }
@@ -163,7 +167,7 @@ impl Queue {
     pub fn new(blocks: BlockWriter, sync: SyncPolicy) -> Self {
         let position = blocks.position();
         Self {
-            sync,
+            policy: AtomicU8::new(sync as u8),
             rotation: None,
             state: Mutex::default(),
             work: Condvar::new(),
@@ -178,6 +182,7 @@ impl Queue {
             syncing: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
+            sync_times: SyncTimes::default(),
             records: AtomicU64::new(0),
         }
     }
@@ -185,6 +190,29 @@ impl Queue {
     /// Makes the log's thread rotate to a new segment once one has this many bytes.
     pub fn rotate_at(self, bytes: u64, segments: Arc<Segments>) -> Self {
         Self { rotation: Some((bytes, segments)), ..self }
+    }
+
+    /// When records are synced.
+    pub fn policy(&self) -> SyncPolicy {
+        // Relaxed: a thread that has appended after a change reads the new policy, because `append`
+        // took the lock under which it was changed.
+        match self.policy.load(Ordering::Relaxed) {
+            always if always == SyncPolicy::Always as u8 => SyncPolicy::Always,
+            never if never == SyncPolicy::Never as u8 => SyncPolicy::Never,
+            _ => SyncPolicy::EverySecond,
+        }
+    }
+
+    /// Changes the policy, and makes durable what was appended under the former one: some threads
+    /// may wait for that.
+    pub fn set_policy(&self, policy: SyncPolicy) -> Result<(), Error> {
+        let state = lock(&self.state);
+        self.policy.store(policy as u8, Ordering::Relaxed);
+        drop(state);
+        // The log's thread sleeps as long as the former policy lets it.
+        self.work.notify_all();
+        self.drain()?;
+        self.sync()
     }
 
     pub fn appended(&self) -> u64 {
@@ -369,12 +397,14 @@ impl Queue {
         self.check()?;
         let former = if fault!("faults.commit.syncs_former") { Vec::new() } else { former };
         let mut files = former.iter().chain([&current]);
+        let begin = Instant::now();
         self.syncing.store(self.now(), Ordering::Release);
         let done = match fault!("faults.commit.syncs") {
             true => Ok(()),
             false => files.try_for_each(|file| file.sync()),
         };
         self.syncing.store(0, Ordering::Release);
+        self.sync_times.add(begin.elapsed());
         done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error), None))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         let ready: Vec<Waker> = {
@@ -518,7 +548,7 @@ impl Queue {
         // it ended.
         let began = self.syncing.load(Ordering::Acquire);
         began > 0
-            && self.sync == SyncPolicy::EverySecond
+            && self.policy() == SyncPolicy::EverySecond
             && notice!(
                 "faults.sync.stalls",
                 self.now() - began.min(self.now()) >= STALLED.as_millis() as u64
@@ -619,10 +649,10 @@ impl Queue {
                 let works = self.retry();
                 delay = if works { FIRST_RETRY } else { (delay * 2).min(LONGEST_RETRY) };
             }
-            if !stopping && self.sync != SyncPolicy::Always {
+            if !stopping && self.policy() != SyncPolicy::Always {
                 std::thread::sleep(GATHER);
             }
-            let due = match self.sync {
+            let due = match self.policy() {
                 SyncPolicy::Always => true,
                 SyncPolicy::EverySecond => last_sync.elapsed() >= SECOND,
                 SyncPolicy::Never => false,
@@ -662,7 +692,7 @@ impl Queue {
             // Other threads may have written these records, or a sync that does not cover them.
             let unsynced = self.appended() > self.synced() && state.failed.is_none();
             let waited_for =
-                notice!("faults.sleep.unsynced", unsynced) && self.sync == SyncPolicy::Always;
+                notice!("faults.sleep.unsynced", unsynced) && self.policy() == SyncPolicy::Always;
             if waited_for || !state.chunks.is_empty() && state.failed.is_none() {
                 return Wake::Work;
             }
@@ -675,7 +705,7 @@ impl Queue {
                 }
                 let woken = self.work.wait_timeout(state, left);
                 state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            } else if self.sync == SyncPolicy::EverySecond && unsynced {
+            } else if self.policy() == SyncPolicy::EverySecond && unsynced {
                 let left = SECOND.saturating_sub(last_sync.elapsed());
                 if left.is_zero() {
                     state.asleep = false;

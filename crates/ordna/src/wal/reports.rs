@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::queue::SyncPolicy;
+use super::sync_times::SyncCounts;
 use crate::files::progress::Progress;
 
 /// Report of a backup.
@@ -59,6 +60,8 @@ pub struct Durability {
     pub records_since_backup: u64,
     /// Number of fsyncs of the log since the opening.
     pub syncs: u64,
+    /// Histogram of their durations.
+    pub sync_times: SyncCounts,
     /// Number of times the log failed since the opening, also where it works again by itself.
     pub failures: u64,
     /// Reason for which writes are refused, if they are.

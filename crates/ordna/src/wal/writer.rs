@@ -124,7 +124,7 @@ impl<K: Key + ?Sized> Wal<K> {
         if position == 0 || !waits {
             return Ok(());
         }
-        match self.queue.sync {
+        match self.queue.policy() {
             SyncPolicy::Always => self.queue.wait(position),
             SyncPolicy::EverySecond => self.queue.wait_while_stalled(),
             SyncPolicy::Never => Ok(()),

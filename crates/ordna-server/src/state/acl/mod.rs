@@ -9,8 +9,7 @@ pub mod selector;
 pub mod user;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +20,7 @@ use crate::state::acl::selector::{RuleError, has_blanks};
 use crate::state::acl::user::{User, hash, words};
 use crate::state::command_spec::Catalog;
 use crate::state::config::Config;
+use crate::state::durable_file;
 use crate::statistics::event_logs::Denials;
 
 /// The reason why users cannot be changed.
@@ -296,30 +296,6 @@ impl Acl {
         let lines = self.all().iter().map(|user| user.line()).collect::<Vec<_>>();
         let mut content = lines.join(&b'\n');
         content.push(b'\n');
-        write_durably(file, &content)
+        durable_file::replace(file, &content)
     }
-}
-
-/// Replaces a file: a reader, also after a power failure, finds the old content or the new.
-fn write_durably(file: &Path, content: &[u8]) -> io::Result<()> {
-    // A link stays a link.
-    let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
-    let mut new = file.clone().into_os_string();
-    new.push(format!(".new-{}", std::process::id()));
-    let new = PathBuf::from(new);
-    let written = File::create(&new).and_then(|mut open| {
-        if let Ok(known) = fs::metadata(&file) {
-            open.set_permissions(known.permissions())?;
-        }
-        open.write_all(content)?;
-        open.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&new, &file));
-    if renamed.is_err() {
-        // The error of the write matters more than that of the removal.
-        let _ = fs::remove_file(&new);
-    }
-    renamed?;
-    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }

@@ -2,6 +2,8 @@
 
 #[cfg(target_os = "linux")]
 mod collectors;
+mod monitoring;
 mod operation;
 mod persistence;
+mod settings;
 mod users;

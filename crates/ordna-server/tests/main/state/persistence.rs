@@ -9,17 +9,18 @@ use ordna_server::{Config, DataConfig, LogSync};
 use crate::common::{Client, Running, request, show, spawn, start, wait_for_directory};
 use crate::state::operation::page;
 
-struct Dir(PathBuf);
+/// A data directory that is removed at the end.
+pub struct Dir(pub PathBuf);
 
 impl Dir {
-    fn new(name: &str) -> Self {
+    pub fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("ordna-server-{name}-{}", std::process::id()));
         // Left by a test that failed.
         let _ = std::fs::remove_dir_all(&dir);
         Self(dir)
     }
 
-    fn config(&self, log: LogSync) -> Config {
+    pub fn config(&self, log: LogSync) -> Config {
         let data = DataConfig { log, ..DataConfig::new(self.0.clone()) };
         Config { data: Some(data), ..Config::default() }
     }
@@ -32,12 +33,12 @@ impl Drop for Dir {
 }
 
 /// The reply without the ends of its lines.
-fn say(client: &mut Client, line: &str) -> String {
+pub fn say(client: &mut Client, line: &str) -> String {
     client.say(line).replace("\\r\\n", " ").trim_end().to_owned()
 }
 
 /// A client of a server that has loaded.
-fn loaded(server: &Running) -> Client {
+pub fn loaded(server: &Running) -> Client {
     let mut client = Client::new(server.address);
     let begin = Instant::now();
     while say(&mut client, "DBSIZE").starts_with("-LOADING") {
