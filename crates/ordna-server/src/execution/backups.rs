@@ -16,9 +16,6 @@ use crate::wire::error::CommandError;
 
 /// Interval between log lines about the progress of loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
-/// Bytes of disk that are given up when the disk is full: one half by the log, which is more than what
-/// clients can have written that is not in the log yet, and one half by the backup that follows.
-const RESERVE: u64 = 32 << 20;
 /// Delay before a backup of a keyspace that was flushed is retried with the one that replaced it.
 /// A flush takes a few milliseconds.
 const REPLACED_DELAY: Duration = Duration::from_millis(5);
@@ -38,7 +35,8 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         .store(state.options())
         .sync(persistence.sync_policy())
         .repair(data.repair)
-        .reserve(RESERVE)
+        .reserve(data.reserve)
+        .storage(Arc::clone(&data.storage))
         .progress(&persistence.progress)
         .acknowledge_later();
     // A repair may drop records from the log that the backup of the indexes contains.

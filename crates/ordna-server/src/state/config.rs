@@ -7,9 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ordna::durability::{Compression, SyncPolicy};
+use ordna::durability::{Compression, Disk, Storage, SyncPolicy};
 
 use crate::state::extension::Extension;
+
+/// Bytes of disk that are given up when the disk is full: one half by the log, which is more than what
+/// clients can have written that is not in the log yet, and one half by the backup that follows.
+const RESERVE: u64 = 32 << 20;
 
 /// Configuration of a server: addresses, limits, data directory.
 #[derive(Debug, Clone)]
@@ -94,6 +98,12 @@ pub struct DataConfig {
     pub compression: Compression,
     /// Cut a log that is damaged in its middle, instead of refusing to start.
     pub repair: bool,
+    /// Bytes of disk that are given up when the disk is full, see [`OpenOptions::reserve`](ordna::durability::OpenOptions::reserve).
+    #[doc(hidden)]
+    pub reserve: u64,
+    /// Where log and backups are stored, for tests.
+    #[doc(hidden)]
+    pub storage: Arc<dyn Storage>,
 }
 
 impl DataConfig {
@@ -108,6 +118,8 @@ impl DataConfig {
             keep: 1,
             compression: Compression::None,
             repair: false,
+            reserve: RESERVE,
+            storage: Arc::new(Disk),
         }
     }
 }

@@ -44,8 +44,10 @@ impl Change {
 
 /// Longest time that a paused thread waits: the thread that would resume it may wait for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
-/// Name of a thread that calls `Store::backup` and may be paused; so may the workers of a backup.
+/// Name of a thread that calls `Store::backup` and may be paused.
 pub const BACKUP_THREAD: &str = "history backup";
+/// Threads of a backup: also those of the server.
+const BACKUP_THREADS: [&str; 3] = [BACKUP_THREAD, "ordna backup", "ordna bgsave"];
 
 /// A stop of the threads of a backup.
 #[derive(Debug, Default)]
@@ -135,6 +137,12 @@ impl Model {
         self.inner().was_full
     }
 
+    /// Whether a store has the lock.
+    #[allow(dead_code, reason = "the server's tests ask")]
+    pub fn is_locked(&self) -> bool {
+        self.inner().locked
+    }
+
     /// Whether the power was cut.
     pub fn is_off(&self) -> bool {
         self.inner().off
@@ -163,7 +171,7 @@ impl Model {
     /// Has threads of a backup wait at their stop.
     fn pause_here(&self) {
         let thread = std::thread::current();
-        if !thread.name().is_some_and(|name| name == BACKUP_THREAD || name == "ordna backup") {
+        if !thread.name().is_some_and(|name| BACKUP_THREADS.contains(&name)) {
             return;
         }
         let mut pause = self.1.0.lock().unwrap();

@@ -4,10 +4,10 @@
 //! random_commands_against_redis`. `ORDNA_SEED` repeats a run.
 
 mod differences;
-mod documents;
+pub mod documents;
 mod found;
-mod frame;
-mod generate;
+pub mod frame;
+pub mod generate;
 mod own_commands;
 
 use std::collections::BTreeMap;
@@ -25,27 +25,27 @@ use frame::Frame;
 use generate::{CLIENTS, Generator, Step};
 
 /// A connection that parses replies.
-struct Connection {
+pub struct Connection {
     address: SocketAddr,
     stream: TcpStream,
     received: Vec<u8>,
 }
 
 impl Connection {
-    fn new(address: SocketAddr) -> Self {
+    pub fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         Self { address, stream, received: Vec::new() }
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         // A server that closed is noticed by its missing reply.
         let _ = self.stream.write_all(bytes);
     }
 
     /// The next reply, or what was received of it; `None` if the connection was closed.
-    fn reply(&mut self) -> Option<Frame> {
+    pub fn reply(&mut self) -> Option<Frame> {
         loop {
             if let Some((frame, used)) = Frame::parse(&self.received) {
                 self.received.drain(..used);
@@ -64,7 +64,7 @@ impl Connection {
         }
     }
 
-    fn ask(&mut self, words: &[&[u8]]) -> Option<Frame> {
+    pub fn ask(&mut self, words: &[&[u8]]) -> Option<Frame> {
         self.send(&request(words));
         self.reply()
     }
@@ -317,7 +317,7 @@ fn soak(usual: u64) -> Duration {
 }
 
 /// The documents that the server has.
-fn documents_of(address: SocketAddr) -> Vec<Document> {
+pub fn documents_of(address: SocketAddr) -> Vec<Document> {
     documents(&Connection::new(address).ask(&[b"COMMAND", b"DOCS"]).expect("a reply"))
 }
 

@@ -147,6 +147,10 @@ pub fn plan(seed: u64) -> Vec<Session> {
             }
             ops.push(op);
         }
+        if matches!(fault, Some((_, Fault::Fails))) && random.below(3) == 0 {
+            ops.push(Op::Heal);
+            ops.extend((0..3).map(|_| op(random, &mut number, now)));
+        }
         let end = match random.below(20) {
             0..9 => End::Kill,
             9..16 => End::PowerFailure(random.next_u64()),
