@@ -292,19 +292,30 @@ pub fn encode_wanted(
     }
 }
 
-/// The object of an encoded value. Numbers at float positions of `shape` become floats.
+/// Returns the object of an encoded value. Numbers at float positions of `shape` become floats.
+///
+/// # Errors
+/// The bytes are not the encoding of an object of Python, or tuples are nested deeper than `depth`
+/// levels: another program may have written them, and each level takes space on the stack.
 pub fn take<'py>(
     py: Python<'py>,
     reader: &mut Reader<'_>,
+    depth: usize,
     shape: &mut &[u8],
 ) -> PyResult<Bound<'py, PyAny>> {
     let is_float = shape.first() == Some(&shapes::FLOAT);
     if reader.peek() == Some(code::TUPLE) {
+        let Some(below) = depth.checked_sub(1) else {
+            let message = format!(
+                "the store holds tuples nested deeper than {MAX_DEPTH} levels: not of Python"
+            );
+            return Err(PyValueError::new_err(message));
+        };
         *shape = shape.get(1..).unwrap_or_default();
         reader.byte("a tuple").map_err(damaged)?;
         let mut items = Vec::new();
         while !reader.at_end_of_tuple() {
-            items.push(take(py, reader, shape)?);
+            items.push(take(py, reader, below, shape)?);
         }
         reader.expect(code::END, "the end of a tuple").map_err(damaged)?;
         *shape = shape.get(1..).unwrap_or_default();
@@ -408,7 +419,7 @@ pub fn decode<'py>(py: Python<'py>, key: &[u8], mut shape: &[u8]) -> PyResult<Bo
         _ => {}
     }
     let mut reader = Reader::new(key);
-    let object = take(py, &mut reader, &mut shape)?;
+    let object = take(py, &mut reader, MAX_DEPTH, &mut shape)?;
     reader.finish().map_err(damaged)?;
     Ok(object)
 }
