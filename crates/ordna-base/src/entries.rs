@@ -35,6 +35,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         self.len() == 0
     }
 
+    /// Bytes of all keys and values.
+    #[inline]
+    pub fn byte_len(&self) -> usize {
+        self.keys.byte_len() + self.values.byte_len()
+    }
+
     /// Appends a copy of the pair.
     #[inline]
     pub fn push(&mut self, key: &K, value: &V) {
@@ -106,6 +112,7 @@ mod tests {
         }
         assert_eq!(entries.get(0), Some((b"".as_slice(), b"x".as_slice())));
         assert_eq!(entries.last(), Some((b"kk".as_slice(), b"yy".as_slice())));
+        assert_eq!(entries.byte_len(), 6);
         entries.truncate(2);
         assert_eq!(entries.last(), Some((b"k".as_slice(), b"".as_slice())));
         entries.clear();

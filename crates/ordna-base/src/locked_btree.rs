@@ -135,9 +135,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::ops::Bound;
 
     use super::*;
+    use crate::Entries;
+    use crate::index::{READ_AHEAD_BYTES, Range, Source};
 
     #[test]
     fn the_contract_in_one_scan() {
@@ -172,5 +175,63 @@ mod tests {
         assert_eq!(index.range((Bound::Included(7), Bound::Included(3))).count(), 0);
         assert_eq!(index.range((Bound::Excluded(5), Bound::Excluded(5))).count(), 0);
         assert_eq!(index.range(5..=5).count(), 1);
+    }
+
+    /// An index that notes how much was read ahead at once.
+    struct Noting {
+        index: Locked<[u8], [u8]>,
+        most: Cell<usize>,
+    }
+
+    impl Source for Noting {
+        type Key = [u8];
+        type Value = [u8];
+
+        fn read_ahead(
+            &self,
+            lower: Bound<&[u8]>,
+            upper: Bound<&[u8]>,
+            direction: Direction,
+            limit: usize,
+            out: &mut Entries<[u8], [u8]>,
+        ) -> bool {
+            let more = self.index.read_ahead(lower, upper, direction, limit, out);
+            self.most.set(self.most.get().max(out.byte_len()));
+            more
+        }
+    }
+
+    #[test]
+    fn large_values_are_read_ahead_one_at_a_time() {
+        let (index, value) = (Locked::<[u8], [u8]>::default(), vec![7; READ_AHEAD_BYTES]);
+        for key in 0..64_u8 {
+            index.insert(&[key], &value).unwrap();
+        }
+        let noting = Noting { index, most: Cell::new(0) };
+        let mut range = Range::new(&noting, Bound::Unbounded, Bound::Excluded(vec![60]));
+        let mut keys = Vec::new();
+        while let Some((key, value)) = range.next() {
+            assert_eq!(value.len(), READ_AHEAD_BYTES);
+            keys.extend(key);
+            keys.extend(range.next_back().map(|(key, _)| key[0]));
+        }
+        keys.sort_unstable();
+        assert_eq!(keys, (0..60).collect::<Vec<u8>>());
+        assert_eq!(noting.most.get(), READ_AHEAD_BYTES + 1);
+    }
+
+    #[test]
+    fn a_limit_says_that_more_may_follow() {
+        let index = Locked::<u64, u64>::default();
+        for key in 0..5 {
+            index.insert(&key, &key).unwrap();
+        }
+        let read = |limit| {
+            let mut out = Entries::new();
+            let bounds = (Bound::Included(&1), Bound::Excluded(&4));
+            let more = index.read_ahead(bounds.0, bounds.1, Direction::Ascending, limit, &mut out);
+            (out.len(), more)
+        };
+        assert_eq!([read(2), read(3), read(4)], [(2, true), (3, true), (3, false)]);
     }
 }

@@ -10,6 +10,8 @@ pub trait Sequence<T: ?Sized>: Default + Send + Sync {
     }
     /// Makes room for `more` elements, as far as their size is known.
     fn reserve(&mut self, more: usize);
+    /// Bytes of all elements.
+    fn byte_len(&self) -> usize;
     /// Appends a copy.
     fn push(&mut self, item: &T);
     /// Drops the elements from position `len` on.
@@ -24,6 +26,10 @@ impl<T: Copy + Send + Sync> Sequence<T> for Vec<T> {
     }
     fn reserve(&mut self, more: usize) {
         self.reserve(more);
+    }
+    #[inline]
+    fn byte_len(&self) -> usize {
+        size_of_val(self.as_slice())
     }
     #[inline]
     fn push(&mut self, item: &T) {
@@ -51,6 +57,10 @@ impl Sequence<[u8]> for FlatBytes {
     }
     fn reserve(&mut self, more: usize) {
         self.ends.reserve(more);
+    }
+    #[inline]
+    fn byte_len(&self) -> usize {
+        self.bytes.len()
     }
     #[inline]
     fn push(&mut self, item: &[u8]) {

@@ -10,7 +10,7 @@ mod range;
 mod versioned;
 
 pub use crate::bounds::{Bounds, Direction, bounds_cross, is_above, is_below};
-pub use range::{Range, Source};
+pub use range::{Chunk, READ_AHEAD_BYTES, Range, Source};
 pub use versioned::{ReadSnapshot, Versioned};
 
 /// The decision of an [`OrderedIndex::modify`] closure about the entry.
@@ -420,8 +420,12 @@ impl<I: OrderedIndex> Source for I {
         direction: Direction,
         limit: usize,
         out: &mut Entries<I::Key, I::Value>,
-    ) {
-        self.collect(lower, upper, direction, limit, out);
+    ) -> bool {
+        let mut chunk = Chunk::new(out, limit);
+        if limit > 0 && !bounds_cross(lower, upper) {
+            self.scan_with((lower, upper), direction, limit, |key, value| chunk.push(key, value));
+        }
+        chunk.is_full()
     }
 }
 

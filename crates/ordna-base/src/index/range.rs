@@ -1,17 +1,21 @@
 //! The double-ended iterator over any index.
 //!
-//! Reads ahead in chunks that double from 16 to 1,024 entries, and resumes each side by the last
+//! Reads ahead in chunks that double from 16 to 1,024 entries, of 256 KiB at most, and resumes each side by the last
 //! key it returned. So it holds nothing of the index between calls; each chunk is one live scan,
 //! and the whole is one too: every chunk covers exactly the keys beyond the last one returned.
 
 use std::borrow::Borrow;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 use crate::bounds::{Direction, is_above, is_below};
 use crate::{Entries, Key, Value};
 
 const FIRST_CHUNK: usize = 16;
 const LAST_CHUNK: usize = 1024;
+
+/// Bytes of keys and values after which a chunk ends: 256 KiB, as of 1,024 entries of 256 bytes. A scan
+/// of large values holds one of them at a time, whatever the number of entries.
+pub const READ_AHEAD_BYTES: usize = 256 << 10;
 
 /// The source of a [`Range`]: every index and every snapshot.
 pub trait Source {
@@ -21,7 +25,8 @@ pub trait Source {
     type Value: Value + ?Sized;
 
     /// Appends the first `limit` entries (at least one) within the bounds to `out`, in the given
-    /// direction.
+    /// direction, or fewer whose bytes reach [`READ_AHEAD_BYTES`]. Returns whether one of these limits
+    /// ended the read, so that more entries may follow.
     fn read_ahead(
         &self,
         lower: Bound<&Self::Key>,
@@ -29,7 +34,37 @@ pub trait Source {
         direction: Direction,
         limit: usize,
         out: &mut Entries<Self::Key, Self::Value>,
-    );
+    ) -> bool;
+}
+
+/// Entries as they are read ahead, until a limit is reached.
+pub struct Chunk<'a, K: Key + ?Sized, V: Value + ?Sized> {
+    out: &'a mut Entries<K, V>,
+    /// The buffer is full at this number of entries, or of bytes.
+    len: usize,
+    bytes: usize,
+    is_full: bool,
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> Chunk<'a, K, V> {
+    /// Returns a chunk of at most `limit` entries behind those of `out`.
+    pub fn new(out: &'a mut Entries<K, V>, limit: usize) -> Self {
+        let (len, bytes) = (out.len().saturating_add(limit), out.byte_len() + READ_AHEAD_BYTES);
+        Self { out, len, bytes, is_full: limit == 0 }
+    }
+
+    /// Appends an entry; breaks once the chunk is full.
+    #[inline]
+    pub fn push(&mut self, key: &K, value: &V) -> ControlFlow<()> {
+        self.out.push(key, value);
+        self.is_full = self.out.len() >= self.len || self.out.byte_len() >= self.bytes;
+        if self.is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    /// Whether a limit was reached.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
 }
 
 type Limit<S> = Bound<<<S as Source>::Key as ToOwned>::Owned>;

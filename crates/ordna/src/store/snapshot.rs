@@ -11,7 +11,7 @@ use super::reentry;
 use crate::entry::EntrySource;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
-use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
+use ordna_base::index::{Bounds, Chunk, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::{fault, point};
 use ordna_base::{Entries, Key, Value, key};
 
@@ -252,13 +252,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Snapshot<K, V> {
         direction: Direction,
         limit: usize,
         out: &mut Entries<K, V>,
-    ) {
-        let mut left = limit;
-        self.scan_with((lower, upper), direction, limit, |key, found| {
-            out.push(key, found.value);
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+    ) -> bool {
+        let mut chunk = Chunk::new(out, limit);
+        self.scan_with((lower, upper), direction, limit, |key, found| chunk.push(key, found.value));
+        chunk.is_full()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::engine::{Engine, View};
 use ordna::store::epochs::Epoch;
-use ordna_base::index::{Direction, Range, Source, bounds_cross};
+use ordna_base::index::{Chunk, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::fault;
 use ordna_base::{Entries, Key, Value};
 
@@ -142,12 +142,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Snapshot<K, V> {
         direction: Direction,
         limit: usize,
         out: &mut Entries<K, V>,
-    ) {
-        let mut left = limit;
-        self.visit(lower, upper, direction, |key, value| {
-            out.push(key, value);
-            left -= 1;
-            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        });
+    ) -> bool {
+        let mut chunk = Chunk::new(out, limit);
+        self.visit(lower, upper, direction, |key, value| chunk.push(key, value));
+        chunk.is_full()
     }
 }
