@@ -46,6 +46,10 @@ impl Borrow<[u8]> for Word {
     }
 }
 
+/// Most items of one `put_many`: their order is kept as 32-bit positions, half of the memory of
+/// `usize`.
+const MAX_ITEMS: usize = u32::MAX as usize;
+
 /// Keys or values of one type, copied from a buffer or a column.
 enum Items {
     Words(Vec<u64>),
@@ -126,6 +130,15 @@ fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
     pyo3::buffer::PyUntypedBuffer::get(object).is_ok()
 }
 
+/// Refuses more items than [`MAX_ITEMS`], before they are copied.
+fn refuse_too_many(items: usize) -> PyResult<()> {
+    if items > MAX_ITEMS {
+        let message = format!("{items} items; one call takes at most {MAX_ITEMS}");
+        return Err(PyValueError::new_err(message));
+    }
+    Ok(())
+}
+
 /// Sets many keys; of a key that is given twice the later value stays. Pairs of a buffer of uint64
 /// or a column of Arrow are written with the GIL released.
 #[pyfunction]
@@ -136,6 +149,9 @@ pub fn put_many(
     values: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
     let store = core.store()?;
+    for items in [keys, values] {
+        refuse_too_many(items.len().unwrap_or(0))?;
+    }
     let (Some(keys), Some(values)) = (Items::of(keys, true)?, Items::of(values, false)?) else {
         return put_objects(py, core, &store, keys, values);
     };
@@ -146,11 +162,12 @@ pub fn put_many(
     if keys.len() == 0 {
         return Ok(());
     }
+    refuse_too_many(keys.len())?;
     let is_new = admit(core, &store, &keys)?;
     let mut present = 0;
     let done = py.detach(|| {
         // In the order of the keys one write goes where the one before it went.
-        let mut order: Vec<u32> = (0..u32::try_from(keys.len()).unwrap_or(u32::MAX)).collect();
+        let mut order: Vec<u32> = (0..keys.len() as u32).collect();
         match &keys {
             Items::Words(words) => order.sort_by_key(|at| words[*at as usize]),
             Items::Encoded(items, _) => {

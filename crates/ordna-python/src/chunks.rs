@@ -5,20 +5,24 @@ use std::sync::Arc;
 
 use ordna::sync::Lock;
 use ordna::{Direction, Entries};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::key;
 use crate::shapes::Shape;
-use crate::source::{KeyRange, Slot};
+use crate::source::{KeyRange, Slot, Unusable};
 use crate::value::{self, Codec};
 
 /// The first chunk of a scan without bounds, of one with two bounds, and the longest one.
 const FIRST_CHUNK: usize = 32;
 const FIRST_BOUNDED: usize = 128;
 const LAST_CHUNK: usize = 1024;
+
+/// Bytes of keys and values after which a chunk ends: 256 KiB, as of 1,024 entries of 256 bytes. A
+/// scan of large values holds one of them at a time.
+const CHUNK_BYTES: usize = 256 << 10;
 
 /// The part of each entry that is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -59,9 +63,15 @@ pub struct Chunks {
     codec: Codec,
 }
 
-/// The exception for the use of a closed store or snapshot.
-pub fn closed() -> PyErr {
-    PyValueError::new_err("the store or snapshot is closed")
+/// Returns the exception for the use of a store or snapshot that is closed, or of another process.
+pub fn unusable(reason: Unusable) -> PyErr {
+    match reason {
+        Unusable::Closed => PyValueError::new_err("the store or snapshot is closed"),
+        Unusable::Forked => PyRuntimeError::new_err(
+            "the store or snapshot belongs to the process that forked this one; open it after the \
+             fork, or start processes by 'spawn'",
+        ),
+    }
 }
 
 impl Chunks {
@@ -89,23 +99,30 @@ impl Chunks {
         Self { shape, codec, ..self }
     }
 
-    /// Reads the next chunk and moves past it; `None` if the source is closed.
-    fn read(&self) -> Option<Entries<[u8], [u8]>> {
+    /// Reads the next chunk and moves past it.
+    fn read(&self) -> Result<Entries<[u8], [u8]>, Unusable> {
+        // First: a thread of the process that forked this one may have held the lock.
+        if self.source.is_forked() {
+            return Err(Unusable::Forked);
+        }
         let mut state = self.state.lock();
         let mut entries = Entries::new();
         if state.done {
-            return Some(entries);
+            return Ok(entries);
         }
         let source = self.source.get()?;
         let wanted = state.chunk.min(state.left);
+        let (mut bytes, mut full) = (0, false);
         source.visit(&state.span, self.direction, |key, value| {
-            entries.push(key, if self.kind == Kind::Keys { &[] } else { value });
-            let full = entries.len() == wanted;
+            let value = if self.kind == Kind::Keys { &[] } else { value };
+            entries.push(key, value);
+            bytes += key.len() + value.len();
+            full = entries.len() == wanted || bytes >= CHUNK_BYTES;
             if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         state.left -= entries.len();
         state.chunk = (state.chunk * 2).min(LAST_CHUNK);
-        state.done = entries.len() < wanted || state.left == 0;
+        state.done = !full || state.left == 0;
         if let Some((key, _)) = entries.last() {
             let behind = Limit::Excluded(key.to_vec());
             match self.direction {
@@ -113,7 +130,7 @@ impl Chunks {
                 Direction::Descending => state.span.1 = behind,
             }
         }
-        Some(entries)
+        Ok(entries)
     }
 }
 
@@ -125,7 +142,7 @@ impl Chunks {
 
     fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         // The lock may be held by another thread that reads: it must not wait for this one's GIL.
-        let entries = py.detach(|| self.read()).ok_or_else(closed)?;
+        let entries = py.detach(|| self.read()).map_err(unusable)?;
         if entries.is_empty() {
             return Ok(None);
         }

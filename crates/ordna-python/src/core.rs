@@ -20,11 +20,11 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::chunks::{Chunks, Kind, closed};
+use crate::chunks::{Chunks, Kind, unusable};
 use crate::joining::{Joining, raise_order};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
-use crate::source::{Bytes, KeyRange, Slot, Source, by_ref};
+use crate::source::{Bytes, KeyRange, Slot, Source, Unusable, by_ref, note_fork};
 use crate::value::{self, Codec, Functions};
 
 /// The exception for what the store refuses.
@@ -62,6 +62,12 @@ fn gone(removed: Result<(), Error>) -> PyResult<()> {
         Err(Error::KeyTooLong { .. }) => Ok(()),
         other => other.map_err(raise),
     }
+}
+
+/// Runs in the child after each fork: objects of the parent cannot be used from then on.
+#[pyfunction]
+pub fn _after_fork() {
+    note_fork();
 }
 
 /// A store or a snapshot of one, with its codec and the types of its keys.
@@ -116,9 +122,9 @@ impl Core {
         if self.durable { py.detach(write) } else { write() }
     }
 
-    /// The source, unless it is closed.
+    /// Returns the source, unless it is closed or of another process.
     pub fn source(&self) -> PyResult<Source> {
-        self.source.get().ok_or_else(closed)
+        self.source.get().map_err(unusable)
     }
 
     /// The store, for writes.
@@ -632,7 +638,8 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the use of the store or snapshot; a second call does nothing.
+    /// Ends the use of the store or snapshot; a second call does nothing, nor does one in a child
+    /// of the process that made it.
     fn close(&self, py: Python<'_>) {
         let source = self.source.take();
         // The last handle frees all entries.
@@ -640,8 +647,12 @@ impl Core {
     }
 
     #[getter]
-    fn closed(&self) -> bool {
-        self.source.get().is_none()
+    fn closed(&self) -> PyResult<bool> {
+        match self.source.get() {
+            Ok(_) => Ok(false),
+            Err(Unusable::Closed) => Ok(true),
+            Err(forked) => Err(unusable(forked)),
+        }
     }
 
     /// Bytes held, by part. O(n).

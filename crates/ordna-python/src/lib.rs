@@ -25,5 +25,10 @@ mod _ordna {
     #[pymodule_export]
     use crate::chunks::Chunks;
     #[pymodule_export]
-    use crate::core::Core;
+    use crate::core::{_after_fork, Core};
+
+    /// The version of the package.
+    #[pymodule_export]
+    #[allow(non_upper_case_globals)]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
 }

@@ -4,6 +4,7 @@ use std::ops::{Bound as Limit, ControlFlow};
 use std::sync::Arc;
 
 use ordna::sync::Lock;
+use ordna::sync::atomic::{AtomicU32, Ordering};
 use ordna::{Direction, OrderedIndex, Snapshot, Store};
 use smallvec::SmallVec;
 
@@ -16,21 +17,67 @@ pub enum Source {
     At(Snapshot<[u8], [u8]>),
 }
 
-/// The source of a store object and its iterators, until the object is closed.
-pub struct Slot(Lock<Option<Source>>);
+/// Number of forks that led to this process: Python adds one in each child. It changes only while
+/// the process has one thread, so that a relaxed load finds the value.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Notes that this process is a child of the one that the module was used in before.
+pub fn note_fork() {
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Why a source cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unusable {
+    /// Its object was closed.
+    Closed,
+    /// It belongs to the process that forked this one. Threads of that process held its locks, and
+    /// the thread that writes its log does not exist here.
+    Forked,
+}
+
+/// The source of a store object and its iterators, until the object is closed. It is used in the
+/// process that made it only.
+pub struct Slot {
+    source: Lock<Option<Source>>,
+    forks: u32,
+}
 
 impl Slot {
     pub fn new(source: Source) -> Self {
-        Self(Lock::new(Some(source)))
+        Self { source: Lock::new(Some(source)), forks: FORKS.load(Ordering::Relaxed) }
     }
 
-    pub fn get(&self) -> Option<Source> {
-        self.0.lock().clone()
+    /// Whether a fork lies between the object and this process.
+    pub fn is_forked(&self) -> bool {
+        self.forks != FORKS.load(Ordering::Relaxed)
     }
 
-    /// Closes it; the caller drops the source.
+    /// Returns the source.
+    ///
+    /// # Errors
+    /// The object is closed, or belongs to another process.
+    pub fn get(&self) -> Result<Source, Unusable> {
+        // First: the lock may have been held while the process forked.
+        if self.is_forked() {
+            return Err(Unusable::Forked);
+        }
+        self.source.lock().clone().ok_or(Unusable::Closed)
+    }
+
+    /// Closes it; the caller drops the source. In a child of the object's process nothing happens.
     pub fn take(&self) -> Option<Source> {
-        self.0.lock().take()
+        if self.is_forked() { None } else { self.source.lock().take() }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // The drop of a store waits for its threads, which are not in this process, and would
+            // write to files that another process writes to.
+            std::mem::forget(self.source.get_mut().take());
+        }
     }
 }
 

@@ -355,3 +355,39 @@ def test_get_many_refuses_what_has_no_meaning():
         store.get_many(pa.array([1], pa.uint64()), 0)
     with pytest.raises(ValueError, match="dimension"):
         store.get_many(words, 0, out=np.zeros((1, 1), dtype=np.uint64))
+
+
+def test_the_directory_is_free_when_close_returns(tmp_path):
+    store = ordna.open(tmp_path / "d")
+    store["a"] = 1
+    snapshot = store.snapshot()
+    store.close()
+    again = ordna.open(tmp_path / "d")
+    assert again["a"] == 1 and snapshot["a"] == 1
+    again["a"] = 2
+    assert snapshot["a"] == 1
+
+
+def test_the_version_is_that_of_the_package():
+    import importlib.metadata
+
+    assert ordna.__version__ == importlib.metadata.version("ordna")
+
+
+def test_large_values_are_read_one_at_a_time():
+    store = ordna.Store({at: bytes(1 << 20) for at in range(64)})
+    for kind, most in ((0, 64), (1, 1), (2, 1)):
+        sizes = [len(chunk) for chunk in store._chunks(kind, 0, 99, (True, True), False, None)]
+        assert (max(sizes), sum(sizes)) == (most, 64)
+    assert list(store.keys(reverse=True, limit=40)) == list(range(63, 23, -1))
+    assert sum(len(value) for value in store.values(limit=40)) == 40 << 20
+
+
+def test_more_items_than_one_call_takes_are_refused():
+    store = ordna.Store()
+    many = np.broadcast_to(np.uint64(1), 1 << 32)
+    with pytest.raises(ValueError, match="4294967296 items"):
+        store.put_many(many, many)
+    with pytest.raises(ValueError, match="at most 4294967295"):
+        store.put_many(range(1 << 32), range(1 << 32))
+    assert len(store) == 0

@@ -1,10 +1,17 @@
 """An ordered map for many threads: ranges, prefixes, snapshots, batches."""
 
+import os as _os
+
+from . import _ordna
 from ._load import load
-from ._ordna import Column
+from ._ordna import Column, __version__
 from ._store import ABSENT, Batch, Snapshot, SortedDict, Store, restore
 from ._store import open_store as open
 from ._views import ItemsView, KeysView, ValuesView
+
+# Stores of the parent cannot be used in a child. Windows does not fork.
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_ordna._after_fork)
 
 __all__ = [
     "ABSENT",
@@ -16,6 +23,7 @@ __all__ = [
     "SortedDict",
     "Store",
     "ValuesView",
+    "__version__",
     "load",
     "open",
     "restore",

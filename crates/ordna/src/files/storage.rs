@@ -102,6 +102,23 @@ impl OutFile for File {
     }
 }
 
+/// The locked file of a directory. The lock belongs to the open file, which a child of this process
+/// shares after a fork: closing it would not release the lock while the child lives, and a child that
+/// drops its copy must not release it either.
+struct LockFile {
+    file: File,
+    process: u32,
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // Closing the file releases the lock, too, unless a child has it.
+            let _ = self.file.unlock();
+        }
+    }
+}
+
 impl Storage for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
         Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
@@ -164,7 +181,7 @@ impl Storage for Disk {
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
         let file = OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Box::new(file))),
+            Ok(()) => Ok(Some(Box::new(LockFile { file, process: std::process::id() }))),
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(error),
         }
