@@ -4,6 +4,16 @@
  * no other call may use that handle then or later. Keys have up to 65,535 bytes, values up to 512 MiB.
  * A slice of length 0 may have a null pointer.
  *
+ * Callbacks of scans may call every function on the same store, but those that free it.
+ *
+ * Fork: handles belong to the process that made them. In a child, calls return ORDNA_STATUS_FORKED (lengths
+ * and sizes are 0) and change nothing; ordna_free and ordna_snapshot_free free nothing there. A child opens
+ * or makes stores of its own. While a child lives, a directory whose parent was killed stays in use.
+ *
+ * ABI: before 1.0 each minor version (0.1, 0.2) may change functions and structures, and has a shared
+ * library of its own name (libordna_c.so.0.1). Patch versions add at most. Initialize structures with
+ * {0}, and recompile with the header of the library.
+ *
  * This file is made by cbindgen from crates/ordna-c/src; `ORDNA_BLESS=1 cargo test -p ordna-c` writes it. */
 
 #ifndef ORDNA_H
@@ -39,6 +49,8 @@ typedef enum {
   ORDNA_STATUS_IN_USE = -6,
   // The target of a backup exists already.
   ORDNA_STATUS_EXISTS = -7,
+  // The handle belongs to the process that forked this one.
+  ORDNA_STATUS_FORKED = -8,
   // A defect of this library. The store can still be used.
   ORDNA_STATUS_PANIC = -100,
 } OrdnaStatus;
@@ -104,8 +116,8 @@ typedef int (*ordna_visit)(void *context, ordna_slice key, ordna_slice value);
 extern "C" {
 #endif // __cplusplus
 
-// As `ordna_error`, for the last call that did not take a write. The text of `ordna_write` is the
-// store's.
+// Returns the text of the batch's last error, as `ordna_error` does for a store: of the last call
+// that refused to add a write. An error of `ordna_write` is the store's.
 size_t ordna_batch_error(const ordna_batch *batch, char *buffer, size_t capacity);
 
 // Makes an empty batch.
@@ -123,7 +135,7 @@ int ordna_batch_put(ordna_batch *batch, ordna_slice key, ordna_slice value);
 // Will remove a key if it is present then. A key that is too long is absent.
 int ordna_batch_remove(ordna_batch *batch, ordna_slice key);
 
-// Frees a snapshot; null is ignored.
+// Frees a snapshot; null is ignored, as is a snapshot of the process that forked this one.
 void ordna_snapshot_free(ordna_snapshot *snapshot);
 
 // As `ordna_error`.
@@ -175,19 +187,27 @@ int ordna_restore(const char *path,
                   char *error,
                   size_t capacity);
 
-// Frees a store; null is ignored. Its snapshots stay. The directory of an opened store is free for
-// others once its snapshots are freed too.
+// Frees a store; null is ignored. Its snapshots stay, and can be read and freed later. The directory of
+// an opened store is free for others when the call returns. In a child of the process that made the
+// store nothing is freed.
 void ordna_free(ordna_store *store);
 
-// Copies the text of the last error of a call on this handle, with a final zero, into `buffer` of
-// `capacity` bytes. Returns the length of the whole text.
-size_t ordna_error(const ordna_store *store, char *buffer, size_t capacity);
+// Copies the text of this thread's last error, with a final zero, into `buffer` of `capacity` bytes.
+// Returns the length of the whole text. The text is empty if the last call of this thread that failed
+// was one on another handle.
+size_t ordna_error(const ordna_store *store,
+                   char *buffer,
+                   size_t capacity);
 
 // Number of entries; exact while nobody writes.
 size_t ordna_len(const ordna_store *store);
 
-// Sets the value of a key.
-int ordna_put(const ordna_store *store, ordna_slice key, ordna_slice value);
+// Sets the value of a key. After `ORDNA_STATUS_IO` the store may hold the value in memory: a log that
+// failed at this write, or before it is durable, does not take it back. The other statuses of errors
+// mean that nothing was changed; the same holds for every call that writes.
+int ordna_put(const ordna_store *store,
+              ordna_slice key,
+              ordna_slice value);
 
 // Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
 // (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
@@ -228,8 +248,10 @@ int ordna_prefix(const ordna_store *store,
 int ordna_remove_range(const ordna_store *store, const ordna_range *range, size_t *removed);
 
 // Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
-// none. If it fails, nothing is applied, and the batch stays as it is.
-int ordna_write(const ordna_store *store, ordna_batch *batch);
+// none. If it fails, the batch stays as it is, and nothing is applied, but for `ORDNA_STATUS_IO` as in
+// `ordna_put`.
+int ordna_write(const ordna_store *store,
+                ordna_batch *batch);
 
 // Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
 // entries. Free it with `ordna_snapshot_free`, before or after the store.

@@ -52,11 +52,8 @@ unsafe fn on(
 ) -> c_int {
     // SAFETY: null or live and not shared, by the caller's promise.
     let Some(batch) = (unsafe { batch.as_mut() }) else { return OrdnaStatus::Invalid as c_int };
-    // The call gets all of the batch: its text is away meanwhile.
-    let last = std::mem::take(&mut batch.last);
-    let status = guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok));
-    batch.last = last;
-    status
+    let last = batch.last;
+    guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok))
 }
 
 /// Returns the text of the batch's last error, as `ordna_error` does for a store: of the last call

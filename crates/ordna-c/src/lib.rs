@@ -1,9 +1,10 @@
 //! Ordna's store as a C library.
 //!
 //! # Contract
-//! Every exported function checks its pointers for null, catches panics, and answers a status. The
-//! text of a handle's last error stands in the handle, under a lock. Callbacks run outside of the
-//! store: they may use it, and may take as long as they like.
+//! Every exported function checks its pointers for null, catches panics, and returns a status. The
+//! text of the last error is kept per thread, with the handle that it belongs to. Callbacks run outside
+//! of the store: they may use it, and may take as long as they like. A handle is refused in a child of
+//! the process that made it.
 
 mod batch;
 mod scan;

@@ -10,7 +10,8 @@ use ordna::{Direction, Entries};
 
 use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
 
-/// Entries read ahead of the callback: at first, and at most.
+/// Entries read ahead of the callback: at first, and at most. Their bytes are bounded by
+/// [`ordna::index::READ_AHEAD_BYTES`].
 const CHUNKS: (usize, usize) = (16, 1024);
 
 /// How an end of a range counts.
@@ -122,7 +123,7 @@ impl RangeScan {
             let wanted = chunk.min(self.limit);
             entries.clear();
             let (lower, upper) = by_ref(&self.range);
-            source.read_ahead(lower, upper, direction, wanted, &mut entries);
+            let more = source.read_ahead(lower, upper, direction, wanted, &mut entries);
             for (key, value) in entries.iter() {
                 // SAFETY: the caller's function, which gets slices of the entries read ahead.
                 let ended =
@@ -131,14 +132,14 @@ impl RangeScan {
                     return Ok(OrdnaStatus::Stopped);
                 }
             }
-            let Some((last, _)) = entries.last().filter(|_| entries.len() == wanted) else { break };
+            let Some((last, _)) = entries.last().filter(|_| more) else { break };
             let behind = Bound::Excluded(last.to_vec());
             if self.reverse {
                 self.range.1 = behind
             } else {
                 self.range.0 = behind
             }
-            self.limit -= wanted;
+            self.limit -= entries.len();
             chunk = (chunk * 2).min(CHUNKS.1);
         }
         Ok(OrdnaStatus::Ok)

@@ -8,17 +8,18 @@ use std::ffi::{c_char, c_int, c_void};
 use ordna::Snapshot;
 
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
-use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded};
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded};
 
 /// A state of a store that does not change.
 pub struct OrdnaSnapshot {
     snapshot: Snapshot<[u8], [u8]>,
     last: LastError,
+    process: Process,
 }
 
 impl OrdnaSnapshot {
     pub(crate) fn new(snapshot: Snapshot<[u8], [u8]>) -> Self {
-        Self { snapshot, last: LastError::default() }
+        Self { snapshot, last: LastError::default(), process: Process::this() }
     }
 }
 
@@ -32,17 +33,24 @@ unsafe fn on(
 ) -> c_int {
     // SAFETY: null or live, by the caller's promise.
     match unsafe { handle.as_ref() } {
-        Some(handle) => guarded(&handle.last, || call(&handle.snapshot)),
+        Some(handle) => guarded(&handle.last, || {
+            handle.process.check()?;
+            call(&handle.snapshot)
+        }),
         None => OrdnaStatus::Invalid as c_int,
     }
 }
 
-/// Frees a snapshot; null is ignored.
+/// Frees a snapshot; null is ignored, as is a snapshot of the process that forked this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_free(snapshot: *mut OrdnaSnapshot) {
     if !snapshot.is_null() {
         // SAFETY: the handle was made by this library and is not used any more.
         let snapshot = unsafe { Box::from_raw(snapshot) };
+        if snapshot.process.is_forked() {
+            std::mem::forget(snapshot);
+            return;
+        }
         let _ = guarded(&LastError::default(), move || {
             drop(snapshot);
             Ok(OrdnaStatus::Ok)
@@ -65,7 +73,8 @@ pub unsafe extern "C" fn ordna_snapshot_error(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_len(snapshot: *const OrdnaSnapshot) -> usize {
     // SAFETY: null or live.
-    unsafe { snapshot.as_ref() }.map_or(0, |handle| handle.snapshot.len())
+    let snapshot = unsafe { snapshot.as_ref() }.filter(|handle| !handle.process.is_forked());
+    snapshot.map_or(0, |handle| handle.snapshot.len())
 }
 
 /// As `ordna_get`.

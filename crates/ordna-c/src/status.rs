@@ -2,13 +2,15 @@
 
 #![expect(unsafe_code, reason = "reads and writes through the caller's pointers")]
 
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Once;
 
 use ordna::Error;
 use ordna::durability::BackupError;
-use ordna::sync::Lock;
+use ordna::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 #[repr(C)]
@@ -38,6 +40,8 @@ pub enum OrdnaStatus {
     InUse = -6,
     /// The target of a backup exists already.
     Exists = -7,
+    /// The handle belongs to the process that forked this one.
+    Forked = -8,
     /// A defect of this library. The store can still be used.
     Panic = -100,
 }
@@ -120,23 +124,92 @@ impl From<BackupError> for Failure {
     }
 }
 
-/// The text of a handle's last error.
-#[derive(Debug, Default)]
-pub(crate) struct LastError(Lock<String>);
+/// Number of forks that led to this process. It changes in the child of a fork only, before that has a
+/// second thread, so that a relaxed load finds the value.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// The process of a handle, told apart from those that it forks: a child has neither the threads of
+/// its parent nor the locks that they held in a usable state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Process(u32);
+
+impl Process {
+    /// Returns this process.
+    pub fn this() -> Self {
+        #[cfg(unix)]
+        {
+            extern "C" fn note_fork() {
+                FORKS.fetch_add(1, Ordering::Relaxed);
+            }
+            static NOTED: Once = Once::new();
+            // SAFETY: the handler is a function of this library, which the system forgets when it
+            // unloads the library; it does one atomic operation. Without memory for it the call fails,
+            // and handles work as if there were no guard.
+            NOTED.call_once(|| unsafe {
+                libc::pthread_atfork(None, None, Some(note_fork));
+            });
+        }
+        Self(FORKS.load(Ordering::Relaxed))
+    }
+
+    /// Whether a fork lies between the handle's process and this one.
+    #[inline]
+    pub fn is_forked(self) -> bool {
+        self.0 != FORKS.load(Ordering::Relaxed)
+    }
+
+    /// Refuses a call in another process.
+    #[inline]
+    pub fn check(self) -> Result<(), Failure> {
+        if self.is_forked() { Err(forked()) } else { Ok(()) }
+    }
+}
+
+#[cold]
+fn forked() -> Failure {
+    let text =
+        "the handle belongs to the process that forked this one: open the store after the fork";
+    Failure::new(OrdnaStatus::Forked, text)
+}
+
+thread_local! {
+    /// The last error of this thread: the number of its handle, and its text.
+    static LAST: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
+}
+
+/// The errors of a handle. Each thread keeps the text of its own last one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LastError {
+    handle: u64,
+}
+
+impl Default for LastError {
+    fn default() -> Self {
+        static HANDLES: AtomicU64 = AtomicU64::new(1);
+        Self { handle: HANDLES.fetch_add(1, Ordering::Relaxed) }
+    }
+}
 
 impl LastError {
     fn set(&self, text: String) {
-        *self.0.lock() = text;
+        // A thread that ends keeps no text.
+        let _ = LAST.try_with(|last| *last.borrow_mut() = (self.handle, text));
     }
 
-    /// Copies the text with a final zero; returns its length without that.
+    /// Copies the text with a final zero; returns its length without that. The text is empty unless
+    /// the last error of this thread was one of this handle.
     ///
     /// # Safety
     /// As [`copy_text`].
     pub unsafe fn copy(&self, buffer: *mut c_char, capacity: usize) -> usize {
-        let text = self.0.lock();
-        // SAFETY: handed on from the caller.
-        unsafe { copy_text(&text, buffer, capacity) }
+        let copied = LAST.try_with(|last| {
+            let last = last.borrow();
+            let text = if last.0 == self.handle { last.1.as_str() } else { "" };
+            // SAFETY: handed on from the caller.
+            unsafe { copy_text(text, buffer, capacity) }
+        });
+        // SAFETY: as above.
+        copied.unwrap_or_else(|_| unsafe { copy_text("", buffer, capacity) })
     }
 }
 
@@ -194,7 +267,8 @@ pub(crate) fn guarded(
     failure.status as c_int
 }
 
-/// Runs a call that makes a handle: writes the handle, or null and the text of the error.
+/// Runs a call that makes a handle: writes the handle and an empty text, or null and the text of the
+/// error.
 ///
 /// # Safety
 /// `out` is null or writable; `error` is null or has room for `capacity` bytes.
@@ -217,6 +291,7 @@ pub(crate) unsafe fn making<T>(
         match made {
             Ok(made) => {
                 out.write(Box::into_raw(Box::new(made)));
+                copy_text("", error, capacity);
                 OrdnaStatus::Ok as c_int
             }
             Err(failure) => {

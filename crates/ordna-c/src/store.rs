@@ -14,7 +14,7 @@ use crate::batch::OrdnaBatch;
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
 use crate::snapshot::OrdnaSnapshot;
 use crate::status::{
-    Failure, LastError, OrdnaSlice, OrdnaStatus, copy_value, guarded, making, path_of,
+    Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, making, path_of,
 };
 
 /// When a store's log is made durable.
@@ -33,11 +33,12 @@ pub enum OrdnaSync {
 pub struct OrdnaStore {
     store: Store<[u8], [u8]>,
     last: LastError,
+    process: Process,
 }
 
 impl OrdnaStore {
     fn new(store: Store<[u8], [u8]>) -> Self {
-        Self { store, last: LastError::default() }
+        Self { store, last: LastError::default(), process: Process::this() }
     }
 }
 
@@ -52,7 +53,10 @@ unsafe fn on(
 ) -> c_int {
     // SAFETY: null or live, by the caller's promise.
     match unsafe { handle.as_ref() } {
-        Some(handle) => guarded(&handle.last, || call(&handle.store)),
+        Some(handle) => guarded(&handle.last, || {
+            handle.process.check()?;
+            call(&handle.store)
+        }),
         None => OrdnaStatus::Invalid as c_int,
     }
 }
@@ -121,13 +125,19 @@ pub unsafe extern "C" fn ordna_restore(
     unsafe { making(out, error, capacity, restore) }
 }
 
-/// Frees a store; null is ignored. Its snapshots stay. The directory of an opened store is free for
-/// others once its snapshots are freed too.
+/// Frees a store; null is ignored. Its snapshots stay, and can be read and freed later. The directory of
+/// an opened store is free for others when the call returns. In a child of the process that made the
+/// store nothing is freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
     if !store.is_null() {
         // SAFETY: the handle was made by this library and is not used any more.
         let store = unsafe { Box::from_raw(store) };
+        if store.process.is_forked() {
+            // The store would wait for threads that this process does not have.
+            std::mem::forget(store);
+            return;
+        }
         let _ = guarded(&LastError::default(), move || {
             drop(store);
             Ok(OrdnaStatus::Ok)
@@ -135,8 +145,9 @@ pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
     }
 }
 
-/// Copies the text of the last error of a call on this handle, with a final zero, into `buffer` of
-/// `capacity` bytes. Returns the length of the whole text.
+/// Copies the text of this thread's last error, with a final zero, into `buffer` of `capacity` bytes.
+/// Returns the length of the whole text. The text is empty if the last call of this thread that failed
+/// was one on another handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_error(
     store: *const OrdnaStore,
@@ -151,10 +162,13 @@ pub unsafe extern "C" fn ordna_error(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
     // SAFETY: null or live.
-    unsafe { store.as_ref() }.map_or(0, |store| store.store.approximate_len())
+    let store = unsafe { store.as_ref() }.filter(|store| !store.process.is_forked());
+    store.map_or(0, |store| store.store.approximate_len())
 }
 
-/// Sets the value of a key.
+/// Sets the value of a key. After `ORDNA_STATUS_IO` the store may hold the value in memory: a log that
+/// failed at this write, or before it is durable, does not take it back. The other statuses of errors
+/// mean that nothing was changed; the same holds for every call that writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_put(
     store: *const OrdnaStore,
@@ -291,7 +305,8 @@ pub unsafe extern "C" fn ordna_remove_range(
 }
 
 /// Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
-/// none. If it fails, nothing is applied, and the batch stays as it is.
+/// none. If it fails, the batch stays as it is, and nothing is applied, but for `ORDNA_STATUS_IO` as in
+/// `ordna_put`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_write(store: *const OrdnaStore, batch: *mut OrdnaBatch) -> c_int {
     // SAFETY: handed on from the caller.
@@ -313,7 +328,8 @@ pub unsafe extern "C" fn ordna_snapshot_take(
 ) -> c_int {
     // SAFETY: handed on from the caller.
     unsafe {
-        if store.is_null() && !out.is_null() {
+        // An error or a panic leaves no pointer that was never written.
+        if !out.is_null() {
             out.write(std::ptr::null_mut());
         }
         on(store, |store| {
@@ -347,5 +363,6 @@ pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_memory(store: *const OrdnaStore) -> usize {
     // SAFETY: null or live.
-    unsafe { store.as_ref() }.map_or(0, |store| store.store.memory_usage().total())
+    let store = unsafe { store.as_ref() }.filter(|store| !store.process.is_forked());
+    store.map_or(0, |store| store.store.memory_usage().total())
 }

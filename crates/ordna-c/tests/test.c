@@ -1,9 +1,13 @@
 /* The C library: every function, bad input, threads. Usage: test DIRECTORY (which is empty). */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "ordna.h"
 
@@ -277,6 +281,120 @@ static void threads(void) {
   ordna_free(store);
 }
 
+static int size_of_value(void *context, ordna_slice key, ordna_slice value) {
+  (void)key;
+  *(size_t *)context += value.len;
+  return 0;
+}
+
+static void large_values(void) {
+  ordna_store *store;
+  CHECK(ordna_new(0, &store) == 0);
+  size_t length = 1 << 20, seen = 0;
+  uint8_t *value = calloc(1, length);
+  for (uint8_t i = 0; i < 40; i++) {
+    CHECK(ordna_put(store, (ordna_slice){&i, 1}, (ordna_slice){value, length}) == 0);
+  }
+  /* Chunks end by their bytes, and the scan goes on behind each. */
+  CHECK(ordna_scan(store, NULL, size_of_value, &seen) == 0 && seen == 40 * length);
+  ordna_range some = {.reverse = true, .limit = 30};
+  seen = 0;
+  CHECK(ordna_scan(store, &some, size_of_value, &seen) == 0 && seen == 30 * length);
+  free(value);
+  ordna_free(store);
+}
+
+static void *fails(void *store) {
+  char error[80];
+  CHECK(ordna_put(store, (ordna_slice){NULL, 3}, text("v")) == ORDNA_STATUS_INVALID);
+  ordna_error(store, error, sizeof error);
+  CHECK(strstr(error, "no data"));
+  return NULL;
+}
+
+/* The text of an error is that of the calling thread and of the handle. */
+static void errors_of_threads(void) {
+  ordna_store *store, *other;
+  CHECK(ordna_new(0, &store) == 0 && ordna_new(0, &other) == 0);
+  char error[80] = "old";
+  CHECK(ordna_backup(store, NULL) == ORDNA_STATUS_INVALID);
+  size_t length = ordna_error(store, error, sizeof error);
+  CHECK(length > 0 && strstr(error, "directory"));
+  pthread_t thread;
+  CHECK(pthread_create(&thread, NULL, fails, store) == 0 && pthread_join(thread, NULL) == 0);
+  CHECK(ordna_error(store, error, sizeof error) == length && strstr(error, "directory"));
+  CHECK(ordna_error(other, error, sizeof error) == 0 && error[0] == 0);
+  ordna_free(store);
+  ordna_free(other);
+}
+
+/* Waits for a child; it must end by itself, in good time. */
+static void ended(pid_t child) {
+  for (int i = 0; i < 600; i++) {
+    int status;
+    pid_t done = waitpid(child, &status, WNOHANG);
+    CHECK(done >= 0);
+    if (done == child) {
+      CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+      return;
+    }
+    nanosleep(&(struct timespec){0, 50 * 1000 * 1000}, NULL);
+  }
+  kill(child, SIGKILL);
+  CHECK(!"the child ends");
+}
+
+static void forks(const char *dir) {
+  for (int sync = ORDNA_SYNC_ALWAYS; sync <= ORDNA_SYNC_NEVER; sync++) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/fork-%d", dir, sync);
+    ordna_store *store, *again;
+    ordna_snapshot *moment, *child_moment = (void *)1;
+    CHECK(ordna_open(path, sync, 0, &store, NULL, 0) == 0);
+    CHECK(ordna_put(store, text("a"), text("1")) == 0 && ordna_snapshot_take(store, &moment) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      char error[80];
+      uint8_t buffer[4];
+      size_t seen = 0;
+      ordna_batch *batch;
+      CHECK(ordna_put(store, text("b"), text("2")) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "forked this one"));
+      CHECK(ordna_get(store, text("a"), buffer, 4, NULL) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_remove(store, text("a")) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_scan(store, NULL, size_of_value, &seen) == ORDNA_STATUS_FORKED && seen == 0);
+      CHECK(ordna_snapshot_scan(moment, NULL, size_of_value, &seen) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_backup(store, NULL) == ORDNA_STATUS_FORKED && ordna_memory(store) == 0);
+      CHECK(ordna_len(store) == 0 && ordna_snapshot_len(moment) == 0);
+      CHECK(ordna_snapshot_take(store, &child_moment) == ORDNA_STATUS_FORKED && !child_moment);
+      CHECK(ordna_batch_new(&batch) == 0 && ordna_batch_put(batch, text("b"), text("2")) == 0);
+      CHECK(ordna_write(store, batch) == ORDNA_STATUS_FORKED && ordna_batch_len(batch) == 1);
+      ordna_batch_free(batch);
+      ordna_snapshot_free(moment);
+      ordna_free(store);
+      /* Still in use, by the parent. */
+      CHECK(ordna_open(path, sync, 0, &again, NULL, 0) == ORDNA_STATUS_IN_USE);
+      CHECK(ordna_new(0, &again) == 0 && ordna_put(again, text("b"), text("2")) == 0);
+      ordna_free(again);
+      _exit(0);
+    }
+    ended(child);
+    CHECK(ordna_put(store, text("c"), text("3")) == 0);
+    /* A child that lives keeps nothing in use. */
+    child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    ordna_free(store);
+    CHECK(ordna_open(path, sync, 0, &again, NULL, 0) == 0 && ordna_len(again) == 2);
+    ordna_free(again);
+    ordna_snapshot_free(moment);
+    kill(child, SIGKILL);
+    CHECK(waitpid(child, NULL, 0) == child);
+  }
+}
+
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   points();
@@ -285,6 +403,9 @@ int main(int argc, char **argv) {
   bad_input();
   batches();
   directories(argv[1]);
+  large_values();
+  errors_of_threads();
+  forks(argv[1]);
   threads();
   puts("C: all passed");
   return 0;
