@@ -17,7 +17,7 @@ use clap::{Parser, Subcommand};
 ///
 /// Without a command it starts the server on 127.0.0.1:6380.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXAMPLES)]
+#[command(name = "ordna", version, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,

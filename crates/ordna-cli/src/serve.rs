@@ -464,7 +464,7 @@ fn say_what_next(address: SocketAddr) {
     println!(
         "\nOrdna listens on {address}. It keeps everything in memory; Ctrl-C stops it.\n\n\
          In another terminal:\n  \
-         cargo run --release -- load data/places.tsv.gz --key country,name,id\n  \
+         ordna load data/places.tsv.gz --key country,name,id\n  \
          redis-cli -p {port} ORDNA.PREFIX SE:Upp KEYS\n  \
          redis-cli -p {port} ORDNA.RANGE - + REV LIMIT 10 KEYS\n"
     );
