@@ -487,7 +487,13 @@ impl Life {
             && *expected != lists
         {
             let shown = |lists: &[Frame]| lists.iter().map(Frame::show).collect::<Vec<_>>();
-            return Err(format!("the indexes are {:?}, not {:?}", shown(&lists), shown(expected)));
+            // The server keeps the reason why they were not restored.
+            let create: Vec<&[u8]> = b"FT.CREATE probe PREFIX 1 p: SCHEMA n NUMERIC"
+                .split(|byte| *byte == b' ')
+                .collect();
+            let why = client.ask(&create).map(|reply| reply.show());
+            let (lists, expected) = (shown(&lists), shown(expected));
+            return Err(format!("the indexes are {lists:?}, not {expected:?}; FT.CREATE: {why:?}"));
         }
         let keys: BTreeSet<&[u8]> =
             state.keys().map(Vec::as_slice).filter(|key| key.starts_with(b"d:")).collect();
