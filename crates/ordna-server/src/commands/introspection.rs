@@ -35,6 +35,7 @@ const COMMAND: &[Command] = &[
         if arguments.len() == 2 {
             return all_infos(context.state.catalog, out);
         }
+        let start = out.bytes.len();
         out.array(arguments.len() - 2);
         for name in arguments.iter_from(2) {
             let spec = std::str::from_utf8(name).ok();
@@ -42,6 +43,7 @@ const COMMAND: &[Command] = &[
                 Some(spec) => info_of(spec, out),
                 None => out.null(),
             }
+            context.check_reply(out, start)?;
         }
         Ok(CommandOutcome::Done)
     }),
@@ -156,8 +158,12 @@ fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         let names = arguments.iter_from(2).map(|name| String::from_utf8_lossy(name));
         names.filter_map(|name| Document::of(table, &name.to_ascii_lowercase())).collect()
     };
+    let start = out.bytes.len();
     out.map(documents.len());
-    documents.iter().for_each(|document| document.write(out));
+    for document in documents {
+        document.write(out);
+        context.check_reply(out, start)?;
+    }
     Ok(CommandOutcome::Done)
 }
 

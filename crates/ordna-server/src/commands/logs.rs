@@ -148,20 +148,23 @@ const LATENCY: &[Command] = &[
 
 fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let catalog = context.state.catalog;
-    let asked: Vec<&CommandSpec> = match arguments.len() {
-        2 => catalog.with_subcommands().collect(),
+    let counts = |spec: &CommandSpec| context.state.stats.of(spec.id);
+    let was_called = |spec: &&CommandSpec| counts(spec).calls > 0;
+    let called: Vec<&CommandSpec> = match arguments.len() {
+        2 => catalog.with_subcommands().filter(was_called).collect(),
         // A command that has subcommands stands for them.
         _ => arguments
             .iter_from(2)
             .filter_map(|name| catalog.by_full_name(std::str::from_utf8(name).ok()?))
             .flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
+            .filter(was_called)
             .collect(),
     };
-    let counts = asked.into_iter().map(|spec| (spec.name, context.state.stats.of(spec.id)));
-    let counts: Vec<_> = counts.filter(|(_, counts)| counts.calls > 0).collect();
-    out.map(counts.len());
-    for (name, counts) in counts {
-        out.bulk(name.as_bytes());
+    let start = out.bytes.len();
+    out.map(called.len());
+    for spec in called {
+        let counts = counts(spec);
+        out.bulk(spec.name.as_bytes());
         out.map(2);
         out.bulk(b"calls");
         out.integer(counts.calls as i64);
@@ -175,6 +178,7 @@ fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
             out.integer(1 << at);
             out.integer(sum as i64);
         }
+        context.check_reply(out, start)?;
     }
     Ok(CommandOutcome::Done)
 }

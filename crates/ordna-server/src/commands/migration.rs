@@ -25,6 +25,11 @@ const VERSION: u16 = 10;
 const STRING: u8 = 0;
 const HASH: u8 = 4;
 const HASH_LISTPACK: u8 = 16;
+/// Fields and values of a hash that `RESTORE` reads at most. A record of so many has at least five bytes
+/// for each, so more would be refused for its length; a short payload may expand to very many.
+const MOST_TEXTS: usize = MOST_BYTES / 5;
+/// Bytes of a listpack that `RESTORE` reads at most. One of a hash that fits a record is shorter.
+const MOST_LISTPACK: usize = 2 * MOST_BYTES;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
@@ -157,9 +162,9 @@ fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// Bytes of the string that a payload declares; 0 if it has another type.
+/// Bytes of the string or listpack that a payload declares; 0 if it has another type.
 fn declared(payload: &[u8]) -> usize {
-    let Some((&STRING, mut rest)) = payload.split_first() else { return 0 };
+    let Some((&(STRING | HASH_LISTPACK), mut rest)) = payload.split_first() else { return 0 };
     let len = match length(&mut rest) {
         // Compressed: its length, then that of the text.
         Some(Err(3)) => length(&mut rest).and_then(|_| length(&mut rest)),
@@ -179,7 +184,8 @@ fn decode(payload: &[u8]) -> Option<Vec<u8>> {
         HASH => {
             let count = length(&mut rest)?.ok()?;
             // A text takes a byte at least.
-            let count = Some(count).filter(|count| *count <= rest.len() / 2)?;
+            let count =
+                Some(count).filter(|count| *count <= (rest.len() / 2).min(MOST_TEXTS / 2))?;
             // All texts together fit a hash, or it is refused below.
             let mut left = MOST_BYTES;
             let text = |_| {
@@ -189,7 +195,7 @@ fn decode(payload: &[u8]) -> Option<Vec<u8>> {
             };
             (0..2 * count).map(text).collect::<Option<Vec<_>>>()?
         }
-        HASH_LISTPACK => listpack::decode(&take_string(&mut rest, value::MAX_LEN)?)?,
+        HASH_LISTPACK => listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?,
         _ => return None,
     };
     let mut edit = Edit::of(None);

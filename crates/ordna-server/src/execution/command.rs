@@ -449,6 +449,19 @@ impl Context<'_> {
         Ok(length)
     }
 
+    /// Checks that the reply that begins at `start` does not exceed the limit of replies.
+    ///
+    /// # Errors
+    /// It does; it is taken back.
+    pub fn check_reply(&self, out: &mut Replies, start: usize) -> Result<()> {
+        let most = self.state.settings.reply_limit();
+        if out.bytes.len() - start <= most {
+            return Ok(());
+        }
+        out.bytes.truncate(start);
+        Err(format!("ERR the reply would exceed {most} bytes; ask for less").into())
+    }
+
     /// Asks whether the memory limit has room for a value of `len` bytes, before the value is made.
     /// The store asks again for what it takes exactly.
     ///

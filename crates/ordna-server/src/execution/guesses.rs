@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::state::ServerState;
-use crate::statistics::event_logs::Denial;
+use crate::statistics::event_logs::{Denial, shown};
 
 /// Number of wrong passwords after which a connection is closed.
 pub const MOST_GUESSES: u32 = 10;
@@ -33,7 +33,7 @@ pub fn wrong_password(
     let guesses = state.acl.denied[0].fetch_add(1, Ordering::Relaxed) + 1;
     // All of them while they are few, and then as many as the number of digits grows.
     if guesses < 100 || guesses.is_power_of_two() {
-        tracing::warn!(%peer, user = %user.escape_debug(), guesses, "wrong password");
+        tracing::warn!(%peer, user = %shown(user.as_bytes()).escape_debug(), guesses, "wrong password");
     }
     let denial = Denial {
         id: 0,

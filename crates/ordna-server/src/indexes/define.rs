@@ -11,6 +11,10 @@ use crate::indexes::service::Indexes;
 /// Maximum number of indexes of both kinds together: each has a tree and a reverse map of its own.
 const MOST_INDEXES: usize = 1024;
 
+/// Bytes of names and prefixes of all indexes together at most. They are kept several times and written
+/// as a whole with each change; those of a thousand ordinary indexes take a tenth of this.
+const MOST_BYTES: usize = 4 << 20;
+
 impl Indexes {
     /// Changes the definitions and the service's indexes. Undoes the former if the latter or the
     /// file fail.
@@ -27,6 +31,13 @@ impl Indexes {
         change(&mut changed)?;
         if changed.len() > MOST_INDEXES {
             return Err(format!("ERR there are {MOST_INDEXES} indexes already"));
+        }
+        // A removal is always possible.
+        let bytes = changed.bytes();
+        if bytes > MOST_BYTES && bytes > definitions.bytes() {
+            return Err(format!(
+                "ERR names and prefixes of all indexes would take {bytes} bytes, more than {MOST_BYTES}"
+            ));
         }
         let service = self.start()?;
         let save = |definitions: &Definitions| match &self.file {

@@ -62,6 +62,24 @@ impl Definitions {
         self.composites.len() + self.schemas.len()
     }
 
+    /// Bytes of their names and prefixes, each field counted with the name of its index.
+    pub fn bytes(&self) -> usize {
+        let lengths = |prefixes: &[Vec<u8>]| prefixes.iter().map(Vec::len).sum::<usize>();
+        let composites = self.composites.iter().map(|(name, composite)| {
+            let definition = &composite.definition;
+            let parts = definition.parts.iter().map(|part| part.field.len());
+            let filter = definition.filter.as_ref().map_or(0, |filter| filter.to_string().len());
+            name.len() + lengths(&definition.prefixes) + parts.sum::<usize>() + filter
+        });
+        let schemas = self.schemas.iter().map(|(name, schema)| {
+            // Each field is an index of the library, which has the prefixes, too.
+            let own = name.len() + lengths(&schema.prefixes);
+            let fields = schema.fields.iter();
+            own + fields.map(|field| own + field.name.len() + field.path.len()).sum::<usize>()
+        });
+        composites.chain(schemas).sum()
+    }
+
     /// Prefixes of the keys that the indexes cover, sorted, each once.
     pub fn prefixes(&self) -> Vec<Vec<u8>> {
         let composites = self.composites.values();

@@ -70,8 +70,8 @@ pub fn encode<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     list
 }
 
-/// The texts of a listpack; `None` if the bytes are none.
-pub fn decode(list: &[u8]) -> Option<Vec<Vec<u8>>> {
+/// The texts of a listpack; `None` if the bytes are none, or there are more texts than `most`.
+pub fn decode(list: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
     let (header, mut rest) = list.split_at_checked(6)?;
     let (len, count) = header.split_at(4);
     if u32::from_le_bytes(len.try_into().ok()?) as usize != list.len() {
@@ -82,6 +82,9 @@ pub fn decode(list: &[u8]) -> Option<Vec<Vec<u8>>> {
         let first = *rest.first()?;
         if first == END {
             break;
+        }
+        if texts.len() == most {
+            return None;
         }
         let byte = |at: usize| rest.get(at).map(|byte| usize::from(*byte));
         let integer = |width: usize| {
@@ -131,7 +134,7 @@ mod tests {
             if let Some(header) = list.get_mut(..4) {
                 header.copy_from_slice(&len.to_le_bytes());
             }
-            decode(&list);
+            decode(&list, usize::MAX);
         }
 
         #[test]
@@ -139,7 +142,7 @@ mod tests {
             let texts: Vec<String> =
                 numbers.iter().enumerate().map(|(at, n)| (n >> (at * 3)).to_string()).collect();
             let list = encode(texts.iter().map(String::as_bytes));
-            let read = decode(&list);
+            let read = decode(&list, numbers.len());
             prop_assert_eq!(read, Some(texts.into_iter().map(String::into_bytes).collect()));
         }
     }
@@ -149,7 +152,8 @@ mod tests {
         for len in [0, 1, 63, 64, 126, 127, 128, 4095, 4096, 20_000, 3_000_000] {
             let texts = vec![vec![b'x'; len], b"-1".to_vec(), b"01".to_vec()];
             let list = encode(texts.iter().map(Vec::as_slice));
-            assert_eq!(decode(&list), Some(texts));
+            assert_eq!(decode(&list, 2), None);
+            assert_eq!(decode(&list, 3), Some(texts));
         }
     }
 }

@@ -143,6 +143,12 @@ impl Connection<'_> {
     fn account(&self, requests: &Requests) {
         self.client.input.store(requests.size(), Ordering::Relaxed);
         self.client.unread.store(requests.unread(), Ordering::Relaxed);
+        self.account_replies();
+    }
+
+    /// Counts the replies that wait for the client. The requests count as they did when they were
+    /// received.
+    fn account_replies(&self) {
         self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
         let limit = self.state.settings.clients_memory.size();
         self.state.clients.account(&self.client, limit);
@@ -344,9 +350,7 @@ impl Connection<'_> {
             if silent {
                 self.replies.bytes.truncate(before);
             }
-            self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
-            let limit = self.state.settings.clients_memory.size();
-            self.state.clients.account(&self.client, limit);
+            self.account_replies();
             self.turn().await?;
         }
     }
@@ -359,6 +363,7 @@ impl Connection<'_> {
             let written = match self.stream.try_write(rest) {
                 Some(written) => written?,
                 None => {
+                    self.account_replies();
                     let writing = self.stream.write(rest);
                     in_time(self.state, &self.client, rest.len(), writing).await?
                 }

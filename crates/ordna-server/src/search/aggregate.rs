@@ -12,8 +12,8 @@ use crate::keyspace::hash::Hash;
 
 /// Rows or groups of an aggregation at most.
 pub const MOST_ROWS: usize = 100_000;
-/// Columns of LOAD * at most.
-const MOST_COLUMNS: usize = 1024;
+/// Columns of LOAD at most.
+pub const MOST_COLUMNS: usize = 1024;
 /// Bytes of an aggregation's rows or groups at most.
 const MOST_BYTES: usize = 64 << 20;
 /// Bytes of an allocation, and of an entry of a map, beside the content.
@@ -97,6 +97,10 @@ impl Row {
     }
 }
 
+fn bytes_of_name(name: &str) -> usize {
+    size_of::<String>() + OVERHEAD + name.len()
+}
+
 /// Rows with named columns.
 #[derive(Debug, Default, PartialEq)]
 pub struct RowTable {
@@ -105,6 +109,12 @@ pub struct RowTable {
 }
 
 impl RowTable {
+    /// The memory of rows and names.
+    pub fn bytes(&self) -> usize {
+        let names: usize = self.columns.iter().map(|name| bytes_of_name(name)).sum();
+        names + self.rows.iter().map(Row::bytes).sum::<usize>()
+    }
+
     fn column(&self, name: &str) -> Result<usize, String> {
         let found = self.columns.iter().position(|column| column == name);
         found.ok_or_else(|| no_property(name))
@@ -168,12 +178,14 @@ impl<'a> Groups<'a> {
     /// Adds a row, whose cells `cell` returns by the number of the reducer.
     fn add<'c>(
         &mut self,
-        key: Vec<Cell>,
+        key: &[Option<&[u8]>],
         mut cell: impl FnMut(usize) -> Option<&'c [u8]>,
     ) -> Result<(), String> {
+        // Before the cells are copied: several may be the same long field.
+        let cells: usize = key.iter().map(|cell| bytes_of(cell.unwrap_or(&[]))).sum();
+        check(1, cells)?;
+        let key: Vec<Cell> = key.iter().map(|cell| cell.map(Box::from)).collect();
         if !self.of.contains_key(&key) {
-            let cells: usize =
-                key.iter().map(|cell| bytes_of(cell.as_deref().unwrap_or(&[]))).sum();
             let sums = self.reducers.len() * size_of::<Sums>();
             self.bytes += size_of::<(Vec<Cell>, Vec<Sums>)>() + 2 * OVERHEAD + cells + sums;
             check(self.of.len() + 1, self.bytes)?;
@@ -267,8 +279,8 @@ pub fn run(
             plan.visit(|id, hash| {
                 if done.is_ok() {
                     let key = by_paths.iter().map(|name| cell(schema, id, hash, name));
-                    let key = key.map(|cell| cell.map(Box::from)).collect();
-                    done = groups.add(key, |at| cell(schema, id, hash, &paths[at]));
+                    let key: Vec<_> = key.collect();
+                    done = groups.add(&key, |at| cell(schema, id, hash, &paths[at]));
                 }
             })?;
             done?;
@@ -278,6 +290,7 @@ pub fn run(
     };
     let mut total = table.rows.len();
     for (at, step) in rest.iter().enumerate() {
+        plan.check_time()?;
         match step {
             AggregateStep::Group { by, reducers } => {
                 table = group(&table, by, reducers)?;
@@ -369,8 +382,14 @@ fn rows(
         if done.is_err() {
             return;
         }
-        let cells = fields.iter().map(|(_, path)| cell(schema, id, hash, path));
-        let mut row = Row::of(cells.map(|cell| cell.map(Box::from)));
+        let cells = || fields.iter().map(|(_, path)| cell(schema, id, hash, path));
+        // Before they are copied: several may be the same long field.
+        let copied: usize = cells().flatten().map(bytes_of).sum();
+        done = check(table.rows.len() + 1, bytes + copied);
+        if done.is_err() {
+            return;
+        }
+        let mut row = Row::of(cells().map(|cell| cell.map(Box::from)));
         for (field, value) in hash.iter().filter(|_| load.all) {
             let name = String::from_utf8_lossy(field);
             let column = match known.get(&*name) {
@@ -382,6 +401,8 @@ fn rows(
                     return;
                 }
                 None => {
+                    // Here and in the table.
+                    bytes += 2 * bytes_of_name(&name);
                     known.insert(name.clone().into_owned(), table.columns.len());
                     table.columns.push(name.into_owned());
                     table.columns.len() - 1
@@ -406,8 +427,8 @@ fn group(table: &RowTable, by: &[String], reducers: &[Reducer]) -> Result<RowTab
     let columns = reducers.iter().map(column).collect::<Result<Vec<_>, _>>()?;
     let mut groups = Groups::new(reducers);
     for row in &table.rows {
-        let key = keys.iter().map(|at| row.get(*at).map(Box::from)).collect();
-        groups.add(key, |at| columns[at].and_then(|at| row.get(at)))?;
+        let key: Vec<_> = keys.iter().map(|at| row.get(*at)).collect();
+        groups.add(&key, |at| columns[at].and_then(|at| row.get(at)))?;
     }
     Ok(groups.finish(by))
 }

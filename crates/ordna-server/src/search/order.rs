@@ -70,6 +70,14 @@ struct Ranked {
     id: Vec<u8>,
 }
 
+impl Ranked {
+    /// Its memory.
+    fn bytes(&self) -> usize {
+        let text = if let Key::Text(text) = &self.key { text.capacity() } else { 0 };
+        size_of::<Self>() + text + self.id.capacity()
+    }
+}
+
 impl Ord for Ranked {
     fn cmp(&self, other: &Self) -> Ordering {
         self.key.compare(&other.key, self.descending).then_with(|| self.id.cmp(&other.id))
@@ -90,6 +98,10 @@ impl PartialEq for Ranked {
 
 impl Eq for Ranked {}
 
+/// Bytes of the keys and ids of a search in order at most: as many as the rows of an aggregation may
+/// have.
+const MOST_BYTES: usize = 64 << 20;
+
 /// The first so many ids in an order. O(log n) for each id offered; equal keys are in the order of
 /// ids.
 #[derive(Debug)]
@@ -97,28 +109,47 @@ pub struct First {
     heap: BinaryHeap<Ranked>,
     most: usize,
     descending: bool,
+    /// Memory of the keys and ids, in bytes.
+    bytes: usize,
 }
 
 impl First {
     pub fn new(most: usize, descending: bool) -> Self {
-        Self { heap: BinaryHeap::new(), most, descending }
+        Self { heap: BinaryHeap::new(), most, descending, bytes: 0 }
     }
 
     pub fn offer(&mut self, key: Key, id: &[u8]) {
         let descending = self.descending;
+        if self.is_too_large() {
+            return;
+        }
         if self.heap.len() == self.most {
             let Some(last) = self.heap.peek() else { return };
             if key.compare(&last.key, descending).then_with(|| id.cmp(&last.id)) != Ordering::Less {
                 return;
             }
-            self.heap.pop();
+            self.bytes -= self.heap.pop().map_or(0, |ranked| ranked.bytes());
         }
-        self.heap.push(Ranked { key, descending, id: id.to_vec() });
+        let ranked = Ranked { key, descending, id: id.to_vec() };
+        self.bytes += ranked.bytes();
+        self.heap.push(ranked);
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.bytes > MOST_BYTES
     }
 
     /// The ids, in order.
-    pub fn finish(self) -> Vec<Vec<u8>> {
-        self.heap.into_sorted_vec().into_iter().map(|ranked| ranked.id).collect()
+    ///
+    /// # Errors
+    /// Keys and ids took too much memory.
+    pub fn finish(self) -> Result<Vec<Vec<u8>>, String> {
+        if self.is_too_large() {
+            return Err(format!(
+                "ERR the keys of SORTBY take more than {MOST_BYTES} bytes; narrow the query or LIMIT it"
+            ));
+        }
+        Ok(self.heap.into_sorted_vec().into_iter().map(|ranked| ranked.id).collect())
     }
 }
 
@@ -127,6 +158,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn keys_of_a_sort_are_bounded() {
+        let key = |letter: u8| Key::Text(char::from(letter).to_string().repeat(1 << 20));
+        let offered = |most: usize| {
+            let mut first = First::new(most, false);
+            for letter in 0..100 {
+                first.offer(key(b'z' - letter % 20), &[letter]);
+                assert!(first.bytes <= MOST_BYTES + (2 << 20), "{} bytes", first.bytes);
+            }
+            first.finish()
+        };
+        let error = offered(100).unwrap_err();
+        assert!(error.starts_with("ERR the keys of SORTBY take more than"), "{error}");
+        assert_eq!(offered(3), Ok(vec![vec![19], vec![39], vec![59]]));
+    }
 
     proptest! {
         #[test]
@@ -145,7 +192,7 @@ mod tests {
             }
             all.sort_by(|a, b| a.0.compare(&b.0, descending).then_with(|| a.1.cmp(&b.1)));
             let expected: Vec<_> = all.into_iter().take(most).map(|(_, id)| id).collect();
-            prop_assert_eq!(first.finish(), expected);
+            prop_assert_eq!(first.finish(), Ok(expected));
         }
     }
 }

@@ -224,7 +224,10 @@ impl<'a> Plan<'a> {
     }
 
     /// Refuses to go on once the query's time is over.
-    fn check_time(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// It is over.
+    pub fn check_time(&self) -> Result<(), String> {
         match Instant::now() > self.until {
             true => Err(format!("ERR Timeout limit of {:?} was reached", self.timeout)),
             false => Ok(()),

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use ordna::sync::Lock;
 
-use super::aggregate::{Row, RowTable};
+use super::aggregate::RowTable;
 
 /// Maximum number of cursors. Each holds the rows of one aggregation.
 const MOST: usize = 128;
-/// Maximum bytes of the rows of all cursors.
+/// Maximum bytes of the rows and names of columns of all cursors.
 const MOST_BYTES: usize = 128 << 20;
 /// Default and upper bound of a cursor's idle time, as in RediSearch.
 pub const MOST_IDLE: Duration = Duration::from_secs(300);
@@ -20,7 +20,7 @@ pub const MOST_IDLE: Duration = Duration::from_secs(300);
 pub struct PendingRows {
     pub index: String,
     pub table: RowTable,
-    /// Memory of the rows in bytes.
+    /// Memory of the table in bytes.
     pub bytes: usize,
     pub count: usize,
     pub idle: Duration,
@@ -68,7 +68,7 @@ impl PendingResults {
                 "ERR there are {MOST} cursors already; read them or FT.CURSOR DEL"
             ));
         }
-        let bytes = table.rows.iter().map(Row::bytes).sum();
+        let bytes = table.bytes();
         if held.bytes() + bytes > MOST_BYTES {
             return Err(format!(
                 "ERR the cursors would take more than {MOST_BYTES} bytes; read them or FT.CURSOR DEL"

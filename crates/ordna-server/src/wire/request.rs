@@ -220,7 +220,7 @@ impl Requests {
                         return broken(format!("expected '$', got '{}'", char::from(other)));
                     }
                     let Some(line) = self.line("too big bulk count string")? else {
-                        return Ok(None);
+                        return self.wait_for_more();
                     };
                     let length = number(&self.buffer[line]).filter(|n| (0..=MAX_BULK).contains(n));
                     let Some(length) = length else { return broken("invalid bulk length") };
@@ -233,10 +233,7 @@ impl Requests {
                 }
             };
             if self.buffer.len() - self.at < length + 2 {
-                if self.buffer.len() - self.start > self.most {
-                    return broken(TOO_LARGE);
-                }
-                return Ok(None);
+                return self.wait_for_more();
             }
             self.arguments.push(self.at..self.at + length);
             // Redis ignores the two bytes after a bulk string, too.
@@ -245,6 +242,11 @@ impl Requests {
             self.missing -= 1;
         }
         Ok(Some(Arguments { bytes: &self.buffer, ranges: &self.arguments }))
+    }
+
+    /// The command is incomplete: more bytes are needed, unless it is too large already.
+    fn wait_for_more(&self) -> Result<Option<Arguments<'_>>, ProtocolError> {
+        if self.buffer.len() - self.start > self.most { broken(TOO_LARGE) } else { Ok(None) }
     }
 
     /// The first arguments of the complete commands that follow, up to the length of `keys`;

@@ -7,7 +7,7 @@ use super::common::{
 };
 use crate::keyspace::Keyspace;
 use crate::search::aggregate::{
-    AggregateStep, Function, Load, MOST_ROWS, Reducer, Row, RowTable, run,
+    AggregateStep, Function, Load, MOST_COLUMNS, MOST_ROWS, Reducer, Row, RowTable, run,
 };
 use crate::search::plan::Plan;
 use crate::search::results::MOST_IDLE;
@@ -76,6 +76,9 @@ fn load_of(reader: &mut ArgumentReader<'_>, load: &mut Load) -> Result<(), Comma
         return Ok(());
     }
     for (alias, name) in aliased(reader, "LOAD", MOST_NAMES)? {
+        if load.fields.len() == MOST_COLUMNS {
+            return Err(format!("ERR LOAD names more than {MOST_COLUMNS} fields").into());
+        }
         if load.fields.iter().all(|(known, _)| known != alias) {
             load.fields.push((alias.to_owned(), name.to_owned()));
         }

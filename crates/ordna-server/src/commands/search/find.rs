@@ -115,7 +115,7 @@ pub fn search(
                 total += 1;
                 first.offer(Key::of_field(field, hash), id);
             })?;
-            ids = first.finish();
+            ids = first.finish()?;
             ids.drain(..offset.min(ids.len()));
         }
     }
@@ -131,7 +131,9 @@ pub fn search(
             if out.resp3 {
                 out.bulk(b"extra_attributes");
             }
-            document(&plan, id, search.fields.as_deref(), out);
+            document(&plan, id, search.fields.as_deref(), out, |out| {
+                within_limit(state, out, start)
+            })?;
         }
         if out.resp3 {
             out.bulk(b"values");
@@ -143,8 +145,15 @@ pub fn search(
     Ok(())
 }
 
-/// Writes the fields of a document: all, or those of RETURN that it has.
-fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out: &mut Replies) {
+/// Writes the fields of a document: all, or those of RETURN that it has. `check` is asked after each
+/// field of RETURN, which may name one field many times.
+fn document(
+    plan: &Plan<'_>,
+    id: &[u8],
+    fields: Option<&[(String, String)]>,
+    out: &mut Replies,
+    check: impl Fn(&Replies) -> Result<(), CommandError>,
+) -> Result<(), CommandError> {
     let written = plan.read(id, |hash| match fields {
         None => {
             out.map(hash.len());
@@ -152,6 +161,7 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
                 out.bulk(field);
                 out.bulk(value);
             });
+            Ok(())
         }
         Some(fields) => {
             let present = fields.iter();
@@ -162,12 +172,15 @@ fn document(plan: &Plan<'_>, id: &[u8], fields: Option<&[(String, String)]>, out
             for (name, value) in present {
                 out.bulk(name.as_bytes());
                 out.bulk(value);
+                check(out)?;
             }
+            Ok(())
         }
     });
-    if written.is_none() {
+    written.unwrap_or_else(|| {
         out.map(0);
-    }
+        Ok(())
+    })
 }
 
 /// `FT.EXPLAIN index query [options]`

@@ -7,23 +7,23 @@ use crate::common::{Child, Client, request, spawn};
 
 /// Memory that any command may take beside its request and reply, in KiB: buffers, and pages that the
 /// allocator keeps.
-const SLACK: usize = 24 << 10;
+pub const SLACK: usize = 24 << 10;
 
 /// Sends a request and returns the start of its reply, and by how many KiB the server's memory grew at
 /// most meanwhile.
-fn grown(server: &Child, client: &mut Client, arguments: &[&[u8]]) -> (String, usize) {
+pub fn grown(server: &Child, client: &mut Client, arguments: &[&[u8]]) -> (String, usize) {
     std::fs::write(server.proc("clear_refs"), "5").unwrap();
     let before = server.memory("VmRSS:");
     let reply = client.ask(arguments);
     (reply.chars().take(200).collect(), server.memory("VmHWM:").saturating_sub(before))
 }
 
-fn numbered(start: &str, words: &[&[u8]], times: usize) -> Vec<Vec<u8>> {
+pub fn numbered(start: &str, words: &[&[u8]], times: usize) -> Vec<Vec<u8>> {
     let first = start.split(' ').map(|word| word.as_bytes().to_vec());
     first.chain((0..times).flat_map(|_| words.iter().map(|word| word.to_vec()))).collect()
 }
 
-fn borrowed(words: &[Vec<u8>]) -> Vec<&[u8]> {
+pub fn borrowed(words: &[Vec<u8>]) -> Vec<&[u8]> {
     words.iter().map(Vec::as_slice).collect()
 }
 

@@ -5,6 +5,7 @@ mod fairness;
 mod histories;
 #[cfg(target_os = "linux")]
 mod limits;
+mod multiplied;
 mod promises;
 #[cfg(target_os = "linux")]
 mod scan_memory;
