@@ -73,6 +73,10 @@ pub struct ServeOptions {
     /// most are closed; 0: no limit [default: a quarter of --max-memory, otherwise 1gb]
     #[arg(long)]
     max_memory_clients: Option<String>,
+    /// Allow a maxmemory-policy other than noeviction although there is a data directory: keys beyond
+    /// the memory limit are deleted from it
+    #[arg(long)]
+    evict_stored: bool,
     /// Worker threads [default: number of cores]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
@@ -182,6 +186,7 @@ impl ServeOptions {
             max_clients: self.max_clients.or(file.max_clients),
             max_memory: self.max_memory.or(file.max_memory),
             max_memory_clients: self.max_memory_clients.or(file.max_memory_clients),
+            evict_stored: self.evict_stored || file.evict_stored,
             threads: self.threads.or(file.threads),
             collectors: self.collectors.or(file.collectors),
             metrics: self.metrics.or(file.metrics),
@@ -343,6 +348,7 @@ impl ServeOptions {
             metrics: self.metrics.as_deref().map(page_address).transpose()?,
             console: self.console.as_deref().map(page_address).transpose()?,
             data: self.data()?,
+            evict_stored: self.evict_stored,
             settings: self.settings()?,
             file: self.config.clone(),
             ..default

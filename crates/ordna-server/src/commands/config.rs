@@ -13,7 +13,9 @@ use crate::keyspace::hash::{LIST_BYTES, LIST_FIELDS};
 use crate::state::ServerState;
 use crate::state::command_spec::CommandFlags;
 use crate::state::data_directory::SaveRule;
-use crate::state::settings::{BufferLimits, LOG_LEVELS, Setting, parse_bytes};
+use crate::state::settings::{
+    BufferLimits, EvictionPolicy, LOG_LEVELS, POLICIES, Setting, parse_bytes,
+};
 use crate::state::{config_file, durable_file};
 use crate::wire::error::CommandError;
 use crate::wire::request::number;
@@ -93,7 +95,6 @@ const FIXED: &[(&str, &str)] = &[
     ("latency-tracking", "yes"),
     ("logfile", ""),
     ("masterauth", ""),
-    ("maxmemory-policy", "noeviction"),
     ("min-replicas-to-write", "0"),
     ("no-appendfsync-on-rewrite", "no"),
     ("notify-keyspace-events", ""),
@@ -135,6 +136,7 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
         ("hash-max-ziplist-entries", LIST_FIELDS.to_string()),
         ("hash-max-ziplist-value", LIST_BYTES.to_string()),
         ("loglevel", level.map_or("notice", |(name, _)| name).to_owned()),
+        ("maxmemory-policy", state.settings.policy().name().to_owned()),
         ("port", state.address.port().to_string()),
         ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
         ("protected-mode", yes(!config.insecure)),
@@ -167,6 +169,7 @@ enum Change<'a> {
     BufferLimits(BufferLimits),
     LogLevel(usize),
     Password(&'a str),
+    Policy(EvictionPolicy),
     Schedule(Vec<SaveRule>),
     Sync(SyncPolicy),
 }
@@ -233,6 +236,22 @@ fn check<'a>(
                 None => Err(none_of(SYNC_POLICIES.iter().map(|(name, _)| *name))),
                 Some((_, policy)) if state.data_directory.is_some() => Ok(Change::Sync(*policy)),
                 Some(_) => Err(NO_LOG.to_owned()),
+            }
+        }
+        "maxmemory-policy" => {
+            let policy = POLICIES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
+            match policy {
+                None => Err(none_of(POLICIES.iter().map(|(name, _)| *name))),
+                Some((name, _)) if *name == present => Ok(Change::None),
+                Some((_, EvictionPolicy::NoEviction)) => {
+                    Ok(Change::Policy(EvictionPolicy::NoEviction))
+                }
+                Some(_) if state.data_directory.is_some() && !state.config.evict_stored => {
+                    Err("eviction deletes keys from the data directory; start the server with \
+                         --evict-stored to allow that"
+                        .to_owned())
+                }
+                Some((_, policy)) => Ok(Change::Policy(*policy)),
             }
         }
         "save" => schedule(text).and_then(|rules| match state.data_directory {
@@ -303,6 +322,7 @@ fn apply(state: &ServerState, change: &Change<'_>) -> std::result::Result<(), St
         Change::Password(password) => {
             state.acl.set_password(password).map_err(|why| why.to_string())?;
         }
+        Change::Policy(policy) => state.settings.set_policy(*policy),
         Change::Schedule(rules) => {
             if let Some(persistence) = &state.data_directory {
                 persistence.schedule.lock().clone_from(rules);

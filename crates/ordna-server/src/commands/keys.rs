@@ -20,6 +20,7 @@ use crate::keyspace::stored_value::{self, ValueKind};
 use crate::state::command_spec::{
     ALL_KEYS, CommandFlags, Growth, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
 };
+use crate::state::settings::Preference;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -402,6 +403,13 @@ const OBJECT: &[Command] = &[
             Ok(CommandOutcome::Done)
         }).keys(SECOND).access(KeyAccess::METADATA),
     Command::sub("object|freq", 3, READ_SLOW, |context, arguments, out| {
+            let frequency = context.state.settings.policy().preference() == Preference::Frequency;
+            if frequency && context.keys.contains(arguments.get(2)) {
+                let decay = context.state.settings.lfu_decay_time.size() as u64;
+                let frequency = context.state.access.frequency(arguments.get(2), decay);
+                out.integer(i64::from(frequency));
+                return Ok(CommandOutcome::Done);
+            }
             if context.keys.contains(arguments.get(2)) {
                 return Err("ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".into());
             }

@@ -26,6 +26,7 @@ use crate::execution::command::{
     CONNECTION, Command, CommandOutcome, Context, Result, SESSION, ok,
 };
 use crate::execution::dispatch::deny;
+use crate::execution::eviction;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, NO_KEY};
 use crate::state::session::{Transaction, Watched};
@@ -149,19 +150,23 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     if context.session.transaction.is_none() {
         return Err("ERR EXEC without MULTI".into());
     }
+    let watched = std::mem::take(&mut context.session.watched);
+    let transaction = context.session.end_transaction().unwrap_or_default();
+    if transaction.broken {
+        return Err("EXECABORT Transaction discarded because of previous errors.".into());
+    }
+    let needed = needed(context, &transaction);
+    eviction::make_room(context.state, &context.keys, needed).map_err(|error| {
+        format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
+    })?;
     // A key that has expired or was flushed has changed, though no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();
         !watched.watch.was_written() && (!watched.was_present || context.keys.contains(key))
     };
-    let unchanged = context.session.watched.values().all(is_unchanged);
-    let transaction = context.session.end_transaction().unwrap_or_default();
-    if transaction.broken {
-        return Err("EXECABORT Transaction discarded because of previous errors.".into());
-    }
-    context.keys.check_room(needed(context, &transaction)).map_err(|error| {
-        format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
-    })?;
+    // After the evictions that make room: they may have removed a watched key.
+    let unchanged = watched.values().all(is_unchanged);
+    drop(watched);
     if !unchanged {
         out.null_array();
         return Ok(CommandOutcome::Done);

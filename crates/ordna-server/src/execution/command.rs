@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ordna::Change;
 use ordna::{Found, OrderedIndex, Put};
 
+use crate::execution::eviction;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
 use crate::keyspace::multi_get::MultiGet;
@@ -556,7 +557,19 @@ impl Context<'_> {
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
-        let outcome = self.table.executes[spec.id](self, arguments, out);
+        let evicts = state.settings.evicts();
+        if evicts {
+            state.record_use(spec, arguments);
+            if spec.has(CommandFlags::DENYOOM) && state.indexes.are_active() {
+                // Entries of indexes need room after the write; an index without room fails.
+                eviction::evict(state, &self.keys, 0);
+            }
+        }
+        let mut outcome = self.table.executes[spec.id](self, arguments, out);
+        let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
+        if evicts && is_full && !spec.has(CommandFlags::EXECUTES_QUEUE) {
+            outcome = self.call_after_eviction(spec, arguments, out);
+        }
         let mut outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
             CommandOutcome::Done
@@ -587,6 +600,37 @@ impl Context<'_> {
             self.note_time(spec, arguments, took);
         }
         outcome
+    }
+
+    /// Makes room for a command that the memory limit has refused, which changed nothing, and executes
+    /// it again.
+    #[cold]
+    fn call_after_eviction(
+        &mut self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        out: &mut Replies,
+    ) -> Result {
+        /// Attempts, each with room for four times as much: a command may need more than its arguments,
+        /// as `SETRANGE` does.
+        const ATTEMPTS: usize = 12;
+        /// Bytes of an entry beyond its key and value, amply.
+        const ENTRY: usize = 128;
+        let before = out.bytes.len();
+        let sizes = arguments.iter_from(1).map(|argument| argument.len() + ENTRY);
+        let mut needed: usize = sizes.sum();
+        for _ in 0..ATTEMPTS {
+            if !eviction::evict(self.state, &self.keys, needed) {
+                break;
+            }
+            out.bytes.truncate(before);
+            let outcome = self.table.executes[spec.id](self, arguments, out);
+            if !matches!(outcome, Err(CommandError::OutOfMemory)) {
+                return outcome;
+            }
+            needed = needed.saturating_mul(4);
+        }
+        Err(CommandError::OutOfMemory)
     }
 
     #[cold]

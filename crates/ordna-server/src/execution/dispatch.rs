@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering;
 
-use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
+use crate::execution::{acknowledgement, eviction};
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
@@ -176,7 +176,7 @@ fn queue(
             }
             Growth::Copies => transaction.copies += 1,
         }
-        if let Err(error) = state.keys().check_room(transaction.needed) {
+        if let Err(error) = eviction::make_room(state, &state.keys(), transaction.needed) {
             transaction.broken = true;
             return Err(error.into());
         }

@@ -4,5 +4,6 @@ pub mod acknowledgement;
 pub mod backups;
 pub mod command;
 pub mod dispatch;
+pub mod eviction;
 pub mod guesses;
 pub mod long_scan;

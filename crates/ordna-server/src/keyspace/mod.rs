@@ -1,5 +1,6 @@
 //! The keys and values, and a handle that frees them on a thread that serves no client.
 
+pub mod access_table;
 pub mod float;
 pub mod glob;
 pub mod hash;

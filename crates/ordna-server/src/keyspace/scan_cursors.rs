@@ -186,6 +186,16 @@ impl ScanCursors {
         drop(ended);
     }
 
+    /// Ends all leases. The scans continue after the same keys in the present state.
+    pub fn end_leases(&self) {
+        let mut table = self.table.lock();
+        let scans: Vec<u64> = table.leases.keys().copied().collect();
+        let ended: Vec<_> = scans.into_iter().filter_map(|scan| table.end(scan)).collect();
+        table.ended += ended.len() as u64;
+        drop(table);
+        drop(ended);
+    }
+
     /// Ends all scans, as the keyspace is flushed.
     pub fn end_all(&self) {
         let mut table = self.table.lock();

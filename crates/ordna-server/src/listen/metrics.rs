@@ -90,6 +90,9 @@ pub fn text(state: &ServerState) -> String {
     lines.counter("ordna_connections_refused_total", "Connections beyond the limit.", refused);
     let evicted = load(&state.clients.evicted);
     lines.counter("ordna_evicted_clients_total", "Clients closed for their memory.", evicted);
+    let evictions = state.evictions.sum();
+    lines.counter("ordna_evicted_keys_total", "Keys evicted for their memory.", evictions);
+    lines.counter("ordna_expired_keys_total", "Keys removed by expiry.", state.expired(&counts));
     let input = state.stats.input_bytes();
     lines.counter("ordna_input_bytes_total", "Bytes received.", input);
     let output = state.stats.output_bytes();

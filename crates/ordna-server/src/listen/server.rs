@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use crate::commands::{set_settings, table};
-use crate::execution::backups;
+use crate::execution::{backups, eviction};
 use crate::listen::connection;
 use crate::listen::http;
 use crate::listen::tls;
@@ -112,13 +112,18 @@ fn local(listener: &TcpListener) -> Option<SocketAddr> {
     listener.local_addr().ok()
 }
 
-/// Removes expired hashes from the indexes.
+/// Removes expired hashes from the indexes, and evicts keys beyond the memory limit.
 async fn expire(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
         tokio::time::sleep(EVERY).await;
         if state.indexes.are_active() {
             tokio::task::block_in_place(|| state.indexes.expire(&state.keys()));
+        }
+        if state.settings.evicts() && !state.is_loading() {
+            state.access.set_minute((state.started.elapsed().as_secs() / 60) as u32);
+            // The limit may have been lowered, and entries of indexes need room.
+            tokio::task::block_in_place(|| eviction::evict(&state, &state.keys(), 0));
         }
     }
 }

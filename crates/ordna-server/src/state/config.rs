@@ -62,6 +62,8 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Changes the level of the server's own log, for `CONFIG SET loglevel`.
     pub log_level: Option<LogLevelSwitch>,
+    /// Allow policies of eviction although there is a data directory, from which they delete keys.
+    pub evict_stored: bool,
     /// Implementation of `ORDNA.INDEX`, if its indexes are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
 }
@@ -159,6 +161,7 @@ impl Default for Config {
             settings: Vec::new(),
             file: None,
             log_level: None,
+            evict_stored: false,
             extension: None,
         }
     }

@@ -8,6 +8,7 @@ pub mod config_file;
 pub mod data_directory;
 pub mod descriptions;
 pub mod durable_file;
+pub mod evictor;
 pub mod extension;
 pub mod session;
 pub mod settings;
@@ -15,7 +16,7 @@ pub mod settings;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,6 +26,7 @@ use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;
+use crate::keyspace::access_table::AccessTable;
 use crate::keyspace::named_snapshots::NamedSnapshots;
 use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
@@ -32,15 +34,17 @@ use crate::keyspace::{Keyspace, KeyspaceStore};
 use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
 use crate::state::clients::Clients;
-use crate::state::command_spec::Catalog;
+use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
-use crate::state::settings::{LOG_LEVELS, Settings};
+use crate::state::evictor::Evictor;
+use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
 use crate::statistics::command_stats::CommandStats;
 use crate::statistics::error_stats::ErrorStats;
 use crate::statistics::event_logs::{Latencies, SlowLog};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
+use crate::wire::request::Arguments;
 
 /// Number of lines by which a monitor may lag before it loses some.
 const MONITOR_LAG: usize = 4096;
@@ -111,6 +115,13 @@ pub struct ServerState {
     pub shutdown: Notify,
     /// Whether the listener is closed and connections are being drained.
     pub stopping: AtomicBool,
+    /// When and how often keys were used, if the policy of eviction asks for it.
+    pub access: AccessTable,
+    pub evictor: Lock<Evictor>,
+    /// Number of keys that were evicted.
+    pub evictions: StripedCounter,
+    /// Number of keys that expired in keyspaces that were flushed, less those before the last reset.
+    expired_before: AtomicI64,
     pub hits: StripedCounter,
     pub misses: StripedCounter,
     pub peak_memory: AtomicUsize,
@@ -132,6 +143,8 @@ impl ServerState {
         settings.max_clients.set(sized(config.max_clients));
         settings.set_output_limit(config.max_reply);
         settings.clients_memory.set(sized(config.max_clients_memory()));
+        let access = AccessTable::default();
+        access.fit(settings.max_memory.size());
         let collectors = Collectors::new(config.collectors.get());
         let keyspace = Keyspace::with_options(options(&collectors, &memory));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
@@ -169,6 +182,10 @@ impl ServerState {
             was_monitored: AtomicBool::new(false),
             shutdown: Notify::new(),
             stopping: AtomicBool::new(false),
+            access,
+            evictor: Lock::default(),
+            evictions: StripedCounter::new(),
+            expired_before: AtomicI64::new(0),
             hits: StripedCounter::new(),
             misses: StripedCounter::new(),
             peak_memory: AtomicUsize::new(0),
@@ -191,7 +208,40 @@ impl ServerState {
     /// Changes the memory limit; 0: none.
     pub fn set_max_memory(&self, bytes: i64) {
         self.settings.max_memory.set(bytes);
+        self.access.fit(self.settings.max_memory.size());
         self.memory.set_limit(memory_limit(self.settings.max_memory.size()));
+    }
+
+    /// Bytes that count against the memory limit.
+    pub fn used_memory(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// Records the use of the keys of a call, as the policy of eviction needs it.
+    #[inline(never)]
+    pub fn record_use(&self, spec: &CommandSpec, arguments: Arguments<'_>) {
+        // As in Redis, what only shows that a key exists is no use.
+        if matches!(spec.access, KeyAccesses::All(KeyAccess::METADATA)) {
+            return;
+        }
+        let keys = || spec.key_positions(arguments).map(|at| arguments.get(at));
+        match self.settings.policy().preference() {
+            Preference::Recency => keys().for_each(|key| self.access.used_now(key)),
+            Preference::Frequency => {
+                let size = |setting: &Setting| setting.size() as u64;
+                let factor = size(&self.settings.lfu_log_factor);
+                let decay = size(&self.settings.lfu_decay_time);
+                keys().for_each(|key| self.access.used_again(key, factor, decay));
+            }
+            Preference::Deadline | Preference::Random => {}
+        }
+    }
+
+    /// Number of keys that have expired and were removed.
+    pub fn expired(&self, present: &Statistics) -> u64 {
+        let present = i64::try_from(present.expired).unwrap_or(i64::MAX);
+        let all = present.saturating_add(self.expired_before.load(Ordering::Relaxed));
+        u64::try_from(all).unwrap_or(0)
     }
 
     /// Options for a new keyspace.
@@ -221,6 +271,8 @@ impl ServerState {
             keyspace.successor(self.options()).map_err(|error| format!("MISCONF {error}"))?;
         self.cursors.end_all();
         flushed.push(keyspace.downgrade());
+        let expired = i64::try_from(keyspace.statistics().expired).unwrap_or(i64::MAX);
+        self.expired_before.fetch_add(expired, Ordering::Relaxed);
         drop(flushed);
         self.indexes.replaced(&empty);
         Ok(std::mem::replace(&mut **keyspace, empty))
@@ -254,7 +306,9 @@ impl ServerState {
     pub fn reset_statistics(&self) {
         self.stats.reset();
         self.errors.reset();
-        for counter in [&self.hits, &self.misses] {
+        let expired = i64::try_from(self.keys().statistics().expired).unwrap_or(i64::MAX);
+        self.expired_before.store(-expired, Ordering::Relaxed);
+        for counter in [&self.hits, &self.misses, &self.evictions] {
             counter.add(-i64::try_from(counter.sum()).unwrap_or(i64::MAX));
         }
         let clients = &self.clients;
@@ -267,6 +321,11 @@ impl ServerState {
         let denied = self.acl.denied.iter();
         counters.into_iter().chain(denied).for_each(|counter| counter.store(0, Ordering::Relaxed));
         self.peak_memory.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether the data directory is still being read.
+    pub fn is_loading(&self) -> bool {
+        self.data_directory.as_ref().is_some_and(|it| it.is_loading())
     }
 
     /// Milliseconds since the start.

@@ -65,6 +65,68 @@ impl Setting {
     }
 }
 
+/// What a policy prefers to evict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Preference {
+    /// What was not used for longest.
+    Recency,
+    /// What is used least often.
+    Frequency,
+    /// What expires first.
+    Deadline,
+    Random,
+}
+
+/// `maxmemory-policy`: which keys are evicted when the memory limit is reached. The volatile policies
+/// evict only keys with a deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum EvictionPolicy {
+    #[default]
+    NoEviction,
+    AllKeysLru,
+    AllKeysLfu,
+    AllKeysRandom,
+    VolatileLru,
+    VolatileLfu,
+    VolatileRandom,
+    VolatileTtl,
+}
+
+/// The policies by name, in the order in which Redis names them.
+pub const POLICIES: [(&str, EvictionPolicy); 8] = [
+    ("volatile-lru", EvictionPolicy::VolatileLru),
+    ("volatile-lfu", EvictionPolicy::VolatileLfu),
+    ("volatile-random", EvictionPolicy::VolatileRandom),
+    ("volatile-ttl", EvictionPolicy::VolatileTtl),
+    ("allkeys-lru", EvictionPolicy::AllKeysLru),
+    ("allkeys-lfu", EvictionPolicy::AllKeysLfu),
+    ("allkeys-random", EvictionPolicy::AllKeysRandom),
+    ("noeviction", EvictionPolicy::NoEviction),
+];
+
+impl EvictionPolicy {
+    pub fn name(self) -> &'static str {
+        POLICIES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |(name, _)| name)
+    }
+
+    /// Whether only keys with a deadline are evicted.
+    pub fn is_volatile(self) -> bool {
+        matches!(
+            self,
+            Self::VolatileLru | Self::VolatileLfu | Self::VolatileRandom | Self::VolatileTtl
+        )
+    }
+
+    pub fn preference(self) -> Preference {
+        match self {
+            Self::AllKeysLru | Self::VolatileLru => Preference::Recency,
+            Self::AllKeysLfu | Self::VolatileLfu => Preference::Frequency,
+            Self::VolatileTtl => Preference::Deadline,
+            Self::NoEviction | Self::AllKeysRandom | Self::VolatileRandom => Preference::Random,
+        }
+    }
+}
+
 /// Levels of the server's own log, by Redis' names.
 pub const LOG_LEVELS: [(&str, tracing::Level); 4] = [
     ("debug", tracing::Level::TRACE),
@@ -147,6 +209,13 @@ impl fmt::Display for BufferLimits {
 pub struct Settings {
     /// Maximum bytes of keys, values and undo records; 0: no limit.
     pub max_memory: Setting,
+    /// Number of random keys of which one is evicted.
+    pub samples: Setting,
+    pub lfu_log_factor: Setting,
+    /// Minutes after which the frequency of a key is one less.
+    pub lfu_decay_time: Setting,
+    /// Number of the policy in [`POLICIES`].
+    policy: AtomicUsize,
     pub max_clients: Setting,
     /// Seconds after which an idle client is closed; 0: never.
     pub timeout: Setting,
@@ -183,6 +252,10 @@ impl Settings {
         let most = i64::MAX;
         Self {
             max_memory: Setting::memory("maxmemory", 0),
+            samples: Setting::new("maxmemory-samples", 1, i32::MAX as i64, 5),
+            lfu_log_factor: Setting::new("lfu-log-factor", 0, i32::MAX as i64, 10),
+            lfu_decay_time: Setting::new("lfu-decay-time", 0, i32::MAX as i64, 1),
+            policy: AtomicUsize::new(POLICIES.len() - 1),
             max_clients: Setting::new("maxclients", 1, u32::MAX as i64, 10_000),
             timeout: Setting::new("timeout", 0, i32::MAX as i64, 0),
             clients_memory: Setting::memory("maxmemory-clients", 0),
@@ -198,8 +271,11 @@ impl Settings {
         }
     }
 
-    pub fn all(&self) -> [&Setting; 10] {
+    pub fn all(&self) -> [&Setting; 13] {
         [
+            &self.samples,
+            &self.lfu_log_factor,
+            &self.lfu_decay_time,
             &self.max_memory,
             &self.max_clients,
             &self.timeout,
@@ -211,6 +287,24 @@ impl Settings {
             &self.acl_log_len,
             &self.keepalive,
         ]
+    }
+
+    /// The policy of eviction. One relaxed load.
+    #[inline]
+    pub fn policy(&self) -> EvictionPolicy {
+        let number = self.policy.load(Ordering::Relaxed);
+        POLICIES.get(number).map_or(EvictionPolicy::NoEviction, |(_, policy)| *policy)
+    }
+
+    /// Whether keys are evicted. One relaxed load.
+    #[inline]
+    pub fn evicts(&self) -> bool {
+        self.policy.load(Ordering::Relaxed) != POLICIES.len() - 1
+    }
+
+    pub fn set_policy(&self, policy: EvictionPolicy) {
+        let number = POLICIES.iter().position(|(_, known)| *known == policy);
+        self.policy.store(number.unwrap_or(POLICIES.len() - 1), Ordering::Relaxed);
     }
 
     /// Changes `client-output-buffer-limit`.

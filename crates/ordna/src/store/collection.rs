@@ -119,6 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             self.remove_expired(key.borrow());
         }
         unfinished.now = None;
+        self.deadlines.expired.fetch_add(due.len() as u64, Ordering::Relaxed);
         due.len()
     }
 

@@ -87,6 +87,8 @@ pub struct Deadlines<K: Key + ?Sized> {
     used: AtomicBool,
     /// Locked by the thread that removes expired keys.
     removal: Lock<()>,
+    /// Number of due versions that were removed.
+    pub expired: AtomicU64,
     noted: StripedCounter,
     bytes: StripedCounter,
 }
@@ -105,6 +107,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
             earliest: AtomicU64::new(u64::MAX),
             used: AtomicBool::new(false),
             removal: Lock::new(()),
+            expired: AtomicU64::new(0),
             noted: StripedCounter::new(),
             bytes: StripedCounter::new(),
         }
@@ -184,6 +187,18 @@ impl<K: Key + ?Sized> Deadlines<K> {
             }
         }
         due
+    }
+
+    /// Returns the keys that expire first, at most `limit` of each shard and of all, in the order of
+    /// their deadlines.
+    pub fn soonest(&self, limit: usize) -> Vec<K::Owned> {
+        let mut soonest = Vec::new();
+        for shard in &self.shards {
+            soonest.extend(shard.lock().keys().take(limit).cloned());
+        }
+        soonest.sort_by_key(|(deadline, _)| *deadline);
+        soonest.truncate(limit);
+        soonest.into_iter().map(|(_, key)| key).collect()
     }
 
     /// About the bytes that a key takes in the list.

@@ -63,6 +63,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().get(View::Latest, key, |found| found.expires_at)
     }
 
+    /// Returns the keys that expire first, at most `limit`, in the order of their deadlines. Some may have
+    /// changed or expired in the meantime. O(limit).
+    pub fn next_to_expire(&self, limit: usize) -> Vec<K::Owned> {
+        self.engine().deadlines.soonest(limit)
+    }
+
     /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the
     /// same number of entries. O(parts): a store of few leaves is read in full.
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {

@@ -25,6 +25,9 @@ pub struct Statistics {
     pub items: usize,
     /// Number of entries and undo records.
     pub versions: usize,
+    /// Number of keys that were removed because their deadline had passed. Those that a write replaced
+    /// before that are not counted.
+    pub expired: u64,
     /// Number of undo records: states that live snapshots see, or that wait to be freed.
     pub dead: usize,
     /// Bytes of undo records freed so far.
@@ -67,6 +70,7 @@ impl Statistics {
         Self {
             items,
             versions: items + dead,
+            expired: engine.deadlines.expired.load(Ordering::Relaxed),
             dead,
             collected: engine.collection.freed(),
             bytes: engine.budget.used(),

@@ -4,6 +4,6 @@
 mod collectors;
 mod monitoring;
 mod operation;
-mod persistence;
+pub mod persistence;
 mod settings;
 mod users;

@@ -1,0 +1,241 @@
+//! Eviction: removal of keys when the memory limit is reached, by `maxmemory-policy`.
+//!
+//! # Contract
+//! A write that the memory limit refuses evicts keys until there is room for it, and is executed again.
+//! An eviction is a removal like that of `DEL`: it is logged, and watchers and indexes learn of it. One
+//! thread evicts at a time. Memory that snapshots keep is not freed by evictions; these then stop, so
+//! that a snapshot costs no more than [`BATCH`] keys in [`HELD_DELAY`].
+//!
+//! # Choice
+//! As in Redis: of some random keys (`maxmemory-samples`) those that were not used for longest, or least
+//! often, join a pool of the best candidates so far; the best of the pool is evicted. Under
+//! `volatile-ttl` the key that expires first is known. Random keys are those after a random one of the
+//! store's partition points, by a random distance.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, ControlFlow};
+use std::time::{Duration, Instant};
+
+use ordna::{Change, Direction, OrderedIndex, Put};
+
+use crate::keyspace::Keyspace;
+use crate::keyspace::access_table::random_below;
+use crate::state::ServerState;
+use crate::state::evictor::{Candidate, Evictor};
+use crate::state::settings::{EvictionPolicy, Preference};
+
+/// Number of candidates that are kept from one eviction to the next, as in Redis.
+const POOL: usize = 16;
+/// Evictions after which the used memory is read.
+const BATCH: usize = 16;
+/// Delay before the next attempt if snapshots keep what was evicted.
+const HELD_DELAY: Duration = Duration::from_millis(100);
+/// Bytes that an eviction frees beyond those that are needed, so that not each write evicts. With a
+/// small limit 1/64 of it.
+const SLACK: usize = 16 << 10;
+/// The same while there are indexes, whose entries need memory after the write: 1/16 of the limit, but
+/// no more than this.
+const INDEX_SLACK: usize = 8 << 20;
+/// Longest time for which one call evicts. A limit that was lowered much is reached by several.
+const LONGEST: Duration = Duration::from_millis(10);
+/// Number of ticks of the clock of recency while as many keys are evicted as there are.
+const TICKS: usize = 1024;
+/// Entries between two partition points, about.
+const PART: usize = 32;
+/// Maximum number of partition points.
+const MOST_POINTS: usize = 1 << 14;
+/// Random places that are looked at for a candidate.
+const ATTEMPTS: usize = 8;
+
+/// Evicts keys until `needed` bytes fit within the memory limit. Returns whether they do.
+pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
+    let (policy, limit) = (state.settings.policy(), state.settings.max_memory.size());
+    if limit == 0 || needed > limit || policy == EvictionPolicy::NoEviction {
+        return false;
+    }
+    let slack = match state.indexes.are_active() {
+        true => (limit / 16).min(INDEX_SLACK),
+        false => (limit / 64).min(SLACK),
+    };
+    let (fits, wanted) = (limit - needed, (limit - needed).saturating_sub(slack));
+    let mut evictor = state.evictor.lock();
+    let begin = Instant::now();
+    loop {
+        let before = state.used_memory();
+        if before <= wanted {
+            return true;
+        }
+        if before <= fits && begin.elapsed() > LONGEST / 10 {
+            return true;
+        }
+        let held = evictor.held_until.is_some_and(|until| until > begin);
+        if held || begin.elapsed() > LONGEST {
+            return before <= fits;
+        }
+        let mut bytes = 0;
+        for _ in 0..BATCH {
+            let Some(key) = choose(state, keys, policy, &mut evictor) else { break };
+            bytes += remove(state, keys, policy, &key).unwrap_or(0);
+            evictor.forget_points_after_evictions();
+            evictor.since_tick += 1;
+            if evictor.since_tick > keys.approximate_len() / TICKS {
+                evictor.since_tick = 0;
+                state.access.advance();
+            }
+        }
+        if bytes == 0 {
+            return state.used_memory() <= fits;
+        }
+        if before.saturating_sub(state.used_memory()) < bytes / 2 {
+            keys.collect_garbage();
+            let is_held = before.saturating_sub(state.used_memory()) < bytes / 2;
+            // Otherwise other writers, or the indexes, have taken what was freed.
+            if is_held && !keys.statistics().snapshots.is_empty() {
+                // Scans that began with SCAN go on without their snapshots.
+                state.cursors.end_leases();
+                evictor.held_until = Some(Instant::now() + HELD_DELAY);
+            }
+        }
+    }
+}
+
+/// Returns whether the memory limit has room for `bytes` more, after evictions if the policy allows
+/// them.
+///
+/// # Errors
+/// It has none.
+pub fn make_room(state: &ServerState, keys: &Keyspace, bytes: usize) -> Result<(), ordna::Error> {
+    let room = keys.check_room(bytes);
+    if room.is_ok() || !state.settings.evicts() {
+        return room;
+    }
+    evict(state, keys, bytes);
+    keys.check_room(bytes)
+}
+
+/// Removes a key. Returns its bytes, or `None` if it is gone, or has no deadline any more under a policy
+/// that needs one.
+fn remove(
+    state: &ServerState,
+    keys: &Keyspace,
+    policy: EvictionPolicy,
+    key: &[u8],
+) -> Option<usize> {
+    let mut bytes = None;
+    let done = keys.modify_entry::<&[u8], _>(key, |found| {
+        let is_chosen = |deadline: Option<u64>| !policy.is_volatile() || deadline.is_some();
+        bytes = found.filter(|it| is_chosen(it.expires_at)).map(|it| key.len() + it.value.len());
+        match bytes {
+            Some(_) => Change::<Put<&[u8]>>::Remove,
+            None => Change::Keep,
+        }
+    });
+    // It fails if the log has; the write then fails, too.
+    done.ok()?;
+    if bytes.is_some() {
+        state.watches.written([key]);
+        state.indexes.written(keys, [key]);
+        state.access.forget(key);
+        state.evictions.add(1);
+    }
+    bytes
+}
+
+/// Returns the next key to evict.
+fn choose(
+    state: &ServerState,
+    keys: &Keyspace,
+    policy: EvictionPolicy,
+    evictor: &mut Evictor,
+) -> Option<Vec<u8>> {
+    if evictor.policy != policy {
+        *evictor = Evictor { policy, held_until: evictor.held_until, ..Evictor::default() };
+    }
+    match policy.preference() {
+        Preference::Deadline => {
+            if evictor.soonest.is_empty() {
+                evictor.soonest = VecDeque::from(keys.next_to_expire(POOL));
+            }
+            return evictor.soonest.pop_front();
+        }
+        Preference::Random => return candidate(state, keys, policy, evictor).map(|it| it.key),
+        Preference::Recency | Preference::Frequency => {}
+    }
+    let samples = usize::try_from(state.settings.samples.get()).unwrap_or(1).clamp(1, 64);
+    for _ in 0..samples {
+        let Some(candidate) = candidate(state, keys, policy, evictor) else { break };
+        evictor.offer(candidate, POOL);
+    }
+    while let Some(best) = evictor.pool.pop() {
+        // It may have been used since.
+        if score(state, policy, &best.key) >= best.score {
+            return Some(best.key);
+        }
+    }
+    None
+}
+
+/// How much a key deserves to be evicted.
+fn score(state: &ServerState, policy: EvictionPolicy, key: &[u8]) -> u64 {
+    match policy.preference() {
+        Preference::Recency => state.access.idle(key),
+        Preference::Frequency => {
+            let decay = state.settings.lfu_decay_time.size() as u64;
+            u64::from(u8::MAX - state.access.frequency(key, decay))
+        }
+        Preference::Deadline | Preference::Random => 0,
+    }
+}
+
+/// Returns a random key that the policy may evict.
+fn candidate(
+    state: &ServerState,
+    keys: &Keyspace,
+    policy: EvictionPolicy,
+    evictor: &mut Evictor,
+) -> Option<Candidate> {
+    // A place beyond the last key has none, so keys of all need a few attempts, too.
+    let found = (0..ATTEMPTS).find_map(|_| {
+        let key = random_key(keys, evictor)?;
+        let fits = !policy.is_volatile() || keys.expiry(&key).flatten().is_some();
+        fits.then_some(key)
+    });
+    // Few keys have a deadline: the next ones to expire are known.
+    let found = found.or_else(|| {
+        let few = if policy.is_volatile() { keys.next_to_expire(POOL) } else { Vec::new() };
+        let at = random_below(few.len().max(1) as u64) as usize;
+        few.into_iter().nth(at)
+    });
+    let key = found.or_else(|| {
+        let first = || keys.first().map(|(key, _)| key);
+        if policy.is_volatile() { None } else { first() }
+    })?;
+    Some(Candidate { score: score(state, policy, &key), key })
+}
+
+/// Returns a random key; `None` if there is none after the random place.
+fn random_key(keys: &Keyspace, evictor: &mut Evictor) -> Option<Vec<u8>> {
+    let count = keys.approximate_len();
+    if evictor.points.is_empty() {
+        evictor.points = keys.partition_points((count / PART).clamp(1, MOST_POINTS));
+        evictor.left = (count / 8).max(PART);
+    }
+    let parts = evictor.points.len() + 1;
+    let part = random_below(parts as u64) as usize;
+    let lower = part.checked_sub(1).and_then(|at| evictor.points.get(at));
+    let lower = lower.map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice()));
+    // Parts differ in size: mostly go to twice the average, rarely much further, so that each key can be
+    // reached.
+    let reach = if random_below(16) == 0 { 16 } else { 2 };
+    let mut skip = random_below((count / parts * reach).max(2) as u64);
+    let mut found = None;
+    keys.visit(lower, Bound::Unbounded, Direction::Ascending, |key, _| {
+        if skip == 0 {
+            found = Some(key.to_vec());
+            return ControlFlow::Break(());
+        }
+        skip -= 1;
+        ControlFlow::Continue(())
+    });
+    found
+}

@@ -1,0 +1,237 @@
+//! `maxmemory-policy`: what is evicted at the memory limit, and who learns of it.
+
+use std::time::{Duration, Instant};
+
+use ordna_server::{Config, LogSync};
+
+use crate::common::{Client, Running, start};
+use crate::state::persistence::{Dir, loaded};
+
+const LIMIT: usize = 200_000;
+
+fn server(policy: &str) -> (Running, Client) {
+    let settings = vec![("maxmemory-policy".to_owned(), policy.to_owned())];
+    let server = start(Config { max_memory: Some(LIMIT), settings, ..Config::default() });
+    let client = Client::new(server.address);
+    (server, client)
+}
+
+fn figure(client: &mut Client, name: &str) -> usize {
+    let info = client.say("INFO all");
+    let at = info.find(&format!(r"\n{name}:")).unwrap_or_else(|| panic!("no {name} in {info}"));
+    let rest = &info[at + name.len() + 3..];
+    rest[..rest.find('\\').unwrap()].parse().unwrap()
+}
+
+/// Sets so many keys of a kilobyte.
+fn fill(client: &mut Client, prefix: &str, count: usize) {
+    let value = "v".repeat(1000);
+    for key in 0..count {
+        assert_eq!(client.say(&format!("SET {prefix}:{key} {value}")), r"+OK\r\n", "{key}");
+    }
+}
+
+fn is_there(client: &mut Client, key: &str) -> bool {
+    client.say(&format!("EXISTS {key}")) == r":1\r\n"
+}
+
+#[test]
+fn what_was_not_used_for_longest_is_evicted() {
+    let (_server, mut client) = server("allkeys-lru");
+    fill(&mut client, "old", 50);
+    for round in 0..40 {
+        (0..10).for_each(|key| drop(client.say(&format!("GET old:{key}"))));
+        fill(&mut client, &format!("new{round}"), 25);
+    }
+    let kept = (0..10).filter(|key| is_there(&mut client, &format!("old:{key}"))).count();
+    assert!(kept >= 8, "{kept} of 10 that were used");
+    let kept = (10..50).filter(|key| is_there(&mut client, &format!("old:{key}"))).count();
+    assert_eq!(kept, 0, "of those that were not");
+    assert!(figure(&mut client, "evicted_keys") > 800);
+    assert!(figure(&mut client, "used_memory") <= LIMIT);
+    assert!(client.say("INFO memory").contains("maxmemory_policy:allkeys-lru"));
+    assert_eq!(client.say("CONFIG SET maxmemory-policy noeviction"), r"+OK\r\n");
+    while client.say("APPEND new1:1 xxxxxxxxxxxxxxxxxxxxxxxxxxxxx").starts_with(':') {}
+    assert!(client.say("SET more 1").starts_with("-OOM") || !is_there(&mut client, "more"));
+}
+
+#[test]
+fn what_is_used_least_often_is_evicted() {
+    let (_server, mut client) = server("allkeys-lfu");
+    fill(&mut client, "old", 50);
+    for _ in 0..200 {
+        (0..10).for_each(|key| drop(client.say(&format!("GET old:{key}"))));
+    }
+    fill(&mut client, "new", 1000);
+    let kept = (0..10).filter(|key| is_there(&mut client, &format!("old:{key}"))).count();
+    assert!(kept >= 8, "{kept} of 10 that are used often");
+    let key = (0..10).find(|key| is_there(&mut client, &format!("old:{key}"))).unwrap();
+    let reply = client.say(&format!("OBJECT FREQ old:{key}"));
+    let frequency: usize = reply[1..].trim_end_matches(r"\r\n").parse().unwrap();
+    assert!(frequency > 8, "{frequency}");
+}
+
+#[test]
+fn only_keys_with_a_deadline_are_evicted_under_a_volatile_policy() {
+    for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
+        let (_server, mut client) = server(policy);
+        fill(&mut client, "stays", 100);
+        let value = "v".repeat(1000);
+        for key in 0..500 {
+            let seconds = 1000 - key;
+            let line = format!("SET goes:{key} {value} EX {seconds}");
+            assert_eq!(client.say(&line), r"+OK\r\n", "{policy} {key}");
+        }
+        let kept = (0..100).filter(|key| is_there(&mut client, &format!("stays:{key}"))).count();
+        assert_eq!(kept, 100, "{policy}");
+        if policy == "volatile-ttl" {
+            // Those that expire first, the latest, are gone; the last one may be there.
+            assert!(is_there(&mut client, "goes:0") && !is_there(&mut client, "goes:400"));
+        }
+        // Without any there is nothing to evict.
+        let count = client.say("DBSIZE");
+        let full = (0..1000)
+            .find(|key| client.say(&format!("SET more:{key} {value}")).starts_with("-OOM"));
+        assert!(full.is_some_and(|full| full > 20), "{policy} {count} {full:?}");
+        assert_eq!(client.say("DEL stays:1"), r":1\r\n");
+        assert_eq!(client.say(&format!("SET more {value}")), r"+OK\r\n");
+    }
+}
+
+#[test]
+fn any_key_is_evicted_at_random() {
+    let (_server, mut client) = server("allkeys-random");
+    fill(&mut client, "key", 1000);
+    let kept = (0..900).filter(|key| is_there(&mut client, &format!("key:{key}"))).count();
+    assert!((20..180).contains(&kept), "{kept}");
+}
+
+#[test]
+fn commands_that_need_more_than_their_arguments_find_room() {
+    let (_server, mut client) = server("allkeys-lru");
+    fill(&mut client, "key", 300);
+    assert_eq!(client.say("SETRANGE long 60000 x"), r":60001\r\n");
+    assert_eq!(client.say("COPY long other"), r":1\r\n");
+    assert!(client.say("SETRANGE long 300000 x").starts_with("-OOM"), "more than the limit");
+    fill(&mut client, "more", 300);
+    let value = "v".repeat(20_000);
+    let pairs: Vec<String> = (0..5).map(|key| format!("pair:{key} {value}")).collect();
+    assert_eq!(client.say(&format!("MSET {}", pairs.join(" "))), r"+OK\r\n");
+    fill(&mut client, "again", 300);
+    assert_eq!(client.say("MULTI"), r"+OK\r\n");
+    for key in 0..5 {
+        assert_eq!(client.say(&format!("SET queued:{key} {value}")), r"+QUEUED\r\n");
+    }
+    let reply = client.say("EXEC");
+    assert_eq!(reply, format!(r"*5\r\n{}", r"+OK\r\n".repeat(5)));
+    fill(&mut client, "end", 300);
+    assert!(figure(&mut client, "used_memory") <= LIMIT);
+}
+
+#[test]
+fn watchers_and_indexes_learn_of_an_eviction() {
+    let (server, mut client) = server("allkeys-lru");
+    // Indexes are fed after the writes.
+    let limit = 10 * LIMIT;
+    assert_eq!(client.say(&format!("CONFIG SET maxmemory {limit}")), r"+OK\r\n");
+    assert_eq!(client.say("ORDNA.INDEX CREATE by_a ON doc: PARTS a"), r"+OK\r\n");
+    assert_eq!(client.say("HSET doc:first a 1"), r":1\r\n");
+    let mut watcher = Client::new(server.address);
+    assert_eq!(watcher.say("WATCH doc:first"), r"+OK\r\n");
+    let long = "v".repeat(500);
+    for key in 0..6000 {
+        assert_eq!(client.say(&format!("HSET doc:{key} a {key} b {long}")), r":2\r\n");
+    }
+    assert!(!is_there(&mut client, "doc:first"));
+    watcher.say("MULTI");
+    watcher.say("PING");
+    assert_eq!(watcher.say("EXEC"), r"*-1\r\n");
+    let begin = Instant::now();
+    loop {
+        let (count, keys) = (client.say("ORDNA.INDEX COUNT by_a"), client.say("DBSIZE"));
+        if count == keys {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(20), "{count} {keys}");
+    }
+    assert!(figure(&mut client, "used_memory") <= limit);
+    assert_eq!(figure(&mut client, "indexes_failed"), 0);
+}
+
+#[test]
+fn a_snapshot_does_not_empty_the_store_and_a_scan_does_not_stop_evictions() {
+    let (_server, mut client) = server("allkeys-lru");
+    fill(&mut client, "key", 300);
+    // The lease of a scan ends early; the scan goes on.
+    let reply = client.say("SCAN 0 COUNT 2");
+    let cursor = reply.split(r"\r\n").nth(2).unwrap().to_owned();
+    let value = "v".repeat(1000);
+    let begin = Instant::now();
+    for key in 0..300 {
+        while client.say(&format!("SET more:{key} {value}")).starts_with("-OOM") {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+        }
+    }
+    assert!(client.say(&format!("SCAN {cursor} COUNT 2")).starts_with("*2"));
+    assert_eq!(client.say("ORDNA.SNAPSHOT CREATE"), r":1\r\n");
+    let full = (0..300).find(|key| client.say(&format!("SET x:{key} {value}")).starts_with("-OOM"));
+    assert!(full.is_some(), "the snapshot keeps the memory");
+    let size = |reply: String| -> usize { reply[1..].trim_end_matches(r"\r\n").parse().unwrap() };
+    let keys = size(client.say("DBSIZE"));
+    assert!(keys > 80, "{keys}: few keys were evicted in vain");
+    assert_eq!(client.say("ORDNA.SNAPSHOT DROP 1"), r":1\r\n");
+    std::thread::sleep(Duration::from_millis(150));
+    fill(&mut client, "again", 300);
+}
+
+#[test]
+fn a_limit_that_is_lowered_is_reached_without_writes() {
+    let (_server, mut client) = server("allkeys-lru");
+    fill(&mut client, "key", 300);
+    assert_eq!(client.say("CONFIG SET maxmemory 100kb"), r"+OK\r\n");
+    let begin = Instant::now();
+    while figure(&mut client, "used_memory") > 102_400 {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(client.say("SET key value"), r"+OK\r\n");
+}
+
+#[test]
+fn stored_keys_are_evicted_only_if_that_is_allowed() {
+    let dir = Dir::new("evicted");
+    let mut server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    let reply = client.say("CONFIG SET maxmemory 100kb maxmemory-policy allkeys-lru");
+    assert!(reply.contains("--evict-stored"), "{reply}");
+    assert!(client.say("CONFIG GET maxmemory").contains(r"$1\r\n0\r\n"));
+    server.stop();
+    let config = || Config { evict_stored: true, ..dir.config(LogSync::Always) };
+    let mut server = start(config());
+    let mut client = loaded(&server);
+    let reply = client.say("CONFIG SET maxmemory 100kb maxmemory-policy allkeys-lru");
+    assert_eq!(reply, r"+OK\r\n");
+    fill(&mut client, "key", 300);
+    let keys = client.say("DBSIZE");
+    assert!(!is_there(&mut client, "key:0"));
+    server.stop();
+    let server = start(config());
+    let mut client = loaded(&server);
+    assert_eq!(client.say("DBSIZE"), keys, "they stay evicted");
+}
+
+#[test]
+fn expired_keys_are_counted() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    (0..10).for_each(|key| drop(client.say(&format!("SET key:{key} 1 PX 10"))));
+    let begin = Instant::now();
+    while figure(&mut client, "expired_keys") < 10 {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    client.say("FLUSHALL");
+    assert_eq!(figure(&mut client, "expired_keys"), 10);
+    assert_eq!(client.say("CONFIG RESETSTAT"), r"+OK\r\n");
+    assert_eq!(figure(&mut client, "expired_keys"), 0);
+}
