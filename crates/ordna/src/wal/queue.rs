@@ -380,7 +380,7 @@ impl Queue {
         let _syncing = lock(&self.syncer);
         point("log.sync.begun");
         let (former, current, path, target) = {
-            let mut writer = lock(&self.writer);
+            let writer = lock(&self.writer);
             let target = match fault!("faults.commit.counts_what_is_written") {
                 true => self.appended(),
                 false => self.written.load(Ordering::Acquire),
@@ -389,14 +389,15 @@ impl Queue {
                 return self.check();
             }
             let path = writer.blocks.path().to_owned();
-            (mem::take(&mut writer.former), writer.blocks.file(), path, target)
+            // They stay in the list: if this sync ends early, a retry makes them durable.
+            (writer.former.clone(), writer.blocks.file(), path, target)
         };
         point("log.sync.targeted");
         // For tasks that found the writer taken just now. A failure is kept.
         let _ = self.drain();
         self.check()?;
-        let former = if fault!("faults.commit.syncs_former") { Vec::new() } else { former };
-        let mut files = former.iter().chain([&current]);
+        let synced = if fault!("faults.commit.syncs_former") { &[] } else { former.as_slice() };
+        let mut files = synced.iter().chain([&current]);
         let begin = Instant::now();
         self.syncing.store(self.now(), Ordering::Release);
         let done = match fault!("faults.commit.syncs") {
@@ -407,6 +408,10 @@ impl Queue {
         self.sync_times.add(begin.elapsed());
         done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error), None))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
+        if !former.is_empty() {
+            // Only a holder of the syncer removes some, so they are still the first ones.
+            lock(&self.writer).former.drain(..former.len());
+        }
         let ready: Vec<Waker> = {
             let mut state = lock(&self.state);
             debug_assert!(self.synced() <= target && target <= self.appended());
@@ -469,6 +474,11 @@ impl Queue {
         self.accept(&mut state, position);
     }
 
+    /// Gives up retries until a backup has everything that is in memory.
+    pub fn give_up_retries(&self) {
+        lock(&self.state).can_retry = false;
+    }
+
     /// Ends a failure: everything up to `position` is durable.
     fn accept(&self, state: &mut QueueState, position: u64) {
         state.failed = None;
@@ -497,6 +507,10 @@ impl Queue {
         let (written, synced) = (self.written.load(Ordering::Acquire), self.synced());
         let begun = segments.create_with(*next, |segment| {
             segment.start_at(written, synced)?;
+            // A start takes a segment that has records and no header for one that was damaged.
+            if !fault!("faults.retry.header_is_first") {
+                segment.sync()?;
+            }
             for chunk in &mut chunks {
                 if let Chunk::Data(frame) = chunk {
                     segment.data(frame, synced)?;
@@ -516,7 +530,9 @@ impl Queue {
             state.chunks = chunks;
             return false;
         };
-        if !are_synced {
+        // The chunks lack the end of a group that has removed everything meanwhile.
+        let is_whole = check!("faults.retry.is_whole_at_its_end", state.can_retry);
+        if !are_synced || !is_whole {
             state.can_retry = false;
             state.chunks.clear();
             drop(state);

@@ -4,11 +4,12 @@
 //! 1. A segment is removed only once a backup that holds its records is durably in place.
 //! 2. The segment that a backup names exists before the backup is in place.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ordna_base::sync::{check, fault};
+use ordna_base::sync::{check, fault, notice};
 use ordna_base::{Key, Value};
 
 use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
@@ -129,8 +130,9 @@ impl<K: Key + ?Sized> Durable<K> {
                 records: queue.records.load(Ordering::Relaxed),
             })
         })?;
-        // A failed log begins no segments: the number remains that of this backup.
-        let next = (!works).then_some(next);
+        // A failed log begins no segments until the backup is in place: the number remains that of
+        // this backup, and the log does not retry.
+        let mut next = (!works).then_some(next);
         let entries: &dyn EntrySource<K, V> = match &snapshot {
             Some(snapshot) => snapshot,
             None => store,
@@ -151,22 +153,38 @@ impl<K: Key + ?Sized> Durable<K> {
             Some(copies) => copies.finish()?,
             None => Vec::new(),
         };
-        if let Some(mut next) = next {
+        if let Some(next) = &mut next {
             // The segment that the manifest names. A failed log has not created it.
             segment = Some(self.segments.create(number, None)?);
-            *next += 1;
+            **next += 1;
+        }
+        if fault!("faults.backup.holds_up_retries") {
+            next = None;
         }
         if fault!("faults.backup.is_there_before_segments_go") {
             self.remove_before(number, options.keep);
         }
-        let summary = writing.finish::<V>(&cut, shards, deltas)?;
+        let done = writing.finish::<V>(&cut, shards, deltas);
+        if done.is_err() && next.is_some() && self.may_exist(&target) {
+            // A start would not read records that begin before the backup.
+            queue.give_up_retries();
+        }
+        let summary = done?;
         // Writes were refused since before the cut if the segment was not taken over then: the
         // backup holds all that memory holds. If the log failed later, the next backup repairs it.
         if let Some(segment) = segment {
             self.wal.stop_writers(|_| queue.restart(segment));
         }
+        drop(next);
         self.remove_before(number, options.keep);
         Ok((summary, cut))
+    }
+
+    /// Whether a backup is in place, as far as that can be told.
+    fn may_exist(&self, target: &Path) -> bool {
+        let listing = Listing::read(&*self.storage, &self.dir);
+        let may_exist = listing.map_or(true, |it| it.backups.values().any(|path| path == target));
+        notice!("faults.backup.ends_retries", may_exist)
     }
 
     /// Removes segments that no kept backup needs, and backups beyond those to be kept.

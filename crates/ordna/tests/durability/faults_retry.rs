@@ -1,0 +1,303 @@
+//! Retries of a failed write of the log, together with backups, rotations, flushes and power cuts.
+
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ordna::durability::{BackupOptions, OutFile, Progress, Storage, SyncPolicy, verify};
+use ordna::{Options, OrderedIndex};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::Schedule;
+use ordna_testkit::random::Random;
+
+use super::disk::{Fault, Model};
+#[cfg(debug_assertions)]
+use super::steps::flush;
+use super::steps::{Bytes, DIR, options, state_of};
+
+/// Free space that every record of these tests fits in.
+const ROOM: usize = 1 << 26;
+
+/// Waits until a condition holds.
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_true() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn works(store: &Bytes) -> bool {
+    store.check_log().is_ok()
+}
+
+/// Inserts until the disk is full and the log has failed.
+fn fill(disk: &Model, store: &Bytes) {
+    disk.set_free(150);
+    let mut number = 0_u32;
+    while store.insert(&number.to_be_bytes(), &[7; 100]).is_ok() {
+        number += 1;
+        assert!(number < 1_000_000, "the disk is full");
+    }
+}
+
+/// Checks that an exit and power cuts leave the state.
+fn check_kept(disk: &Model, store: &Bytes, context: &str) {
+    let state = state_of(store);
+    let mut left = vec![disk.after_exit()];
+    left.extend((0..24).map(|seed| disk.after_power_cut(&mut Random::new(seed))));
+    for (number, left) in left.into_iter().enumerate() {
+        verify(&left, DIR, &Progress::default())
+            .unwrap_or_else(|error| panic!("{context}, {number}: {error}"));
+        let found = Bytes::open(DIR, options(&left, SyncPolicy::Always)).unwrap();
+        let found = state_of(&found);
+        let missing: Vec<_> = state.keys().filter(|key| !found.contains_key(*key)).collect();
+        let extra: Vec<_> = found.keys().filter(|key| !state.contains_key(*key)).collect();
+        assert!(found == state, "{context}, {number}: missing {missing:?}, more {extra:?}");
+    }
+}
+
+/// What happens to an operation of [`Hooked`].
+type Hook = dyn Fn(&Model) -> io::Result<()> + Send + Sync;
+
+/// A disk with something that happens once, after a rename, or before a file's first sync.
+#[derive(Clone)]
+struct Hooked {
+    disk: Model,
+    /// Called instead of the sync of the directory that follows a rename.
+    after_rename: Option<Arc<Hook>>,
+    was_renamed: Arc<AtomicBool>,
+    /// While set, syncs of files that were created meanwhile wait.
+    holds_new_files: Arc<AtomicBool>,
+    /// Whether such a sync waits.
+    is_held: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Hooked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Hooked").finish_non_exhaustive()
+    }
+}
+
+impl Hooked {
+    fn new(disk: &Model) -> Self {
+        Self {
+            disk: disk.clone(),
+            after_rename: None,
+            was_renamed: Arc::default(),
+            holds_new_files: Arc::default(),
+            is_held: Arc::default(),
+        }
+    }
+
+    fn open(&self, sync: SyncPolicy) -> Bytes {
+        Bytes::open(DIR, options(&self.disk, sync).storage(Arc::new(self.clone()))).unwrap()
+    }
+}
+
+#[derive(Debug)]
+struct HookedFile(Box<dyn OutFile>, Option<Hooked>);
+
+impl OutFile for HookedFile {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes)
+    }
+    fn sync(&self) -> io::Result<()> {
+        if let Some(hooked) = &self.1 {
+            while hooked.holds_new_files.load(Ordering::SeqCst) {
+                hooked.is_held.store(true, Ordering::SeqCst);
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        self.0.sync()
+    }
+}
+
+impl Storage for Hooked {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        let is_held = self.holds_new_files.load(Ordering::SeqCst).then(|| self.clone());
+        Ok(Box::new(HookedFile(self.disk.create(path)?, is_held)))
+    }
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        self.disk.open(path)
+    }
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.disk.truncate(path, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)?;
+        self.was_renamed.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        if dir == Path::new(DIR)
+            && let Some(hook) = &self.after_rename
+            && self.was_renamed.swap(false, Ordering::SeqCst)
+        {
+            hook(&self.disk)?;
+        }
+        self.disk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.disk.lock(path)
+    }
+}
+
+/// The disk gets space while a backup of a failed log is about to be done. The log does not go on in a
+/// segment of its own beside that of the backup.
+#[test]
+fn a_retry_does_not_overtake_the_backup_of_a_failed_log() {
+    let disk = Model::new();
+    let hook = |_: &Model| {
+        // Several attempts of the log.
+        thread::sleep(Duration::from_millis(600));
+        Ok(())
+    };
+    let hooked = Hooked { after_rename: Some(Arc::new(hook)), ..Hooked::new(&disk) };
+    let store = hooked.open(SyncPolicy::Always);
+    store.insert(b"before", b"1").unwrap();
+    fill(&disk, &store);
+    thread::scope(|scope| {
+        disk.set_free(ROOM);
+        let backup = scope.spawn(|| store.backup(&BackupOptions::new()));
+        let mut number = 0_u32;
+        while !backup.is_finished() {
+            // Those that are acknowledged must be there later.
+            let _ = store.insert(&[b"meanwhile".as_slice(), &number.to_be_bytes()].concat(), b"1");
+            number += 1;
+            thread::sleep(Duration::from_millis(1));
+        }
+        backup.join().unwrap().unwrap();
+    });
+    wait_until("the log does not work again", || works(&store));
+    store.insert(b"after", b"1").unwrap();
+    check_kept(&disk, &store, "backup and retry");
+}
+
+/// A backup of a failed log is in place, and reports a failure. The log does not go on before it.
+#[test]
+fn a_retry_does_not_go_on_before_a_backup_that_is_in_place() {
+    let disk = Model::new();
+    let failures = AtomicUsize::new(0);
+    let hook = move |_: &Model| match failures.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(io::Error::other("injected failure")),
+        _ => Ok(()),
+    };
+    let hooked = Hooked { after_rename: Some(Arc::new(hook)), ..Hooked::new(&disk) };
+    let store = hooked.open(SyncPolicy::Always);
+    store.insert(b"before", b"1").unwrap();
+    fill(&disk, &store);
+    disk.set_free(ROOM);
+    store.backup(&BackupOptions::new()).unwrap_err();
+    thread::sleep(Duration::from_millis(600));
+    if !works(&store) {
+        store.backup(&BackupOptions::new()).unwrap();
+    }
+    store.insert(b"after", b"1").unwrap();
+    check_kept(&disk, &store, "backup in place");
+}
+
+/// A segment that the log has left is not durable when a write to the next one fails.
+#[test]
+#[cfg(debug_assertions)]
+fn a_retry_syncs_the_segments_before() {
+    let disk = Model::new();
+    let schedule = Schedule::new();
+    let opened = options(&disk, SyncPolicy::Always).segment_bytes(200).acknowledge_later();
+    let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
+    schedule.hold("log", "log.sync.begun");
+    store.insert(b"first segment", &[1; 300]).unwrap();
+    // The log's thread has written it, and has had the log continue in the next segment.
+    schedule.wait_held("log", "log.sync.begun");
+    store.insert(b"next segment", &[2; 300]).unwrap();
+    flush(&store);
+    schedule.hold("log", "log.sync.targeted");
+    schedule.release("log", "log.sync.begun");
+    schedule.wait_held("log", "log.sync.targeted");
+    disk.set_free(0);
+    store.insert(b"fails", &[3; 300]).unwrap();
+    schedule.release("log", "log.sync.targeted");
+    wait_until("the log does not fail", || !works(&store));
+    disk.set_free(ROOM);
+    wait_until("the log does not work again", || works(&store));
+    store.sync_log().unwrap();
+    check_kept(&disk, &store, "former segment");
+}
+
+/// A group removes everything while the log retries. What it wrote is not lost, or the log does not
+/// go on.
+#[test]
+#[cfg(debug_assertions)]
+fn a_retry_does_not_go_on_without_a_flush() {
+    let disk = Model::new();
+    let hooked = Hooked::new(&disk);
+    let opened = options(&disk, SyncPolicy::Never).storage(Arc::new(hooked.clone()));
+    let schedule = Schedule::new();
+    let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
+    store.insert(b"old", b"1").unwrap();
+    store.sync_log().unwrap();
+    schedule.hold("log", "log.run.before_drain");
+    store.insert(b"fails", b"1").unwrap();
+    schedule.wait_held("log", "log.run.before_drain");
+    disk.set_free(0);
+    let successor = OnceLock::new();
+    let told = store.log_group(|| {
+        schedule.release("log", "log.run.before_drain");
+        wait_until("the log does not fail", || !works(&store));
+        hooked.holds_new_files.store(true, Ordering::SeqCst);
+        disk.set_free(ROOM);
+        wait_until("the log does not retry", || hooked.is_held.load(Ordering::SeqCst));
+        let next = store.successor(Options::new()).unwrap();
+        next.insert(b"new", b"1").unwrap();
+        successor.set(next).unwrap();
+    });
+    assert!(told.is_err());
+    hooked.holds_new_files.store(false, Ordering::SeqCst);
+    thread::sleep(Duration::from_millis(600));
+    let successor = successor.get().unwrap();
+    if !works(successor) {
+        successor.backup(&BackupOptions::new()).unwrap();
+    }
+    successor.insert(b"after", b"1").unwrap();
+    successor.sync_log().unwrap();
+    check_kept(&disk, successor, "flush and retry");
+}
+
+/// The power is cut at each operation of a retry. The start is not refused: nothing of the new segment
+/// was acknowledged.
+#[test]
+fn a_power_cut_during_a_retry_refuses_no_start() {
+    for number in 1..40 {
+        let disk = Model::new();
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+        store.insert(b"before", b"1").unwrap();
+        fill(&disk, &store);
+        let disk = disk.fault(number, Fault::PowerCut);
+        disk.set_free(ROOM);
+        wait_until("the log does nothing", || disk.is_off() || works(&store));
+        if !disk.is_off() {
+            let _ = store.insert(b"after", b"1");
+            if !disk.is_off() {
+                break;
+            }
+        }
+        for seed in 0..60 {
+            let left = disk.after_power_cut(&mut Random::new(seed));
+            let found = Bytes::open(DIR, options(&left, SyncPolicy::Always));
+            let found = found.unwrap_or_else(|error| panic!("{:?}, {seed}: {error}", disk.hit()));
+            assert!(found.get(b"before".as_slice()).is_some(), "{:?}, {seed}", disk.hit());
+        }
+    }
+}
