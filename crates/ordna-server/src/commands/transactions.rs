@@ -17,7 +17,7 @@
 //! see the writes before it, and so do other clients from then on.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
@@ -145,6 +145,11 @@ fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
     transaction.needed.saturating_add(copied)
 }
 
+/// Time that the queries of indexes in a transaction take together before further ones are refused. All
+/// other clients wait meanwhile, each query may wait half a second for its index, and a transaction may
+/// hold many.
+const MOST_QUERY_TIME: Duration = Duration::from_secs(2);
+
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     // Without a transaction the keys stay watched.
     if context.session.transaction.is_none() {
@@ -178,9 +183,11 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     out.array(transaction.queued.len());
     let mut indexed = context.state.indexes.transaction();
     let (mut delayed, mut closes) = (Duration::ZERO, false);
+    let mut queried = Duration::ZERO;
     for request in &transaction.queued {
         let before = out.bytes.len();
-        match execute_queued(context, &mut indexed, request.arguments(), start + most, out) {
+        let (arguments, end) = (request.arguments(), start + most);
+        match execute_queued(context, &mut indexed, &mut queried, arguments, end, out) {
             Ok(Aftermath::None) => {}
             Ok(Aftermath::Delay(delay)) => delayed += delay,
             Ok(Aftermath::Close) => closes = true,
@@ -216,10 +223,11 @@ enum Aftermath {
 }
 
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
-/// grow beyond position `end`.
+/// grow beyond position `end`. `queried` is the time of the queries so far.
 fn execute_queued<'a>(
     context: &mut Context<'a>,
     indexed: &mut Option<IndexTransaction<'a>>,
+    queried: &mut Duration,
     arguments: Arguments<'_>,
     end: usize,
     out: &mut Replies,
@@ -252,9 +260,17 @@ fn execute_queued<'a>(
             while !lookup.step(end.saturating_sub(out.bytes.len()), out)? {}
         }
         CommandOutcome::Task(task) => {
+            if *queried > MOST_QUERY_TIME && spec.has(CommandFlags::READONLY) {
+                return Err(format!(
+                    "ERR the queries of the transaction took more than {MOST_QUERY_TIME:?} together; ask outside of it"
+                )
+                .into());
+            }
+            let begin = Instant::now();
             // It may wait for a cut of the indexes, which the transaction holds back.
             *indexed = None;
             task.run(context.state, Some(&context.keys), out);
+            *queried += begin.elapsed();
             *indexed = context.state.indexes.transaction();
         }
         CommandOutcome::Close => return Ok(Aftermath::Close),

@@ -171,3 +171,29 @@ fn definitions_of_indexes_are_bounded() {
     assert_eq!(client.say("FT.CREATE c PREFIX 1 d: SCHEMA t TAG"), r"+OK\r\n");
     assert_eq!(client.say("FT.DROPINDEX c"), r"+OK\r\n");
 }
+
+/// Each query of a transaction may wait for its index, while everybody else waits.
+#[test]
+fn queries_of_a_transaction_are_bounded_together() {
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    client.say("ORDNA.INDEX CREATE i ON h PARTS n");
+    client.say("HSET h1 n 1");
+    let info = client.say("ORDNA.INDEX INFO i");
+    let vector = info.split(r"$6\r\nvector\r\n").nth(1).and_then(|rest| rest.split(r"\r\n").nth(1));
+    // A state that no write has reached.
+    let far = vector.expect("a vector").replace("-1", "-2");
+    client.say("MULTI");
+    for _ in 0..12 {
+        let reply = client.say(&format!("ORDNA.INDEX SCAN i AT {far}"));
+        assert_eq!(reply, r"+QUEUED\r\n");
+    }
+    client.say("SET k v");
+    let begin = Instant::now();
+    let reply = client.say("EXEC");
+    let took = begin.elapsed();
+    assert!(reply.contains("is not there after"), "{reply}");
+    assert!(reply.contains("took more than 2s together"), "{reply}");
+    assert!(reply.ends_with(r"+OK\r\n"), "{reply}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+}
