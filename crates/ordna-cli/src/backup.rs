@@ -1,6 +1,8 @@
 //! `ordna backup`, `ordna restore` and `ordna verify`.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,6 +11,8 @@ use anyhow::{Context, bail};
 use clap::Parser;
 use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyle};
 use ordna::durability::{BackupReport, Disk, Progress, WalReplay, install, verify};
+
+use redis_protocol::resp2::types::BytesFrame;
 
 use crate::client::{Client, ServerAddress, bytes_of};
 
@@ -20,6 +24,12 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct BackupOptions {
     #[command(flatten)]
     server: ServerAddress,
+    /// Copy the backup from this server, instead of --host and --port
+    #[arg(long, value_name = "HOST:PORT", requires = "to")]
+    from: Option<String>,
+    /// New directory on this machine for a copy of the backup
+    #[arg(long, value_name = "DIR")]
+    to: Option<PathBuf>,
 }
 
 /// Options of `ordna restore`.
@@ -135,7 +145,14 @@ fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
 
 /// Makes a running server write a backup, and waits for its end.
 pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
-    let mut client = options.server.connect()?;
+    let mut server = options.server.clone();
+    if let Some(from) = &options.from {
+        server.set(from).context("--from")?;
+    }
+    if let Some(to) = &options.to {
+        check_is_new(to)?;
+    }
+    let mut client = server.connect()?;
     client.call(&[b"BGSAVE"])?;
     let bar = bar();
     let fields = loop {
@@ -164,5 +181,109 @@ pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
         text("ordna_backup_path"),
         HumanDuration(Duration::from_secs(took))
     );
+    match &options.to {
+        Some(to) => run_copy(&mut client, to),
+        None => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Bytes that are asked for at once.
+const PART: u64 = 1 << 20;
+
+/// Refuses a directory that has content.
+fn check_is_new(to: &Path) -> anyhow::Result<()> {
+    let is_empty = fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_none());
+    if to.exists() && !is_empty {
+        bail!("{} exists and is not an empty directory", to.display());
+    }
+    Ok(())
+}
+
+/// Copies the newest backup of a server into a directory, which appears when it is whole.
+fn run_copy(client: &mut Client, to: &Path) -> anyhow::Result<ExitCode> {
+    let mut unfinished = to.as_os_str().to_owned();
+    unfinished.push(format!(".unfinished-{}", std::process::id()));
+    let unfinished = PathBuf::from(unfinished);
+    let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new("."));
+    fs::create_dir_all(parent)?;
+    fs::create_dir(&unfinished)
+        .with_context(|| format!("cannot create {}", unfinished.display()))?;
+    let copied = copy(client, &unfinished).and_then(|()| {
+        with_bar(|progress| verify(&Disk, &unfinished, progress))?;
+        check_is_new(to)?;
+        fs::rename(&unfinished, to)?;
+        Ok(File::open(parent)?.sync_all()?)
+    });
+    if let Err(error) = copied {
+        // The error of the copy matters more than that of the removal.
+        let _ = fs::remove_dir_all(&unfinished);
+        return Err(error);
+    }
+    println!(
+        "copied to {0}; ordna restore {0} --dir DIR makes a data directory of it",
+        to.display()
+    );
     Ok(ExitCode::SUCCESS)
+}
+
+/// A backup that the server has opened.
+struct RemoteBackup {
+    id: Vec<u8>,
+    /// Name and bytes of each file.
+    files: Vec<(String, u64)>,
+}
+
+/// Parses the reply to `ORDNA.BACKUP OPEN`.
+fn opened(reply: BytesFrame) -> anyhow::Result<RemoteBackup> {
+    let unexpected = "unexpected reply to ORDNA.BACKUP OPEN";
+    let BytesFrame::Array(items) = reply else { bail!(unexpected) };
+    let mut items = items.into_iter();
+    let Some(BytesFrame::Integer(id)) = items.next() else { bail!(unexpected) };
+    let files = items.map(|item| {
+        let BytesFrame::Array(pair) = item else { bail!(unexpected) };
+        let [BytesFrame::BulkString(name), BytesFrame::Integer(len)] = &pair[..] else {
+            bail!(unexpected)
+        };
+        let name = String::from_utf8(name.to_vec())?;
+        // A server must not write elsewhere.
+        if Path::new(&name).file_name() != Some(name.as_ref()) {
+            bail!("{name:?} is no name of a file");
+        }
+        Ok((name, u64::try_from(*len)?))
+    });
+    let files = files.collect::<anyhow::Result<_>>()?;
+    Ok(RemoteBackup { id: id.to_string().into_bytes(), files })
+}
+
+/// Copies all files of the newest backup, durably.
+fn copy(client: &mut Client, dir: &Path) -> anyhow::Result<()> {
+    let opened = opened(client.call(&[b"ORDNA.BACKUP", b"OPEN"])?)?;
+    let RemoteBackup { id, files } = opened;
+    let bar = bar();
+    bar.set_length(files.iter().map(|(_, len)| len).sum());
+    for (at, (name, len)) in files.iter().enumerate() {
+        bar.set_message(name.clone());
+        let path = dir.join(name);
+        let mut file = File::create_new(&path)?;
+        let (number, mut offset) = (at.to_string(), 0);
+        while offset < *len {
+            let count = PART.min(len - offset).to_string();
+            let position = offset.to_string();
+            let words =
+                [b"ORDNA.BACKUP", &b"READ"[..], &id, number.as_bytes(), position.as_bytes()];
+            let part = bytes_of(client.call(&[&words[..], &[count.as_bytes()]].concat())?)?;
+            if part.is_empty() {
+                bail!("{name} ends at byte {offset} of {len}");
+            }
+            file.write_all(&part).with_context(|| format!("cannot write {}", path.display()))?;
+            offset += part.len() as u64;
+            bar.inc(part.len() as u64);
+        }
+        file.sync_all()?;
+    }
+    client.call(&[b"ORDNA.BACKUP", b"CLOSE", &id])?;
+    File::open(dir)?.sync_all()?;
+    bar.finish_and_clear();
+    Ok(())
 }

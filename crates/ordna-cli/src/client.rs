@@ -10,7 +10,7 @@ use redis_protocol::resp2::decode::decode_bytes_mut;
 use redis_protocol::resp2::types::BytesFrame;
 
 /// Address and password of a running server.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 pub struct ServerAddress {
     /// Host of the server
     #[arg(long, default_value = "127.0.0.1")]
@@ -38,6 +38,20 @@ pub struct Client {
 }
 
 impl ServerAddress {
+    /// Changes host and port to those of `HOST:PORT`.
+    ///
+    /// # Errors
+    /// The text has another form.
+    pub fn set(&mut self, text: &str) -> anyhow::Result<()> {
+        let parts = text.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let (host, port) = parts.with_context(|| format!("{text:?} is not HOST:PORT"))?;
+        // An IPv6 address is in brackets.
+        host.trim_start_matches('[').trim_end_matches(']').clone_into(&mut self.host);
+        self.port = port;
+        Ok(())
+    }
+
     /// Connects and logs in.
     pub fn connect(&self) -> anyhow::Result<Client> {
         let Self { host, port, password } = self;

@@ -44,7 +44,7 @@ enum Command {
     Get(query::GetOptions),
     /// Print entries in key order
     Scan(query::ScanOptions),
-    /// Make a running server (`serve --dir`) write a backup, and wait for its end
+    /// Make a running server (`serve --dir`) write a backup, wait for its end, and perhaps copy it
     Backup(backup::BackupOptions),
     /// Copy a backup into a new data directory
     Restore(backup::RestoreOptions),

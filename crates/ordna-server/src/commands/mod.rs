@@ -4,6 +4,7 @@
 //! `descriptions.txt`. A new group is a file and a line here.
 
 mod acl;
+mod backup_transfer;
 mod bitfield;
 mod bits;
 mod config;
@@ -44,6 +45,7 @@ pub fn table() -> &'static CommandTable {
         let descriptions = DescriptionTable::parse(DESCRIPTIONS).unwrap_or_default();
         let groups: &[(&str, &[Command])] = &[
             ("server", acl::COMMANDS),
+            ("ordna", backup_transfer::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),
             ("server", config::COMMANDS),

@@ -64,7 +64,8 @@ const SNAPSHOT: &[Command] = &[
     }),
 ];
 
-fn id(arguments: Arguments<'_>) -> Result<u64> {
+/// Parses the id after the name of a subcommand.
+pub fn id(arguments: Arguments<'_>) -> Result<u64> {
     let id = number(arguments.get(2)).and_then(|id| u64::try_from(id).ok());
     id.ok_or(CommandError::NotAnInteger)
 }

@@ -10,6 +10,7 @@ pub mod descriptions;
 pub mod durable_file;
 pub mod evictor;
 pub mod extension;
+pub mod open_backups;
 pub mod session;
 pub mod settings;
 
@@ -38,6 +39,7 @@ use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
 use crate::state::evictor::Evictor;
+use crate::state::open_backups::OpenBackups;
 use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
 use crate::statistics::command_stats::CommandStats;
 use crate::statistics::error_stats::ErrorStats;
@@ -94,6 +96,8 @@ pub struct ServerState {
     /// Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
     pub results: PendingResults,
     pub snapshots: Arc<NamedSnapshots>,
+    /// Backups that clients read.
+    pub open_backups: OpenBackups,
     pub watches: Arc<Watches>,
     pub scans: LongScans,
     /// Places for tasks that block their threads.
@@ -170,6 +174,7 @@ impl ServerState {
             address,
             clients: Clients::default(),
             snapshots: Arc::default(),
+            open_backups: OpenBackups::default(),
             watches: Arc::default(),
             scans: LongScans::default(),
             tasks: Semaphore::new(MOST_TASKS),

@@ -1,5 +1,6 @@
 //! Operation, durability and limits.
 
+mod backup_transfer;
 #[cfg(target_os = "linux")]
 mod collectors;
 mod monitoring;
