@@ -19,13 +19,14 @@
 //! A feed waits while its service's queue is full. The thread then reads nothing, and librdkafka
 //! stops fetching at its limit of bytes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ordna_secondary::{Feed, Mutation};
+use ordna::sync::Lock;
+use ordna_secondary::{Feed, Mutation, Position};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
@@ -43,6 +44,48 @@ const AHEAD: &str = "32768";
 /// How long the brokers may take to tell what can be read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Ends of a partition that are remembered. When there are more, every second one is forgotten: ages of
+/// old positions become coarser, and never too small. A look adds one each half second.
+const MARKS: usize = 1024;
+
+/// The ends that the brokers told of a partition, with the times when they were asked.
+///
+/// # Invariants
+/// All are of one identity; positions and times ascend. A state that has come to a position of the list
+/// holds everything that was written before the position's time: this alone bounds its age. Events of
+/// librdkafka do not: they may be of a response that was under way, or of a thread that waited.
+#[derive(Debug, Default)]
+struct EndMarks(VecDeque<(Position, Instant)>);
+
+impl EndMarks {
+    /// Notes the end of an answer to a question that was asked at `when`.
+    fn push(&mut self, end: Position, when: Instant) {
+        if self.0.back().is_some_and(|(_, last)| *last > when) {
+            return;
+        }
+        // Those that are not below it say less: it is as far and later, or of another history.
+        while self.0.back().is_some_and(|(at, _)| at.identity != end.identity || at.seq >= end.seq)
+        {
+            self.0.pop_back();
+        }
+        if self.0.len() >= MARKS {
+            let mut stays = false;
+            self.0.retain(|_| {
+                stays = !stays;
+                stays
+            });
+        }
+        self.0.push_back((end, when));
+    }
+
+    /// The latest time before which everything that was written is in the state of a position.
+    fn complete_until(&self, at: Position) -> Option<Instant> {
+        let mut newest_first = self.0.iter().rev();
+        let passed = newest_first.find(|(end, _)| end.identity == at.identity && end.seq <= at.seq);
+        passed.map(|(_, when)| *when)
+    }
+}
+
 /// What is known of a partition that is read.
 #[derive(Debug)]
 pub struct FetchState {
@@ -52,32 +95,38 @@ pub struct FetchState {
     pub poison: AtomicU64,
     /// Times that it was told anew.
     pub rebuilds: AtomicU64,
-    /// It was at its end since it was opened, or told anew.
+    /// It has passed an end since it was opened, or told anew.
     pub ready: AtomicBool,
-    /// Milliseconds since [`FetchState::opened`] when it was last known to be at its end.
-    caught_up: AtomicU64,
-    opened: Instant,
+    ends: Lock<EndMarks>,
 }
 
 impl FetchState {
-    /// A fetch state that was not at its end yet.
+    /// Creates a fetch state that has passed no end yet.
     pub fn new(feed: Feed) -> Self {
         let (poison, rebuilds, ready) = Default::default();
-        let (caught_up, opened) = (AtomicU64::new(0), Instant::now());
-        Self { feed, poison, rebuilds, ready, caught_up, opened }
+        Self { feed, poison, rebuilds, ready, ends: Lock::default() }
     }
 
-    /// Notes that the partition was at its end at this moment.
-    pub fn at_end(&self, when: Instant) {
-        let since = when.saturating_duration_since(self.opened).as_millis();
-        self.caught_up.fetch_max(u64::try_from(since).unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.ready.store(true, Ordering::Release);
+    /// Notes the end of the partition; the brokers were asked for it at `when`.
+    pub fn note_end(&self, end: Position, when: Instant) {
+        let at = self.feed.position(0).unwrap_or_default();
+        let mut ends = self.ends.lock();
+        ends.push(end, when);
+        // A partition with traffic is never exactly at its end: one that it has passed counts.
+        if ends.complete_until(at).is_some() {
+            self.ready.store(true, Ordering::Release);
+        }
     }
 
-    /// Time since the partition was last known to be at its end.
+    /// Upper bound of the age of a state: everything that was written before that time is in it.
+    /// [`Duration::MAX`] if it has passed no end that is known.
+    pub fn age_of(&self, state: Position) -> Duration {
+        self.ends.lock().complete_until(state).map_or(Duration::MAX, |when| when.elapsed())
+    }
+
+    /// The age of what was read.
     pub fn age(&self) -> Duration {
-        let at = Duration::from_millis(self.caught_up.load(Ordering::Relaxed));
-        self.opened.elapsed().saturating_sub(at)
+        self.age_of(self.feed.position(0).unwrap_or_default())
     }
 
     /// The offset that is read next.
@@ -150,10 +199,18 @@ impl Fetcher {
 
     fn order(&self, order: impl FnOnce(mpsc::Sender<()>) -> FetchCommand) {
         let (done, wait) = mpsc::channel();
-        // It fails when the thread has ended, which reads nothing.
+        // It fails when the thread has ended, which reads nothing. One that was told to stop may still
+        // ask brokers that are gone.
         if self.orders.send(order(done)).is_ok() {
-            let _ = wait.recv();
+            while !self.stopped.load(Ordering::Relaxed)
+                && wait.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout)
+            {}
         }
+    }
+
+    /// Reads nothing any more; does not wait for the thread.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
     }
 
     /// Has a partition told anew, from its first record.
@@ -166,10 +223,26 @@ impl Drop for Fetcher {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked has ended, too.
-            let _ = thread.join();
+            join_soon(thread);
         }
     }
+}
+
+/// Time for which a node that stops waits for a thread that may be asking brokers. They can take longer
+/// to answer, or be gone; the thread ends once the question does, and touches nothing else.
+const JOIN: Duration = Duration::from_secs(1);
+
+/// Joins a thread that was told to stop, unless it takes longer than [`JOIN`].
+pub(crate) fn join_soon(thread: JoinHandle<()>) {
+    let until = Instant::now() + JOIN;
+    while !thread.is_finished() {
+        if Instant::now() >= until {
+            return;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    // A thread that panicked has ended, too.
+    let _ = thread.join();
 }
 
 /// The thread's own state.
@@ -252,7 +325,6 @@ impl Reader {
 
     /// A partition is at its end: the position is behind markers of transactions, too.
     fn end(&self, partition: i32) {
-        let when = Instant::now();
         let Some(fetch) = u32::try_from(partition).ok().and_then(|at| self.fetches.get(&at)) else {
             return;
         };
@@ -268,7 +340,6 @@ impl Reader {
             // All records were deleted: nothing was read, and nothing is left to read.
             fetch.feed.advance(0, ends.end.seq);
         }
-        fetch.at_end(when);
     }
 
     fn obey(&mut self, order: FetchCommand) {
@@ -334,6 +405,7 @@ impl Reader {
     fn rebuild(&mut self, partition: u32) {
         let Some(fetch) = self.fetches.get(&partition) else { return };
         tracing::warn!(partition, "the partition is told anew, from its first record");
+        *fetch.ends.lock() = EndMarks::default();
         fetch.ready.store(false, Ordering::Release);
         fetch.rebuilds.fetch_add(1, Ordering::Relaxed);
         fetch.feed.reset(0, self.broker.identity(partition));
@@ -355,5 +427,56 @@ impl Reader {
             lost = self.fetches.keys().copied().collect();
         }
         lost.into_iter().for_each(|partition| self.rebuild(partition));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seq: u64) -> Position {
+        Position { identity: 7, seq }
+    }
+
+    #[test]
+    fn a_state_is_as_old_as_the_newest_end_that_it_has_passed() {
+        let began = Instant::now();
+        let later = |millis| began + Duration::from_millis(millis);
+        let mut ends = EndMarks::default();
+        assert_eq!(ends.complete_until(at(100)), None, "no end is known");
+        // Traffic: each end is beyond what is read when it is told.
+        (1..=10).for_each(|n| ends.push(at(n * 100), later(n)));
+        assert_eq!(ends.complete_until(at(99)), None);
+        assert_eq!(ends.complete_until(at(250)), Some(later(2)));
+        assert_eq!(ends.complete_until(at(5000)), Some(later(10)));
+        // A quiet partition stays at its end.
+        ends.push(at(1000), later(20));
+        assert_eq!(ends.complete_until(at(1000)), Some(later(20)));
+        assert_eq!(ends.complete_until(at(999)), Some(later(9)));
+        // An answer to an earlier question says nothing new.
+        ends.push(at(1000), later(15));
+        assert_eq!(ends.complete_until(at(1000)), Some(later(20)));
+        // A truncated topic, and another one.
+        ends.push(at(300), later(30));
+        assert_eq!(ends.complete_until(at(350)), Some(later(30)));
+        assert_eq!(ends.complete_until(at(299)), Some(later(2)));
+        ends.push(Position { identity: 8, seq: 5 }, later(40));
+        assert_eq!(ends.complete_until(at(5000)), None);
+    }
+
+    #[test]
+    fn old_ends_become_coarse_and_never_younger() {
+        let began = Instant::now();
+        let mut ends = EndMarks::default();
+        for n in 0..10 * MARKS as u64 {
+            ends.push(at(n), began + Duration::from_millis(n));
+        }
+        assert!(ends.0.len() <= MARKS);
+        for n in 0..10 * MARKS as u64 {
+            let known = ends.complete_until(at(n)).unwrap() - began;
+            assert!(known <= Duration::from_millis(n), "{n}: {known:?}");
+        }
+        let newest = 10 * MARKS as u64 - 1;
+        assert_eq!(ends.complete_until(at(newest)), Some(began + Duration::from_millis(newest)));
     }
 }

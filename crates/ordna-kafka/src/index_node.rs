@@ -25,7 +25,7 @@ use ordna_secondary::{Error, IndexDefinition, Position};
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError, settings};
-use crate::fetch::Fetcher;
+use crate::fetch::{Fetcher, join_soon};
 use crate::membership::{AssignmentListener, Membership, RebalanceCounts};
 use crate::node::{
     HeldPartition, LocalNode, NodeError, OwnerTable, PartitionView, RequestedState, Role,
@@ -69,7 +69,7 @@ struct NodeState {
 pub struct PartitionInfo {
     /// What other nodes are told.
     pub held: HeldPartition,
-    /// Time since it was last known to be at its end.
+    /// Upper bound of the age of its newest state: everything that was written before is in it.
     pub age: Duration,
     /// Records that were read since it was opened, and those that there were to read.
     pub restored: (u64, u64),
@@ -174,13 +174,13 @@ impl IndexNode {
         self.shared.stopped.store(true, Ordering::Relaxed);
         self.shared.changed.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A thread that panicked has ended, too.
-            let _ = thread.join();
+            join_soon(thread);
         }
         let mut state = self.shared.state.lock();
         state.wanted.clear();
         let slots = std::mem::take(&mut state.slots);
         drop(state);
+        self.shared.fetcher.stop();
         slots.keys().for_each(|partition| self.shared.fetcher.remove(*partition));
     }
 
@@ -233,18 +233,21 @@ impl IndexNode {
                 left_out: 0,
                 rebuilds: 0,
             },
-            Some(open) => PartitionInfo {
-                held: HeldPartition { position: open.position(), ..held },
-                age: open.fetch.age(),
-                restored: (
-                    open.fetch.next().saturating_sub(open.from),
-                    open.until.saturating_sub(open.from),
-                ),
-                size: open.size(),
-                poison: open.fetch.poison.load(Ordering::Relaxed),
-                left_out: open.left_out(),
-                rebuilds: open.fetch.rebuilds.load(Ordering::Relaxed),
-            },
+            Some(open) => {
+                let position = open.position();
+                PartitionInfo {
+                    held: HeldPartition { position, ..held },
+                    age: open.fetch.age_of(position),
+                    restored: (
+                        open.fetch.next().saturating_sub(open.from),
+                        open.until.saturating_sub(open.from),
+                    ),
+                    size: open.size(),
+                    poison: open.fetch.poison.load(Ordering::Relaxed),
+                    left_out: open.left_out(),
+                    rebuilds: open.fetch.rebuilds.load(Ordering::Relaxed),
+                }
+            }
         };
         parts.into_iter().map(info).collect()
     }
@@ -408,6 +411,9 @@ impl Shared {
         self.broker.count(PATIENCE)?;
         let newest = self.broker.newest(PATIENCE)?;
         let owners = self.broker.owners(&self.options.group, PATIENCE)?;
+        if self.is_stopped() {
+            return Ok(());
+        }
         let mut state = self.state.lock();
         for (partition, slot) in &state.slots {
             let (PartitionSlot::Open(open), Some(end), Some(at)) =
@@ -421,9 +427,8 @@ impl Shared {
             });
             if is_another || at.identity != end.identity || at.seq > end.seq || missed {
                 self.fetcher.rebuild(*partition);
-            } else if at.seq == end.seq {
-                // It was at its end when the brokers were asked.
-                open.fetch.at_end(when);
+            } else {
+                open.fetch.note_end(*end, when);
             }
         }
         state.newest = newest;

@@ -47,6 +47,7 @@ impl OpenPartition {
         backups: Option<&Backups>,
     ) -> Result<Self, NodeError> {
         let told = |error: BrokerError| NodeError::Broker(error.to_string());
+        let asked = Instant::now();
         let ends = broker.ends(PATIENCE).map_err(told)?;
         let ends = *ends.get(partition as usize).ok_or(NodeError::NotHeld { partition })?;
         let options = || {
@@ -90,6 +91,7 @@ impl OpenPartition {
         };
         let feed = feed.recv_timeout(PATIENCE).map_err(|_| Error::Source(SourceError::Stopped))?;
         let fetch = Arc::new(FetchState::new(feed));
+        fetch.note_end(ends.end, asked);
         let from = fetch.next();
         let backed_up = AtomicU64::new(from);
         Ok(Self { partition, service, fetch, from, until: ends.end.seq, backed_up })
@@ -103,15 +105,17 @@ impl OpenPartition {
         if at.is_none() && !self.is_ready() {
             return Err(self.restoring());
         }
-        // Before the view is taken: a later end is not the view's.
-        let age = self.fetch.age();
         let timeout = until.saturating_duration_since(Instant::now());
         let read = match at {
             Some(at) => Read::at_plus(VersionVector::new(vec![at])),
             None => Read::any(),
         };
         match self.service.view(&read.timeout(timeout)) {
-            Ok(view) => Ok(PartitionView { view, age }),
+            Ok(view) => {
+                // Of the view, not of what was read since.
+                let position = view.vector().positions().first().copied().unwrap_or_default();
+                Ok(PartitionView { view, age: self.fetch.age_of(position) })
+            }
             Err(Error::Timeout { .. }) if !self.is_ready() => Err(self.restoring()),
             Err(error) => Err(error.into()),
         }

@@ -407,7 +407,8 @@ impl GroupQueries {
         let began = Instant::now();
         let states: BTreeMap<u32, RequestedState> = request.partitions.iter().copied().collect();
         let mut gather = Gather::new(states.keys().copied(), self.limits.patience);
-        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
+        let mut answers: BTreeMap<u64, (Answer, Instant)> = BTreeMap::new();
+        let mut asked: BTreeMap<u64, Instant> = BTreeMap::new();
         let mut flights: JoinSet<(u64, Arc<Request>, Result<Answer, QuestionError>)> =
             JoinSet::new();
         let mut refreshed = began;
@@ -419,6 +420,7 @@ impl GroupQueries {
                 let time = wait(until.saturating_duration_since(Instant::now()));
                 let part = Arc::new(Request { partitions, time, ..request.clone() });
                 let number = question.number;
+                asked.insert(number, Instant::now());
                 if question.member == self.local.address() {
                     mine = Some((number, part));
                 } else {
@@ -466,11 +468,13 @@ impl GroupQueries {
                 });
                 match answer {
                     Ok(answer) => {
-                        let parts = accepted(&answer, ask.max_age)?;
+                        // Ages are of the moment of the answer, which is after that of the question.
+                        let sent = asked.remove(&number).unwrap_or_else(Instant::now);
+                        let parts = accepted(&answer, ask.max_age, sent.elapsed())?;
                         let (counts, replaced) = gather.answered(number, &parts, now);
                         replaced.iter().for_each(|old| drop(answers.remove(old)));
                         if counts {
-                            answers.insert(number, answer);
+                            answers.insert(number, (answer, sent));
                         }
                         if !counts || parts.iter().any(|(_, state)| state.is_err()) {
                             self.counters.troubles.fetch_add(1, Ordering::Relaxed);
@@ -490,18 +494,29 @@ impl GroupQueries {
                 tokio::task::spawn_blocking(move || drop(local.refresh(soon)));
             }
         }
-        Ok(Gathered { answers: answers.into_values().collect(), missing: gather.missing() })
+        let aged = |(mut answer, sent): (Answer, Instant)| {
+            let parts = answer.parts.iter_mut().filter_map(|(_, state)| state.as_mut().ok());
+            parts.for_each(|part| part.age = part.age.saturating_add(sent.elapsed()));
+            answer
+        };
+        let answers = answers.into_values().map(aged).collect();
+        Ok(Gathered { answers, missing: gather.missing() })
     }
 }
 
 /// The partitions of an answer, and whether their rows count.
 type Accepted = Vec<(u32, Result<(), QuestionError>)>;
 
-/// Which partitions of an answer count: those whose rows are young enough, all or none of them.
+/// Which partitions of an answer count: those whose rows are young enough, all or none of them. They are
+/// older than the answer says by at most `sent`, the time since the question was sent.
 ///
 /// # Errors
 /// No node can answer the query.
-fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, QueryError> {
+fn accepted(
+    answer: &Answer,
+    max_age: Option<Duration>,
+    sent: Duration,
+) -> Result<Accepted, QueryError> {
     let mut parts = Vec::with_capacity(answer.parts.len());
     for (partition, state) in &answer.parts {
         parts.push((
@@ -511,9 +526,12 @@ fn accepted(answer: &Answer, max_age: Option<Duration>) -> Result<Accepted, Quer
                 Err(_) if fault!("moves.refused_is_empty") => Ok(()),
                 Err(refusal) => Err(QuestionError::Refused(refusal.clone())),
                 Ok(part)
-                    if notice!("moves.max_age", max_age.is_some_and(|most| part.age > most)) =>
+                    if notice!(
+                        "moves.max_age",
+                        max_age.is_some_and(|most| part.age.saturating_add(sent) > most)
+                    ) =>
                 {
-                    Err(QuestionError::TooOld(part.age))
+                    Err(QuestionError::TooOld(part.age.saturating_add(sent)))
                 }
                 Ok(_) => Ok(()),
             },

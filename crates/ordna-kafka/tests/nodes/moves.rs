@@ -173,7 +173,8 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     let found = two[0].nodes.scan(&any).unwrap();
     assert_eq!(found.vector.positions()[1], old.positions()[1]);
     assert_eq!(ids(&found), group.oracle(&found.vector, |_| true));
-    assert_eq!(found.age, ms(60_000), "the age is told");
+    // The time since the question is added: the answer may have been on its way so long.
+    assert!((ms(60_000)..ms(90_000)).contains(&found.age), "the age is told: {:?}", found.age);
     let at_plus = Consistency::AtPlus(group.ends());
     for asked in [
         GroupQuery { max_age: Some(ms(1000)), timeout: ms(300), ..any.clone() },
@@ -183,11 +184,12 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
         match two[0].nodes.scan(&asked) {
             Err(QueryError::Missing { missing, .. }) => {
                 assert_eq!((missing.len(), missing[0].partition), (1, 1));
-                let expected = match asked.max_age {
-                    Some(_) => vec![QuestionError::TooOld(ms(60_000))],
-                    None => vec![QuestionError::Silent, QuestionError::Refused(Refusal::Late)],
+                let is_expected = match (&missing[0].trouble, asked.max_age) {
+                    (QuestionError::TooOld(age), Some(_)) => *age >= ms(60_000),
+                    (QuestionError::Silent | QuestionError::Refused(Refusal::Late), None) => true,
+                    _ => false,
                 };
-                assert!(expected.contains(&missing[0].trouble), "{missing:?}");
+                assert!(is_expected, "{missing:?}");
             }
             other => panic!("{other:?}"),
         }
