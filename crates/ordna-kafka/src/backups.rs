@@ -9,6 +9,9 @@
 //! A backup counts once its `PARTITION.json` is there, which is written last. It is used only for
 //! the history (identity) and the definitions that it names. In a compacted topic it is used only
 //! while Kafka keeps tombstones: the deletions behind an older one may be gone.
+//!
+//! A process that ends during a backup leaves a folder without `PARTITION.json`. The next backup of the
+//! partition, by any process, removes those in which nothing was written for [`ABANDONED`].
 
 use std::fs;
 use std::io::Write;
@@ -19,6 +22,10 @@ use ordna_secondary::{IndexDefinition, Position};
 use serde::{Deserialize, Serialize};
 
 const FILE: &str = "PARTITION.json";
+
+/// Time without a write after which an unfinished backup is taken for abandoned: an hour. A backup that
+/// runs writes each second; a process that hangs longer finds its folder gone, and its backup fails.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 /// The file of a backup.
 #[derive(Debug, Serialize, Deserialize)]
@@ -59,6 +66,23 @@ fn escaped(name: &str) -> String {
         if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02x}") }
     };
     name.bytes().map(part).collect()
+}
+
+/// What is in a directory; nothing if it cannot be read.
+fn folders(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
+}
+
+/// The last time when something was written in a directory: to it, its files, or those one level below.
+fn last_write(path: &Path) -> Option<SystemTime> {
+    let own = fs::metadata(path).ok()?.modified().ok()?;
+    let inner = folders(path).into_iter().flat_map(|path| {
+        let below = folders(&path);
+        std::iter::once(path).chain(below)
+    });
+    let times = inner.filter_map(|path| fs::metadata(path).ok()?.modified().ok());
+    Some(times.fold(own, SystemTime::max))
 }
 
 impl Backups {
@@ -112,15 +136,36 @@ impl Backups {
             // A writer that is gone leaves an empty folder behind.
             let _ = old.parent().map(fs::remove_dir);
         }
+        // By the clock that the times of the files are of.
+        self.remove_abandoned(partition, fs::metadata(&file)?.modified()?);
         Ok(())
+    }
+
+    /// Removes what processes have left that ended during a backup of the partition. A failure leaves it
+    /// to the next backup.
+    fn remove_abandoned(&self, partition: u32, now: SystemTime) {
+        let finished = self.all(partition);
+        let is_abandoned = |path: &Path| {
+            let last = last_write(path).and_then(|last| now.duration_since(last).ok());
+            last.is_some_and(|since| since > ABANDONED)
+        };
+        for writer in folders(&self.partition(partition)) {
+            for folder in folders(&writer) {
+                let is_finished = finished.iter().any(|(path, _)| *path == folder);
+                if !is_finished && is_abandoned(&folder) {
+                    tracing::warn!(path = %folder.display(), "an abandoned backup is removed");
+                    let _ = fs::remove_dir_all(&folder);
+                }
+            }
+            if writer != self.own(partition) && is_abandoned(&writer) {
+                // It stays if a backup is in it.
+                let _ = fs::remove_dir(&writer);
+            }
+        }
     }
 
     /// Every finished backup of a partition. What cannot be read is none.
     fn all(&self, partition: u32) -> Vec<(PathBuf, Saved)> {
-        let folders = |path: &Path| -> Vec<PathBuf> {
-            let entries = fs::read_dir(path).into_iter().flatten();
-            entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
-        };
         let writers = folders(&self.partition(partition));
         let backups = writers.iter().flat_map(|writer| folders(writer));
         let read = |path: PathBuf| {
@@ -184,6 +229,38 @@ mod tests {
         fs::create_dir_all(&path).unwrap();
         backups.finish(3, &path, at(seq), 2).unwrap();
         path
+    }
+
+    /// Makes a folder with a file in it, which was written so long ago.
+    fn left(path: &Path, ago: Duration) -> PathBuf {
+        fs::create_dir_all(path.join("index-1")).unwrap();
+        let file = path.join("index-1/shard-0000");
+        fs::write(&file, [0; 100]).unwrap();
+        for path in [&file, &path.join("index-1"), path, path.parent().unwrap()] {
+            let time = SystemTime::now() - ago;
+            fs::File::open(path).unwrap().set_modified(time).unwrap();
+        }
+        path.to_owned()
+    }
+
+    #[test]
+    fn backups_that_were_not_finished_go_once_they_are_abandoned() {
+        let dir = std::env::temp_dir().join(format!("ordna-abandoned-{}", std::process::id()));
+        let indexes = [IndexDefinition::new("i", "").part(Part::new("a"))];
+        let [killed, slow, one] = [0; 3].map(|_| Backups::new(&dir, "g", "t", &indexes));
+        let two_hours = ABANDONED * 2;
+        let finished = write(&slow, 1, 5);
+        let gone = left(&killed.own(3).join("unfinished"), two_hours);
+        let unnamed = left(&killed.own(3).join("backup-1"), two_hours);
+        let own = left(&one.own(3).join("backup-7"), two_hours);
+        // Another process writes this one right now.
+        let under_way = left(&slow.own(3).join("unfinished"), Duration::from_secs(60));
+        left(&killed.own(3).join("unfinished"), two_hours);
+        let new = write(&one, 8, 9);
+        assert!(!gone.exists() && !unnamed.exists() && !own.exists());
+        assert!(under_way.exists() && finished.exists() && new.exists());
+        assert!(!killed.own(3).exists() || folders(&killed.own(3)).is_empty());
+        fs::remove_dir_all(dir).unwrap();
     }
 
     #[test]
