@@ -302,18 +302,28 @@ impl Reading<'_> {
         later: &[u64],
         read: &mut WalReplay,
     ) -> Result<Ended, BackupError> {
-        let Damage { path, offset, position, what, is_certain } = damage;
+        let Damage { path, offset, position, what, mut is_certain } = damage;
         if !is_certain && self.is_continued(later, position) {
             read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }
         let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
         let mut dropped = reader.len() - offset;
-        for path in later.iter().map(|number| self.path_of(*number)) {
-            dropped += self.length(&path)?;
-            if let Ok(next) = BlockReader::open(self.storage, &path, FileKind::Log, 0) {
-                let (salt, from) = (next.header.salt, next.offset());
-                durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
+        for number in later {
+            let path = self.path_of(*number);
+            let len = self.length(&path)?;
+            dropped += len;
+            match BlockReader::open(self.storage, &path, FileKind::Log, 0) {
+                Ok(next) => {
+                    let (salt, from) = (next.header.salt, next.offset());
+                    durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
+                }
+                // No crash leaves a damaged header there, see `open`.
+                Err(BackupError::Damaged { .. }) => {
+                    let is_damaged = self.is_named(*number) || len > EMPTY_SEGMENT;
+                    is_certain |= notice!("damage.log.later_header", is_damaged);
+                }
+                Err(error) => return Err(error),
             }
         }
         let was_durable = is_certain || durable.is_some_and(|durable| durable > position);

@@ -372,3 +372,22 @@ fn a_directory_with_other_directories_is_refused() {
     disk.create(Path::new("/mount/indexes/1")).unwrap();
     drop(Bytes::open("/mount", options(&disk, SyncPolicy::Always)).unwrap());
 }
+
+/// The end of a segment and the header of the next one are damaged: what the next one holds was
+/// durable, and is not dropped in silence.
+#[test]
+fn a_damaged_end_before_a_damaged_header_is_no_torn_tail() {
+    let disk = run(&Model::new(), SyncPolicy::Always, &["a"]);
+    let disk = run(&disk, SyncPolicy::Always, &["b"]);
+    let mut first = disk.read(&segment(1));
+    *first.last_mut().unwrap() ^= 1;
+    disk.replace(&segment(1), first);
+    let mut second = disk.read(&segment(2));
+    second[..48].fill(0);
+    disk.replace(&segment(2), second);
+    let error = open(&disk, SyncPolicy::Always).unwrap_err();
+    assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
+    let repaired = Bytes::open(DIR, options(&disk, SyncPolicy::Always).repair(true)).unwrap();
+    let cuts = repaired.durability().unwrap().recovery.log.cuts;
+    assert!(cuts.iter().any(|cut| cut.was_durable), "{cuts:?}");
+}
