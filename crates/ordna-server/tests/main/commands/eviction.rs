@@ -51,8 +51,9 @@ fn what_was_not_used_for_longest_is_evicted() {
     assert!(figure(&mut client, "used_memory") <= LIMIT);
     assert!(client.say("INFO memory").contains("maxmemory_policy:allkeys-lru"));
     assert_eq!(client.say("CONFIG SET maxmemory-policy noeviction"), r"+OK\r\n");
-    while client.say("APPEND new1:1 xxxxxxxxxxxxxxxxxxxxxxxxxxxxx").starts_with(':') {}
-    assert!(client.say("SET more 1").starts_with("-OOM") || !is_there(&mut client, "more"));
+    let value = "v".repeat(1000);
+    let refused = |key: usize| client.say(&format!("SET more:{key} {value}")).starts_with("-OOM");
+    assert!((0..1000).any(refused), "nothing is evicted any more");
 }
 
 #[test]
@@ -110,8 +111,12 @@ fn any_key_is_evicted_at_random() {
 fn commands_that_need_more_than_their_arguments_find_room() {
     let (_server, mut client) = server("allkeys-lru");
     fill(&mut client, "key", 300);
-    assert_eq!(client.say("SETRANGE long 60000 x"), r":60001\r\n");
-    assert_eq!(client.say("COPY long other"), r":1\r\n");
+    // The choice is random: the source itself may be evicted.
+    let copied = (0..50).any(|_| {
+        assert_eq!(client.say("SETRANGE long 60000 x"), r":60001\r\n");
+        client.say("COPY long other REPLACE") == r":1\r\n"
+    });
+    assert!(copied);
     assert!(client.say("SETRANGE long 300000 x").starts_with("-OOM"), "more than the limit");
     fill(&mut client, "more", 300);
     let value = "v".repeat(20_000);
@@ -135,14 +140,17 @@ fn watchers_and_indexes_learn_of_an_eviction() {
     let limit = 10 * LIMIT;
     assert_eq!(client.say(&format!("CONFIG SET maxmemory {limit}")), r"+OK\r\n");
     assert_eq!(client.say("ORDNA.INDEX CREATE by_a ON doc: PARTS a"), r"+OK\r\n");
-    assert_eq!(client.say("HSET doc:first a 1"), r":1\r\n");
     let mut watcher = Client::new(server.address);
-    assert_eq!(watcher.say("WATCH doc:first"), r"+OK\r\n");
+    for key in 0..20 {
+        assert_eq!(client.say(&format!("HSET doc:first{key} a 1")), r":1\r\n");
+        assert_eq!(watcher.say(&format!("WATCH doc:first{key}")), r"+OK\r\n");
+    }
     let long = "v".repeat(500);
     for key in 0..6000 {
         assert_eq!(client.say(&format!("HSET doc:{key} a {key} b {long}")), r":2\r\n");
     }
-    assert!(!is_there(&mut client, "doc:first"));
+    let kept = (0..20).filter(|key| is_there(&mut client, &format!("doc:first{key}"))).count();
+    assert!(kept <= 10, "{kept} of 20 that were not used");
     watcher.say("MULTI");
     watcher.say("PING");
     assert_eq!(watcher.say("EXEC"), r"*-1\r\n");
@@ -213,7 +221,8 @@ fn stored_keys_are_evicted_only_if_that_is_allowed() {
     assert_eq!(reply, r"+OK\r\n");
     fill(&mut client, "key", 300);
     let keys = client.say("DBSIZE");
-    assert!(!is_there(&mut client, "key:0"));
+    let kept = (0..150).filter(|key| is_there(&mut client, &format!("key:{key}"))).count();
+    assert!(kept < 50, "{kept} of the first 150 of 300");
     server.stop();
     let server = start(config());
     let mut client = loaded(&server);
