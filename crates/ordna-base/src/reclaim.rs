@@ -66,6 +66,9 @@ struct Retirements {
 /// `membarrier`, some microseconds, in which a mebibyte is hardly filled.
 const MOST_BYTES: usize = 1 << 20;
 
+/// Room that an emptied list keeps, in entries: that of a full batch.
+const SPARE: usize = 256;
+
 /// What a guard passes on at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
@@ -167,7 +170,8 @@ impl RetiredList {
             return Vec::new();
         }
         list.bytes = 0;
-        let fresh = Vec::with_capacity(list.entries.capacity());
+        // A list that grew under one long guard does not keep its room.
+        let fresh = Vec::with_capacity(list.entries.capacity().min(SPARE));
         mem::replace(&mut list.entries, fresh)
     }
 }
