@@ -218,7 +218,7 @@ impl Guard<'_> {
         // SAFETY: the caller's promise, handed on.
         let retired = unsafe { RetiredMemory::new(memory) };
         let (entries, bytes) = self.collector.list().push(retired, bytes);
-        if notice!("reclaim.retire.bounds_bytes", bytes >= MOST_BYTES) {
+        if notice!("store.retire.bounds_bytes", bytes >= MOST_BYTES) {
             self.due.set(Due::AtOnce);
         } else if entries >= self.collector.batch && self.due.get() == Due::Nothing {
             self.due.set(Due::Batch);
