@@ -56,8 +56,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Snapshot<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     pub(super) fn take(engine: Arc<Engine<K, V>>, metadata: Vec<u8>) -> Self {
         let early = fault!("store.snapshot.time_last").then(|| engine.time.now());
-        let epoch = engine.epochs.snapshot();
         point("store.snapshot.half_taken");
+        let epoch = engine.epochs.snapshot();
         // After the cut: a key that a write in the cut has seen expired is expired in the snapshot.
         let time = early.unwrap_or_else(|| engine.time.now());
         let (taken, counted) = (Instant::now(), OnceLock::new());
