@@ -132,7 +132,7 @@ impl Collector {
         // The announcement above must be ordered before our loads: otherwise a reader's store of "I
         // am here" and a writer's unlink may both pass unseen. On Linux the retiring thread runs
         // `membarrier` in our stead. Where a sandbox forbids that call the library falls back to
-        // stronger accesses of its own; ours are acquire loads, which only x86-64 keeps behind
+        // stronger accesses of its own; ours are acquire loads, which only x86-64 keeps after
         // the announcement whatever the compiler emits for them.
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             fence(Ordering::SeqCst);
@@ -163,7 +163,7 @@ impl RetiredList {
         (list.entries.len(), list.bytes)
     }
 
-    /// Takes the list if it has so many entries.
+    /// Takes the list if it has at least `from` entries.
     fn take(&self, from: usize) -> Vec<RetiredMemory> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if list.entries.len() < from {

@@ -177,7 +177,7 @@ thread_local! {
     static LAST: RefCell<(u64, String)> = const { RefCell::new((0, String::new())) };
 }
 
-/// The errors of a handle. Each thread keeps the text of its own last one.
+/// The identity of a handle in the errors of threads: each thread keeps the text of its last error.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastError {
     handle: u64,

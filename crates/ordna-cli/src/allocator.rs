@@ -23,14 +23,15 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The option `mi_option_purge_delay` of `mimalloc.h`, in milliseconds.
 const PURGE_DELAY: mi_option_t = 15;
 
-/// How long free pages stay resident, in milliseconds: longer than the pause between two requests
-/// of a busy client.
+/// Time for which free pages stay resident, in milliseconds. A busy client sends its next request
+/// sooner, so the pages of one request serve the next.
 const DELAY: i64 = 250;
 
 /// Shortest time between two collections of a thread.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Part of a thread's time that collections may take: one in so many.
+/// A thread pauses for at least this many times the duration of its last collection, so that
+/// collections take at most 2 % of its time.
 const SHARE: u32 = 50;
 
 /// Sets how long free pages stay resident. Call it once, at the start.

@@ -103,7 +103,7 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
 /// them.
 ///
 /// # Errors
-/// It has none.
+/// The memory limit has no room for `bytes` more.
 pub fn make_room(state: &ServerState, keys: &Keyspace, bytes: usize) -> Result<(), ordna::Error> {
     let room = keys.check_room(bytes);
     if room.is_ok() || !state.settings.evicts() {
