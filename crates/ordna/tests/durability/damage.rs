@@ -326,15 +326,25 @@ fn rotated_log() -> Model {
     disk.after_exit()
 }
 
+/// A segment that ends where the next one begins says so: the next one is missed even if the mark
+/// that names it is gone, too.
 #[test]
 fn a_segment_that_is_continued_misses_the_next() {
     use ordna::durability::Storage;
-    let disk = rotated_log();
-    let (last, _) = last_segment(&disk);
-    disk.remove(&last).unwrap();
-    match Bytes::open(DIR, options(&disk, SyncPolicy::Always)) {
-        Err(BackupError::Missing { path, .. }) => assert_eq!(path, last),
-        other => panic!("{other:?}"),
+    for without_mark in [false, true] {
+        let disk = rotated_log();
+        let (last, _) = last_segment(&disk);
+        disk.remove(&last).unwrap();
+        let names = disk.list(Path::new(DIR)).unwrap();
+        let marks: Vec<_> = names.iter().filter(|name| name.starts_with("newest-")).collect();
+        assert!(!marks.is_empty(), "{names:?}");
+        if without_mark {
+            marks.iter().for_each(|mark| disk.remove(&Path::new(DIR).join(mark)).unwrap());
+        }
+        match Bytes::open(DIR, options(&disk, SyncPolicy::Always)) {
+            Err(BackupError::Missing { path, .. }) => assert_eq!(path, last),
+            other => panic!("{without_mark}: {other:?}"),
+        }
     }
 }
 
