@@ -144,17 +144,24 @@ impl SettingValue {
 /// Whether a flag is given, and the setting that does the same.
 type SameSetting = (fn(&ServeOptions) -> bool, &'static str);
 
-const SAME: [SameSetting; 6] = [
+const SAME: [SameSetting; 9] = [
     (|flags| flags.max_clients.is_some(), "maxclients"),
     (|flags| flags.max_memory.is_some(), "maxmemory"),
     (|flags| flags.max_memory_clients.is_some(), "maxmemory-clients"),
     (|flags| flags.log.is_some(), "appendfsync"),
     (|flags| flags.backup_every.is_some(), "save"),
     (|flags| flags.password.is_some(), PASSWORD),
+    (|flags| flags.tls_cert.is_some(), CERTIFICATE),
+    (|flags| flags.tls_key.is_some(), KEY),
+    (|flags| flags.tls_client_ca.is_some(), CLIENT_CA),
 ];
 
-/// The setting of the default user's password, which the server needs before it listens.
+// Settings that the server needs before it listens.
+/// The password of the default user.
 const PASSWORD: &str = "requirepass";
+const CERTIFICATE: &str = "tls-cert-file";
+const KEY: &str = "tls-key-file";
+const CLIENT_CA: &str = "tls-ca-cert-file";
 
 impl ServeOptions {
     /// Returns these options, completed by those of the configuration file.
@@ -171,6 +178,13 @@ impl ServeOptions {
         });
         let password = settings.remove(PASSWORD).map(SettingValue::into_text);
         let password = password.or(file.password).filter(|password| !password.is_empty());
+        let mut tls_file = |name: &str, flag: Option<PathBuf>| {
+            let path = settings.remove(name).map(|path| PathBuf::from(path.into_text()));
+            path.or(flag).filter(|path| !path.as_os_str().is_empty())
+        };
+        let (tls_cert, tls_key) =
+            (tls_file(CERTIFICATE, file.tls_cert), tls_file(KEY, file.tls_key));
+        let tls_client_ca = tls_file(CLIENT_CA, file.tls_client_ca);
         Ok(Self {
             config: self.config,
             bind: if self.bind.is_empty() { file.bind } else { self.bind },
@@ -180,9 +194,9 @@ impl ServeOptions {
             insecure: self.insecure || file.insecure,
             tls_port: self.tls_port.or(file.tls_port),
             tls_only: self.tls_only || file.tls_only,
-            tls_cert: self.tls_cert.or(file.tls_cert),
-            tls_key: self.tls_key.or(file.tls_key),
-            tls_client_ca: self.tls_client_ca.or(file.tls_client_ca),
+            tls_cert: self.tls_cert.or(tls_cert),
+            tls_key: self.tls_key.or(tls_key),
+            tls_client_ca: self.tls_client_ca.or(tls_client_ca),
             max_clients: self.max_clients.or(file.max_clients),
             max_memory: self.max_memory.or(file.max_memory),
             max_memory_clients: self.max_memory_clients.or(file.max_memory_clients),
@@ -417,7 +431,7 @@ pub fn start(options: ServeOptions, greet: bool) -> anyhow::Result<ExitCode> {
     run(options.with_file()?, greet, None, log_level)
 }
 
-/// Serves until SIGTERM, SIGINT or SHUTDOWN.
+/// Serves until SIGTERM, SIGINT or SHUTDOWN. SIGHUP reads certificates and users again.
 pub fn run(
     options: ServeOptions,
     greet: bool,
@@ -435,6 +449,7 @@ pub fn run(
         // Handlers are installed before the socket exists: no signal can arrive too early.
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
+        let mut hup = signal(SignalKind::hangup())?;
         let server = Server::bind(config).await?;
         let address = server.address();
         tracing::info!(%address, "listening");
@@ -447,6 +462,14 @@ pub fn run(
         if greet {
             say_what_next(address);
         }
+        let reloader = server.reloader();
+        tokio::spawn(async move {
+            while hup.recv().await.is_some() {
+                let reloader = reloader.clone();
+                // Errors are in the log.
+                let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
+            }
+        });
         server
             .on_ready(move || {
                 tracing::info!(%address, "ready");

@@ -30,8 +30,9 @@ mod statistics;
 pub mod wire;
 
 pub use commands::{parse_definition, parse_query};
-pub use listen::server::{ServeError, Server};
+pub use listen::server::{ReloadError, Reloader, ServeError, Server};
 pub use ordna::durability::SyncPolicy as LogSync;
 pub use state::config::{Config, DataConfig, LogLevelSwitch, TlsConfig};
 pub use state::extension::{Answer, Extension};
 pub use state::settings::parse_bytes;
+pub use state::tls::TlsError;

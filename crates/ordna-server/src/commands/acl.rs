@@ -5,6 +5,7 @@ use crate::execution::command::{
 };
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
+use crate::state::acl::UsersFileError;
 use crate::state::acl::selector::Selector;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CATEGORIES, CommandFlags};
@@ -56,7 +57,7 @@ const ACL: &[Command] = &[
         }
         let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(name));
         out.count(gone.count());
-        end_clients_without_user(context);
+        context.state.end_clients_without_user(Some(context.session.client.id));
         Ok(CommandOutcome::Done)
     }),
     Command::sub("acl|genpass", -2, SESSION, |_, arguments, out| {
@@ -81,14 +82,9 @@ const ACL: &[Command] = &[
     Command::sub("acl|dryrun", -4, ADMIN, dry_run),
     Command::sub("acl|log", -2, ADMIN, log),
     Command::sub("acl|load", 2, ADMIN, |context, _, out| {
-        let acl = &context.state.acl;
-        let file = acl.file.as_ref().ok_or(NO_FILE)?;
-        let content = std::fs::read(file);
-        let content =
-            content.map_err(|error| format!("ERR cannot read {}: {error}", file.display()))?;
-        acl.load(&content, context.state.catalog)
-            .map_err(|why| format!("ERR {}: {why}", file.display()))?;
-        end_clients_without_user(context);
+        let loaded = context.state.acl.reload(context.state.catalog);
+        loaded.map_err(|why| format!("ERR {why}"))?;
+        context.state.end_clients_without_user(Some(context.session.client.id));
         ok(out)
     }),
     Command::sub("acl|save", 2, ADMIN, |_, arguments, _| {
@@ -115,9 +111,6 @@ const ACL: &[Command] = &[
         )
     }),
 ];
-
-const NO_FILE: &str =
-    "ERR This server has no ACL file. Start it with --acl-file to keep users in one";
 
 fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     match arguments.len() {
@@ -147,23 +140,14 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     Ok(CommandOutcome::Done)
 }
 
-/// Ends the connections of users that are gone. The caller's own ends at its next command.
-fn end_clients_without_user(context: &Context<'_>) {
-    for client in context.state.clients.all() {
-        let name = client.info().user.clone();
-        if client.id != context.session.client.id && context.state.acl.user(&name).is_none() {
-            client.end();
-        }
-    }
-}
-
 fn save(
     state: &ServerState,
     _: Option<&Keyspace>,
     _: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<()> {
-    let file = state.acl.file.as_ref().ok_or(NO_FILE)?;
+    let file = state.acl.file.as_ref();
+    let file = file.ok_or_else(|| format!("ERR {}", UsersFileError::NoFile))?;
     let saved = state.acl.save(file);
     saved.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))?;
     out.simple("OK");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::state::data_directory::SaveRule;
 use crate::state::settings::{
     BufferLimits, EvictionPolicy, LOG_LEVELS, POLICIES, Setting, parse_bytes,
 };
+use crate::state::tls::TlsFiles;
 use crate::state::{config_file, durable_file};
 use crate::wire::error::CommandError;
 use crate::wire::request::number;
@@ -122,7 +124,8 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
     let path = |path: Option<&std::path::Path>| {
         path.map_or_else(String::new, |path| path.display().to_string())
     };
-    let tls = config.tls.as_ref();
+    let tls = state.tls.as_ref().map(|tls| tls.config());
+    let tls = tls.as_ref();
     let mut all: BTreeMap<&'static str, String> = [
         ("aclfile", path(config.acl_file.as_deref())),
         ("appendonly", yes(data.is_some())),
@@ -172,7 +175,12 @@ enum Change<'a> {
     Policy(EvictionPolicy),
     Schedule(Vec<SaveRule>),
     Sync(SyncPolicy),
+    /// A file of certificates or keys. All of a call are read and replaced together.
+    Tls(&'a str),
 }
+
+/// The settings of files for TLS. As in Redis, a file that is set again is read again.
+const TLS_FILES: [&str; 3] = ["tls-ca-cert-file", "tls-cert-file", "tls-key-file"];
 
 /// The error of a value that is none of a set of names.
 fn none_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
@@ -207,6 +215,13 @@ fn check<'a>(
     let Ok(text) = std::str::from_utf8(value) else {
         return Some(Err(format!("the value of '{name}' must be UTF-8")));
     };
+    if TLS_FILES.contains(&name) {
+        return Some(match state.tls {
+            Some(_) => Ok(Change::Tls(text)),
+            None if text.is_empty() => Ok(Change::None),
+            None => Err(NO_TLS.to_owned()),
+        });
+    }
     // A password is set again: the user may have others, which this removes.
     if text == present && name != "requirepass" {
         return Some(Ok(Change::None));
@@ -277,6 +292,34 @@ fn check<'a>(
 /// The error of settings that need a data directory.
 const NO_LOG: &str = "this server keeps its keys in memory only; start it with --dir";
 
+/// The error of settings that need a listener for TLS.
+const NO_TLS: &str = "this server does not listen with TLS; start it with --tls-port";
+
+/// Reads the files for TLS that a call of `CONFIG SET` names, together with those that it does not.
+/// `None` if it names none.
+///
+/// # Errors
+/// That of `CONFIG SET`: a file cannot be used, or certificate and key do not belong together.
+fn tls_files(state: &ServerState, changes: &[(String, Change<'_>)]) -> Result<Option<TlsFiles>> {
+    let Some(tls) = &state.tls else { return Ok(None) };
+    let mut wanted = tls.config();
+    let mut named = None;
+    for (name, change) in changes {
+        let Change::Tls(file) = change else { continue };
+        named = Some(name);
+        let file = PathBuf::from(file);
+        match name.as_str() {
+            "tls-cert-file" => wanted.certificate = file,
+            "tls-key-file" => wanted.key = file,
+            _ => wanted.client_authorities = Some(file).filter(|file| !file.as_os_str().is_empty()),
+        }
+    }
+    let Some(name) = named else { return Ok(None) };
+    let read = TlsFiles::read(wanted);
+    read.map(Some)
+        .map_err(|why| failed(name, &format!("Unable to update TLS configuration. {why}")))
+}
+
 /// Checks the value of a setting that is a number.
 fn number_of<'a>(
     state: &ServerState,
@@ -306,7 +349,8 @@ fn number_of<'a>(
 /// Makes a change.
 fn apply(state: &ServerState, change: &Change<'_>) -> std::result::Result<(), String> {
     match change {
-        Change::None => {}
+        // The files were read, and are replaced when nothing can fail any more.
+        Change::None | Change::Tls(_) => {}
         Change::Number(setting, value) if setting.name == state.settings.max_memory.name => {
             state.set_max_memory(*value);
         }
@@ -365,6 +409,7 @@ pub fn set_all(state: &ServerState, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         }
         changes.push((lower, checked.map_err(|why| failed(&shown, &why))?));
     }
+    let files = tls_files(state, &changes)?;
     let former = values(state);
     for (at, (name, change)) in changes.iter().enumerate() {
         let Err(why) = apply(state, change) else { continue };
@@ -377,6 +422,9 @@ pub fn set_all(state: &ServerState, pairs: &[(&[u8], &[u8])]) -> Result<()> {
             }
         }
         return Err(failed(name, &why));
+    }
+    if let (Some(tls), Some(files)) = (&state.tls, files) {
+        tls.replace(files);
     }
     let mut present = values(state);
     for (name, change) in changes {

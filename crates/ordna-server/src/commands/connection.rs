@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::execution::command::{
     ADMIN, BEFORE_AUTH, Command, CommandOutcome, Context, Result, SERVER_INFO, SESSION, help, ok,
 };
-use crate::execution::guesses::{MOST_GUESSES, delay_of_guess, wrong_password};
+use crate::execution::guesses::{
+    LoginError, MOST_GUESSES, check_password, delay_of_guess, too_many, wrong_password,
+};
 use crate::state::ServerState;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
@@ -127,25 +129,33 @@ fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> R
 }
 
 /// Makes the session the user, if the password is right.
-fn log_in(context: &mut Context<'_>, name: &[u8], password: &[u8]) -> bool {
+fn log_in(
+    context: &mut Context<'_>,
+    name: &[u8],
+    password: &[u8],
+) -> std::result::Result<(), LoginError> {
     let state = context.state;
     // A transaction may go on after the last guess; its connection is closed after it.
     if context.session.guesses >= MOST_GUESSES {
-        return false;
+        return Err(LoginError::Wrong);
     }
-    if let Some(user) = state.acl.named(name).filter(|user| user.accepts(password)) {
-        context.session.become_user(Some(user));
-        return true;
+    let user = check_password(state, context.session.client.peer, name, password);
+    if matches!(user, Err(LoginError::Wrong)) {
+        context.session.guesses += 1;
+        let client = &context.session.client;
+        let described = format!("id={} addr={}", client.id, client.peer);
+        wrong_password(state, name, client.peer, "AUTH", described);
     }
-    context.session.guesses += 1;
-    let client = &context.session.client;
-    let described = format!("id={} addr={}", client.id, client.peer);
-    wrong_password(state, name, client.peer, "AUTH", described);
-    false
+    context.session.become_user(Some(user?));
+    Ok(())
 }
 
 /// The consequence of a wrong password: a later reply each time, and then the end.
-fn after_guess(context: &Context<'_>, out: &mut Replies) -> CommandOutcome {
+fn after_guess(context: &Context<'_>, error: LoginError, out: &mut Replies) -> CommandOutcome {
+    if let LoginError::TooMany(wait) = error {
+        out.error(format_args!("ERR {}", too_many(wait)));
+        return CommandOutcome::Delayed(wait);
+    }
     out.error(CommandError::WrongPassword);
     match delay_of_guess(context.session.guesses) {
         Some(delay) => CommandOutcome::Delayed(delay),
@@ -162,8 +172,8 @@ fn auth(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     if arguments.len() == 2 && context.state.acl.welcome().is_some() {
         return Err("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?".into());
     }
-    if !log_in(context, user, said) {
-        return Ok(after_guess(context, out));
+    if let Err(error) = log_in(context, user, said) {
+        return Ok(after_guess(context, error, out));
     }
     ok(out)
 }
@@ -210,9 +220,9 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
     }
     if let Some((user, said)) = login
-        && !log_in(context, user, said)
+        && let Err(error) = log_in(context, user, said)
     {
-        return Ok(after_guess(context, out));
+        return Ok(after_guess(context, error, out));
     }
     if context.session.user.is_none() {
         return Err("NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time".into());

@@ -1,10 +1,12 @@
-//! Wrong passwords: noted, and answered later each time.
+//! Wrong passwords: noted, answered later each time, and limited.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::state::ServerState;
+use crate::state::acl::user::User;
 use crate::statistics::event_logs::{Denial, shown};
 
 /// Number of wrong passwords after which a connection is closed.
@@ -18,6 +20,40 @@ pub fn delay_of_guess(nth: u32) -> Option<Duration> {
         MOST_GUESSES.. => None,
         nth => Some(Duration::from_millis(1 << nth)),
     }
+}
+
+/// The reason why a name and password make nobody a user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoginError {
+    /// No user who is on has the name and the password.
+    Wrong,
+    /// Too many wrong passwords came from the address: this one was not looked at. The address may try
+    /// again after this time.
+    TooMany(Duration),
+}
+
+/// Checks a name and a password that came from an address. The caller notes a wrong one by
+/// [`wrong_password`].
+///
+/// # Errors
+/// [`LoginError`]
+pub fn check_password(
+    state: &ServerState,
+    peer: SocketAddr,
+    name: &[u8],
+    password: &[u8],
+) -> Result<Arc<User>, LoginError> {
+    state.guesses.take(peer.ip()).map_err(LoginError::TooMany)?;
+    let user = state.acl.named(name).filter(|user| user.accepts(password));
+    let user = user.ok_or(LoginError::Wrong)?;
+    state.guesses.give_back(peer.ip());
+    Ok(user)
+}
+
+/// The text of the reply to a password that was not looked at.
+pub fn too_many(wait: Duration) -> String {
+    let millis = wait.as_millis() + 1;
+    format!("too many wrong passwords came from this address; try again in {millis} ms")
 }
 
 /// Notes a wrong password in the counters, `ACL LOG` and the log. `object` is what it was given to,

@@ -5,36 +5,46 @@
 //! shows what the user may see with commands; it asks for a password unless the default user needs
 //! none and may see the page.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ordna::key::prefix_end;
+use ordna::sync::Lock;
 use ordna::{Direction, OrderedIndex};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 
 use crate::commands;
-use crate::execution::guesses::{delay_of_guess, wrong_password};
+use crate::execution::guesses::{
+    LoginError, check_password, delay_of_guess, too_many, wrong_password,
+};
 use crate::keyspace::stored_value;
 use crate::listen::metrics;
 use crate::state::ServerState;
 use crate::state::acl::user::User;
 use crate::wire::request::OwnedRequest;
 
-/// Connections of browsers and collectors of metrics at once.
-const MOST: usize = 64;
+/// Maximum number of open connections of one listener. When another one arrives, the oldest is closed:
+/// connections that send half a request, or read no reply, cannot keep a probe out. 64 is more than
+/// browsers and collectors of metrics need; each connection takes a file descriptor and some 16 KiB.
+pub const MOST_CONNECTIONS: usize = 64;
+/// Longest time that a connection may take to send the header of a request.
+const HEADER_TIME: Duration = Duration::from_secs(30);
 /// Entries that the browser of keys shows.
 const SHOWN: usize = 50;
 /// Bytes of a value that it shows.
@@ -55,25 +65,49 @@ impl Page {
     }
 }
 
+/// The open connections of a listener by number, each with what ends it.
+#[derive(Debug, Default)]
+struct Connections(Lock<BTreeMap<u64, Arc<Notify>>>);
+
+impl Connections {
+    /// Adds a connection, whose number is higher than all before. Ends the oldest one if there are too
+    /// many. Returns what ends the new one.
+    fn enter(&self, number: u64) -> Arc<Notify> {
+        let end = Arc::new(Notify::new());
+        let mut open = self.0.lock();
+        open.insert(number, Arc::clone(&end));
+        if open.len() > MOST_CONNECTIONS
+            && let Some((_, oldest)) = open.pop_first()
+        {
+            // Kept for a task that does not wait yet.
+            oldest.notify_one();
+        }
+        end
+    }
+
+    fn leave(&self, number: u64) {
+        self.0.lock().remove(&number);
+    }
+}
+
 /// Serves pages until its task is ended.
 pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool) {
-    let places = Arc::new(tokio::sync::Semaphore::new(MOST));
-    loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
+    let connections = Arc::new(Connections::default());
+    for number in 0.. {
         let (stream, peer) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for HTTP");
-                tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
-        let state = state.clone();
+        let (state, connections) = (state.clone(), connections.clone());
+        let end = connections.enter(number);
         tokio::spawn(async move {
-            let _place = place;
             let guesses = AtomicU32::new(0);
             let page = |request: Request<Incoming>| {
-                let Page { mut reply, guess } = page(&state, console, &request);
+                let Page { mut reply, guess } = page(&state, console, peer, &request);
                 let guesses = match &guess {
                     Some(_) => guesses.fetch_add(1, Ordering::Relaxed) + 1,
                     None => 0,
@@ -94,7 +128,7 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
                 }
             };
             let mut http = http1::Builder::new();
-            http.timer(TokioTimer::new()).max_buf_size(16 << 10);
+            http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(16 << 10);
             let serving = http.serve_connection(TokioIo::new(stream), service_fn(page));
             let mut serving = std::pin::pin!(serving);
             // A connection ends after a while, between two requests if it can. A peer that does not
@@ -102,6 +136,10 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
             let stall = state.config.stall;
             let served = tokio::select! {
                 served = serving.as_mut() => served,
+                () = end.notified() => {
+                    tracing::debug!(%peer, "closed: there are too many connections over HTTP");
+                    Ok(())
+                }
                 () = tokio::time::sleep(stall) => {
                     serving.as_mut().graceful_shutdown();
                     let ended = tokio::time::timeout(stall, serving).await;
@@ -114,6 +152,7 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
             if let Err(error) = served {
                 tracing::debug!(%peer, %error, "a request over HTTP failed");
             }
+            connections.leave(number);
         });
     }
 }
@@ -168,14 +207,17 @@ enum Visitor {
     Stranger,
     /// Name and password are not those of a user.
     Guesser(Vec<u8>),
+    /// Too many wrong passwords came from the address, which may try again after this time.
+    Refused(Duration),
 }
 
-fn visitor(state: &ServerState, request: &Request<Incoming>) -> Visitor {
+fn visitor(state: &ServerState, peer: SocketAddr, request: &Request<Incoming>) -> Visitor {
     match (login(request), state.acl.welcome()) {
-        (Some((name, password)), _) => {
-            let user = state.acl.named(&name).filter(|user| user.accepts(&password));
-            user.map_or(Visitor::Guesser(name), Visitor::User)
-        }
+        (Some((name, password)), _) => match check_password(state, peer, &name, &password) {
+            Ok(user) => Visitor::User(user),
+            Err(LoginError::Wrong) => Visitor::Guesser(name),
+            Err(LoginError::TooMany(wait)) => Visitor::Refused(wait),
+        },
         (None, Some(user)) => Visitor::User(user),
         (None, None) => Visitor::Stranger,
     }
@@ -191,11 +233,11 @@ fn denied(user: &User, commands: &[&[&[u8]]]) -> Option<&'static str> {
     commands.iter().find_map(denied)
 }
 
-fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Page {
+fn page(state: &ServerState, console: bool, peer: SocketAddr, request: &Request<Incoming>) -> Page {
     if request.method() != Method::GET {
         return Page::of(text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
     }
-    let visitor = visitor(state, request);
+    let visitor = visitor(state, peer, request);
     // A page of another site does not know the password.
     let knows_password = matches!(&visitor, Visitor::User(user) if !user.needs_no_password());
     if !is_for_us(request) && !knows_password {
@@ -238,6 +280,12 @@ fn page(state: &ServerState, console: bool, request: &Request<Incoming>) -> Page
         Visitor::Stranger => return Page::of(ask_for_password()),
         Visitor::Guesser(name) => {
             return Page { reply: ask_for_password(), guess: Some(name) };
+        }
+        Visitor::Refused(wait) => {
+            let mut reply = text(StatusCode::TOO_MANY_REQUESTS, too_many(wait) + "\n");
+            // Whole seconds; no wait is longer.
+            reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            return Page::of(reply);
         }
     };
     let needed: &[&[&[u8]]] = match path {

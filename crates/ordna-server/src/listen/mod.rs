@@ -1,7 +1,6 @@
-//! Listeners: connections of clients, TLS, the console and metrics over HTTP.
+//! Listeners: connections of clients, the console and metrics over HTTP.
 
 pub mod connection;
 mod http;
 mod metrics;
 pub mod server;
-mod tls;

@@ -2,24 +2,23 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tokio_rustls::TlsAcceptor;
 
 use crate::commands::{set_settings, table};
 use crate::execution::{backups, eviction};
 use crate::listen::connection;
 use crate::listen::http;
-use crate::listen::tls;
 use crate::state::ServerState;
 use crate::state::acl::{Acl, AclError};
 use crate::state::config::Config;
+use crate::state::tls::{Tls, TlsError, TlsFiles};
 use crate::statistics::command_stats::{BUCKETS, CommandCounts};
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::samples::Sample;
@@ -64,7 +63,7 @@ pub enum ServeError {
     NoAddress,
     /// Certificates or keys are not as they should be.
     #[error("TLS: {0}")]
-    Tls(String),
+    Tls(#[from] TlsError),
     /// The file of users is not as it should be.
     #[error("ACL file: {0}")]
     Users(String),
@@ -80,7 +79,6 @@ pub enum ServeError {
 pub struct Server {
     listeners: Vec<TcpListener>,
     encrypted: Vec<TcpListener>,
-    acceptor: Option<TlsAcceptor>,
     metrics: Option<TcpListener>,
     console: Option<TcpListener>,
     state: Arc<ServerState>,
@@ -130,10 +128,12 @@ async fn expire(state: Arc<ServerState>) {
 
 /// Raises the limit of open files to what clients need, or lowers the number of clients.
 fn fit_files(config: &mut Config) {
-    let wanted = config.max_clients as u64 + OTHER_FILES;
+    let pages = config.metrics.iter().chain(&config.console).count();
+    let others = OTHER_FILES + (pages * http::MOST_CONNECTIONS) as u64;
+    let wanted = config.max_clients as u64 + others;
     match rlimit::increase_nofile_limit(wanted) {
         Ok(limit) if limit < wanted => {
-            let clients = limit.saturating_sub(OTHER_FILES).max(1);
+            let clients = limit.saturating_sub(others).max(1);
             tracing::warn!(
                 open_files = limit,
                 max_clients = clients,
@@ -147,7 +147,62 @@ fn fit_files(config: &mut Config) {
     }
 }
 
+/// Reads the files of a server again while it runs: certificates and users. Does not keep the server
+/// alive.
+#[derive(Debug, Clone)]
+pub struct Reloader(Weak<ServerState>);
+
+/// The reason why a file was not read again. What was read before stays in use.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReloadError {
+    /// Certificates or keys are not as they should be.
+    #[error("TLS: {0}")]
+    Tls(#[from] TlsError),
+    /// The file of users is not as it should be.
+    #[error("ACL file: {0}")]
+    Users(String),
+}
+
+impl Reloader {
+    /// Reads the certificates and keys again if the server listens with TLS, and the users if it has a
+    /// file of them. Each is replaced as a whole or not at all; an error of one does not stop the other.
+    /// Connections keep the certificates of their handshake; those of users who are gone are closed.
+    /// Blocks while it reads. Does nothing once the server has ended.
+    ///
+    /// # Errors
+    /// What was not replaced, and why.
+    pub fn reload(&self) -> Result<(), Vec<ReloadError>> {
+        let mut errors = Vec::new();
+        let Some(state) = self.0.upgrade() else { return Ok(()) };
+        if let Some(tls) = &state.tls {
+            match tls.reload() {
+                Ok(()) => tracing::info!("the certificates were read again"),
+                Err(error) => errors.push(error.into()),
+            }
+        }
+        if state.acl.file.is_some() {
+            match state.acl.reload(state.catalog) {
+                Ok(()) => {
+                    state.end_clients_without_user(None);
+                    tracing::info!("the users were read again");
+                }
+                Err(error) => errors.push(ReloadError::Users(error.to_string())),
+            }
+        }
+        for error in &errors {
+            tracing::error!(%error, "a file was not read again; what was read before stays in use");
+        }
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
 impl Server {
+    /// Returns what reads the files of this server again, for a handler of `SIGHUP`.
+    pub fn reloader(&self) -> Reloader {
+        Reloader(Arc::downgrade(&self.state))
+    }
+
     /// Binds all addresses.
     ///
     /// # Errors
@@ -156,22 +211,23 @@ impl Server {
         let encrypted = config.tls.as_ref().map_or(&[][..], |tls| tls.bind.as_slice()).to_vec();
         let acl = users(&config)?;
         fit_files(&mut config);
-        let acceptor =
-            config.tls.as_ref().map(tls::acceptor).transpose().map_err(ServeError::Tls)?;
+        let tls = config.tls.clone().map(TlsFiles::read).transpose()?.map(Tls::new);
         let listeners = config.bind.iter().copied().map(bind).collect::<Result<Vec<_>, _>>()?;
         let encrypted = encrypted.into_iter().map(bind).collect::<Result<Vec<_>, _>>()?;
         let metrics = config.metrics.map(bind).transpose()?;
         let console = config.console.map(bind).transpose()?;
         let first = listeners.first().or(encrypted.first()).and_then(local);
         let address = first.ok_or(ServeError::NoAddress)?;
-        let state = Arc::new(ServerState::new(config, address, &table().catalog, acl));
+        let mut state = ServerState::new(config, address, &table().catalog, acl);
+        state.tls = tls;
+        let state = Arc::new(state);
         let settings = state.config.settings.iter();
         let settings: Vec<_> =
             settings.map(|(name, it)| (name.as_bytes(), it.as_bytes())).collect();
         set_settings(&state, &settings)
             .map_err(|error| ServeError::Setting(error.to_string().replacen("ERR ", "", 1)))?;
         let ready = Box::new(|| {});
-        Ok(Self { listeners, encrypted, acceptor, metrics, console, state, address, ready })
+        Ok(Self { listeners, encrypted, metrics, console, state, address, ready })
     }
 
     /// Calls `tell` once, after the server has loaded its directory and executes commands.
@@ -205,13 +261,13 @@ impl Server {
     /// # Errors
     /// The data directory could not be read.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let Self { listeners, encrypted, acceptor, metrics, console, state, ready, .. } = self;
+        let Self { listeners, encrypted, metrics, console, state, ready, .. } = self;
         let mut tasks: Vec<JoinHandle<()>> = Vec::new();
         for listener in listeners {
-            tasks.push(tokio::spawn(accept(state.clone(), listener, None)));
+            tasks.push(tokio::spawn(accept(state.clone(), listener, false)));
         }
         for listener in encrypted {
-            tasks.push(tokio::spawn(accept(state.clone(), listener, acceptor.clone())));
+            tasks.push(tokio::spawn(accept(state.clone(), listener, true)));
         }
         let pages = [(metrics, false), (console, true)];
         for (listener, console) in pages {
@@ -304,7 +360,7 @@ fn descriptor(_: &TcpStream) -> i32 {
 }
 
 /// Accepts connections of one listener.
-async fn accept(state: Arc<ServerState>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
+async fn accept(state: Arc<ServerState>, listener: TcpListener, encrypted: bool) {
     let Some(local) = local(&listener) else { return };
     loop {
         match listener.accept().await {
@@ -315,9 +371,9 @@ async fn accept(state: Arc<ServerState>, listener: TcpListener, acceptor: Option
                     refuse(&stream);
                     continue;
                 };
-                let (state, acceptor) = (state.clone(), acceptor.clone());
+                let state = state.clone();
                 tokio::spawn(async move {
-                    match prepare(&state, stream, acceptor).await {
+                    match prepare(&state, stream, encrypted).await {
                         Ok(stream) => connection::serve(state, table(), stream, client).await,
                         Err(error) => {
                             tracing::debug!(%peer, %error, "connection refused");
@@ -345,7 +401,7 @@ fn refuse(stream: &TcpStream) {
 async fn prepare(
     state: &ServerState,
     stream: TcpStream,
-    acceptor: Option<TlsAcceptor>,
+    encrypted: bool,
 ) -> std::io::Result<Stream> {
     stream.set_nodelay(true)?;
     let seconds = state.settings.keepalive.get();
@@ -356,12 +412,13 @@ async fn prepare(
             .with_retries(3);
         SockRef::from(&stream).set_tcp_keepalive(&keepalive)?;
     }
-    match acceptor {
-        None => Ok(Stream::Clear(stream)),
-        Some(acceptor) => {
-            let stream = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await??;
+    match &state.tls {
+        Some(tls) if encrypted => {
+            let handshake = tls.acceptor().accept(stream);
+            let stream = tokio::time::timeout(HANDSHAKE, handshake).await??;
             Ok(Stream::Tls(Box::new(stream)))
         }
+        _ => Ok(Stream::Clear(stream)),
     }
 }
 

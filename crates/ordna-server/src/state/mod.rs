@@ -10,9 +10,11 @@ pub mod descriptions;
 pub mod durable_file;
 pub mod evictor;
 pub mod extension;
+pub mod guess_limit;
 pub mod open_backups;
 pub mod session;
 pub mod settings;
+pub mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -39,8 +41,10 @@ use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
 use crate::state::evictor::Evictor;
+use crate::state::guess_limit::GuessLimit;
 use crate::state::open_backups::OpenBackups;
 use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
+use crate::state::tls::Tls;
 use crate::statistics::command_stats::CommandStats;
 use crate::statistics::error_stats::ErrorStats;
 use crate::statistics::event_logs::{Latencies, SlowLog};
@@ -84,12 +88,15 @@ pub struct ServerState {
     collectors: Collectors,
     pub data_directory: Option<Arc<DataDirectory>>,
     pub config: Config,
+    /// Certificates; `None` without a listener for TLS.
+    pub tls: Option<Tls>,
     pub settings: Settings,
     /// The settings that differ from those of the flags, with the values that `CONFIG REWRITE` writes.
     pub changed_settings: Lock<BTreeMap<String, String>>,
     pub catalog: &'static Catalog,
     pub address: SocketAddr,
     pub acl: Acl,
+    pub guesses: GuessLimit,
     pub clients: Clients,
     pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
@@ -164,10 +171,12 @@ impl ServerState {
             flushed: Lock::default(),
             memory,
             acl,
+            guesses: GuessLimit::default(),
             cursors: Arc::new(ScanCursors::new(config.scan_lease)),
             stats: CommandStats::new(catalog.with_subcommands().count()),
             errors: ErrorStats::default(),
             config,
+            tls: None,
             settings,
             changed_settings: Lock::default(),
             catalog,
@@ -305,6 +314,17 @@ impl ServerState {
             counts.snapshots.extend(flushed.snapshots);
         }
         counts
+    }
+
+    /// Ends the connections of users that are gone, except that of client `caller`, which ends at its
+    /// next command.
+    pub fn end_clients_without_user(&self, caller: Option<u64>) {
+        for client in self.clients.all() {
+            let name = client.info().user.clone();
+            if Some(client.id) != caller && self.acl.user(&name).is_none() {
+                client.end();
+            }
+        }
     }
 
     /// Sets the counters of `INFO` to 0, for `CONFIG RESETSTAT`.

@@ -1,14 +1,14 @@
 //! A server of the test's own, and a client that shows replies as they came.
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ordna_server::{Config, DataConfig, LogSync, Server};
+use ordna_server::{Config, DataConfig, LogSync, Reloader, Server};
 use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp3::decode::complete::decode as decode3;
 use tokio::sync::oneshot;
@@ -19,6 +19,7 @@ pub struct Running {
     pub tls: Option<SocketAddr>,
     pub metrics: Option<SocketAddr>,
     pub console: Option<SocketAddr>,
+    pub reloader: Reloader,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -44,7 +45,8 @@ pub fn start(config: Config) -> Running {
         runtime.unwrap().block_on(async move {
             let server = Server::bind(config).await.unwrap();
             let pages = (server.metrics_address(), server.console_address());
-            tell.send((server.address(), server.tls_address(), pages)).unwrap();
+            let reloader = server.reloader();
+            tell.send((server.address(), server.tls_address(), pages, reloader)).unwrap();
             server
                 .run(async {
                     // Dropping the sender stops it too.
@@ -55,8 +57,9 @@ pub fn start(config: Config) -> Running {
         });
     });
     let told = told.recv_timeout(Duration::from_secs(60)).expect("the server starts");
-    let (address, tls, (metrics, console)) = told;
-    Running { address, tls, metrics, console, stop: Some(stop), thread: Some(thread) }
+    let (address, tls, (metrics, console), reloader) = told;
+    let (stop, thread) = (Some(stop), Some(thread));
+    Running { address, tls, metrics, console, reloader, stop, thread }
 }
 
 impl Running {
@@ -200,14 +203,34 @@ pub struct Client {
 
 impl Client {
     pub fn new(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Self::of(TcpStream::connect(address).expect("the server listens"))
+    }
+
+    fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, received: Vec::new(), resp3: false }
     }
 
+    /// A client at this address of the machine.
+    pub fn from_address(own: IpAddr, address: SocketAddr) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let stream = runtime.block_on(async {
+            let socket = tokio::net::TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::new(own, 0)).unwrap();
+            socket.connect(address).await.unwrap().into_std().unwrap()
+        });
+        stream.set_nonblocking(false).unwrap();
+        Self::of(stream)
+    }
+
     pub fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).expect("the server reads");
+    }
+
+    pub fn reply_to(&mut self, bytes: &[u8]) -> Vec<u8> {
+        self.send(bytes);
+        self.reply()
     }
 
     /// The next reply, raw; empty if the connection was closed.

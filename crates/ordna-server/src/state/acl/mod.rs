@@ -51,6 +51,17 @@ pub enum AclError {
     NoPassword { name: String },
 }
 
+/// The reason why the file of users cannot be read again.
+#[derive(Debug, thiserror::Error)]
+pub enum UsersFileError {
+    #[error("This server has no ACL file. Start it with --acl-file to keep users in one")]
+    NoFile,
+    #[error("cannot read {file}: {source}")]
+    Read { file: PathBuf, source: io::Error },
+    #[error("{file}: {source}")]
+    Content { file: PathBuf, source: AclError },
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -284,6 +295,18 @@ impl Acl {
         *all = users;
         self.version.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Replaces all users by those of the file.
+    ///
+    /// # Errors
+    /// [`UsersFileError`]; nothing is changed.
+    pub fn reload(&self, catalog: &Catalog) -> Result<(), UsersFileError> {
+        let file = self.file.as_ref().ok_or(UsersFileError::NoFile)?;
+        let content = std::fs::read(file)
+            .map_err(|source| UsersFileError::Read { file: file.clone(), source })?;
+        let loaded = self.load(&content, catalog);
+        loaded.map_err(|source| UsersFileError::Content { file: file.clone(), source })
     }
 
     /// Writes all users to the file, so that they survive a power failure.

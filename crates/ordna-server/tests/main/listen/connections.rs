@@ -1,11 +1,13 @@
 //! Connections: protocol versions, passwords, pipelines, slow readers, the end of the server.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use ordna_server::Config;
 
 use crate::common::{Client, converse, fresh, request, show, start};
+use crate::state::operation::http;
 
 #[test]
 fn the_connection_and_its_protocol() {
@@ -63,6 +65,47 @@ fn a_password_keeps_others_out() {
     other.send(b"*11\r\n");
     assert_eq!(show(&other.reply()), r"-ERR Protocol error: unauthenticated multibulk length\r\n");
     assert!(other.is_closed());
+}
+
+#[test]
+fn wrong_passwords_of_one_address_are_limited_over_all_connections() {
+    let any = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let password = Some("secret".to_owned());
+    let server = start(Config { password, console: any, ..Config::default() });
+    let wrong = request(&[b"AUTH", b"wrong"]);
+    let (begin, mut guesses, mut refused) = (Instant::now(), 0, 0);
+    while refused < 20 {
+        // A right password says nothing either once the limit is reached.
+        let mut client = Client::new(server.address);
+        client.send(&wrong);
+        let reply = show(&client.reply());
+        match reply.starts_with("-WRONGPASS") {
+            true => guesses += 1,
+            false => {
+                assert!(reply.starts_with("-ERR too many wrong passwords came from"), "{reply}");
+                refused += 1;
+                let reply = show(&client.reply_to(b"AUTH secret\r\n"));
+                assert!(reply == r"+OK\r\n" || reply.starts_with("-ERR too many"), "{reply}");
+            }
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{guesses} guesses");
+    }
+    // The burst, and ten a second.
+    let most = 101 + (begin.elapsed().as_millis() / 100) as usize;
+    assert!((100..=most).contains(&guesses), "{guesses} of {most}");
+    // A wrong password over HTTP is one, too.
+    let login = "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic Ondyb25n\r\nConnection: close\r\n\r\n";
+    let begin = Instant::now();
+    while !http(server.console.unwrap(), login).starts_with("HTTP/1.1 429") {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    // Another address is not concerned, and this one may come back at once.
+    let mut other = Client::from_address([127, 0, 0, 2].into(), server.address);
+    assert_eq!(other.say("AUTH secret"), r"+OK\r\n");
+    let (mut client, begin) = (Client::new(server.address), Instant::now());
+    while client.say("AUTH secret") != r"+OK\r\n" {
+        assert!(begin.elapsed() < Duration::from_secs(10));
+    }
 }
 
 #[test]

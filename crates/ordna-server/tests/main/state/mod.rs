@@ -4,7 +4,8 @@ mod backup_transfer;
 #[cfg(target_os = "linux")]
 mod collectors;
 mod monitoring;
-mod operation;
+pub mod operation;
 pub mod persistence;
+mod reload;
 mod settings;
 mod users;

@@ -1,7 +1,7 @@
 //! What monitors read of the log, the backups and the indexes: `/metrics`, `/readyz`, `INFO`.
 
-use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use ordna_server::{Config, LogSync};
@@ -114,5 +114,36 @@ fn indexes_are_reported() {
         }
         assert!(begin.elapsed() < Duration::from_secs(20), "{info}");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn connections_that_send_half_a_request_or_read_nothing_keep_no_probe_out() {
+    let metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let server = start(Config { metrics, ..Config::default() });
+    let address = server.metrics.unwrap();
+    let half = b"GET /readyz HTTP/1.1\r\nHost: loc".to_vec();
+    // More replies than both sockets hold.
+    let unread = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(1000);
+    for bytes in [half, unread] {
+        let connect = || {
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
+            // The server stops to read from one that reads nothing.
+            let _ = stream.write_all(&bytes);
+            stream
+        };
+        let mut idle: Vec<TcpStream> = (0..80).map(|_| connect()).collect();
+        for _ in 0..5 {
+            let asked = Instant::now();
+            let reply = page(address, "/readyz");
+            assert!(reply.ends_with("\r\n\r\nready\n"), "{reply}");
+            assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+        }
+        // The oldest was closed for a newer one.
+        let _ = idle[0].read_to_end(&mut Vec::new()).map_err(|error| {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+        });
     }
 }

@@ -324,10 +324,10 @@ fn tls_is_spoken_and_certificates_are_asked_for() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 /// A connection over TLS, with a certificate of its own if there is a key.
-fn connect(
+pub fn connect(
     address: SocketAddr,
     certificate: &std::path::Path,
     key: Option<&std::path::PathBuf>,
@@ -355,7 +355,7 @@ fn connect(
 }
 
 /// Says PING over TLS.
-fn ping(
+pub fn ping(
     address: SocketAddr,
     certificate: &std::path::Path,
     key: Option<&std::path::PathBuf>,
