@@ -47,6 +47,7 @@ const ACL: &[Command] = &[
         let rules = arguments.iter_from(3);
         let done = context.state.acl.set(arguments.get(2), rules, context.state.catalog);
         done.map_err(|why| format!("ERR {why}"))?;
+        context.state.end_clients_without_rights(Some(context.session.client.id));
         ok(out)
     })
     .with(CommandFlags::SECRET),
@@ -57,7 +58,7 @@ const ACL: &[Command] = &[
         }
         let gone = arguments.iter_from(2).filter(|name| context.state.acl.delete(name));
         out.count(gone.count());
-        context.state.end_clients_without_user(Some(context.session.client.id));
+        context.state.end_clients_without_rights(Some(context.session.client.id));
         Ok(CommandOutcome::Done)
     }),
     Command::sub("acl|genpass", -2, SESSION, |_, arguments, out| {
@@ -84,7 +85,7 @@ const ACL: &[Command] = &[
     Command::sub("acl|load", 2, ADMIN, |context, _, out| {
         let loaded = context.state.acl.reload(context.state.catalog);
         loaded.map_err(|why| format!("ERR {why}"))?;
-        context.state.end_clients_without_user(Some(context.session.client.id));
+        context.state.end_clients_without_rights(Some(context.session.client.id));
         ok(out)
     }),
     Command::sub("acl|save", 2, ADMIN, |_, arguments, _| {
@@ -211,6 +212,11 @@ fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         Err(Refusal::Key(key)) => {
             let key = text(&key);
             out.bulk(format!("This user has no permissions to access the '{key}' key").as_bytes());
+        }
+        Err(Refusal::Channel(name)) => {
+            let name = text(&name);
+            let why = format!("This user has no permissions to access the '{name}' channel");
+            out.bulk(why.as_bytes());
         }
     }
     Ok(CommandOutcome::Done)

@@ -9,6 +9,7 @@ use std::time::Duration;
 use ordna::durability::SyncPolicy;
 
 use crate::execution::command::{ADMIN, Command, CommandOutcome, Result, SERVER_INFO, help, ok};
+use crate::keyspace::Keyspace;
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{LIST_BYTES, LIST_FIELDS};
 use crate::state::ServerState;
@@ -52,12 +53,12 @@ const CONFIG: &[Command] = &[
         }
         let names = arguments.iter_from(2).step_by(2);
         let pairs: Vec<_> = names.zip(arguments.iter_from(3).step_by(2)).collect();
-        set_all(context.state, &pairs)?;
+        set_all(context.state, &context.keys, &pairs)?;
         ok(out)
     })
     .with(CommandFlags::SECRET),
     Command::sub("config|resetstat", 2, ADMIN, |context, _, out| {
-        context.state.reset_statistics();
+        context.state.reset_statistics(&context.keys);
         ok(out)
     }),
     Command::sub("config|rewrite", 2, ADMIN, |context, _, out| {
@@ -126,7 +127,9 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
     };
     let tls = state.tls.as_ref().map(|tls| tls.config());
     let tls = tls.as_ref();
+    let all_channels = state.acl.all_channels.load(Ordering::Relaxed);
     let mut all: BTreeMap<&'static str, String> = [
+        ("acl-pubsub-default", CHANNEL_DEFAULTS[usize::from(all_channels)].to_owned()),
         ("aclfile", path(config.acl_file.as_deref())),
         ("appendonly", yes(data.is_some())),
         ("appendfsync", policy.map_or("everysec", |(name, _)| name).to_owned()),
@@ -164,6 +167,9 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
     all
 }
 
+/// The values of `acl-pubsub-default`.
+const CHANNEL_DEFAULTS: [&str; 2] = ["resetchannels", "allchannels"];
+
 /// A change that `CONFIG SET` makes, checked.
 enum Change<'a> {
     /// The setting has the value already.
@@ -177,6 +183,8 @@ enum Change<'a> {
     Sync(SyncPolicy),
     /// A file of certificates or keys. All of a call are read and replaced together.
     Tls(&'a str),
+    /// Whether new users may receive the messages of all channels.
+    AllChannels(bool),
 }
 
 /// The settings of files for TLS. As in Redis, a file that is set again is read again.
@@ -252,6 +260,11 @@ fn check<'a>(
                 Some((_, policy)) if state.data_directory.is_some() => Ok(Change::Sync(*policy)),
                 Some(_) => Err(NO_LOG.to_owned()),
             }
+        }
+        "acl-pubsub-default" => {
+            let known = CHANNEL_DEFAULTS.iter().position(|known| text.eq_ignore_ascii_case(known));
+            let known = known.ok_or_else(|| none_of(CHANNEL_DEFAULTS.iter().rev().copied()));
+            known.map(|at| Change::AllChannels(at == 1))
         }
         "maxmemory-policy" => {
             let policy = POLICIES.iter().find(|(name, _)| text.eq_ignore_ascii_case(name));
@@ -347,7 +360,11 @@ fn number_of<'a>(
 }
 
 /// Makes a change.
-fn apply(state: &ServerState, change: &Change<'_>) -> std::result::Result<(), String> {
+fn apply(
+    state: &ServerState,
+    keys: &Keyspace,
+    change: &Change<'_>,
+) -> std::result::Result<(), String> {
     match change {
         // The files were read, and are replaced when nothing can fail any more.
         Change::None | Change::Tls(_) => {}
@@ -366,6 +383,7 @@ fn apply(state: &ServerState, change: &Change<'_>) -> std::result::Result<(), St
         Change::Password(password) => {
             state.acl.set_password(password).map_err(|why| why.to_string())?;
         }
+        Change::AllChannels(all) => state.acl.all_channels.store(*all, Ordering::Relaxed),
         Change::Policy(policy) => state.settings.set_policy(*policy),
         Change::Schedule(rules) => {
             if let Some(persistence) = &state.data_directory {
@@ -376,7 +394,7 @@ fn apply(state: &ServerState, change: &Change<'_>) -> std::result::Result<(), St
             if let Some(persistence) = &state.data_directory {
                 persistence.set_sync_policy(*policy);
                 // A failed log keeps the new policy for the time when it works again.
-                let _ = state.keys().set_sync_policy(*policy);
+                let _ = keys.set_sync_policy(*policy);
             }
         }
     }
@@ -387,11 +405,11 @@ fn failed(name: &str, why: &str) -> CommandError {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}").into()
 }
 
-/// Sets all of these settings, or none.
+/// Sets all of these settings, or none. The caller holds the keyspace, perhaps exclusively.
 ///
 /// # Errors
 /// That of `CONFIG SET`.
-pub fn set_all(state: &ServerState, pairs: &[(&[u8], &[u8])]) -> Result<()> {
+pub fn set_all(state: &ServerState, keys: &Keyspace, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     // One call at a time, so that two never mix.
     let mut changed = state.changed_settings.lock();
     let mut changes: Vec<(String, Change<'_>)> = Vec::new();
@@ -412,11 +430,11 @@ pub fn set_all(state: &ServerState, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     let files = tls_files(state, &changes)?;
     let former = values(state);
     for (at, (name, change)) in changes.iter().enumerate() {
-        let Err(why) = apply(state, change) else { continue };
+        let Err(why) = apply(state, keys, change) else { continue };
         for (name, _) in changes.iter().take(at).rev() {
             let value = former.get(name.as_str()).map_or("", String::as_str);
             if let Some(Ok(change)) = check(state, name, value.as_bytes())
-                && let Err(error) = apply(state, &change)
+                && let Err(error) = apply(state, keys, &change)
             {
                 tracing::error!(name, error, "CONFIG SET could not restore a setting");
             }

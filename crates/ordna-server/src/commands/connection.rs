@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::execution::guesses::{
     LoginError, MOST_GUESSES, check_password, delay_of_guess, too_many, wrong_password,
 };
 use crate::state::ServerState;
+use crate::state::channels::Kind;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::session::ReplyMode;
@@ -22,10 +24,13 @@ use crate::wire::request::{Arguments, number};
 /// The Redis whose behaviour the commands follow; clients decide by it what they may send.
 pub const REDIS_VERSION: &str = "7.0.15";
 
+const PING: CommandFlags = CommandFlags::FAST.or(CommandFlags::WHILE_SUBSCRIBED);
+/// Flags of commands that end the connection or its state.
+const LEAVING: CommandFlags = CommandFlags::NOT_QUEUED.or(CommandFlags::WHILE_SUBSCRIBED);
 const FAST_INFO: CommandFlags = SERVER_INFO.or(CommandFlags::FAST);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ping", -1, CommandFlags::FAST, NO_KEY, "Answers PONG, or its argument.", ping),
+    Command::new("ping", -1, PING, NO_KEY, "Answers PONG, or its argument.", ping),
     Command::new("echo", 2, FAST_INFO, NO_KEY, "Returns its argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
         Ok(CommandOutcome::Done)
@@ -34,9 +39,8 @@ pub const COMMANDS: &[Command] = &[
         out.simple("OK");
         Ok(CommandOutcome::Close)
     })
-    .with(CommandFlags::NOT_QUEUED),
-    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset)
-        .with(CommandFlags::NOT_QUEUED),
+    .with(LEAVING),
+    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset).with(LEAVING),
     Command::new(
         "select",
         2,
@@ -66,7 +70,13 @@ pub const COMMANDS: &[Command] = &[
 /// Bytes of a client's name.
 const LONGEST_NAME: usize = 1024;
 
-fn ping(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+fn ping(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.session.only_subscribes(out) && arguments.len() <= 2 {
+        out.array(2);
+        out.bulk(b"pong");
+        out.bulk(arguments.get(1));
+        return Ok(CommandOutcome::Done);
+    }
     match arguments.len() {
         1 => out.simple("PONG"),
         2 => out.bulk(arguments.get(1)),
@@ -88,6 +98,8 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     session.become_user(context.state.acl.welcome());
     session.reply_mode = ReplyMode::On;
     session.monitor = None;
+    context.state.channels.leave(&session.client);
+    session.receives = false;
     session.client.is_monitor.store(false, Ordering::Relaxed);
     session.client.no_evict.store(false, Ordering::Relaxed);
     out.resp3 = false;
@@ -409,13 +421,18 @@ fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     ok(out)
 }
 
-/// Whether clients of this type exist: only normal ones do.
-fn is_normal(kind: &[u8]) -> Result<bool> {
+/// Keeps the clients of this type: those with subscriptions, or those without. There are no others.
+fn retain_type(clients: &mut Vec<Arc<Client>>, kind: &[u8]) -> Result<()> {
     match kind.to_ascii_lowercase().as_slice() {
-        b"normal" => Ok(true),
-        b"master" | b"slave" | b"replica" | b"pubsub" => Ok(false),
-        _ => Err(format!("ERR Unknown client type '{}'", String::from_utf8_lossy(kind)).into()),
+        b"normal" => clients.retain(|client| !client.inbox.is_subscribed()),
+        b"pubsub" => clients.retain(|client| client.inbox.is_subscribed()),
+        b"master" | b"slave" | b"replica" => clients.clear(),
+        _ => {
+            let kind = String::from_utf8_lossy(kind);
+            return Err(format!("ERR Unknown client type '{kind}'").into());
+        }
     }
+    Ok(())
 }
 
 fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -423,8 +440,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     match arguments.len() {
         2 => {}
         4 if arguments.get(2).eq_ignore_ascii_case(b"type") => {
-            let normal = is_normal(arguments.get(3))?;
-            all.retain(|_| normal);
+            retain_type(&mut all, arguments.get(3))?;
         }
         4.. if arguments.get(2).eq_ignore_ascii_case(b"id") => {
             let ids: Option<Vec<i64>> = arguments.iter_from(3).map(number).collect();
@@ -447,11 +463,18 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
     let command = client.last_command.load(Ordering::Relaxed);
     let command = state.catalog.name_of(command).unwrap_or("NULL");
     let load = |part: &std::sync::atomic::AtomicUsize| part.load(Ordering::Relaxed);
-    let flags = match (client.is_monitor.load(Ordering::Relaxed), told.queued >= 0) {
-        (true, _) => "O",
-        (false, true) => "x",
-        (false, false) => "N",
-    };
+    let mut flags = String::new();
+    for (flag, is_set) in [
+        ('O', client.is_monitor.load(Ordering::Relaxed)),
+        ('P', client.inbox.is_subscribed()),
+        ('x', told.queued >= 0),
+    ] {
+        flags.extend(is_set.then_some(flag));
+    }
+    if flags.is_empty() {
+        flags.push('N');
+    }
+    let inbox = &client.inbox;
     /// Bytes of replies up to which a buffer is not memory of unsent replies: it is kept for the next.
     const REPLY_BUFFER: usize = 16 << 10;
     let output = load(&client.output);
@@ -459,20 +482,24 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
     // Writing to a String cannot fail.
     let _ = writeln!(
         line,
-        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags={flags} db=0 sub=0 psub=0 ssub=0 multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs={} rbp=0 obl=0 oll=0 omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version} watch={}",
+        "id={} addr={} laddr={} fd={} name={name} age={} idle={} flags={flags} db=0 sub={} psub={} ssub={} multi={} qbuf={} qbuf-free={} argv-mem=0 multi-mem={} rbs={} rbp=0 obl=0 oll={} omem={} tot-mem={} events=r cmd={command} user={} redir=-1 resp={} lib-name={library} lib-ver={version} watch={}",
         client.id,
         client.peer,
         client.local,
         client.descriptor,
         client.since.elapsed().as_secs(),
         client.idle().as_secs(),
+        inbox.count(Kind::Channel),
+        inbox.count(Kind::Pattern),
+        inbox.count(Kind::Shard),
         told.queued,
         load(&client.unread),
         load(&client.input).saturating_sub(load(&client.unread)),
         load(&client.queued),
         output.min(REPLY_BUFFER),
-        output.saturating_sub(REPLY_BUFFER),
-        client.memory(),
+        inbox.len(),
+        output.saturating_sub(REPLY_BUFFER) + inbox.waiting(),
+        client.memory() + inbox.waiting(),
         told.user,
         if told.resp3 { 3 } else { 2 },
         told.watched,
@@ -509,10 +536,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
                 let id = id.ok_or("ERR client-id should be greater than 0")?;
                 clients.retain(|client| client.id == id as u64);
             }
-            b"type" => {
-                let normal = is_normal(value)?;
-                clients.retain(|_| normal);
-            }
+            b"type" => retain_type(&mut clients, value)?,
             b"addr" => clients.retain(|client| Some(client.peer) == address(value)),
             b"laddr" => clients.retain(|client| Some(client.local) == address(value)),
             b"user" => {

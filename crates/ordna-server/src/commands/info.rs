@@ -9,6 +9,7 @@ use super::connection::REDIS_VERSION;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
+use crate::state::channels::Kind;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
@@ -197,14 +198,16 @@ fn stats(facts: &Facts<'_>) -> String {
         ("total_error_replies", &state.errors.counts().total),
         ("keyspace_hits", &state.hits.sum()),
         ("keyspace_misses", &state.misses.sum()),
-        ("pubsub_channels", &0),
-        ("pubsub_patterns", &0),
+        ("pubsub_channels", &state.channels.count(Kind::Channel)),
+        ("pubsub_patterns", &state.channels.count(Kind::Pattern)),
+        ("pubsubshard_channels", &state.channels.count(Kind::Shard)),
         ("latest_fork_usec", &0),
         ("client_query_buffer_limit_disconnections", &load(&state.clients.closed_for_input)),
         ("client_output_buffer_limit_disconnections", &load(&state.clients.closed_for_output)),
         ("acl_access_denied_auth", &load(&state.acl.denied[0])),
         ("acl_access_denied_cmd", &load(&state.acl.denied[1])),
         ("acl_access_denied_key", &load(&state.acl.denied[2])),
+        ("acl_access_denied_channel", &load(&state.acl.denied[3])),
     ])
 }
 

@@ -4,7 +4,9 @@ use crate::execution::command::{
     Command, CommandOutcome, CommandTable, Context, Execute, Result, SERVER_INFO, help,
 };
 use crate::keyspace::glob::Pattern;
-use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses, NO_KEY};
+use crate::state::command_spec::{
+    Catalog, ChannelAccess, CommandSpec, KeyAccess, KeyAccesses, NO_KEY,
+};
 use crate::state::descriptions::{Argument, ArgumentKind, Description};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -309,7 +311,14 @@ fn all_infos(catalog: &Catalog, out: &mut Replies) -> Result {
 
 /// One line of COMMAND INFO, in the ten parts that Redis 7 gives.
 fn info_of(spec: &CommandSpec, out: &mut Replies) {
-    let (first, last, step) = spec.keys;
+    // As if shard channels were keys.
+    let channels = match (spec.name.starts_with('s') && spec.name != "subscribe", spec.channels) {
+        (true, ChannelAccess::First) => (1, 1, 1),
+        (true, ChannelAccess::Names) => (1, -1, 1),
+        _ if spec.name == "sunsubscribe" => (1, -1, 1),
+        _ => NO_KEY,
+    };
+    let (first, last, step) = if channels == NO_KEY { spec.keys } else { channels };
     out.array(10);
     out.bulk(spec.name.as_bytes());
     out.integer(spec.arity);
@@ -323,7 +332,13 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     // No tips.
     out.array(0);
     let ranges = key_ranges(spec);
-    out.array(ranges.len() + usize::from(spec.key_count_at > 0));
+    let of_channels = usize::from(channels != NO_KEY);
+    out.array(ranges.len() + usize::from(spec.key_count_at > 0) + of_channels);
+    if channels != NO_KEY {
+        let last = if last < 0 { last } else { last - first };
+        let fields = [("lastkey", last), ("keystep", step), ("limit", 0)];
+        write_keys(&["not_key"], first, "range", &fields, out);
+    }
     for (nth, (access, first, last, step)) in ranges.into_iter().enumerate() {
         let flags = match spec.access {
             KeyAccesses::OfArguments(_) => vec!["RW", "access", "update", "variable_flags"],

@@ -7,6 +7,7 @@ mod acl;
 mod backup_transfer;
 mod bitfield;
 mod bits;
+mod channels;
 mod config;
 mod connection;
 mod expiry;
@@ -48,6 +49,7 @@ pub fn table() -> &'static CommandTable {
             ("ordna", backup_transfer::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),
+            ("pubsub", channels::COMMANDS),
             ("server", config::COMMANDS),
             ("connection", connection::COMMANDS),
             ("generic", expiry::COMMANDS),

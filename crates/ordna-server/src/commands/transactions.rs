@@ -241,6 +241,9 @@ fn execute_queued<'a>(
             let reason = match &refusal {
                 Refusal::Command(_) => "no permission to execute the command or subcommand",
                 Refusal::Key(_) => "no permission to touch the specified keys",
+                Refusal::Channel(_) => {
+                    "no permission to access one of the channels used as arguments to the command"
+                }
             };
             deny(context.state, context.session, refusal, "multi");
             return Err(format!("NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {reason}").into());

@@ -17,8 +17,8 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
-    Catalog, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses, KeyPositions, KeyRange,
-    LockMode, NO_KEY,
+    Catalog, ChannelAccess, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses,
+    KeyPositions, KeyRange, LockMode, NO_KEY,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
@@ -113,6 +113,7 @@ impl Command {
             keys,
             key_count_at: 0,
             access: KeyAccesses::OfFlags,
+            channels: ChannelAccess::None,
             range: None,
             summary,
             group: "generic",
@@ -189,6 +190,12 @@ impl Command {
     /// Sets the access to all keys, which depends on the other arguments.
     pub const fn access_of(mut self, access: fn(Arguments<'_>) -> KeyAccess) -> Self {
         self.spec.access = KeyAccesses::OfArguments(access);
+        self
+    }
+
+    /// Sets the arguments that name channels.
+    pub const fn channels(mut self, channels: ChannelAccess) -> Self {
+        self.spec.channels = channels;
         self
     }
 

@@ -47,6 +47,14 @@ pub fn execute(
         state.stats.rejected(spec.id);
         return fail(state, session, Some(spec), error, out);
     }
+    if session.only_subscribes(out) && !spec.has(CommandFlags::WHILE_SUBSCRIBED) {
+        state.stats.rejected(spec.id);
+        let error = format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this context",
+            spec.name
+        );
+        return fail(state, session, Some(spec), error.into(), out);
+    }
     if let Some(persistence) = &state.data_directory
         && persistence.is_loading()
         && !spec.has(CommandFlags::LOADING)
@@ -147,6 +155,7 @@ pub fn deny(
             ("command", command.clone(), CommandError::CommandDenied { command }, 1)
         }
         Refusal::Key(key) => ("key", shown(&key), CommandError::KeyDenied, 2),
+        Refusal::Channel(name) => ("channel", shown(&name), CommandError::ChannelDenied, 3),
     };
     state.acl.denied[at].fetch_add(1, Ordering::Relaxed);
     let user = session.user.as_ref().map_or_else(String::new, |user| user.name.clone());
@@ -233,10 +242,6 @@ const INSTEAD: &[(&str, &str)] = &[
     (
         "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
-    ),
-    (
-        "subscribe unsubscribe publish psubscribe punsubscribe pubsub ssubscribe sunsubscribe spublish",
-        "Ordna has no publish and subscribe; a message broker does that",
     ),
     (
         "fcall fcall_ro function eval_ro evalsha_ro",

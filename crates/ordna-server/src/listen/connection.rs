@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::SemaphorePermit;
+use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::execution::acknowledgement;
@@ -68,6 +69,7 @@ pub async fn serve(
     struct Present<'a>(&'a ServerState, Arc<Client>);
     impl Drop for Present<'_> {
         fn drop(&mut self) {
+            self.0.channels.leave(&self.1);
             self.0.clients.leave(&self.1);
             self.0.snapshots.end_of(self.1.id);
         }
@@ -98,9 +100,11 @@ impl Connection<'_> {
                 received = self.stream.read_buf(requests.receive()) => received?,
                 () = &mut ended => return Ok(()),
                 () = after(for_login) => return Err(late()),
-                line = next_line(session) => {
-                    self.replies.simple(&line);
-                    self.send().await?;
+                line = next_push(session) => {
+                    if let Some(line) = line {
+                        self.replies.simple(&line);
+                    }
+                    self.send_messages().await?;
                     continue;
                 }
             };
@@ -115,7 +119,7 @@ impl Connection<'_> {
             self.account(&requests);
             let continues = self.execute_all(session, &mut requests).await?;
             self.settle(session).await;
-            self.send().await?;
+            self.send_messages().await?;
             self.replies.bytes.shrink_to(SEND);
             self.account(&requests);
             if !continues {
@@ -149,7 +153,11 @@ impl Connection<'_> {
     /// Counts the replies that wait for the client. The requests count as they did when they were
     /// received.
     fn account_replies(&self) {
-        self.client.output.store(self.replies.bytes.capacity(), Ordering::Relaxed);
+        self.account_output(self.replies.bytes.capacity());
+    }
+
+    fn account_output(&self, bytes: usize) {
+        self.client.output.store(bytes, Ordering::Relaxed);
         let limit = self.state.settings.clients_memory.size();
         self.state.clients.account(&self.client, limit);
     }
@@ -187,6 +195,8 @@ impl Connection<'_> {
                 let now = *session.now.get_or_insert_with(Instant::now);
                 turn_began = Some(now);
             }
+            // A message that was published before this request was sent precedes its reply.
+            session.deliver(&mut self.replies);
             let mut before = self.replies.bytes.len();
             let outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
@@ -202,6 +212,7 @@ impl Connection<'_> {
                     true
                 }
             };
+            let silent = !std::mem::take(&mut session.pushed) && silent;
             if !matches!(outcome, CommandOutcome::Done) {
                 session.now = None;
             }
@@ -355,15 +366,51 @@ impl Connection<'_> {
         }
     }
 
+    /// Sends all replies, and the messages that wait. Long messages are not copied: their bytes are those
+    /// that all subscribers share.
+    async fn send_messages(&mut self) -> Result<()> {
+        /// Size of a message, in bytes, from which another system call costs less than a copy.
+        const LONG: usize = 16 << 10;
+        while let Some(message) = self.client.inbox.pop() {
+            if message.bytes.len() < LONG {
+                self.replies.push_encoded(&message.bytes);
+            } else {
+                let (begin, rest) = message.bytes.split_at(1);
+                self.replies.push_encoded(begin);
+                self.send().await?;
+                self.write(rest, 0).await?;
+            }
+            if self.replies.bytes.len() > LONG {
+                self.send().await?;
+            }
+        }
+        self.send().await
+    }
+
     /// Sends all replies. A client that does not read them in time is disconnected.
     async fn send(&mut self) -> Result<()> {
+        if self.replies.bytes.is_empty() {
+            return Ok(());
+        }
+        // Taken, so that they are borrowed apart from the stream.
+        let replies = std::mem::take(&mut self.replies.bytes);
+        let sent = self.write(&replies, replies.capacity()).await;
+        self.replies.bytes = replies;
+        self.replies.bytes.clear();
+        self.settled = 0;
+        sent
+    }
+
+    /// Writes bytes, which take `held` bytes of memory that is the client's alone. A client that does not read
+    /// them in time is disconnected.
+    async fn write(&mut self, bytes: &[u8], held: usize) -> Result<()> {
         let mut sent = 0;
-        while sent < self.replies.bytes.len() {
-            let rest = &self.replies.bytes[sent..];
+        while sent < bytes.len() {
+            let rest = &bytes[sent..];
             let written = match self.stream.try_write(rest) {
                 Some(written) => written?,
                 None => {
-                    self.account_replies();
+                    self.account_output(held);
                     let writing = self.stream.write(rest);
                     in_time(self.state, &self.client, rest.len(), writing).await?
                 }
@@ -373,14 +420,10 @@ impl Connection<'_> {
             }
             sent += written;
         }
-        if sent > 0 {
-            self.state.stats.sent(sent);
-            self.replies.bytes.clear();
-            self.settled = 0;
-            // What TLS has accepted may still wait for the socket: at most 64 KiB.
-            if matches!(self.stream, Stream::Tls(_)) {
-                in_time(self.state, &self.client, sent, self.stream.flush()).await?;
-            }
+        self.state.stats.sent(sent);
+        // What TLS has accepted may still wait for the socket: at most 64 KiB.
+        if matches!(self.stream, Stream::Tls(_)) {
+            in_time(self.state, &self.client, sent, self.stream.flush()).await?;
         }
         Ok(())
     }
@@ -457,9 +500,24 @@ fn late() -> Error {
     Error::new(ErrorKind::TimedOut, "the client has not authenticated in time")
 }
 
+/// Resolves once there is something for a client that it did not ask for: a line of `MONITOR`, or `None`
+/// for messages.
+async fn next_push(session: &mut Session) -> Option<Arc<str>> {
+    let messages = async {
+        match session.receives {
+            true => session.client.inbox.arrived().await,
+            false => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = messages => None,
+        line = next_line(&mut session.monitor) => Some(line),
+    }
+}
+
 /// The next line of `MONITOR`; never resolves for a client that does not monitor.
-async fn next_line(session: &mut Session) -> Arc<str> {
-    let Some(monitor) = &mut session.monitor else { return std::future::pending().await };
+async fn next_line(monitor: &mut Option<Receiver<Arc<str>>>) -> Arc<str> {
+    let Some(monitor) = monitor else { return std::future::pending().await };
     loop {
         match monitor.recv().await {
             Ok(line) => return line,

@@ -184,7 +184,7 @@ impl Reloader {
         if state.acl.file.is_some() {
             match state.acl.reload(state.catalog) {
                 Ok(()) => {
-                    state.end_clients_without_user(None);
+                    state.end_clients_without_rights(None);
                     tracing::info!("the users were read again");
                 }
                 Err(error) => errors.push(ReloadError::Users(error.to_string())),
@@ -224,7 +224,7 @@ impl Server {
         let settings = state.config.settings.iter();
         let settings: Vec<_> =
             settings.map(|(name, it)| (name.as_bytes(), it.as_bytes())).collect();
-        set_settings(&state, &settings)
+        set_settings(&state, &state.keys(), &settings)
             .map_err(|error| ServeError::Setting(error.to_string().replacen("ERR ", "", 1)))?;
         let ready = Box::new(|| {});
         Ok(Self { listeners, encrypted, metrics, console, state, address, ready })
@@ -466,7 +466,9 @@ async fn tick(state: Arc<ServerState>) {
             let idle = Duration::from_secs(timeout as u64);
             let all = state.clients.all();
             let late = all.iter().filter(|client| {
-                client.idle() > idle && !client.is_monitor.load(Ordering::Relaxed)
+                client.idle() > idle
+                    && !client.is_monitor.load(Ordering::Relaxed)
+                    && !client.inbox.is_subscribed()
             });
             late.for_each(|client| client.end());
         }

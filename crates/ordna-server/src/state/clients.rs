@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use ordna::sync::Lock;
 use tokio::sync::Notify;
 
+use crate::state::channels::Inbox;
+
 /// Memory that every client takes for its entries in the tables, in bytes.
 const BASE: usize = 2 << 10;
 /// Change of a client's memory that updates the shared sum, in bytes. The sum is written rarely, and
@@ -40,6 +42,8 @@ pub struct Client {
     /// Never closed for the memory limit of clients.
     pub no_evict: AtomicBool,
     pub is_monitor: AtomicBool,
+    /// Subscriptions, and the messages that wait for the client.
+    pub inbox: Inbox,
     ended: AtomicBool,
     ending: Notify,
 }
@@ -86,10 +90,12 @@ impl Client {
         self.since.elapsed().saturating_sub(last)
     }
 
-    /// Bytes that count against `maxmemory-clients`.
+    /// Bytes that count against `maxmemory-clients`, without the messages that wait: several clients share
+    /// those.
     pub fn memory(&self) -> usize {
         let parts = [&self.input, &self.output, &self.queued];
-        BASE + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
+        let held = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>();
+        BASE + held + self.inbox.held()
     }
 }
 
@@ -97,8 +103,10 @@ impl Client {
 #[derive(Debug, Default)]
 pub struct Clients {
     map: Lock<BTreeMap<u64, Arc<Client>>>,
-    /// Memory of all clients.
+    /// Memory of all clients, without messages.
     memory: AtomicUsize,
+    /// Bytes of all published messages that wait for a subscriber, each counted once.
+    pub messages: Arc<AtomicUsize>,
     /// Number of clients closed for the memory limit.
     pub evicted: AtomicU64,
     /// Number of clients closed for a request, or a reply, above its limit.
@@ -129,7 +137,12 @@ impl Clients {
             local,
             descriptor,
             since: Instant::now(),
-            info: Lock::new(ClientInfo { queued: -1, ..ClientInfo::default() }),
+            info: Lock::new(ClientInfo {
+                queued: -1,
+                // Until the session begins: a change of users must not take it for one of a former user.
+                user: "default".to_owned(),
+                ..ClientInfo::default()
+            }),
             unread: AtomicUsize::new(0),
             input: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
@@ -139,6 +152,7 @@ impl Clients {
             last_command: AtomicUsize::new(usize::MAX),
             no_evict: AtomicBool::new(false),
             is_monitor: AtomicBool::new(false),
+            inbox: Inbox::default(),
             ended: AtomicBool::new(false),
             ending: Notify::new(),
         });
@@ -167,7 +181,7 @@ impl Clients {
 
     /// Memory of all clients, in bytes.
     pub fn memory(&self) -> usize {
-        self.memory.load(Ordering::Relaxed)
+        self.memory.load(Ordering::Relaxed) + self.messages.load(Ordering::Relaxed)
     }
 
     /// Adds the bytes that a client holds now to those of all; with a limit (0: none) closes those
@@ -184,6 +198,12 @@ impl Clients {
     fn account_anew(&self, client: &Client, now: usize, before: usize, limit: usize) {
         client.held.store(now, Ordering::Relaxed);
         self.memory.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+        self.check(limit);
+    }
+
+    /// With a limit (0: none) closes the clients that hold most until the rest is below it.
+    #[inline]
+    pub fn check(&self, limit: usize) {
         if limit > 0 && self.memory() > limit {
             self.evict(limit);
         }
@@ -193,9 +213,11 @@ impl Clients {
         let map = self.map.lock();
         // Clients that were told to end hold their memory a little longer, and one that has left is
         // in the shared sum for a moment: neither is a reason to close others.
-        let held = |client: &Arc<Client>| client.held.load(Ordering::Relaxed);
+        let held =
+            |client: &Arc<Client>| client.held.load(Ordering::Relaxed) + client.inbox.waiting();
         let mut clients: Vec<_> = map.values().filter(|client| !client.is_ended()).collect();
-        let mut memory: usize = clients.iter().copied().map(held).sum();
+        let own = clients.iter().map(|client| client.held.load(Ordering::Relaxed));
+        let mut memory = own.sum::<usize>() + self.messages.load(Ordering::Relaxed);
         clients.retain(|client| !client.no_evict.load(Ordering::Relaxed));
         clients.sort_by_key(|client| held(client));
         while memory > limit
@@ -208,6 +230,7 @@ impl Clients {
             );
             self.evicted.fetch_add(1, Ordering::Relaxed);
             largest.end();
+            largest.inbox.clear();
             memory -= memory.min(held);
         }
     }

@@ -44,6 +44,19 @@ pub enum KeyAccesses {
     OfArguments(fn(Arguments<'_>) -> KeyAccess),
 }
 
+/// The arguments that name channels, for ACL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChannelAccess {
+    /// None, or channels that anybody may name.
+    None,
+    /// The first argument.
+    First,
+    /// All arguments.
+    Names,
+    /// All arguments; a pattern is allowed as it is only, not by a pattern that matches it.
+    Patterns,
+}
+
 /// The lower and upper bound of the keys that a call may read or remove without naming them.
 pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
@@ -71,7 +84,7 @@ pub enum Growth {
 
 /// The flags of a command, one bit each.
 ///
-/// The first sixteen are Redis' own, and `COMMAND` shows their names. The others stay inside the
+/// The first eighteen are Redis' own, and `COMMAND` shows their names. The others stay inside the
 /// server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandFlags(u32);
@@ -110,27 +123,35 @@ impl CommandFlags {
     /// An argument says how many keys there are.
     pub const MOVABLEKEYS: Self = Self(1 << 15);
 
+    /// Publishes, or changes or shows subscriptions.
+    pub const PUBSUB: Self = Self(1 << 16);
+    /// May wait for another client.
+    pub const BLOCKING: Self = Self(1 << 17);
+
     /// A write that also returns the old value: it needs read access to its keys.
-    pub const RETURNS_OLD_VALUE: Self = Self(1 << 16);
+    pub const RETURNS_OLD_VALUE: Self = Self(1 << 18);
     /// Names no keys and may access all of them.
-    pub const EVERY_KEY: Self = Self(1 << 17);
+    pub const EVERY_KEY: Self = Self(1 << 19);
     /// In the ACL category `@dangerous` without being [`ADMIN`](Self::ADMIN).
-    pub const DANGEROUS: Self = Self(1 << 18);
+    pub const DANGEROUS: Self = Self(1 << 20);
     /// Executed inside `MULTI` instead of being queued.
-    pub const NOT_QUEUED: Self = Self(1 << 19);
+    pub const NOT_QUEUED: Self = Self(1 << 21);
     /// Executes the queued commands of a transaction, and writes if one of them does.
-    pub const EXECUTES_QUEUE: Self = Self(1 << 20);
+    pub const EXECUTES_QUEUE: Self = Self(1 << 22);
     /// Only reads if it is called with a key and nothing else.
-    pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 21);
+    pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 23);
     /// The arguments are kept out of logs, because they may contain passwords.
-    pub const SECRET: Self = Self(1 << 22);
+    pub const SECRET: Self = Self(1 << 24);
     /// Executed while clients are paused: it is able to end the pause.
-    pub const IGNORES_PAUSE: Self = Self(1 << 23);
+    pub const IGNORES_PAUSE: Self = Self(1 << 25);
     /// Executes a script, which may write.
-    pub const SCRIPT: Self = Self(1 << 24);
+    pub const SCRIPT: Self = Self(1 << 26);
+
+    /// Allowed to a client that speaks RESP2 and has subscriptions.
+    pub const WHILE_SUBSCRIBED: Self = Self(1 << 27);
 
     /// Names of Redis' flags, by bit.
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 18] = [
         "write",
         "readonly",
         "denyoom",
@@ -147,6 +168,8 @@ impl CommandFlags {
         "skip_slowlog",
         "no_mandatory_keys",
         "movablekeys",
+        "pubsub",
+        "blocking",
     ];
 
     /// The flags of both.
@@ -186,6 +209,7 @@ pub struct CommandSpec {
     /// Position of the argument that says how many keys follow it; 0: none does.
     pub key_count_at: usize,
     pub access: KeyAccesses,
+    pub channels: ChannelAccess,
     /// For a command that names no keys and may access all of them: those that a call accesses.
     /// `None`: all of them.
     pub range: Option<fn(Arguments<'_>) -> Option<KeyRange>>,
@@ -275,6 +299,8 @@ impl CommandSpec {
             "transaction" => self.group == "transactions",
             "ordna" => ["ordna", "search"].contains(&self.group),
             "admin" => self.has(CommandFlags::ADMIN),
+            "pubsub" => self.has(CommandFlags::PUBSUB),
+            "blocking" => self.has(CommandFlags::BLOCKING),
             "dangerous" => self.has(CommandFlags::ADMIN) || self.has(CommandFlags::DANGEROUS),
             _ => false,
         };
@@ -309,6 +335,15 @@ impl CommandSpec {
         let last = last.min(count - 1);
         let range = if first == 0 { 1..1 } else { first..last + 1 };
         range.step_by(step.max(1) as usize).map(|at| at as usize)
+    }
+
+    /// Positions of the channels among the arguments.
+    pub fn channel_positions(&self, arguments: Arguments<'_>) -> std::ops::Range<usize> {
+        match self.channels {
+            ChannelAccess::None => 0..0,
+            ChannelAccess::First => 1..arguments.len().min(2),
+            ChannelAccess::Names | ChannelAccess::Patterns => 1..arguments.len().max(1),
+        }
     }
 
     /// The access to the key at place `nth` among the keys of these arguments.

@@ -1,6 +1,7 @@
 //! State of the server that all connections share.
 
 pub mod acl;
+pub mod channels;
 pub mod clients;
 pub mod command_spec;
 pub mod config;
@@ -36,6 +37,7 @@ use crate::keyspace::watches::Watches;
 use crate::keyspace::{Keyspace, KeyspaceStore};
 use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
+use crate::state::channels::{Channels, Kind};
 use crate::state::clients::Clients;
 use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
@@ -98,6 +100,7 @@ pub struct ServerState {
     pub acl: Acl,
     pub guesses: GuessLimit,
     pub clients: Clients,
+    pub channels: Channels,
     pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
     /// Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
@@ -182,6 +185,7 @@ impl ServerState {
             catalog,
             address,
             clients: Clients::default(),
+            channels: Channels::default(),
             snapshots: Arc::default(),
             open_backups: OpenBackups::default(),
             watches: Arc::default(),
@@ -251,6 +255,16 @@ impl ServerState {
         }
     }
 
+    /// Publishes a message; returns the number of its receivers.
+    pub fn publish(&self, is_shard: bool, channel: &[u8], payload: &[u8]) -> usize {
+        let limit = self.settings.buffer_limits.lock().0[2];
+        let receivers = self.channels.publish(is_shard, channel, payload, &self.clients, limit);
+        if receivers > 0 {
+            self.clients.check(self.settings.clients_memory.size());
+        }
+        receivers
+    }
+
     /// Number of keys that have expired and were removed.
     pub fn expired(&self, present: &Statistics) -> u64 {
         let present = i64::try_from(present.expired).unwrap_or(i64::MAX);
@@ -317,21 +331,35 @@ impl ServerState {
     }
 
     /// Ends the connections of users that are gone, except that of client `caller`, which ends at its
-    /// next command.
-    pub fn end_clients_without_user(&self, caller: Option<u64>) {
+    /// next command, and of clients with a subscription that their user may not have any more.
+    pub fn end_clients_without_rights(&self, caller: Option<u64>) {
         for client in self.clients.all() {
             let name = client.info().user.clone();
-            if Some(client.id) != caller && self.acl.user(&name).is_none() {
+            let ends = match self.acl.user(&name) {
+                None => Some(client.id) != caller,
+                Some(user) => {
+                    client.inbox.is_subscribed() && {
+                        let may_not = |kind: Kind| {
+                            let is_pattern = kind == Kind::Pattern;
+                            let names = client.inbox.names(kind);
+                            names.iter().any(|name| !user.may_receive(name, is_pattern))
+                        };
+                        [Kind::Channel, Kind::Pattern, Kind::Shard].into_iter().any(may_not)
+                    }
+                }
+            };
+            if ends {
                 client.end();
             }
         }
     }
 
-    /// Sets the counters of `INFO` to 0, for `CONFIG RESETSTAT`.
-    pub fn reset_statistics(&self) {
+    /// Sets the counters of `INFO` to 0, for `CONFIG RESETSTAT`. The caller holds the keyspace, perhaps
+    /// exclusively.
+    pub fn reset_statistics(&self, keys: &Keyspace) {
         self.stats.reset();
         self.errors.reset();
-        let expired = i64::try_from(self.keys().statistics().expired).unwrap_or(i64::MAX);
+        let expired = i64::try_from(keys.statistics().expired).unwrap_or(i64::MAX);
         self.expired_before.store(-expired, Ordering::Relaxed);
         for counter in [&self.hits, &self.misses, &self.evictions] {
             counter.add(-i64::try_from(counter.sum()).unwrap_or(i64::MAX));

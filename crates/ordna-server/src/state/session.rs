@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 use crate::keyspace::watches::Watch;
 use crate::state::acl::user::User;
 use crate::state::clients::Client;
+use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
 /// Commands queued since `MULTI`.
@@ -59,6 +60,10 @@ pub struct Session {
     pub reply_mode: ReplyMode,
     /// Receives lines for `MONITOR`.
     pub monitor: Option<broadcast::Receiver<Arc<str>>>,
+    /// The client has subscribed, now or before: messages may wait for it.
+    pub receives: bool,
+    /// The last command has written messages, which `CLIENT REPLY OFF` does not suppress.
+    pub pushed: bool,
     /// Number of wrong passwords. A right one between them does not allow more.
     pub guesses: u32,
     /// `EXEC` is executing queued commands.
@@ -83,6 +88,8 @@ impl Session {
             watched_bytes: 0,
             reply_mode: ReplyMode::On,
             monitor: None,
+            receives: false,
+            pushed: false,
             guesses: 0,
             executing: false,
             wrote: false,
@@ -100,6 +107,21 @@ impl Session {
             self.anonymous_since = Instant::now();
         }
         self.user = user;
+    }
+
+    /// Writes the messages that wait for the client.
+    #[inline]
+    pub fn deliver(&mut self, out: &mut Replies) {
+        if self.receives {
+            while let Some(message) = self.client.inbox.pop() {
+                out.push_encoded(&message.bytes);
+            }
+        }
+    }
+
+    /// Whether the client may only change its subscriptions: it has some, and speaks RESP2.
+    pub fn only_subscribes(&self, out: &Replies) -> bool {
+        self.receives && !out.resp3 && self.client.inbox.is_subscribed()
     }
 
     /// Ends all watches.

@@ -147,9 +147,9 @@ pub struct BufferLimit {
 /// Classes of clients, as `CONFIG GET` names them.
 pub const CLIENT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
-/// `client-output-buffer-limit`. Only the hard limit of the first class has an effect: a reply that
-/// the client does not read waits in the server's memory no longer than
-/// [`Config::stall`](crate::Config::stall), and there are no other classes of clients.
+/// `client-output-buffer-limit`. Of `normal` only the hard limit has an effect: a reply that the client
+/// does not read waits in the server's memory no longer than [`Config::stall`](crate::Config::stall).
+/// The limits of `pubsub` hold for clients with subscriptions; there are no replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLimits(pub [BufferLimit; 3]);
 

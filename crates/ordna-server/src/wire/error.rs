@@ -38,6 +38,9 @@ pub(crate) enum CommandError {
     /// The user may not access one of the keys.
     #[error("NOPERM this user has no permissions to access one of the keys used as arguments")]
     KeyDenied,
+    /// The user may not access one of the channels.
+    #[error("NOPERM this user has no permissions to access one of the channels used as arguments")]
+    ChannelDenied,
     /// The server is reading its directory.
     #[error("LOADING Ordna is loading the dataset in memory")]
     Loading,

@@ -105,6 +105,22 @@ impl Replies {
         self.header(b'*', len as i64);
     }
 
+    /// The next `len` replies are a message that no request asked for. An array in RESP2.
+    pub fn push(&mut self, len: usize) {
+        self.header(if self.resp3 { b'>' } else { b'*' }, len as i64);
+    }
+
+    /// A message encoded as an array of RESP2.
+    pub fn push_encoded(&mut self, message: &[u8]) {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(message);
+        if self.resp3
+            && let Some(sign) = self.bytes.get_mut(start)
+        {
+            *sign = b'>';
+        }
+    }
+
     /// The next `2 * len` replies are keys and values. A flat array in RESP2.
     pub fn map(&mut self, len: usize) {
         if self.resp3 { self.header(b'%', len as i64) } else { self.array(len * 2) }

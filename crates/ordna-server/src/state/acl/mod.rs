@@ -1,8 +1,7 @@
 //! Users and their permissions: Redis' ACL, as far as its commands exist here.
 //!
 //! A user is immutable. A change replaces it and raises the version, and each session reloads its
-//! user when the version has changed. Channel patterns are kept and have no effect. Rules may name
-//! commands and categories that only Redis has.
+//! user when the version has changed. Rules may name commands and categories that only Redis has.
 
 mod redis_commands;
 pub mod selector;
@@ -12,7 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use ordna::sync::Lock;
 
@@ -111,8 +110,10 @@ pub struct Acl {
     needs_passwords: bool,
     saving: Lock<()>,
     pub denials: Denials,
-    /// Wrong passwords, refused commands, refused keys.
-    pub denied: [AtomicU64; 3],
+    /// Wrong passwords, refused commands, refused keys, refused channels.
+    pub denied: [AtomicU64; 4],
+    /// Whether new users may receive the messages of all channels: `acl-pubsub-default`.
+    pub all_channels: AtomicBool,
 }
 
 impl Acl {
@@ -130,6 +131,7 @@ impl Acl {
             saving: Lock::default(),
             denials: Denials::default(),
             denied: Default::default(),
+            all_channels: AtomicBool::new(false),
         };
         if let Some(password) = config.password.as_deref().filter(|password| !password.is_empty()) {
             // A user with a password is never refused.
@@ -192,10 +194,11 @@ impl Acl {
     ) -> Result<(), AclError> {
         let name = check_name(name)?;
         let rules = join_selectors(rules)?;
+        let all_channels = self.all_channels.load(Ordering::Relaxed);
         let mut users = self.users.lock();
         let mut user = match users.get(name) {
-            Some(user) => User::clone(user),
-            None => User::new(name, catalog),
+            Some(user) => User::clone(user).with_all_channels(all_channels),
+            None => User::new(name, catalog, all_channels),
         };
         for rule in rules {
             user.apply(&rule, catalog)
@@ -265,6 +268,7 @@ impl Acl {
     /// The first line that is no user, and why, or [`AclError::NoPassword`]; nothing is changed.
     pub fn load(&self, file: &[u8], catalog: &Catalog) -> Result<(), AclError> {
         let mut users = BTreeMap::new();
+        let all_channels = self.all_channels.load(Ordering::Relaxed);
         for (at, content) in file.split(|byte| *byte == b'\n').enumerate() {
             let line = at + 1;
             let mut words = words(content);
@@ -274,7 +278,7 @@ impl Acl {
                 (Some(b"user"), Some(name)) => check_name(name)?,
                 _ => return Err(AclError::NotAUser { line }),
             };
-            let mut user = User::new(name, catalog);
+            let mut user = User::new(name, catalog, all_channels);
             for rule in join_selectors(words)? {
                 user.apply(&rule, catalog).map_err(|error| AclError::RuleOfLine {
                     line,

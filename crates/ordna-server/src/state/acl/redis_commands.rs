@@ -14,11 +14,10 @@ const NAMES: &str = "
     georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore
     latency|graph lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim
     migrate module|help,list,load,loadex,unload move pfadd pfcount pfdebug pfmerge pfselftest
-    psubscribe psync publish pubsub|channels,help,numpat,numsub,shardchannels,shardnumsub
-    punsubscribe readonly readwrite replconf replicaof restore-asking rpop rpoplpush rpush rpushx
+    psync readonly readwrite replconf replicaof restore-asking rpop rpoplpush rpush rpushx
     sadd scard script|debug sdiff sdiffstore sinter sintercard sinterstore sismember slaveof
-    smembers smismember smove sort sort_ro spop spublish srandmember srem sscan ssubscribe subscribe
-    sunion sunionstore sunsubscribe swapdb sync unsubscribe xack xadd xautoclaim xclaim xdel
+    smembers smismember smove sort sort_ro spop srandmember srem sscan
+    sunion sunionstore swapdb sync xack xadd xautoclaim xclaim xdel
     xgroup|create,createconsumer,delconsumer,destroy,help,setid xinfo|consumers,groups,help,stream
     xlen xpending xrange xread xreadgroup xrevrange xsetid xtrim zadd zcard zcount zdiff zdiffstore
     zincrby zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange

@@ -9,7 +9,7 @@ use ordna::key::prefix_end;
 use crate::keyspace::glob::{Pattern, literal_prefix};
 use crate::state::acl::redis_commands;
 use crate::state::command_spec::{
-    CATEGORIES, Catalog, CommandFlags, CommandSpec, KeyAccess, KeyRange,
+    CATEGORIES, Catalog, ChannelAccess, CommandFlags, CommandSpec, KeyAccess, KeyRange,
 };
 use crate::wire::request::Arguments;
 
@@ -44,6 +44,15 @@ pub enum Denied {
     Command,
     /// The position of the key among the arguments; 0 if the command accesses keys without naming them.
     Key(usize),
+    /// The position of the channel among the arguments.
+    Channel(usize),
+}
+
+/// A pattern of channels.
+#[derive(Debug, Clone)]
+struct ChannelRule {
+    text: Vec<u8>,
+    pattern: Arc<Pattern>,
 }
 
 /// A pattern of keys and the access that it allows.
@@ -93,7 +102,7 @@ pub struct Selector {
     all_keys: bool,
     keys: Vec<KeyRule>,
     all_channels: bool,
-    channels: Vec<Vec<u8>>,
+    channels: Vec<ChannelRule>,
 }
 
 /// Whether text holds white space or NUL, which separate the words of a file of users.
@@ -102,8 +111,8 @@ pub fn has_blanks(text: &[u8]) -> bool {
 }
 
 impl Selector {
-    /// A selector that allows nothing.
-    pub fn new(catalog: &Catalog) -> Self {
+    /// A selector that allows nothing but, if `all_channels`, messages.
+    pub fn new(catalog: &Catalog, all_channels: bool) -> Self {
         Self {
             allowed: vec![false; catalog.with_subcommands().count()],
             first_arguments: BTreeMap::new(),
@@ -111,22 +120,22 @@ impl Selector {
             rules: Vec::new(),
             all_keys: false,
             keys: Vec::new(),
-            all_channels: false,
+            all_channels,
             channels: Vec::new(),
         }
     }
 
     /// A selector that allows everything.
     pub fn unlimited(catalog: &Catalog) -> Self {
-        let mut selector = Self::new(catalog);
+        let mut selector = Self::new(catalog, true);
         selector.allow_all(true);
-        (selector.all_keys, selector.all_channels) = (true, true);
+        selector.all_keys = true;
         selector
     }
 
     /// Whether nothing is refused.
     pub fn is_unlimited(&self) -> bool {
-        self.all_commands && self.rules.is_empty() && self.all_keys
+        self.all_commands && self.rules.is_empty() && self.all_keys && self.all_channels
     }
 
     fn allow_all(&mut self, allow: bool) {
@@ -148,9 +157,28 @@ impl Selector {
         if !is_allowed {
             return Err(Denied::Command);
         }
-        if self.all_keys {
-            return Ok(());
+        if !self.all_keys {
+            self.check_keys(spec, arguments)?;
         }
+        if !self.all_channels {
+            let is_pattern = spec.channels == ChannelAccess::Patterns;
+            let mut channels = spec.channel_positions(arguments);
+            let denied = channels.find(|at| !self.allows_channel(arguments.get(*at), is_pattern));
+            return denied.map_or(Ok(()), |at| Err(Denied::Channel(at)));
+        }
+        Ok(())
+    }
+
+    /// Whether messages of a channel, or of all channels that match a pattern, are allowed.
+    pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let allows = |rule: &ChannelRule| match is_pattern {
+            true => rule.text == channel,
+            false => rule.pattern.matches(channel),
+        };
+        self.all_channels || self.channels.iter().any(allows)
+    }
+
+    fn check_keys(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Denied> {
         for (nth, at) in spec.key_positions(arguments).enumerate() {
             let needed = spec.access(nth, arguments);
             let key = arguments.get(at);
@@ -206,8 +234,9 @@ impl Selector {
                     return Err(RuleError::PatternAfterAllChannels);
                 }
                 Some((b'&', pattern)) if !has_blanks(pattern) => {
-                    if !self.channels.iter().any(|known| known == pattern) {
-                        self.channels.push(pattern.to_vec());
+                    if !self.channels.iter().any(|known| known.text == pattern) {
+                        let (text, pattern) = (pattern.to_vec(), Arc::new(Pattern::new(pattern)));
+                        self.channels.push(ChannelRule { text, pattern });
                     }
                 }
                 Some((sign @ (b'+' | b'-'), name)) => {
@@ -351,7 +380,7 @@ impl Selector {
         if self.all_channels {
             return b"&*".to_vec();
         }
-        let texts = self.channels.iter().map(|text| [b"&", text.as_slice()].concat());
+        let texts = self.channels.iter().map(|rule| [b"&", rule.text.as_slice()].concat());
         texts.collect::<Vec<_>>().join(&b' ')
     }
 

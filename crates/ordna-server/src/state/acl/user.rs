@@ -21,6 +21,8 @@ pub struct User {
     root: Selector,
     /// Further sets of permissions, `(…)`.
     selectors: Vec<Selector>,
+    /// Whether new selectors allow all channels.
+    all_channels: bool,
 }
 
 /// Why a command is refused to a user.
@@ -28,6 +30,7 @@ pub struct User {
 pub enum Refusal {
     Command(String),
     Key(Vec<u8>),
+    Channel(Vec<u8>),
 }
 
 /// The SHA-256 of a password in hexadecimal digits.
@@ -40,8 +43,8 @@ fn is_hash(text: &[u8]) -> bool {
 }
 
 impl User {
-    /// A user as `ACL SETUSER` creates it: off, and allowed nothing.
-    pub(super) fn new(name: &str, catalog: &Catalog) -> Self {
+    /// A user as `ACL SETUSER` creates it: off, and allowed nothing but, if `all_channels`, messages.
+    pub(super) fn new(name: &str, catalog: &Catalog, all_channels: bool) -> Self {
         Self {
             name: name.to_owned(),
             enabled: false,
@@ -49,8 +52,9 @@ impl User {
             passwords: Vec::new(),
             sanitizes: None,
             is_unlimited: false,
-            root: Selector::new(catalog),
+            root: Selector::new(catalog, all_channels),
             selectors: Vec::new(),
+            all_channels,
         }
     }
 
@@ -61,7 +65,7 @@ impl User {
             nopass: true,
             is_unlimited: true,
             root: Selector::unlimited(catalog),
-            ..Self::new(name, catalog)
+            ..Self::new(name, catalog, false)
         }
     }
 
@@ -99,7 +103,19 @@ impl User {
             Denied::Command => Refusal::Command(spec.name.to_owned()),
             Denied::Key(0) => Refusal::Key(b"*".to_vec()),
             Denied::Key(at) => Refusal::Key(arguments.get(at).to_vec()),
+            Denied::Channel(at) => Refusal::Channel(arguments.get(at).to_vec()),
         })
+    }
+
+    /// Whether the user may receive the messages of a channel, or of all channels that match a pattern.
+    pub fn may_receive(&self, channel: &[u8], is_pattern: bool) -> bool {
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.is_unlimited || all.any(|selector| selector.allows_channel(channel, is_pattern))
+    }
+
+    /// Sets whether selectors that are added from now on, and a reset, allow all channels.
+    pub(super) fn with_all_channels(self, all_channels: bool) -> Self {
+        Self { all_channels, ..self }
     }
 
     /// Changes the user by one rule.
@@ -123,10 +139,13 @@ impl User {
             }
             b"reset" => {
                 let sanitizes = Some("sanitize-payload");
-                *self = Self { sanitizes, ..Self::new(&self.name, catalog) };
+                *self = Self { sanitizes, ..Self::new(&self.name, catalog, self.all_channels) };
             }
             b"clearselectors" => self.selectors.clear(),
-            [b'(', .., b')'] => self.selectors.push(selector(&rule[1..rule.len() - 1], catalog)?),
+            [b'(', .., b')'] => {
+                let rules = &rule[1..rule.len() - 1];
+                self.selectors.push(selector(rules, catalog, self.all_channels)?);
+            }
             [b'>' | b'<' | b'#' | b'!', ..] => self.apply_password(rule[0], &rule[1..])?,
             _ => self.root.apply(rule, catalog)?,
         }
@@ -190,12 +209,12 @@ impl User {
 }
 
 /// Parses the rules between the parentheses of a selector.
-fn selector(rules: &[u8], catalog: &Catalog) -> Result<Selector, RuleError> {
+fn selector(rules: &[u8], catalog: &Catalog, all_channels: bool) -> Result<Selector, RuleError> {
     // Redis takes quotes as such; refused, they are never read in another way than Redis does.
     if rules.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
         return Err(RuleError::Syntax);
     }
-    let mut selector = Selector::new(catalog);
+    let mut selector = Selector::new(catalog, all_channels);
     for rule in words(rules) {
         selector.apply(rule, catalog)?;
     }

@@ -4,6 +4,7 @@ mod acl_against_redis;
 pub mod against_redis;
 #[cfg(target_os = "linux")]
 mod appends;
+mod channels;
 mod eviction;
 mod expiry;
 mod hashes_against_redis;

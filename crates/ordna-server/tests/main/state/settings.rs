@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ordna_server::{Config, DataConfig, LogLevelSwitch, LogSync};
 
-use crate::common::{Client, start};
+use crate::common::{Client, converse, start};
 
 /// A name in the directory for temporary files that no other test has.
 fn temporary(name: &str) -> PathBuf {
@@ -308,4 +308,25 @@ fn counters_are_reset() {
     assert_eq!(client.say("CONFIG RESETSTAT"), r"+OK\r\n");
     let info = client.say("INFO stats");
     assert!(fields.iter().all(|field| info.contains(&format!(r"{field}:0\r\n"))), "{info}");
+}
+
+/// They lock nothing that the transaction has locked already.
+#[test]
+fn settings_change_in_a_transaction() {
+    let dir = temporary("transaction");
+    let data = Some(DataConfig::new(dir.clone()));
+    let mut server = start(Config { data, ..Config::default() });
+    let mut client = Client::new(server.address);
+    wait_until_loaded(&mut client);
+    converse(
+        &mut client,
+        &[
+            ("MULTI", r"+OK\r\n"),
+            ("CONFIG RESETSTAT", r"+QUEUED\r\n"),
+            ("CONFIG SET appendfsync always", r"+QUEUED\r\n"),
+            ("EXEC", r"*2\r\n+OK\r\n+OK\r\n"),
+        ],
+    );
+    server.stop();
+    std::fs::remove_dir_all(dir).unwrap();
 }
