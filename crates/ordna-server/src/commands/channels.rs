@@ -4,8 +4,8 @@
 
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help};
 use crate::keyspace::glob::Pattern;
-use crate::state::channels::Kind;
 use crate::state::command_spec::{ChannelAccess, CommandFlags, NO_KEY};
+use crate::state::inbox::Kind;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;

@@ -13,9 +13,9 @@ use crate::execution::guesses::{
     LoginError, MOST_GUESSES, check_password, delay_of_guess, too_many, wrong_password,
 };
 use crate::state::ServerState;
-use crate::state::channels::Kind;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::state::inbox::Kind;
 use crate::state::session::ReplyMode;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ordna::sync::Lock;
 use tokio::sync::Notify;
 
-use crate::state::channels::Inbox;
+use crate::state::inbox::Inbox;
 
 /// Memory that every client takes for its entries in the tables, in bytes.
 const BASE: usize = 2 << 10;

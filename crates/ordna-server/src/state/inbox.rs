@@ -1,0 +1,222 @@
+//! What a client is subscribed to, and the messages that wait for it.
+//!
+//! # Contract
+//! A message is encoded once, and its bytes are shared by its subscribers. Adding one costs O(1), takes no
+//! memory beside a pointer, and never waits for the client.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna::sync::Lock;
+use tokio::sync::Notify;
+
+use crate::state::settings::BufferLimit;
+use crate::wire::reply::Replies;
+
+/// Channels, patterns or shard channels to which one client may be subscribed. A gateway that subscribes
+/// to one channel for each of its users stays below; the memory of the names has a limit of its own.
+pub const MOST_CHANNELS: usize = 1 << 20;
+/// Patterns to which one client may be subscribed: a published message is compared with all of them.
+pub const MOST_PATTERNS: usize = 1024;
+/// Memory of a subscription beside the bytes of its name: entries of two tables.
+const SUBSCRIPTION_BYTES: usize = 200;
+
+/// What a subscription names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Channel,
+    Pattern,
+    /// A channel of `SPUBLISH`.
+    Shard,
+}
+
+impl Kind {
+    /// Names of subscribing, of unsubscribing, and of a message.
+    pub const fn words(self) -> [&'static str; 3] {
+        match self {
+            Self::Channel => ["subscribe", "unsubscribe", "message"],
+            Self::Pattern => ["psubscribe", "punsubscribe", "pmessage"],
+            Self::Shard => ["ssubscribe", "sunsubscribe", "smessage"],
+        }
+    }
+
+    const fn most(self) -> usize {
+        if matches!(self, Self::Pattern) { MOST_PATTERNS } else { MOST_CHANNELS }
+    }
+}
+
+/// A published message, encoded as an array of RESP2.
+#[derive(Debug)]
+pub struct Message {
+    pub bytes: Vec<u8>,
+    /// Bytes of all messages that wait.
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Message {
+    pub fn new(parts: &[&[u8]], waiting: &Arc<AtomicUsize>) -> Arc<Self> {
+        let mut out = Replies::default();
+        out.array(parts.len());
+        parts.iter().for_each(|part| out.bulk(part));
+        waiting.fetch_add(out.bytes.len(), Ordering::Relaxed);
+        Arc::new(Self { bytes: out.bytes, waiting: Arc::clone(waiting) })
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        self.waiting.fetch_sub(self.bytes.len(), Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Arc<Message>>,
+    /// Since when the messages have exceeded the soft limit.
+    exceeds_since: Option<Instant>,
+}
+
+/// The subscriptions of a client, and the messages that wait for it.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    queue: Lock<Queue>,
+    /// Bytes of the messages in `queue`.
+    waiting: AtomicUsize,
+    arrived: Notify,
+    names: Lock<[BTreeSet<Arc<[u8]>>; 3]>,
+    counts: [AtomicUsize; 3],
+    /// Memory of the subscriptions, in bytes.
+    held: AtomicUsize,
+}
+
+impl Inbox {
+    /// Number of subscriptions of a kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.counts[kind as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether the client has any subscription.
+    pub fn is_subscribed(&self) -> bool {
+        self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Memory of the subscriptions, in bytes.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the messages that wait. Other clients may share them.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// Number of messages that wait.
+    pub fn len(&self) -> usize {
+        self.queue.lock().messages.len()
+    }
+
+    /// The names of all subscriptions of a kind.
+    pub fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
+        self.names.lock()[kind as usize].iter().cloned().collect()
+    }
+
+    /// Takes the first message.
+    pub fn pop(&self) -> Option<Arc<Message>> {
+        if self.waiting() == 0 {
+            return None;
+        }
+        /// Messages for which an empty queue keeps its memory.
+        const KEPT: usize = 1024;
+        let mut queue = self.queue.lock();
+        let message = queue.messages.pop_front()?;
+        self.waiting.store(self.waiting() - message.bytes.len(), Ordering::Relaxed);
+        if queue.messages.is_empty() {
+            queue.exceeds_since = None;
+            queue.messages.shrink_to(KEPT);
+        }
+        Some(message)
+    }
+
+    /// Adds a subscription, for which `enter` returns the shared name, unless there is one of this name.
+    ///
+    /// # Errors
+    /// The client has as many subscriptions as it may have.
+    pub fn add(
+        &self,
+        kind: Kind,
+        name: &[u8],
+        enter: impl FnOnce() -> Arc<[u8]>,
+    ) -> Result<(), TooMany> {
+        let mut names = self.names.lock();
+        let names = &mut names[kind as usize];
+        if names.contains(name) {
+            return Ok(());
+        }
+        if names.len() >= kind.most() {
+            let what = if kind == Kind::Pattern { "patterns" } else { "channels" };
+            return Err(TooMany { most: kind.most(), what });
+        }
+        names.insert(enter());
+        self.held.fetch_add(name.len() + SUBSCRIPTION_BYTES, Ordering::Relaxed);
+        self.counts[kind as usize].store(names.len(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends a subscription and calls `leave`, if there is one.
+    pub fn remove(&self, kind: Kind, name: &[u8], leave: impl FnOnce()) {
+        let mut names = self.names.lock();
+        let names = &mut names[kind as usize];
+        if names.remove(name) {
+            leave();
+            self.held.fetch_sub(name.len() + SUBSCRIPTION_BYTES, Ordering::Relaxed);
+            self.counts[kind as usize].store(names.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Resolves once messages wait.
+    pub async fn arrived(&self) {
+        while self.waiting() == 0 {
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Adds a message. Returns `false` if the messages and replies of the client exceed its limit.
+    pub fn push(&self, message: &Arc<Message>, unread: usize, limit: BufferLimit) -> bool {
+        let mut queue = self.queue.lock();
+        queue.messages.push_back(Arc::clone(message));
+        let waiting = self.waiting() + message.bytes.len();
+        self.waiting.store(waiting, Ordering::Relaxed);
+        if queue.messages.len() == 1 {
+            self.arrived.notify_one();
+        }
+        let all = waiting + unread;
+        if limit.soft > 0 && all > limit.soft {
+            let since = *queue.exceeds_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(limit.soft_seconds) {
+                return false;
+            }
+        } else {
+            queue.exceeds_since = None;
+        }
+        limit.hard == 0 || all <= limit.hard
+    }
+
+    /// Drops all messages, of a client that is closed.
+    pub fn clear(&self) {
+        let mut queue = self.queue.lock();
+        let messages = std::mem::take(&mut queue.messages);
+        self.waiting.store(0, Ordering::Relaxed);
+        drop(queue);
+        drop(messages);
+    }
+}
+
+/// Why a client cannot subscribe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("ERR a client may be subscribed to {most} {what}")]
+pub struct TooMany {
+    most: usize,
+    what: &'static str,
+}
