@@ -178,6 +178,14 @@ impl Read {
 struct Registry {
     indexes: BTreeMap<String, Arc<Index>>,
     next_uid: u64,
+    /// Number of snapshot points so far, with one that is not published yet: it is being taken of the
+    /// indexes of before.
+    points: u64,
+}
+
+/// The number of the first snapshot point that is not begun yet.
+fn next_point(points: u64) -> u64 {
+    if fault!("pipeline.drop.point_in_progress") { points } else { points + 1 }
 }
 
 /// The condition that the timer's thread waits for.
@@ -253,7 +261,7 @@ impl Shared {
             let before = self.published.lock().number;
             {
                 let _gate = (!fault!("pipeline.snapshots.wait")).then(|| self.queues.gate());
-                let registry = self.registry.lock();
+                let mut registry = self.registry.lock();
                 let locked = self.queues.lock_all();
                 if self.queues.is_stopped() {
                     // Workers that have ended do not wait at a barrier.
@@ -263,6 +271,7 @@ impl Shared {
                 if seen.replace(changes) == Some(changes) {
                     continue;
                 }
+                registry.points += 1;
                 let pending = PendingSnapshot {
                     vector: locked.vector(),
                     taken: Instant::now(),
@@ -406,7 +415,7 @@ impl Service {
         let recover = |path| recover(path, &options.store, options.reverse, workers, &hasher);
         let recovered = backup.map(recover).transpose()?;
         let mut locals: Vec<Vec<Local>> = (0..workers).map(|_| Vec::new()).collect();
-        let mut registry = Registry { indexes: BTreeMap::new(), next_uid: 1 };
+        let mut registry = Registry { indexes: BTreeMap::new(), next_uid: 1, points: 0 };
         let partitions = source.partitions();
         let mut positions = vec![Position::default(); partitions as usize];
         if let Some(Recovered { indexes, vector, next_uid }) = recovered {
@@ -566,20 +575,19 @@ impl Service {
     /// There is no such index.
     pub fn drop_index(&self, name: &str) -> Result<(), Error> {
         let shared = &self.shared;
-        let uid;
+        let without_it;
         {
             let mut registry = shared.registry.lock();
             let index = registry.indexes.remove(name);
             let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
             index.dropped.store(true, Ordering::Relaxed);
-            uid = index.uid;
+            without_it = next_point(registry.points);
             shared.set_capacity(&registry);
             shared.queues.lock_all().send(|_| Message::Remove(Arc::clone(&index)));
         }
         shared.ask();
-        shared.wait(Duration::MAX, |point| {
-            Ok(point.indexes.values().all(|found| found.index.uid != uid).then_some(()))
-        })
+        // The point that is being taken may have the index, and another index may get its name.
+        shared.wait(Duration::MAX, |point| Ok((point.number >= without_it).then_some(())))
     }
 
     /// Definition, state and counts of each index, by name.

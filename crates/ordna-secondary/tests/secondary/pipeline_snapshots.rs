@@ -14,6 +14,30 @@ fn by_n() -> IndexDefinition {
     IndexDefinition::new("by_n", "").part(Part::new("n")).part(Part::new("partition"))
 }
 
+#[test]
+fn a_snapshot_point_in_progress_brings_no_dropped_index_back() {
+    let options = ServiceOptions::new().interval(Duration::from_micros(50));
+    let world = World::new(options);
+    for (prefix, count) in [("a", 3), ("b", 5)] {
+        for n in 0..count {
+            let document = Document::new().with("n", int(n)).with("partition", int(0));
+            world.put(&format!("{prefix}{n}"), Some(document));
+        }
+    }
+    let named = |prefix: &str| IndexDefinition { prefixes: vec![prefix.into()], ..by_n() };
+    for round in 0..2000 {
+        // Snapshot points begin at any moment of its short life.
+        world.service.create(named("b")).unwrap();
+        (0..round % 200).for_each(|_| std::hint::spin_loop());
+        world.service.drop_index("by_n").unwrap();
+        world.service.create(named("a")).unwrap();
+        let read = Read::request_plus().timeout(SOON).wait_for_build();
+        let found = world.service.count("by_n", &[], &Range::All, &read).unwrap();
+        assert_eq!(found, 3, "round {round}");
+        world.service.drop_index("by_n").unwrap();
+    }
+}
+
 /// A source whose whole history is known: partition, and for each sequence number the change.
 struct Known {
     history: Vec<Vec<Mutation>>,

@@ -202,7 +202,7 @@ fn dry_run(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     if !spec.suits(request.len()) {
         return Err(CommandError::wrong_arity(spec.name));
     }
-    match user.check(spec, request) {
+    match user.check(spec, request, &context.state.indexes) {
         Ok(()) => out.simple("OK"),
         Err(Refusal::Command(name)) => {
             out.bulk(

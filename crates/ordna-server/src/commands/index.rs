@@ -9,14 +9,14 @@ use ordna_secondary::{
 };
 
 use crate::execution::command::{
-    Command, CommandOutcome, DEFINE, READ_ALL, REMOVE_ALL, SERVER_INFO, Task,
+    Command, CommandOutcome, Context, DEFINE, READ_ALL, REMOVE_ALL, Result, SERVER_INFO, Task,
 };
+use crate::execution::index_access::{check_all, read_index, readable};
 use crate::indexes::{PATIENCE, error_text, library_name, patience, read_latest};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
-use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::state::command_spec::{CommandFlags, NO_KEY, ReadIndexes};
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
-use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments, number};
 
@@ -49,7 +49,7 @@ fn extended(
     _: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let extension = state.config.extension.as_ref().ok_or("ERR this server is no index node")?;
     let arguments: Vec<&[u8]> = arguments.iter_from(0).collect();
     extension.execute(&arguments)?.write(out);
@@ -58,13 +58,32 @@ fn extended(
 
 const INDEX: &[Command] = &[
     sub("ordna.index|create", DEFINE),
-    sub("ordna.index|scan", READ_ALL),
-    sub("ordna.index|count", READ_ALL),
+    reading("ordna.index|scan"),
+    reading("ordna.index|count"),
     sub("ordna.index|drop", REMOVE_ALL),
-    sub("ordna.index|info", READ_ALL),
-    sub("ordna.index|list", READ_ALL),
+    reading("ordna.index|info"),
+    Command::sub("ordna.index|list", -2, READ_ALL, list).reads(ReadIndexes::Listed),
     sub("ordna.index|help", SERVER_INFO),
 ];
+
+/// A command that reads the index that it names after the subcommand.
+const fn reading(name: &'static str) -> Command {
+    Command::sub(name, -2, READ_ALL, |context, arguments, _| read_index(context, arguments, index))
+        .reads(ReadIndexes::Composite(2))
+}
+
+/// `LIST`: the names of the indexes that the user may read.
+fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if context.state.config.extension.is_some() {
+        check_all(context, arguments)?;
+        return Ok(CommandOutcome::Task(Task::new(arguments, index)));
+    }
+    end(&ArgumentReader::new(arguments, 2))?;
+    let names = readable(context, arguments, context.state.indexes.composites())?;
+    out.array(names.len());
+    names.iter().for_each(|name| out.bulk(name.as_bytes()));
+    Ok(CommandOutcome::Done)
+}
 
 const fn sub(name: &'static str, flags: CommandFlags) -> Command {
     Command::sub(name, -2, flags, |_, arguments, _| {
@@ -77,7 +96,7 @@ fn index(
     held: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     if state.config.extension.is_some() {
         return extended(state, held, arguments, out);
     }
@@ -96,13 +115,6 @@ fn index(
             Ok(())
         }
         b"info" => info(state, reader, out),
-        b"list" => {
-            end(&reader)?;
-            let names = state.indexes.names();
-            out.array(names.len());
-            names.iter().for_each(|name| out.bulk(name.as_bytes()));
-            Ok(())
-        }
         b"help" => {
             const LINES: &[&str] = &[
                 "CREATE <name> ON <prefix> PARTS <field> [NUMERIC|TEXT] [ASC|DESC] ... [WHERE <filter>]",
@@ -125,11 +137,11 @@ fn index(
     }
 }
 
-fn name_of<'a>(reader: &mut ArgumentReader<'a>) -> Result<&'a str, CommandError> {
+fn name_of<'a>(reader: &mut ArgumentReader<'a>) -> Result<&'a str> {
     reader.text_of("the name of the index")
 }
 
-fn end(reader: &ArgumentReader<'_>) -> Result<(), CommandError> {
+fn end(reader: &ArgumentReader<'_>) -> Result<()> {
     if reader.peek().is_some() { Err(reader.unsupported("ORDNA.INDEX")) } else { Ok(()) }
 }
 
@@ -139,7 +151,7 @@ fn create(
     held: Option<&Keyspace>,
     reader: ArgumentReader<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let definition = defined(reader)?;
     let _exclusive = held.is_none().then(|| state.keys_exclusive());
     state.indexes.create(&definition.name.clone(), definition)?;
@@ -152,13 +164,13 @@ fn create(
 ///
 /// # Errors
 /// The text of the error reply.
-pub fn parse_definition(arguments: &[&[u8]]) -> Result<IndexDefinition, String> {
+pub fn parse_definition(arguments: &[&[u8]]) -> std::result::Result<IndexDefinition, String> {
     let request = request::OwnedRequest::of(arguments);
     defined(ArgumentReader::new(request.arguments(), 0)).map_err(|error| error.to_string())
 }
 
 /// `name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
-fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition, CommandError> {
+fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition> {
     let name = checked(name_of(&mut reader)?, "the name of the index")?;
     if !reader.take("on") {
         return Err("ERR ORDNA.INDEX CREATE lacks ON prefix".into());
@@ -203,7 +215,7 @@ fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition, CommandErr
 }
 
 /// A value of a part, as an argument writes it.
-fn value(word: &[u8], part: &Part) -> Result<Value, CommandError> {
+fn value(word: &[u8], part: &Part) -> Result<Value> {
     let is_number = |text: &str| ordna_secondary::number_of(text).is_some();
     match (std::str::from_utf8(word), part.kind) {
         (Ok(text), Kind::Number) if !is_number(text) => {
@@ -216,7 +228,7 @@ fn value(word: &[u8], part: &Part) -> Result<Value, CommandError> {
     }
 }
 
-fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>, CommandError> {
+fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>> {
     match word {
         [b'[', rest @ ..] => value(rest, part).map(Bound::Included),
         [b'(', rest @ ..] => value(rest, part).map(Bound::Excluded),
@@ -240,7 +252,7 @@ pub fn parse_query(
     arguments: &[&[u8]],
     definition: &IndexDefinition,
     counts: bool,
-) -> Result<(Query, Read), String> {
+) -> std::result::Result<(Query, Read), String> {
     let command = request::OwnedRequest::of(arguments);
     let asked = asked(&mut ArgumentReader::new(command.arguments(), 0), definition, counts, None);
     asked.map(|asked| (asked.query, asked.read)).map_err(|error| error.to_string())
@@ -251,7 +263,7 @@ fn asked(
     definition: &IndexDefinition,
     counts: bool,
     held: Option<&Keyspace>,
-) -> Result<ParsedQuery, CommandError> {
+) -> Result<ParsedQuery> {
     let (mut prefix, mut lower, mut upper, mut text) =
         (Vec::new(), Bound::Unbounded, Bound::Unbounded, None);
     let mut query = Query::new().limit(ENTRIES);
@@ -329,7 +341,7 @@ fn scan(
     held: Option<&Keyspace>,
     mut reader: ArgumentReader<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
     let ParsedQuery { query, read, values } = asked(&mut reader, &definition, false, held)?;
@@ -369,7 +381,7 @@ fn count(
     held: Option<&Keyspace>,
     mut reader: ArgumentReader<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
+) -> Result<()> {
     let name = name_of(&mut reader)?;
     let definition = state.indexes.definition(name)?;
     let ParsedQuery { query, read, .. } = asked(&mut reader, &definition, true, held)?;
@@ -380,11 +392,7 @@ fn count(
     Ok(())
 }
 
-fn info(
-    state: &ServerState,
-    mut reader: ArgumentReader<'_>,
-    out: &mut Replies,
-) -> Result<(), CommandError> {
+fn info(state: &ServerState, mut reader: ArgumentReader<'_>, out: &mut Replies) -> Result<()> {
     let name = name_of(&mut reader)?;
     end(&reader)?;
     let definition = state.indexes.definition(name)?;

@@ -109,7 +109,7 @@ fn may_call(context: &Context<'_>, script: KnownScript, key: &[u8]) -> Result<()
     for call in calls {
         let request = OwnedRequest::of(call);
         let spec = context.table.catalog.find(call[0]).ok_or("ERR unknown command")?;
-        user.check(spec, request.arguments())
+        user.check(spec, request.arguments(), &context.state.indexes)
             .map_err(|refusal| deny(context.state, context.session, refusal, "lua"))?;
     }
     Ok(())

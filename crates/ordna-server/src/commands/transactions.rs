@@ -237,7 +237,7 @@ fn execute_queued<'a>(
     let spec = spec.of_call(arguments);
     if let Some(user) = &context.session.user {
         // The user may have been changed since.
-        if let Err(refusal) = user.check(spec, arguments) {
+        if let Err(refusal) = user.check(spec, arguments, &context.state.indexes) {
             let reason = match &refusal {
                 Refusal::Command(_) => "no permission to execute the command or subcommand",
                 Refusal::Key(_) => "no permission to touch the specified keys",

@@ -18,7 +18,7 @@ use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::command_spec::{
     Catalog, ChannelAccess, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses,
-    KeyPositions, KeyRange, LockMode, NO_KEY,
+    KeyPositions, KeyRange, LockMode, NO_KEY, ReadIndexes,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
@@ -54,7 +54,9 @@ pub enum CommandOutcome {
     Task(Task),
 }
 
-type TaskFunction = fn(&ServerState, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
+/// The function of a [`Task`].
+pub type TaskFunction =
+    fn(&ServerState, Option<&Keyspace>, Arguments<'_>, &mut Replies) -> Result<()>;
 
 /// A command that may take long and runs without the lock of the keyspace. `EXEC`, which has locked
 /// the keyspace exclusively, passes it as `held`; the task must not lock it again.
@@ -63,17 +65,30 @@ pub struct Task {
     work: TaskFunction,
     /// [`CommandSpec::id`] of the command; [`Context::call`] sets it.
     command: usize,
+    /// The version of the indexes' definitions for which the user's rights were checked, if these
+    /// depend on it.
+    version: Option<u64>,
 }
 
 impl Task {
     pub fn new(arguments: Arguments<'_>, work: TaskFunction) -> Self {
-        Self { request: arguments.to_owned_request(), work, command: 0 }
+        Self { request: arguments.to_owned_request(), work, command: 0, version: None }
+    }
+
+    /// The same task, whose reply is an error if the definitions of the indexes have another version at
+    /// its end.
+    pub fn of_indexes(self, version: u64) -> Self {
+        Self { version: Some(version), ..self }
     }
 
     /// Executes the task and writes the reply.
     pub fn run(self, state: &ServerState, held: Option<&Keyspace>, out: &mut Replies) {
         let (start, begin) = (out.bytes.len(), Instant::now());
-        let done = (self.work)(state, held, self.request.arguments(), out);
+        let mut done = (self.work)(state, held, self.request.arguments(), out);
+        if self.version.is_some_and(|version| version != state.indexes.version()) {
+            // What was read may be of another index, which the user may not read.
+            done = Err("ERR an index was created, altered or dropped meanwhile; try again".into());
+        }
         if let Err(error) = &done {
             out.bytes.truncate(start);
             out.error(error);
@@ -115,6 +130,7 @@ impl Command {
             access: KeyAccesses::OfFlags,
             channels: ChannelAccess::None,
             range: None,
+            indexes: None,
             summary,
             group: "generic",
             also_in: &[],
@@ -203,6 +219,13 @@ impl Command {
     /// arguments are wrong.
     pub const fn range(mut self, range: fn(Arguments<'_>) -> Option<KeyRange>) -> Self {
         self.spec.range = Some(range);
+        self
+    }
+
+    /// Sets the indexes that the command reads. It executes by
+    /// [`read_index`](crate::execution::index_access::read_index).
+    pub const fn reads(mut self, indexes: ReadIndexes) -> Self {
+        self.spec.indexes = Some(indexes);
         self
     }
 

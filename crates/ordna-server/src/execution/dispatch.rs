@@ -136,7 +136,7 @@ fn permitted(
         Some(_) if spec.has(CommandFlags::NO_MULTI) && session.transaction.is_some() => {
             Err("ERR Command not allowed inside a transaction".into())
         }
-        Some(user) => user.check(spec, arguments).map_err(|refusal| {
+        Some(user) => user.check(spec, arguments, &state.indexes).map_err(|refusal| {
             let context = if session.transaction.is_some() { "multi" } else { "toplevel" };
             deny(state, session, refusal, context)
         }),

@@ -6,4 +6,5 @@ pub mod command;
 pub mod dispatch;
 pub mod eviction;
 pub mod guesses;
+pub mod index_access;
 pub mod long_scan;

@@ -1,6 +1,7 @@
 //! Creates, alters, drops and lists indexes.
 
 use std::cell::Cell;
+use std::sync::atomic::Ordering;
 
 use ordna_secondary::{Error, IndexDefinition, Service};
 
@@ -40,6 +41,7 @@ impl Indexes {
             ));
         }
         let service = self.start()?;
+        self.version.fetch_add(1, Ordering::AcqRel);
         let save = |definitions: &Definitions| match &self.file {
             Some(file) => definitions.save(file),
             None => Ok(()),
@@ -91,9 +93,11 @@ impl Indexes {
         )
     }
 
-    /// Returns the names of the indexes of `ORDNA.INDEX`.
-    pub fn names(&self) -> Vec<String> {
-        self.definitions.lock().composites.keys().cloned().collect()
+    /// Returns the names of the indexes of `ORDNA.INDEX`, each with the prefixes of its keys.
+    pub fn composites(&self) -> Vec<(String, Vec<Vec<u8>>)> {
+        let definitions = self.definitions.lock();
+        let all = definitions.composites.iter();
+        all.map(|(name, found)| (name.clone(), found.definition.prefixes.clone())).collect()
     }
 
     /// Returns the definition of an index of `ORDNA.INDEX`.
@@ -104,6 +108,17 @@ impl Indexes {
         let definitions = self.definitions.lock();
         let found = definitions.composites.get(name);
         found.map(|composite| composite.definition.clone()).ok_or_else(|| unknown_index(name))
+    }
+
+    /// Returns the prefixes of the keys of an index of `ORDNA.INDEX`.
+    pub fn prefixes_of_composite(&self, name: &str) -> Option<Vec<Vec<u8>>> {
+        let definitions = self.definitions.lock();
+        definitions.composites.get(name).map(|found| found.definition.prefixes.clone())
+    }
+
+    /// Returns the prefixes of the keys of an index of `FT.CREATE`.
+    pub fn prefixes_of_schema(&self, name: &str) -> Option<Vec<Vec<u8>>> {
+        self.definitions.lock().schemas.get(name).map(|schema| schema.prefixes.clone())
     }
 
     /// Creates an index of `FT.CREATE`.
@@ -162,9 +177,11 @@ impl Indexes {
         Ok(schema)
     }
 
-    /// Returns the names of the indexes of `FT.CREATE`.
-    pub fn schemas(&self) -> Vec<String> {
-        self.definitions.lock().schemas.keys().cloned().collect()
+    /// Returns the names of the indexes of `FT.CREATE`, each with the prefixes of its keys.
+    pub fn schemas(&self) -> Vec<(String, Vec<Vec<u8>>)> {
+        let definitions = self.definitions.lock();
+        let all = definitions.schemas.iter();
+        all.map(|(name, schema)| (name.clone(), schema.prefixes.clone())).collect()
     }
 
     /// Returns the schema of an index of `FT.CREATE`.

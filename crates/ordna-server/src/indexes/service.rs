@@ -32,6 +32,8 @@ pub struct Indexes {
     /// Set when the first index is created or restored.
     pub(super) running: OnceLock<RunningService>,
     pub(super) definitions: Lock<Definitions>,
+    /// Grows before each change of the definitions takes effect.
+    pub(super) version: AtomicU64,
     /// The file of definitions; `None` without a data directory.
     pub(super) file: Option<PathBuf>,
     /// The lock of the keyspace that commands hold.
@@ -60,6 +62,7 @@ impl Indexes {
             covered: Arc::default(),
             running: OnceLock::new(),
             definitions: Lock::default(),
+            version: AtomicU64::new(0),
             file: dir.map(|dir| dir.join(FILE)),
             commands,
             transactions: AtomicU64::new(0),
@@ -75,6 +78,13 @@ impl Indexes {
     pub fn are_active(&self) -> bool {
         // Ordered by the lock of the keyspace: definitions change while no command holds it.
         self.is_active.load(Ordering::Relaxed)
+    }
+
+    /// The version of the definitions. If two calls return the same, everything that was read between
+    /// them, by the names of indexes, was of the same indexes.
+    pub fn version(&self) -> u64 {
+        // What is read of a new index was published after the version, by locks.
+        self.version.load(Ordering::Acquire)
     }
 
     /// Returns the service.

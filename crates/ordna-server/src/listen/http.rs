@@ -224,11 +224,11 @@ fn visitor(state: &ServerState, peer: SocketAddr, request: &Request<Incoming>) -
 }
 
 /// The command that the user may not execute, of those whose replies a page shows.
-fn denied(user: &User, commands: &[&[&[u8]]]) -> Option<&'static str> {
+fn denied(state: &ServerState, user: &User, commands: &[&[&[u8]]]) -> Option<&'static str> {
     let denied = |command: &&[&[u8]]| {
         let request = OwnedRequest::of(command);
         let spec = commands::table().catalog.find(command[0])?.of_call(request.arguments());
-        user.check(spec, request.arguments()).is_err().then_some(spec.name)
+        user.check(spec, request.arguments(), &state.indexes).is_err().then_some(spec.name)
     };
     commands.iter().find_map(denied)
 }
@@ -294,7 +294,7 @@ fn page(state: &ServerState, console: bool, peer: SocketAddr, request: &Request<
         "/keys" => &[&[b"scan", b"0"], &[b"get", b"*"]],
         _ => &[],
     };
-    if let Some(command) = denied(&user, needed) {
+    if let Some(command) = denied(state, &user, needed) {
         let name = &user.name;
         let why = format!("user '{name}' may not execute '{command}', which this page needs\n");
         let mut reply = text(StatusCode::FORBIDDEN, why);

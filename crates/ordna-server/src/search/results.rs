@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ordna::sync::Lock;
 
 use super::aggregate::RowTable;
+use crate::indexes::schema::Schema;
 
 /// Maximum number of cursors. Each holds the rows of one aggregation.
 const MOST: usize = 128;
@@ -19,6 +20,8 @@ pub const MOST_IDLE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct PendingRows {
     pub index: String,
+    /// The prefixes of the index's keys. Another index may get its name.
+    pub prefixes: Vec<Vec<u8>>,
     pub table: RowTable,
     /// Memory of the table in bytes.
     pub bytes: usize,
@@ -57,7 +60,7 @@ impl PendingResults {
     /// There are too many cursors, or their rows would take too much memory.
     pub fn keep(
         &self,
-        index: &str,
+        schema: &Schema,
         table: RowTable,
         count: usize,
         idle: Duration,
@@ -75,8 +78,10 @@ impl PendingResults {
             ));
         }
         held.last += 1;
-        let (number, until, index) = (held.last, Instant::now() + idle, index.to_owned());
-        held.cursors.insert(number, PendingRows { index, table, bytes, count, idle, until });
+        let (number, until) = (held.last, Instant::now() + idle);
+        let (index, prefixes) = (schema.name.clone(), schema.prefixes.clone());
+        let rows = PendingRows { index, prefixes, table, bytes, count, idle, until };
+        held.cursors.insert(number, rows);
         Ok(number)
     }
 
@@ -84,10 +89,13 @@ impl PendingResults {
     ///
     /// # Errors
     /// The cursor does not exist or belongs to another index.
-    pub fn take(&self, index: &str, number: u64) -> Result<PendingRows, String> {
+    pub fn take(&self, schema: &Schema, number: u64) -> Result<PendingRows, String> {
         let mut held = self.held();
+        let is_of = |waiting: &PendingRows| {
+            waiting.index == schema.name && waiting.prefixes == schema.prefixes
+        };
         match held.cursors.remove(&number) {
-            Some(waiting) if waiting.index == index => Ok(waiting),
+            Some(waiting) if is_of(&waiting) => Ok(waiting),
             other => {
                 if let Some(waiting) = other {
                     held.cursors.insert(number, waiting);

@@ -60,6 +60,18 @@ pub enum ChannelAccess {
 /// The lower and upper bound of the keys that a call may read or remove without naming them.
 pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
+/// The indexes that a command reads: whoever may read all keys with the prefixes of the index may read
+/// the index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadIndexes {
+    /// The index of `ORDNA.INDEX` that the argument at this position names.
+    Composite(usize),
+    /// The index of `FT.CREATE` that the argument at this position names.
+    Search(usize),
+    /// The definitions of all indexes. The reply leaves out those that the user may not read.
+    Listed,
+}
+
 /// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
@@ -213,6 +225,8 @@ pub struct CommandSpec {
     /// For a command that names no keys and may access all of them: those that a call accesses.
     /// `None`: all of them.
     pub range: Option<fn(Arguments<'_>) -> Option<KeyRange>>,
+    /// For a command that names no keys and reads indexes: which.
+    pub indexes: Option<ReadIndexes>,
     pub summary: &'static str,
     pub group: &'static str,
     /// ACL categories beyond those that follow from flags and group.

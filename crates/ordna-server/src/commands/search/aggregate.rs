@@ -170,13 +170,13 @@ pub fn aggregate(
     let columns = table.columns.clone();
     let number = match rest.is_empty() {
         true => 0,
-        false => state.results.keep(&schema.name, RowTable { columns, rows: rest }, count, idle)?,
+        false => state.results.keep(&schema, RowTable { columns, rows: rest }, count, idle)?,
     };
     out.array(2);
     let written = rows(state, &table, total, out);
     if written.is_err() && number != 0 {
         // Its number is not told.
-        drop(state.results.take(&schema.name, number));
+        drop(state.results.take(&schema, number));
     }
     written?;
     out.integer(number as i64);
@@ -224,7 +224,7 @@ pub fn cursor(
     if !reads && !reader.take("del") {
         return Err(reader.unsupported("FT.CURSOR"));
     }
-    let index = state.indexes.schema(reader.text_of("the name of the index")?)?.name;
+    let schema = state.indexes.schema(reader.text_of("the name of the index")?)?;
     let number = reader.count_of("the cursor", i64::MAX as usize)? as u64;
     let count = match reads && reader.take("count") {
         true => Some(reader.count_of("COUNT", MOST_ROWS)?.max(1)),
@@ -233,7 +233,7 @@ pub fn cursor(
     if reader.peek().is_some() {
         return Err(reader.unsupported("FT.CURSOR"));
     }
-    let mut waiting = state.results.take(&index, number)?;
+    let mut waiting = state.results.take(&schema, number)?;
     if !reads {
         out.simple("OK");
         return Ok(());

@@ -3,6 +3,8 @@
 use ordna::Change;
 use ordna_secondary::{IndexInfo, IndexState, Query};
 
+use crate::execution::command::{CommandOutcome, Context};
+use crate::execution::index_access::readable;
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::indexes::{PATIENCE, error_text, patience, read_latest};
 use crate::keyspace::Keyspace;
@@ -215,15 +217,14 @@ fn remove<'k>(
 
 /// `FT._LIST`
 pub fn list(
-    state: &ServerState,
-    _: Option<&Keyspace>,
-    _: Arguments<'_>,
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
     out: &mut Replies,
-) -> Result<(), CommandError> {
-    let names = state.indexes.schemas();
+) -> Result<CommandOutcome, CommandError> {
+    let names = readable(context, arguments, context.state.indexes.schemas())?;
     out.set(names.len());
     names.iter().for_each(|name| out.bulk(name.as_bytes()));
-    Ok(())
+    Ok(CommandOutcome::Done)
 }
 
 /// `FT.INFO name`

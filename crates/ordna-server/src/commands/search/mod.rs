@@ -9,23 +9,24 @@ mod define;
 mod find;
 
 use crate::execution::command::{Command, CommandOutcome, DEFINE, READ_ALL, Task};
-use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::execution::index_access::read_index;
+use crate::state::command_spec::{CommandFlags, NO_KEY, ReadIndexes};
 
 const DROP: CommandFlags =
     CommandFlags::WRITE.or(CommandFlags::DANGEROUS).or(CommandFlags::EVERY_KEY);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", |_, a, _| {
-        Ok(CommandOutcome::Task(Task::new(a, define::list)))
-    }),
+    Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", define::list)
+        .reads(ReadIndexes::Listed),
     Command::new(
         "ft.aggregate",
         -3,
         READ_ALL,
         NO_KEY,
         "Groups the hashes that a query finds, and counts and sums over them.",
-        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, aggregate::aggregate))),
-    ),
+        |context, arguments, _| read_index(context, arguments, aggregate::aggregate),
+    )
+    .reads(ReadIndexes::Search(1)),
     Command::new("ft.alter", -6, DEFINE, NO_KEY, "Adds fields to a search index.", |_, a, _| {
         Ok(CommandOutcome::Task(Task::new(a, define::alter)))
     }),
@@ -38,8 +39,9 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "Reads on in an aggregation: READ, DEL.",
-        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, aggregate::cursor))),
-    ),
+        |context, arguments, _| read_index(context, arguments, aggregate::cursor),
+    )
+    .reads(ReadIndexes::Search(2)),
     Command::new(
         "ft.dropindex",
         -2,
@@ -54,12 +56,25 @@ pub const COMMANDS: &[Command] = &[
         READ_ALL,
         NO_KEY,
         "Tells the index and bounds that a query scans.",
-        |_, a, _| Ok(CommandOutcome::Task(Task::new(a, find::explain))),
-    ),
-    Command::new("ft.info", 2, READ_ALL, NO_KEY, "Tells of a search index.", |_, a, _| {
-        Ok(CommandOutcome::Task(Task::new(a, define::info)))
-    }),
-    Command::new("ft.search", -3, READ_ALL, NO_KEY, "Finds hashes by their fields.", |_, a, _| {
-        Ok(CommandOutcome::Task(Task::new(a, find::search)))
-    }),
+        |context, arguments, _| read_index(context, arguments, find::explain),
+    )
+    .reads(ReadIndexes::Search(1)),
+    Command::new(
+        "ft.info",
+        2,
+        READ_ALL,
+        NO_KEY,
+        "Tells of a search index.",
+        |context, arguments, _| read_index(context, arguments, define::info),
+    )
+    .reads(ReadIndexes::Search(1)),
+    Command::new(
+        "ft.search",
+        -3,
+        READ_ALL,
+        NO_KEY,
+        "Finds hashes by their fields.",
+        |context, arguments, _| read_index(context, arguments, find::search),
+    )
+    .reads(ReadIndexes::Search(1)),
 ];

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use ordna::key::prefix_end;
 
+use crate::indexes::Indexes;
 use crate::keyspace::glob::{Pattern, literal_prefix};
 use crate::state::acl::redis_commands;
 use crate::state::command_spec::{
-    CATEGORIES, Catalog, ChannelAccess, CommandFlags, CommandSpec, KeyAccess, KeyRange,
+    CATEGORIES, Catalog, ChannelAccess, CommandFlags, CommandSpec, KeyAccess, KeyRange, ReadIndexes,
 };
 use crate::wire::request::Arguments;
 
@@ -149,7 +150,12 @@ impl Selector {
     ///
     /// # Errors
     /// What is not.
-    pub fn check(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Denied> {
+    pub fn check(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        indexes: &Indexes,
+    ) -> Result<(), Denied> {
         // As in Redis, every user may authenticate and leave.
         let is_allowed = self.allowed.get(spec.id).copied().unwrap_or(false)
             || spec.has(CommandFlags::NO_AUTH)
@@ -158,7 +164,7 @@ impl Selector {
             return Err(Denied::Command);
         }
         if !self.all_keys {
-            self.check_keys(spec, arguments)?;
+            self.check_keys(spec, arguments, indexes)?;
         }
         if !self.all_channels {
             let is_pattern = spec.channels == ChannelAccess::Patterns;
@@ -178,7 +184,12 @@ impl Selector {
         self.all_channels || self.channels.iter().any(allows)
     }
 
-    fn check_keys(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Denied> {
+    fn check_keys(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        indexes: &Indexes,
+    ) -> Result<(), Denied> {
         for (nth, at) in spec.key_positions(arguments).enumerate() {
             let needed = spec.access(nth, arguments);
             let key = arguments.get(at);
@@ -187,6 +198,12 @@ impl Selector {
             }
         }
         // A command that names no keys and reads many would show some that are not allowed.
+        if let Some(read) = spec.indexes {
+            return match may_read(self, read, arguments, indexes) {
+                true => Ok(()),
+                false => Err(Denied::Key(0)),
+            };
+        }
         if spec.has(CommandFlags::EVERY_KEY) {
             let needed = spec.access(0, arguments);
             let range = spec.range.and_then(|range| range(arguments));
@@ -196,6 +213,21 @@ impl Selector {
             }
         }
         Ok(())
+    }
+
+    /// Whether a command is allowed and may read all keys with these prefixes.
+    pub fn reads_prefixes(&self, spec: &CommandSpec, prefixes: &[Vec<u8>]) -> bool {
+        self.allowed.get(spec.id).copied().unwrap_or(false) && self.covers(prefixes)
+    }
+
+    /// Whether all keys with these prefixes may be read.
+    fn covers(&self, prefixes: &[Vec<u8>]) -> bool {
+        let covers = |prefix: &Vec<u8>| {
+            let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+            let range = (Bound::Included(prefix.clone()), end);
+            self.keys.iter().any(|rule| rule.permits(KeyAccess::READ) && rule.covers(&range))
+        };
+        self.all_keys || prefixes.iter().all(covers)
     }
 
     fn allows_first_argument(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> bool {
@@ -393,6 +425,26 @@ impl Selector {
         words.push(self.commands().into_bytes());
         words.join(&b' ')
     }
+}
+
+/// Whether the keys of the indexes that a call reads may be read. An index that does not exist may not
+/// be, so that the refusal does not tell one from the other.
+fn may_read(
+    selector: &Selector,
+    read: ReadIndexes,
+    arguments: Arguments<'_>,
+    indexes: &Indexes,
+) -> bool {
+    let name = |at: usize| match at < arguments.len() {
+        true => std::str::from_utf8(arguments.get(at)).ok(),
+        false => None,
+    };
+    let prefixes = match read {
+        ReadIndexes::Composite(at) => name(at).and_then(|name| indexes.prefixes_of_composite(name)),
+        ReadIndexes::Search(at) => name(at).and_then(|name| indexes.prefixes_of_schema(name)),
+        ReadIndexes::Listed => return true,
+    };
+    prefixes.is_some_and(|prefixes| selector.covers(&prefixes))
 }
 
 /// The ids that the name of a rule stands for: those of a category, of a command with its

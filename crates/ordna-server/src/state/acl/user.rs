@@ -2,6 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
+use crate::indexes::Indexes;
 use crate::state::acl::selector::{Denied, RuleError, Selector, has_blanks};
 use crate::state::command_spec::{Catalog, CommandSpec};
 use crate::wire::request::Arguments;
@@ -87,14 +88,30 @@ impl User {
 
     /// Whether the user may execute a command with these arguments.
     #[inline]
-    pub fn check(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Refusal> {
-        if self.is_unlimited { Ok(()) } else { self.check_selectors(spec, arguments) }
+    pub fn check(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        indexes: &Indexes,
+    ) -> Result<(), Refusal> {
+        if self.is_unlimited { Ok(()) } else { self.check_selectors(spec, arguments, indexes) }
     }
 
-    fn check_selectors(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> Result<(), Refusal> {
+    /// Whether the user may execute a command and read all keys with these prefixes by it.
+    pub fn reads_prefixes(&self, spec: &CommandSpec, prefixes: &[Vec<u8>]) -> bool {
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.is_unlimited || all.any(|selector| selector.reads_prefixes(spec, prefixes))
+    }
+
+    fn check_selectors(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        indexes: &Indexes,
+    ) -> Result<(), Refusal> {
         let mut worst = Denied::Command;
         for selector in std::iter::once(&self.root).chain(&self.selectors) {
-            match selector.check(spec, arguments) {
+            match selector.check(spec, arguments, indexes) {
                 Ok(()) => return Ok(()),
                 Err(denied) => worst = worst.max(denied),
             }

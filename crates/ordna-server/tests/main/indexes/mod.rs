@@ -2,6 +2,7 @@
 
 mod composite;
 mod recovery;
+mod rights;
 mod search;
 
 use ordna_server::Config;
