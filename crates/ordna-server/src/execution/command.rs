@@ -13,16 +13,17 @@ use ordna::{Found, OrderedIndex, Put};
 use crate::execution::eviction;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
+use crate::keyspace::lock::KeyspaceGuard;
 use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
+use crate::state::ServerState;
 use crate::state::command_spec::{
     Catalog, ChannelAccess, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses,
     KeyPositions, KeyRange, LockMode, NO_KEY, ReadIndexes,
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::session::Session;
-use crate::state::{KeyspaceGuard, ServerState};
 use crate::statistics::event_logs::{SlowCommand, SlowLog, shorten, unix_micros, unix_millis};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;

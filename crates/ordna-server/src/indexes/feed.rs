@@ -1,6 +1,5 @@
 //! Feeds written and expired keys to the indexes.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use ordna_secondary::Transaction;
@@ -52,7 +51,7 @@ impl Indexes {
     pub fn expire_now(&self, held: Option<&Keyspace>) {
         match held {
             Some(keyspace) => self.expire(keyspace),
-            None => self.expire(&self.commands.read().unwrap_or_else(PoisonError::into_inner)),
+            None => self.expire(&self.commands.shared()),
         }
     }
 

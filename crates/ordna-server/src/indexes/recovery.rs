@@ -1,6 +1,6 @@
 //! Backups of the indexes, and how a restart restores them.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use ordna::durability::BackupOptions;
 use ordna_secondary::Read;
@@ -23,7 +23,7 @@ impl Indexes {
         let (Some(dir), Some(running)) = (self.backup_directory(), running) else { return Ok(()) };
         {
             // Once this lock is held, all writes before the keyspace's backup are reported.
-            let _exclusive = self.commands.write().unwrap_or_else(PoisonError::into_inner);
+            let _exclusive = self.commands.exclusive();
             self.covered.deadlines.lock().begin_backup();
         }
         let service = &running.service;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use crossbeam_utils::sync::ShardedLock;
 use ordna::MemoryBudget;
 use ordna::sync::Lock;
 use ordna_secondary::{Changed, Embedded, IndexInfo, Service, ServiceOptions};
@@ -12,7 +11,7 @@ use ordna_secondary::{Changed, Embedded, IndexInfo, Service, ServiceOptions};
 use crate::indexes::definitions::{Definitions, FILE, error_text};
 use crate::indexes::documents::{CoveredKeys, Documents};
 use crate::indexes::resume_file::{self, Resume};
-use crate::keyspace::Keyspace;
+use crate::keyspace::lock::KeyspaceLock;
 
 /// Buckets of the change stream: locks that writers of different keys share.
 const BUCKETS: u32 = 16;
@@ -37,7 +36,7 @@ pub struct Indexes {
     /// The file of definitions; `None` without a data directory.
     pub(super) file: Option<PathBuf>,
     /// The lock of the keyspace that commands hold.
-    pub(super) commands: Arc<ShardedLock<Keyspace>>,
+    pub(super) commands: Arc<KeyspaceLock>,
     /// Number of transactions so far.
     pub(super) transactions: AtomicU64,
     /// Held by the backup in progress: there is one at a time.
@@ -52,11 +51,7 @@ pub struct Indexes {
 impl Indexes {
     /// Creates an empty set. Definitions are kept in `dir` if it is given; the memory of entries
     /// counts against `memory`.
-    pub fn new(
-        dir: Option<&Path>,
-        memory: MemoryBudget,
-        commands: Arc<ShardedLock<Keyspace>>,
-    ) -> Self {
+    pub fn new(dir: Option<&Path>, memory: MemoryBudget, commands: Arc<KeyspaceLock>) -> Self {
         Self {
             is_active: AtomicBool::new(false),
             covered: Arc::default(),

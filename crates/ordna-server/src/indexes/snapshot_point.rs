@@ -1,6 +1,5 @@
 //! Consistent states of indexes and documents for queries.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -46,7 +45,7 @@ impl Indexes {
         // Attempts that do not hold the lock of the keyspace while they wait for the indexes.
         const TRIES: u32 = 8;
         let service = self.service()?;
-        let lock = || self.commands.read().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.commands.shared();
         let view = || {
             let left = until.saturating_duration_since(Instant::now());
             service.view(&read_latest(left)).map_err(error_text)

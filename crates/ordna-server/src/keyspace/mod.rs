@@ -6,6 +6,7 @@ pub mod glob;
 pub mod hash;
 pub mod lease;
 pub mod listpack;
+pub mod lock;
 pub mod multi_get;
 pub mod named_snapshots;
 pub mod scan_cursors;

@@ -20,18 +20,17 @@ pub mod tls;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use ordna::sync::{Lock, StripedCounter};
 use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;
 use crate::keyspace::access_table::AccessTable;
+use crate::keyspace::lock::{KeyspaceGuard, KeyspaceLock};
 use crate::keyspace::named_snapshots::NamedSnapshots;
 use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
@@ -83,7 +82,7 @@ pub struct ServerState {
     /// Commands take this lock for reading, even if they change the keyspace, which synchronizes
     /// itself. Commands that must be atomic for all other clients (`EXEC`, `MSET`, …) take it for
     /// writing. Sharded, so that readers on different threads do not write to the same cache line.
-    keyspace: Arc<ShardedLock<Keyspace>>,
+    keyspace: Arc<KeyspaceLock>,
     /// Flushed keyspaces that snapshots still keep.
     flushed: Lock<Vec<Weak<KeyspaceStore>>>,
     /// The memory limit of the keyspace and all flushed ones together.
@@ -164,7 +163,7 @@ impl ServerState {
         let collectors = Collectors::new(config.collectors.get());
         let keyspace = Keyspace::with_options(options(&collectors, &memory));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
-        let commands = Arc::new(ShardedLock::new(keyspace.clone()));
+        let commands = Arc::new(KeyspaceLock::new(keyspace.clone()));
         let indexes = Arc::new(Indexes::new(dir, memory.clone(), Arc::clone(&commands)));
         indexes.replaced(&keyspace);
         Self {
@@ -215,14 +214,14 @@ impl ServerState {
     }
 
     /// Locks the keyspace for a command that may run concurrently with others.
-    // A panic under the lock leaves the keyspace intact: each operation of the store is atomic.
+    /// See [`KeyspaceLock`]: a function that may run within a command takes the command's guard.
     pub fn keys(&self) -> KeyspaceGuard<'_> {
-        KeyspaceGuard::Shared(self.keyspace.read().unwrap_or_else(PoisonError::into_inner))
+        self.keyspace.shared()
     }
 
     /// Locks the keyspace for a command that excludes all others.
     pub fn keys_exclusive(&self) -> KeyspaceGuard<'_> {
-        KeyspaceGuard::Exclusive(self.keyspace.write().unwrap_or_else(PoisonError::into_inner))
+        self.keyspace.exclusive()
     }
 
     /// Changes the memory limit; 0: none.
@@ -281,9 +280,11 @@ impl ServerState {
 
     /// Replaces the empty keyspace by the one that was read at the start.
     pub fn install(&self, keyspace: Keyspace) {
-        let mut held = self.keyspace.write().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.keyspace.exclusive();
         self.indexes.replaced(&keyspace);
-        *held = keyspace;
+        if let KeyspaceGuard::Exclusive(held, _) = &mut held {
+            **held = keyspace;
+        }
     }
 
     /// Replaces the keyspace by an empty one, ends all scans, and returns the old keyspace. Snapshots
@@ -292,7 +293,7 @@ impl ServerState {
     /// # Errors
     /// `keys` does not exclude other commands, or the log refuses a new keyspace.
     pub fn flush(&self, keys: &mut KeyspaceGuard<'_>) -> Result<Keyspace, String> {
-        let KeyspaceGuard::Exclusive(keyspace) = keys else {
+        let KeyspaceGuard::Exclusive(keyspace, _) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
         };
         let mut flushed = self.flushed.lock();
@@ -460,23 +461,4 @@ fn options(collectors: &Collectors, memory: &MemoryBudget) -> Options {
 /// The limit of a budget for a value of `maxmemory`, where 0 means none.
 fn memory_limit(max_memory: usize) -> usize {
     if max_memory == 0 { usize::MAX } else { max_memory }
-}
-
-/// Lock guard of the keyspace, as a command holds it.
-pub enum KeyspaceGuard<'a> {
-    /// Other commands run concurrently.
-    Shared(ShardedLockReadGuard<'a, Keyspace>),
-    /// No other command runs.
-    Exclusive(ShardedLockWriteGuard<'a, Keyspace>),
-}
-
-impl Deref for KeyspaceGuard<'_> {
-    type Target = Keyspace;
-
-    fn deref(&self) -> &Keyspace {
-        match self {
-            Self::Shared(keys) => keys,
-            Self::Exclusive(keys) => keys,
-        }
-    }
 }

@@ -1,8 +1,10 @@
 //! `MULTI`, `EXEC` and `WATCH`.
 
-use ordna_server::Config;
+use std::time::Duration;
 
-use crate::common::{Client, converse, fresh, start};
+use ordna_server::{Config, DataConfig};
+
+use crate::common::{Client, converse, fresh, request, start, wait_for_directory};
 
 #[test]
 fn a_transaction_is_one_step_or_nothing() {
@@ -238,4 +240,65 @@ fn keys_stay_watched_without_a_transaction() {
     }
     client.say("MULTI");
     assert_eq!(client.say("EXEC"), r"*0\r\n");
+}
+
+/// EXEC holds the lock of the keyspace, which a command must not take again: the server would
+/// answer nobody any more.
+#[test]
+fn commands_on_the_whole_server_end_inside_of_a_transaction() {
+    let folder = std::env::temp_dir().join(format!("ordna-whole-{}", std::process::id()));
+    let server = start(Config { data: Some(DataConfig::new(folder.clone())), ..Config::default() });
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    for line in [
+        "CONFIG RESETSTAT",
+        "CONFIG SET appendfsync always",
+        "CONFIG SET appendfsync everysec maxmemory 100mb",
+        "CONFIG SET save 3600 maxmemory 0",
+        "CONFIG GET *",
+        "INFO everything",
+        "MEMORY STATS",
+        "MEMORY DOCTOR",
+        "DBSIZE",
+        "LASTSAVE",
+        "BGSAVE",
+        "ORDNA.BACKUP OPEN",
+        "CLIENT LIST",
+        "CLIENT KILL ID 12345",
+        "ACL SETUSER other on nopass +@all ~*",
+        "ACL DELUSER other",
+        "ORDNA.SNAPSHOT CREATE s",
+        "ORDNA.SNAPSHOT RANGE s - +",
+        "ORDNA.SNAPSHOT DROP s",
+        "ORDNA.INDEX CREATE i PREFIX d: FIELD n",
+        "HSET d:1 n 1",
+        "ORDNA.INDEX LIST",
+        "ORDNA.INDEX SCAN i",
+        "ORDNA.INDEX DROP i",
+        "FT.CREATE f ON HASH PREFIX 1 d: SCHEMA n NUMERIC",
+        "FT.SEARCH f *",
+        "FT.AGGREGATE f *",
+        "FT.INFO f",
+        "FT.DROPINDEX f DD",
+        "ORDNA.RANGE - +",
+        "ORDNA.DELRANGE - +",
+        "SCAN 0",
+        "KEYS *",
+        "RANDOMKEY",
+        "SLOWLOG GET",
+        "LATENCY RESET",
+        "COMMAND DOCS",
+        "FLUSHALL",
+    ] {
+        assert_eq!(client.say("MULTI"), r"+OK\r\n");
+        let queued = client.say(line);
+        assert!(queued.starts_with("+QUEUED"), "{line}: {queued}");
+        client.send(&request(&[b"EXEC"]));
+        let answer = client.reply_within(Duration::from_secs(20));
+        assert!(answer.is_some(), "{line} inside of a transaction is not answered");
+        assert_eq!(client.say("PING"), r"+PONG\r\n", "{line}");
+    }
+    drop(server);
+    wait_for_directory(&folder);
+    std::fs::remove_dir_all(&folder).unwrap();
 }
