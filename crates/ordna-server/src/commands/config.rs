@@ -15,6 +15,7 @@ use crate::keyspace::hash::{LIST_BYTES, LIST_FIELDS};
 use crate::state::ServerState;
 use crate::state::command_spec::CommandFlags;
 use crate::state::data_directory::SaveRule;
+use crate::state::events::Classes;
 use crate::state::settings::{
     BufferLimits, EvictionPolicy, LOG_LEVELS, POLICIES, Setting, parse_bytes,
 };
@@ -100,7 +101,6 @@ const FIXED: &[(&str, &str)] = &[
     ("masterauth", ""),
     ("min-replicas-to-write", "0"),
     ("no-appendfsync-on-rewrite", "no"),
-    ("notify-keyspace-events", ""),
     ("pidfile", ""),
     ("rdbchecksum", "yes"),
     ("replica-read-only", "yes"),
@@ -143,6 +143,7 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
         ("hash-max-ziplist-value", LIST_BYTES.to_string()),
         ("loglevel", level.map_or("notice", |(name, _)| name).to_owned()),
         ("maxmemory-policy", state.settings.policy().name().to_owned()),
+        ("notify-keyspace-events", state.events.classes().letters()),
         ("port", state.address.port().to_string()),
         ("proto-max-bulk-len", ordna::value::MAX_LEN.to_string()),
         ("protected-mode", yes(!config.insecure)),
@@ -185,6 +186,7 @@ enum Change<'a> {
     Tls(&'a str),
     /// Whether new users may receive the messages of all channels.
     AllChannels(bool),
+    Events(Classes),
 }
 
 /// The settings of files for TLS. As in Redis, a file that is set again is read again.
@@ -288,7 +290,9 @@ fn check<'a>(
             None => Err(NO_LOG.to_owned()),
         }),
         "notify-keyspace-events" => {
-            Err("Ordna sends no keyspace events; the only value is \"\"".to_owned())
+            let classes = Classes::parse(text).map(Change::Events);
+            classes
+                .ok_or_else(|| "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.".to_owned())
         }
         _ => match state.settings.find(name) {
             Some(setting) => number_of(state, setting, text),
@@ -383,6 +387,7 @@ fn apply(
         Change::Password(password) => {
             state.acl.set_password(password).map_err(|why| why.to_string())?;
         }
+        Change::Events(classes) => state.events.set(*classes),
         Change::AllChannels(all) => state.acl.all_channels.store(*all, Ordering::Relaxed),
         Change::Policy(policy) => state.settings.set_policy(*policy),
         Change::Schedule(rules) => {

@@ -20,6 +20,7 @@ use crate::keyspace::stored_value::{self, ValueKind};
 use crate::state::command_spec::{
     ALL_KEYS, CommandFlags, Growth, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
 };
+use crate::state::events::{Classes, Wrote};
 use crate::state::settings::Preference;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -109,7 +110,8 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     let writes: Vec<_> = present.iter().map(|key| Write::Remove(*key)).collect();
     context.keys.write_batch(&writes)?;
     out.count(present.len());
-    context.report(present);
+    context.report(present.iter().copied());
+    present.iter().for_each(|key| context.notify(key, Wrote::Removal));
     Ok(CommandOutcome::Done)
 }
 
@@ -330,6 +332,8 @@ fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Res
         let writes = [Write::Put(to, put), Write::Remove(from)];
         context.keys.write_batch(&writes)?;
         context.report([from, to]);
+        context.state.notify(Classes::GENERIC, "rename_from", from);
+        context.state.notify(Classes::GENERIC, "rename_to", to);
     }
     Ok(true)
 }

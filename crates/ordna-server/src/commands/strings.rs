@@ -13,6 +13,7 @@ use crate::keyspace::multi_get::{MultiGet, too_large};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, ONE_KEY, PAIRS};
+use crate::state::events::Wrote;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -173,7 +174,8 @@ fn set_if(
     let (mut written, mut old, mut is_refused) = (false, None, false);
     let packed = Packed::new(value);
     let value: &[u8] = packed.borrow();
-    context.modify_stored(key, |found| {
+    let keeps = matches!(expiry, SetExpiry::Keep);
+    context.modify_stored_with(key, keeps, |found| {
         // Only what is read must be a string.
         let reads = want_old || matches!(condition, Condition::IfEqual(_));
         let string = found.filter(|_| reads).map(|found| stored_value::string(found.value));
@@ -324,6 +326,9 @@ fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
         packed.iter().map(|(key, value)| Write::put(*key, value.borrow())).collect();
     context.keys.write_batch(&writes)?;
     context.report(pairs.iter().map(|(key, _)| *key));
+    // Whether a key is new is not looked up.
+    let wrote = Wrote::Value { is_new: false, new_deadline: false };
+    pairs.iter().for_each(|(key, _)| context.notify(key, wrote));
     Ok(())
 }
 

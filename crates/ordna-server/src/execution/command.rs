@@ -23,6 +23,7 @@ use crate::state::command_spec::{
     KeyPositions, KeyRange, LockMode, NO_KEY, ReadIndexes,
 };
 use crate::state::descriptions::DescriptionTable;
+use crate::state::events::Wrote;
 use crate::state::session::Session;
 use crate::statistics::event_logs::{SlowCommand, SlowLog, shorten, unix_micros, unix_millis};
 use crate::wire::error::CommandError;
@@ -402,21 +403,35 @@ impl Context<'_> {
     pub fn modify_stored<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
+        change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+    ) -> Result<()> {
+        self.modify_stored_with(key, false, change)
+    }
+
+    /// [`modify_stored`](Self::modify_stored). `keeps_deadline`: no event tells of the deadline.
+    pub fn modify_stored_with<T: Borrow<[u8]>>(
+        &self,
+        key: &[u8],
+        keeps_deadline: bool,
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
     ) -> Result<()> {
-        let mut written = false;
+        let mut written = None;
         let done = self.keys.modify_entry(key, |found| {
             let change = change(found);
-            written = match change {
-                Change::Keep => false,
-                Change::Put(_) => true,
-                Change::Remove => found.is_some(),
+            written = match &change {
+                Change::Keep => None,
+                Change::Put(put) => {
+                    let new_deadline = put.expires_at.is_some() && !keeps_deadline;
+                    Some(Wrote::Value { is_new: found.is_none(), new_deadline })
+                }
+                Change::Remove => found.map(|_| Wrote::Removal),
             };
             change
         });
         done?;
-        if written {
+        if let Some(wrote) = written {
             self.report([key]);
+            self.notify(key, wrote);
         }
         Ok(())
     }
@@ -427,15 +442,20 @@ impl Context<'_> {
         key: &[u8],
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Option<u64>>,
     ) -> Result<()> {
-        let mut written = false;
+        let mut written = None;
         let done = self.keys.modify_expiry(key, |found| {
             let change = change(found);
-            written = found.is_some() && change != Change::Keep;
+            written = found.and(match change {
+                Change::Keep => None,
+                Change::Put(deadline) => Some(Wrote::Deadline(deadline.is_some())),
+                Change::Remove => Some(Wrote::Removal),
+            });
             change
         });
         done?;
-        if written {
+        if let Some(wrote) = written {
             self.report([key]);
+            self.notify(key, wrote);
         }
         Ok(())
     }
@@ -466,6 +486,7 @@ impl Context<'_> {
         });
         if let Some(length) = spliced? {
             self.report([key]);
+            self.notify(key, Wrote::Value { is_new: false, new_deadline: false });
             return Ok(length - front);
         }
         let mut length = 0;
@@ -528,6 +549,10 @@ impl Context<'_> {
     pub fn string<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         match self.keys.get_with(key, |stored| stored_value::string(stored).map(read)) {
             Some(None) => Err(CommandError::WrongType),
+            None if self.state.events.are_on() => {
+                self.notify_miss(key);
+                Ok(None)
+            }
             found => Ok(found.flatten()),
         }
     }
@@ -539,6 +564,10 @@ impl Context<'_> {
     pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Result<Option<R>> {
         match self.keys.get_with(key, |stored| stored_value::hash(stored).map(read)) {
             Some(None) => Err(CommandError::WrongType),
+            None if self.state.events.are_on() => {
+                self.notify_miss(key);
+                Ok(None)
+            }
             found => Ok(found.flatten()),
         }
     }

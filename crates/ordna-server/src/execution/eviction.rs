@@ -21,6 +21,7 @@ use ordna::{Change, Direction, OrderedIndex, Put};
 use crate::keyspace::Keyspace;
 use crate::keyspace::access_table::random_below;
 use crate::state::ServerState;
+use crate::state::events::Classes;
 use crate::state::evictor::{Candidate, Evictor};
 use crate::state::settings::{EvictionPolicy, Preference};
 
@@ -135,6 +136,7 @@ fn remove(
     if bytes.is_some() {
         state.watches.written([key]);
         state.indexes.written(keys, [key]);
+        state.notify(Classes::EVICTED, "evicted", key);
         state.access.forget(key);
         state.evictions.add(1);
     }

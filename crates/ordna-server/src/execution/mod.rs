@@ -8,3 +8,4 @@ pub mod eviction;
 pub mod guesses;
 pub mod index_access;
 pub mod long_scan;
+mod notifications;

@@ -220,7 +220,7 @@ impl Server {
         let address = first.ok_or(ServeError::NoAddress)?;
         let mut state = ServerState::new(config, address, &table().catalog, acl);
         state.tls = tls;
-        let state = Arc::new(state);
+        let state = state.share();
         let settings = state.config.settings.iter();
         let settings: Vec<_> =
             settings.map(|(name, it)| (name.as_bytes(), it.as_bytes())).collect();

@@ -9,6 +9,7 @@ pub mod config_file;
 pub mod data_directory;
 pub mod descriptions;
 pub mod durable_file;
+pub mod events;
 pub mod evictor;
 pub mod extension;
 pub mod guess_limit;
@@ -42,6 +43,7 @@ use crate::state::clients::Clients;
 use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
+use crate::state::events::{Classes, Events};
 use crate::state::evictor::Evictor;
 use crate::state::guess_limit::GuessLimit;
 use crate::state::inbox::Kind;
@@ -102,6 +104,10 @@ pub struct ServerState {
     pub guesses: GuessLimit,
     pub clients: Clients,
     pub channels: Channels,
+    /// The keyspace notifications that are sent.
+    pub events: Events,
+    /// The state itself, for threads of the store that report expired keys.
+    me: Weak<ServerState>,
     pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
     /// Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
@@ -187,6 +193,8 @@ impl ServerState {
             address,
             clients: Clients::default(),
             channels: Channels::default(),
+            events: Events::default(),
+            me: Weak::new(),
             snapshots: Arc::default(),
             open_backups: OpenBackups::default(),
             watches: Arc::default(),
@@ -211,6 +219,13 @@ impl ServerState {
             scripts: Mutex::default(),
             samples: Samples::default(),
         }
+    }
+
+    /// Shares the state, so that threads of the store can report expired keys.
+    pub fn share(self) -> Arc<Self> {
+        let state = Arc::new_cyclic(|me| Self { me: Weak::clone(me), ..self });
+        state.report_expired(&state.keys());
+        state
     }
 
     /// Locks the keyspace for a command that may run concurrently with others.
@@ -256,6 +271,26 @@ impl ServerState {
         }
     }
 
+    /// Has the keys of a keyspace that expire reported as events.
+    fn report_expired(&self, keyspace: &Keyspace) {
+        let me = Weak::clone(&self.me);
+        keyspace.on_expiry(move |key| {
+            if let Some(state) = me.upgrade() {
+                state.notify(Classes::EXPIRED, "expired", key);
+            }
+        });
+    }
+
+    /// Publishes an event of a key, if it is asked for.
+    #[inline]
+    pub fn notify(&self, class: Classes, event: &str, key: &[u8]) {
+        if self.events.are_on() {
+            for (channel, payload) in self.events.messages(class, event, key) {
+                self.publish(false, &channel, payload);
+            }
+        }
+    }
+
     /// Publishes a message; returns the number of its receivers.
     pub fn publish(&self, is_shard: bool, channel: &[u8], payload: &[u8]) -> usize {
         let limit = self.settings.buffer_limits.lock().0[2];
@@ -282,6 +317,7 @@ impl ServerState {
     pub fn install(&self, keyspace: Keyspace) {
         let mut held = self.keyspace.exclusive();
         self.indexes.replaced(&keyspace);
+        self.report_expired(&keyspace);
         if let KeyspaceGuard::Exclusive(held, _) = &mut held {
             **held = keyspace;
         }
@@ -306,6 +342,7 @@ impl ServerState {
         self.expired_before.fetch_add(expired, Ordering::Relaxed);
         drop(flushed);
         self.indexes.replaced(&empty);
+        self.report_expired(&empty);
         Ok(std::mem::replace(&mut **keyspace, empty))
     }
 

@@ -116,7 +116,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         point("store.expire.due");
         let mut unfinished = Unfinished { deadlines: &self.deadlines, now: Some(now) };
         for key in &due {
-            self.remove_expired(key.borrow());
+            if self.remove_expired(key.borrow())
+                && let Some(report) = self.deadlines.report.get()
+            {
+                (report.0)(key.borrow());
+            }
         }
         unfinished.now = None;
         self.deadlines.expired.fetch_add(due.len() as u64, Ordering::Relaxed);

@@ -389,15 +389,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         removed
     }
 
-    /// Removes the key if it has expired.
-    pub fn remove_expired(&self, key: &K) {
+    /// Removes the key if it has expired. Returns whether it had.
+    pub fn remove_expired(&self, key: &K) -> bool {
+        let mut has_expired = false;
         self.writing(|scope| {
             // Shown as absent means expired, or really absent. Removals need no memory.
             let done = self.apply::<&V, _>(key, scope, Payment::Due, |found| {
-                if found.is_none() { Change::Remove } else { Change::Keep }
+                has_expired = found.is_none();
+                if has_expired { Change::Remove } else { Change::Keep }
             });
             debug_assert!(done.is_ok());
         });
+        has_expired
     }
 }
 

@@ -14,8 +14,8 @@
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ordna_base::Key;
@@ -91,6 +91,17 @@ pub struct Deadlines<K: Key + ?Sized> {
     pub expired: AtomicU64,
     noted: StripedCounter,
     bytes: StripedCounter,
+    /// Called with each key that is removed because it has expired.
+    pub report: OnceLock<Report<K>>,
+}
+
+/// A function that learns of expired keys.
+pub struct Report<K: ?Sized>(pub Box<dyn Fn(&K) + Send + Sync>);
+
+impl<K: ?Sized> std::fmt::Debug for Report<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Report")
+    }
 }
 
 impl<K: Key + ?Sized> Default for Deadlines<K> {
@@ -110,6 +121,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
             expired: AtomicU64::new(0),
             noted: StripedCounter::new(),
             bytes: StripedCounter::new(),
+            report: OnceLock::new(),
         }
     }
 

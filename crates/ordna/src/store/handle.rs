@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, WriteProgress};
+use super::expiry::Report;
 use super::options::Options;
 use super::snapshot::Snapshot;
 use crate::entry::{Found, Put};
@@ -181,6 +182,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A snapshot that carries something of the caller's: the position in a change stream, say.
     pub fn snapshot_with(&self, metadata: impl Into<Vec<u8>>) -> Snapshot<K, V> {
         Snapshot::take(Arc::clone(&self.engine), metadata.into())
+    }
+
+    /// Has `report` called with each key that is removed because its deadline has passed, after its removal.
+    /// The thread that removes the key calls it: it must not block, and must not wait for that thread.
+    /// The first call counts; returns whether it was this one. A key that is written after its deadline
+    /// and before its removal is not reported.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::mpsc::channel;
+    /// use std::time::Duration;
+    ///
+    /// let store = ordna::Store::<[u8], [u8]>::new();
+    /// let (expired, keys) = channel();
+    /// store.on_expiry(move |key: &[u8]| drop(expired.send(key.to_vec())));
+    /// store.insert_until(b"key", b"value", store.now() + 1).unwrap();
+    /// assert_eq!(keys.recv_timeout(Duration::from_secs(10)).unwrap(), b"key");
+    /// ```
+    pub fn on_expiry(&self, report: impl Fn(&K) + Send + Sync + 'static) -> bool {
+        self.engine().deadlines.report.set(Report(Box::new(report))).is_ok()
     }
 
     /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the

@@ -5,6 +5,7 @@ pub mod against_redis;
 #[cfg(target_os = "linux")]
 mod appends;
 mod channels;
+mod events;
 mod eviction;
 mod expiry;
 mod hashes_against_redis;

@@ -90,9 +90,9 @@ fn all_pairs_are_set_or_none() {
             "argument(s) must be one of the following: debug, verbose, notice, warning",
         ),
         (
-            "timeout 7 notify-keyspace-events KEA",
+            "timeout 7 notify-keyspace-events KEq",
             "notify-keyspace-events",
-            "Ordna sends no keyspace events; the only value is \\\"\\\"",
+            "Invalid event class character. Use 'Ag$lshzxeKEtmdn'.",
         ),
         (
             "timeout 7 maxmemory-clients 101%",

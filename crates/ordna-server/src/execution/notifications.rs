@@ -1,0 +1,56 @@
+//! The events of commands.
+
+use std::sync::atomic::Ordering;
+
+use crate::execution::command::Context;
+use crate::state::events::{Classes, Wrote, event_of};
+
+impl Context<'_> {
+    /// Publishes the events of a key that was written, if events are on: those of the command that is
+    /// executed. Every command that writes calls this, or [`modify`](Self::modify), after it has reported
+    /// the key.
+    #[inline]
+    pub fn notify(&self, key: &[u8], wrote: Wrote) {
+        if self.state.events.are_on() {
+            self.notify_now(key, wrote);
+        }
+    }
+
+    #[cold]
+    fn notify_now(&self, key: &[u8], wrote: Wrote) {
+        let command = self.session.client.last_command.load(Ordering::Relaxed);
+        let Some(name) = self.table.catalog.name_of(command) else { return };
+        let spec = self.table.catalog.by_full_name(name);
+        let class = Classes::of_group(spec.map_or("", |spec| spec.group));
+        let of_elements = [Classes::LIST, Classes::SET, Classes::HASH, Classes::SORTED_SET];
+        let event = event_of(name);
+        match wrote {
+            Wrote::Value { is_new, new_deadline } => {
+                if is_new {
+                    self.state.notify(Classes::NEW, "new", key);
+                }
+                self.state.notify(class, event, key);
+                if new_deadline && event == "set" {
+                    self.state.notify(Classes::GENERIC, "expire", key);
+                }
+            }
+            Wrote::Deadline(deadline) => {
+                let event = if deadline { "expire" } else { "persist" };
+                self.state.notify(Classes::GENERIC, event, key);
+            }
+            Wrote::Removal => {
+                // The last element of a value was removed.
+                if of_elements.contains(&class) {
+                    self.state.notify(class, event, key);
+                }
+                self.state.notify(Classes::GENERIC, "del", key);
+            }
+        }
+    }
+
+    /// Publishes that a command found no value, if such events are on.
+    #[cold]
+    pub fn notify_miss(&self, key: &[u8]) {
+        self.state.notify(Classes::MISS, "keymiss", key);
+    }
+}
