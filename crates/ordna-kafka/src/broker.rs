@@ -121,8 +121,8 @@ impl Broker {
             owners: Lock::default(),
         };
         let began = Instant::now();
-        broker.check_topic(timeout)?;
-        broker.count(timeout.saturating_sub(began.elapsed()))?;
+        broker.count(timeout)?;
+        broker.check_topic(timeout.saturating_sub(began.elapsed()))?;
         Ok(broker)
     }
 
@@ -177,6 +177,9 @@ impl Broker {
     }
 
     /// Asks whether the topic is another one than before; the first call finds nothing new.
+    ///
+    /// To be called after another question was answered: while no broker is there, librdkafka waits for
+    /// the controller in a busy loop, which takes half a core.
     ///
     /// # Errors
     /// [`BrokerError`].

@@ -37,6 +37,8 @@ use crate::poison_records::{PoisonRecord, PoisonRecords};
 
 /// Time between two looks at the brokers: ends, owner table, topic.
 const LOOK: Duration = Duration::from_millis(500);
+/// The same while no broker answers.
+const LOOK_WHILE_AWAY: Duration = Duration::from_secs(2);
 /// How long such a look may take.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A copy that is wanted no more, or was lost with the session, stays so long: the new owner may
@@ -394,7 +396,9 @@ impl Shared {
                     *trouble = Some((when, error));
                 }
             }
-            let left = LOOK.saturating_sub(when.elapsed());
+            let (is_away, ended) = (state.trouble.is_some(), when.elapsed());
+            // A look that failed has waited for long: there is a pause after it.
+            let left = if is_away { LOOK_WHILE_AWAY } else { LOOK.saturating_sub(ended) };
             let waited = self.changed.wait_timeout_while(state, left, |_| !self.is_stopped());
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
@@ -407,8 +411,8 @@ impl Shared {
             let open = state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?)));
             open.filter_map(|(at, open)| Some((at, open.fetch.feed.position(0)?))).collect()
         };
-        let is_another = self.broker.check_topic(PATIENCE)?;
         self.broker.count(PATIENCE)?;
+        let is_another = self.broker.check_topic(PATIENCE)?;
         let newest = self.broker.newest(PATIENCE)?;
         let owners = self.broker.owners(&self.options.group, PATIENCE)?;
         if self.is_stopped() {

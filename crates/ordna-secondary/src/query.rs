@@ -61,6 +61,9 @@ pub struct Query {
     pub distinct: Option<usize>,
     /// Whether entries carry the values of all parts.
     pub covering: bool,
+    /// Maximum bytes of the entries' keys, which hold parts and ids, together: the page ends before the
+    /// entry that would exceed it, unless that is its first.
+    pub max_bytes: usize,
 }
 
 impl Default for Query {
@@ -74,6 +77,7 @@ impl Default for Query {
             cursor: None,
             distinct: None,
             covering: false,
+            max_bytes: usize::MAX,
         }
     }
 }
@@ -130,6 +134,12 @@ impl Query {
     #[must_use]
     pub fn covering(self) -> Self {
         Self { covering: true, ..self }
+    }
+
+    /// With at most this many bytes of keys in a page, or one entry.
+    #[must_use]
+    pub fn max_bytes(self, max_bytes: usize) -> Self {
+        Self { max_bytes, ..self }
     }
 }
 
@@ -404,6 +414,7 @@ impl IndexReader<'_> {
             true
         };
         let mut page = Page { entries: Vec::new(), cursor: None };
+        let mut bytes = 0_usize;
         let mut offset = query.offset;
         if let Some(cursor) = &query.cursor {
             if cursor.index() != self.uid {
@@ -432,13 +443,19 @@ impl IndexReader<'_> {
                 if offset > 0 {
                     offset -= 1;
                 } else {
+                    bytes = bytes.saturating_add(key.len());
+                    if bytes > query.max_bytes && !page.entries.is_empty() {
+                        is_cut = true;
+                        return ControlFlow::Break(());
+                    }
                     page.entries.push(self.definition.entry(
                         key,
                         id_of(key, value).len(),
                         query.covering,
                     ));
                 }
-                if query.distinct.is_some() || page.entries.len() == query.limit {
+                let may_be_last = page.entries.len() == query.limit || query.max_bytes < usize::MAX;
+                if query.distinct.is_some() || may_be_last {
                     last.clear();
                     last.extend_from_slice(key);
                 }

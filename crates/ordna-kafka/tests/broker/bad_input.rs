@@ -148,6 +148,39 @@ fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
     until("the new record is here", || entries_of(&node, 0).len() == 2);
 }
 
+/// Seconds of processor time that this process has used.
+fn processor_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    // User and system time, in ticks of a hundredth of a second.
+    (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
+}
+
+#[test]
+fn without_a_broker_a_node_rests_and_stops_soon() {
+    let alone = alone();
+    let topic = topic(6);
+    let writer = Writer::new(&topic);
+    (0..600).for_each(|at| writer.set(&at.to_string(), &document("SE", at)));
+    writer.flush();
+    drop(writer);
+    let node = node("rests", &topic, 41);
+    (0..6).for_each(|partition| drop(entries_of(&node, partition)));
+    alone.control("kill");
+    until("the node notices", || node.trouble().is_some());
+    // The question that was in progress ends.
+    std::thread::sleep(Duration::from_secs(5));
+    let (before, began) = (processor_seconds(), Instant::now());
+    std::thread::sleep(Duration::from_secs(10));
+    let used = (processor_seconds() - before) / began.elapsed().as_secs_f64();
+    let began = Instant::now();
+    drop(node);
+    let stopped = began.elapsed();
+    alone.control("start");
+    assert!(used < 0.05, "{used:.2} of a core");
+    assert!(stopped < Duration::from_secs(2), "{stopped:?}");
+}
+
 #[test]
 #[ignore = "restarts its broker: `cargo xtask kafka test --ignored a_session_that_ends`"]
 fn a_session_that_ends_without_a_broker_costs_no_partition() {

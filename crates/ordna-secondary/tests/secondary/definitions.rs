@@ -107,3 +107,38 @@ fn an_update_of_other_fields_writes_nothing() {
     assert_eq!(world.all("tags"), before);
     assert_eq!(world.service.info("tags").unwrap().writes, writes);
 }
+
+#[test]
+fn pages_that_end_by_their_bytes_continue_where_they_ended() {
+    let world = World::new(ServiceOptions::new());
+    world.create(IndexDefinition::new("n", "").part(Part::new("n")).part(Part::new("m")));
+    for number in 0..60 {
+        let id = format!("d{number:02}{}", "x".repeat(number * 37 % 50));
+        let document = Document::new().with("n", int(number as i128 / 5)).with("m", int(7));
+        world.put(&id, Some(document));
+    }
+    let view = world.service.view(&Read::request_plus()).unwrap();
+    for (reverse, distinct, offset) in
+        [(false, None, 0), (true, None, 3), (false, Some(1), 0), (true, Some(1), 2)]
+    {
+        let all = Query { reverse, distinct, offset, limit: 1000, ..Query::new() };
+        let whole = ids(&view.query("n", &all).unwrap());
+        for max_bytes in [0, 1, 100, 150, 1000, 10_000] {
+            let (mut found, mut cursor, mut pages) = (Vec::new(), None, 0);
+            loop {
+                let query = Query { cursor, ..all.clone().max_bytes(max_bytes) };
+                let page = view.query("n", &query).unwrap();
+                let bytes: usize = page.entries.iter().map(|entry| entry.id.len()).sum();
+                assert!(bytes <= max_bytes || page.entries.len() == 1, "{bytes} of {max_bytes}");
+                found.extend(ids(&page));
+                pages += 1;
+                cursor = page.cursor;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, whole, "{reverse} {distinct:?} {max_bytes}");
+            assert!(pages > 1 || max_bytes >= 1000, "{max_bytes}: {pages}");
+        }
+    }
+}

@@ -149,7 +149,7 @@ fn save(
 ) -> Result<()> {
     let file = state.acl.file.as_ref();
     let file = file.ok_or_else(|| format!("ERR {}", UsersFileError::NoFile))?;
-    let saved = state.acl.save(file);
+    let saved = state.acl.save(state.config.storage(), file);
     saved.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))?;
     out.simple("OK");
     Ok(())

@@ -472,7 +472,9 @@ fn rewrite(state: &ServerState) -> Result<()> {
     let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
     let new = config_file::rewritten(&text, &changed).map_err(failed)?;
     if new != text {
-        durable_file::replace(file, new.as_bytes()).map_err(|error| failed(error.to_string()))?;
+        let storage = state.config.storage();
+        durable_file::replace(storage, file, new.as_bytes())
+            .map_err(|error| failed(error.to_string()))?;
     }
     tracing::info!(file = %file.display(), "CONFIG REWRITE");
     Ok(())

@@ -14,6 +14,7 @@ use crate::execution::command::{
 use crate::execution::index_access::{check_all, read_index, readable};
 use crate::indexes::{PATIENCE, error_text, library_name, patience, read_latest};
 use crate::keyspace::Keyspace;
+use crate::search::plan::reply_too_large;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY, ReadIndexes};
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
@@ -347,7 +348,13 @@ fn scan(
     let ParsedQuery { query, read, values } = asked(&mut reader, &definition, false, held)?;
     expire(state, held, &read);
     let service = state.indexes.service()?;
+    let most = state.settings.reply_limit();
+    let (limit, query) = (query.limit, query.max_bytes(most));
     let page = service.query(&library_name(name), &query, &read).map_err(error_text)?;
+    if page.cursor.is_some() && page.entries.len() < limit {
+        return Err(reply_too_large(most).into());
+    }
+    let start = out.bytes.len();
     out.array(2);
     match page.cursor {
         Some(cursor) => out.bulk(cursor.to_string().as_bytes()),
@@ -359,6 +366,9 @@ fn scan(
         if values {
             out.array(entry.parts.len());
             entry.parts.iter().for_each(|value| show(value, out));
+        }
+        if out.bytes.len() - start > most {
+            return Err(reply_too_large(most).into());
         }
     }
     Ok(())

@@ -619,7 +619,7 @@ impl Context<'_> {
         let before = out.bytes.len();
         let evicts = state.settings.evicts();
         if evicts {
-            state.record_use(spec, arguments);
+            state.record_use(&self.keys, spec, arguments);
             if spec.has(CommandFlags::DENYOOM) && state.indexes.are_active() {
                 // Entries of indexes need room after the write; an index without room fails.
                 eviction::evict(state, &self.keys, 0);

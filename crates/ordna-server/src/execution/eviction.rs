@@ -137,7 +137,6 @@ fn remove(
         state.watches.written([key]);
         state.indexes.written(keys, [key]);
         state.notify(Classes::EVICTED, "evicted", key);
-        state.access.forget(key);
         state.evictions.add(1);
     }
     bytes

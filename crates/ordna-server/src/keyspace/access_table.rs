@@ -155,10 +155,14 @@ impl AccessTable {
         if slot == 0 { 0 } else { self.decayed(slot, decay_time) }
     }
 
-    /// Forgets a key that was evicted, and those that share its slot.
-    pub fn forget(&self, key: &[u8]) {
-        if let Some(slot) = self.slot(key) {
-            slot.store(0, Ordering::Relaxed);
+    /// Records that a key was created under a policy of frequency. A counter that is higher stays: it may
+    /// be that of another key in the same slot.
+    pub fn created(&self, key: &[u8], decay_time: u64) {
+        let Some(slot) = self.slot(key) else { return };
+        let old = slot.load(Ordering::Relaxed);
+        if old == 0 || self.decayed(old, decay_time) < NEW {
+            let minute = self.minute.load(Ordering::Relaxed) as u8;
+            slot.store(u16::from_be_bytes([minute, NEW]), Ordering::Relaxed);
         }
     }
 }
@@ -176,12 +180,15 @@ mod tests {
         (0..3).for_each(|_| table.advance());
         table.used_now(b"b");
         assert!(table.idle(b"a") >= 2 && table.idle(b"b") == 0);
-        table.forget(b"a");
-        assert_eq!(table.idle(b"a"), 65_536);
-
         assert_eq!(table.frequency(b"x", 1), 0);
         table.used_again(b"x", 10, 1);
         assert_eq!(table.frequency(b"x", 1), NEW);
+        table.used_again(b"x", 10, 1);
+        assert_eq!(table.frequency(b"x", 1), NEW + 1, "the first use always counts");
+        table.created(b"x", 1);
+        assert_eq!(table.frequency(b"x", 1), NEW + 1);
+        table.created(b"new", 1);
+        assert_eq!(table.frequency(b"new", 1), NEW);
         (0..10_000).for_each(|_| table.used_again(b"y", 10, 1));
         let often = table.frequency(b"y", 1);
         assert!((20..120).contains(&often), "logarithmic: {often}");
@@ -191,6 +198,8 @@ mod tests {
         assert_eq!(table.frequency(b"y", 0), often);
         table.set_minute(200);
         assert_eq!(table.frequency(b"y", 1), 0);
+        table.created(b"y", 1);
+        assert_eq!(table.frequency(b"y", 1), NEW);
         (0..1_000_000).for_each(|_| table.used_again(b"z", 0, 0));
         assert_eq!(table.frequency(b"z", 0), 255);
     }

@@ -33,6 +33,8 @@ use crate::keyspace::stored_value;
 pub const MOST_CANDIDATES: usize = 1_000_000;
 /// Entries read from an index at once.
 const PAGE: usize = 1024;
+/// Bytes of their keys: long ones are read fewer at once.
+const PAGE_BYTES: usize = 1 << 20;
 /// Ranges with fewer entries are not compared with others.
 const SMALL: usize = 256;
 
@@ -99,6 +101,11 @@ pub fn check(node: &mut Node, schema: &Schema) -> Result<(), String> {
             }
         },
     }
+}
+
+/// The error of a reply that would exceed the limit of replies.
+pub fn reply_too_large(most: usize) -> String {
+    format!("ERR the reply would exceed {most} bytes; ask for less")
 }
 
 /// The refusal of a name that is no field.
@@ -306,7 +313,7 @@ impl<'a> Plan<'a> {
         let mut met: HashSet<Vec<u8>> = HashSet::new();
         for span in &source.spans {
             let query = Query::new().prefix(span.prefix.clone()).range(span.range.clone());
-            let mut query = query.limit(PAGE);
+            let mut query = query.limit(PAGE).max_bytes(PAGE_BYTES);
             loop {
                 let page = self.view.query(&span.index, &query).map_err(error_text)?;
                 for entry in page.entries {
@@ -350,20 +357,30 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Keys of all documents, in order, from `offset` on. O(offset + count): a document that was
-    /// removed since the cut is on no page.
+    /// Keys of all documents, in order, from `offset` on; at most `most` bytes of them. O(offset + count):
+    /// a document that was removed since the cut is on no page.
     ///
     /// # Errors
-    /// The index failed.
-    pub fn page_of_all(&self, offset: usize, count: usize) -> Result<Vec<Vec<u8>>, String> {
+    /// The index failed, or there are more bytes.
+    pub fn page_of_all(
+        &self,
+        offset: usize,
+        count: usize,
+        most: usize,
+    ) -> Result<Vec<Vec<u8>>, String> {
+        let mut bytes = 0;
         let (index, mut found, mut passed) = (self.schema.documents(), Vec::new(), 0);
-        let mut query = Query::new().limit((offset + count).min(PAGE));
+        let mut query = Query::new().limit((offset + count).min(PAGE)).max_bytes(PAGE_BYTES);
         while found.len() < count {
             let page = self.view.query(&index, &query).map_err(error_text)?;
             for id in page.entries.into_iter().map(|entry| entry.id) {
                 if found.len() < count && self.read(&id, |_| ()).is_some() {
                     passed += 1;
                     if passed > offset {
+                        bytes += id.len();
+                        if bytes > most {
+                            return Err(reply_too_large(most));
+                        }
                         found.push(id);
                     }
                 }

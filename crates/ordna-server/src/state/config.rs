@@ -175,6 +175,11 @@ impl Config {
         all.copied().find(|address| !address.ip().is_loopback())
     }
 
+    /// Where files are stored.
+    pub(crate) fn storage(&self) -> &dyn Storage {
+        self.data.as_ref().map_or(&Disk, |data| &*data.storage)
+    }
+
     /// The effective limit of clients' memory; 0: no limit.
     pub fn max_clients_memory(&self) -> usize {
         let unset = || match self.max_memory {

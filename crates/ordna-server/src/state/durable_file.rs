@@ -1,30 +1,51 @@
 //! Files that are replaced as a whole.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-/// Replaces a file: a reader, also after a power failure, finds the old content or the new. The file
-/// keeps its permissions.
-pub fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
+use ordna::durability::Storage;
+
+/// Replaces a file: a reader, also after a power failure, finds the old content or the new, and the new
+/// once this has returned. The file keeps its permissions.
+///
+/// # Errors
+/// The file as it was stays, or, if its directory could not be synced, may have the new content.
+pub fn replace(storage: &dyn Storage, file: &Path, content: &[u8]) -> io::Result<()> {
     // A link stays a link.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let mut new = file.clone().into_os_string();
     new.push(format!(".new-{}", std::process::id()));
     let new = PathBuf::from(new);
-    let written = File::create(&new).and_then(|mut open| {
-        if let Ok(known) = fs::metadata(&file) {
-            open.set_permissions(known.permissions())?;
-        }
-        open.write_all(content)?;
-        open.sync_all()
-    });
-    let renamed = written.and_then(|()| fs::rename(&new, &file));
+    // A process that had the same number may have left it.
+    let _ = storage.remove(&new);
+    let renamed = write(storage, &file, &new, content).and_then(|()| storage.rename(&new, &file));
     if renamed.is_err() {
         // The error of the write matters more than that of the removal.
-        let _ = fs::remove_file(&new);
+        let _ = storage.remove(&new);
     }
     renamed?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    storage.sync_dir(folder.unwrap_or(Path::new(".")))
+}
+
+/// Writes a file that replaces another one, durably.
+fn write(storage: &dyn Storage, file: &Path, new: &Path, content: &[u8]) -> io::Result<()> {
+    let open = storage.create(new)?;
+    if let Ok(known) = fs::metadata(file) {
+        match fs::set_permissions(new, known.permissions()) {
+            // It is not on this machine's disk, or its rename fails.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            done => done?,
+        }
+    }
+    let mut rest = content;
+    while !rest.is_empty() {
+        let written = open.write(rest)?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        rest = rest.get(written..).unwrap_or_default();
+    }
+    open.sync()
 }

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use ordna::sync::{Lock, StripedCounter};
-use ordna::{Collectors, MemoryBudget, Options, Statistics};
+use ordna::{Collectors, MemoryBudget, Options, OrderedIndex, Statistics};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;
@@ -40,7 +40,7 @@ use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
 use crate::state::channels::Channels;
 use crate::state::clients::Clients;
-use crate::state::command_spec::{Catalog, CommandSpec, KeyAccess, KeyAccesses};
+use crate::state::command_spec::{Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
 use crate::state::events::{Classes, Events};
@@ -251,9 +251,10 @@ impl ServerState {
         self.memory.used()
     }
 
-    /// Records the use of the keys of a call, as the policy of eviction needs it.
+    /// Records the use of the keys of a call that is about to be executed, as the policy of eviction needs
+    /// it.
     #[inline(never)]
-    pub fn record_use(&self, spec: &CommandSpec, arguments: Arguments<'_>) {
+    pub fn record_use(&self, present: &Keyspace, spec: &CommandSpec, arguments: Arguments<'_>) {
         // As in Redis, what only shows that a key exists is no use.
         if matches!(spec.access, KeyAccesses::All(KeyAccess::METADATA)) {
             return;
@@ -265,7 +266,15 @@ impl ServerState {
                 let size = |setting: &Setting| setting.size() as u64;
                 let factor = size(&self.settings.lfu_log_factor);
                 let decay = size(&self.settings.lfu_decay_time);
-                keys().for_each(|key| self.access.used_again(key, factor, decay));
+                // As in Redis, a read of an absent key is no use, and a new key has none yet. With these
+                // counted, keys that were read once and never again would be as good as others.
+                for key in keys() {
+                    if present.get_with(key, |_| ()).is_some() {
+                        self.access.used_again(key, factor, decay);
+                    } else if spec.has(CommandFlags::DENYOOM) {
+                        self.access.created(key, decay);
+                    }
+                }
             }
             Preference::Deadline | Preference::Random => {}
         }

@@ -81,7 +81,7 @@ pub fn aliased<'a>(
 pub fn within_limit(state: &ServerState, out: &Replies, start: usize) -> Result<(), CommandError> {
     let most = state.settings.reply_limit();
     match out.bytes.len() - start > most {
-        true => Err(format!("ERR the reply would exceed {most} bytes; ask for less").into()),
+        true => Err(plan::reply_too_large(most).into()),
         false => Ok(()),
     }
 }

@@ -179,7 +179,7 @@ pub fn drop_index(
     }
     state.results.forget(name);
     if let Some(view) = view {
-        let mut query = Query::new().limit(1024);
+        let mut query = Query::new().limit(1024).max_bytes(1 << 20);
         loop {
             let page = view.query(&index, &query).map_err(error_text)?;
             match held {

@@ -7,7 +7,7 @@ use crate::indexes::schema::{Field, KEY, Schema};
 use crate::keyspace::Keyspace;
 use crate::search::order::{First, Key};
 use crate::search::parse::{Node, bound};
-use crate::search::plan::{Plan, check, unknown_field};
+use crate::search::plan::{Plan, check, reply_too_large, unknown_field};
 use crate::state::ServerState;
 use crate::wire::argument_reader::ArgumentReader;
 use crate::wire::error::CommandError;
@@ -95,20 +95,30 @@ pub fn search(
     let search = options(&mut reader, &schema, &mut node)?;
     let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     let (offset, most) = (search.offset, search.offset + search.count);
+    let largest = state.settings.reply_limit();
     let mut ids: Vec<Vec<u8>> = Vec::new();
     let mut total = 0;
     match (&search.sort, plan.count_all()?) {
         // The index of all documents is in order and knows their number.
         (None, Some(count)) => {
             total = count;
-            ids = plan.page_of_all(offset, search.count)?;
+            ids = plan.page_of_all(offset, search.count, largest)?;
         }
-        (None, None) => plan.visit(|id, _| {
-            if (offset..most).contains(&total) {
-                ids.push(id.to_vec());
+        (None, None) => {
+            let mut bytes = 0;
+            plan.visit(|id, _| {
+                if (offset..most).contains(&total) {
+                    bytes += id.len();
+                    if bytes <= largest {
+                        ids.push(id.to_vec());
+                    }
+                }
+                total += 1;
+            })?;
+            if bytes > largest {
+                return Err(reply_too_large(largest).into());
             }
-            total += 1;
-        })?,
+        }
         (Some((field, descending)), _) => {
             let mut first = First::new(most, *descending);
             plan.visit(|id, hash| {

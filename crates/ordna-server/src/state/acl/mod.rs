@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use ordna::durability::Storage;
 use ordna::sync::Lock;
 
 use crate::state::acl::selector::{RuleError, has_blanks};
@@ -317,12 +318,12 @@ impl Acl {
     ///
     /// # Errors
     /// The file as it was stays.
-    pub fn save(&self, file: &Path) -> io::Result<()> {
+    pub fn save(&self, storage: &dyn Storage, file: &Path) -> io::Result<()> {
         // Two at once would write to one temporary file.
         let _saving = self.saving.lock();
         let lines = self.all().iter().map(|user| user.line()).collect::<Vec<_>>();
         let mut content = lines.join(&b'\n');
         content.push(b'\n');
-        durable_file::replace(file, &content)
+        durable_file::replace(storage, file, &content)
     }
 }

@@ -73,6 +73,23 @@ fn what_is_used_least_often_is_evicted() {
 }
 
 #[test]
+fn new_keys_and_uses_count_as_in_redis() {
+    let (_server, mut client) = server("allkeys-lfu");
+    let mut frequency = |lines: &[&str]| {
+        lines.iter().for_each(|line| drop(client.say(line)));
+        client.say("OBJECT FREQ key")
+    };
+    assert_eq!(frequency(&["GET key", "GET key", "SET key 1"]), r":5\r\n", "misses are no uses");
+    assert_eq!(frequency(&["GET key"]), r":6\r\n", "the first use always counts");
+    let mut frequency = |line: &str| {
+        client.say(line);
+        client.say("OBJECT FREQ other")
+    };
+    assert_eq!(frequency("HSET other a 1"), r":5\r\n");
+    assert_eq!(frequency("HSET other a 2"), r":6\r\n", "a change is a use");
+}
+
+#[test]
 fn only_keys_with_a_deadline_are_evicted_under_a_volatile_policy() {
     for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
         let (_server, mut client) = server(policy);

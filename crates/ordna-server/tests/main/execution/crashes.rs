@@ -11,7 +11,7 @@
 
 #[path = "../../../../ordna/tests/durability/disk.rs"]
 #[allow(dead_code, reason = "tests of the library use the rest")]
-mod disk;
+pub mod disk;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

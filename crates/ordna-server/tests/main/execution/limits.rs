@@ -369,3 +369,37 @@ fn a_page_that_does_not_fit_is_not_lost() {
     }
     assert_eq!(rows, 49);
 }
+
+/// Keys of many results are not copied for a reply that would be refused.
+#[test]
+fn pages_of_indexes_and_searches_are_bounded_like_their_replies() {
+    const KEYS: usize = 1500;
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    client.say("ORDNA.INDEX CREATE i ON d: PARTS n");
+    client.say("FT.CREATE f PREFIX 1 d: SCHEMA n NUMERIC");
+    let long = "k".repeat(50_000);
+    for n in 0..KEYS {
+        assert_eq!(client.say(&format!("HSET d:{long}{n} n {n}")), r":1\r\n");
+    }
+    assert_eq!(client.say("ORDNA.INDEX COUNT i"), format!(r":{KEYS}\r\n"));
+    let limit: [&[u8]; 4] = [b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 1mb 0 0"];
+    assert_eq!(client.ask(&limit), r"+OK\r\n");
+    for line in [
+        "ORDNA.INDEX SCAN i LIMIT 10000",
+        "ORDNA.INDEX SCAN i REV LIMIT 10000 VALUES",
+        "FT.SEARCH f * LIMIT 0 100000 NOCONTENT",
+        "FT.SEARCH f -@n:[7,7] LIMIT 0 100000 NOCONTENT",
+    ] {
+        let words: Vec<String> = line.split(' ').map(|word| word.replace(',', " ")).collect();
+        let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+        let (reply, grown) = grown(&server, &mut client, &words);
+        let refused = r"-ERR the reply would exceed 1048576 bytes; ask for less\r\n";
+        assert_eq!(reply, refused, "{line}");
+        assert!(grown < SLACK, "{line} took {grown} KiB");
+    }
+    // What fits is there.
+    let reply = client.say("ORDNA.INDEX SCAN i LIMIT 15");
+    assert_eq!(reply.matches("d:kkk").count(), 15, "{reply:.200}");
+    assert!(client.say("FT.SEARCH f * LIMIT 7 20 NOCONTENT").starts_with(r"*21\r\n:1500\r\n"));
+}

@@ -1,6 +1,6 @@
 //! What holds for every command: atomicity, promises, long scans.
 
-mod crashes;
+pub mod crashes;
 mod fairness;
 mod histories;
 #[cfg(target_os = "linux")]

@@ -3,6 +3,7 @@
 mod backup_transfer;
 #[cfg(target_os = "linux")]
 mod collectors;
+mod durable_files;
 mod monitoring;
 pub mod operation;
 pub mod persistence;
