@@ -52,7 +52,8 @@ fn open(
     _: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<()> {
-    let told = held.map_or_else(|| state.keys().durability(), |keys| keys.durability());
+    let told =
+        held.map_or_else(|| state.keys().store().durability(), |keys| keys.store().durability());
     let told = told.ok_or(NO_DIRECTORY)?;
     let loaded = told.recovery.backup;
     let path = told.last.map(|(summary, _)| summary.path).or(loaded);

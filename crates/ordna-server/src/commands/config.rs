@@ -399,7 +399,7 @@ fn apply(
             if let Some(persistence) = &state.data_directory {
                 persistence.set_sync_policy(*policy);
                 // A failed log keeps the new policy for the time when it works again.
-                let _ = keys.set_sync_policy(*policy);
+                let _ = keys.store().set_sync_policy(*policy);
             }
         }
     }

@@ -1,17 +1,18 @@
 //! Commands on hashes.
 //!
-//! A hash is one record: reads of a field cost O(fields) up to 512 short fields and O(log fields)
-//! beyond, writes O(bytes of the hash). See [`crate::keyspace::hash`].
+//! A small hash is one record: a read or write of a field costs O(bytes of the record). Each field of a
+//! larger one is an entry of its own: O(log n). See [`crate::keyspace::collections`].
 
 use ordna::key::MAX_LEN;
 
-use super::keys::{random, scan_cursor};
+use super::keys::scan_cursor;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
 };
+use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::glob::Pattern;
-use crate::keyspace::hash::{Edit, Hash};
+use crate::keyspace::sample::{MOST_DRAWN, sample};
 use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -57,15 +58,14 @@ fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &'static str) 
     if !arguments.len().is_multiple_of(2) {
         return Err(CommandError::wrong_arity(name));
     }
-    let mut new = 0;
     context.modify_hash(arguments.get(1), |hash| {
-        let mut edit = Edit::of(hash);
         let fields = arguments.iter_from(2).step_by(2);
-        let pairs = fields.zip(arguments.iter_from(3).step_by(2));
-        new = pairs.filter(|(field, value)| edit.set(field, value)).count();
-        Some(edit.finish())
-    })?;
-    Ok(new)
+        let mut new = 0;
+        for (field, value) in fields.zip(arguments.iter_from(3).step_by(2)) {
+            new += usize::from(hash.set(field, value)?);
+        }
+        Ok(new)
+    })
 }
 
 fn hset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -80,14 +80,12 @@ fn hmset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 
 fn hsetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (field, value) = (arguments.get(2), arguments.get(3));
-    let mut is_new = false;
-    context.modify_hash(arguments.get(1), |hash| {
-        is_new = hash.is_none_or(|hash| hash.get(field).is_none());
-        is_new.then(|| {
-            let mut edit = Edit::of(hash);
-            edit.set(field, value);
-            edit.finish()
-        })
+    let is_new = context.modify_hash(arguments.get(1), |hash| {
+        let is_new = hash.get_with(field, |_| ()).is_none();
+        if is_new {
+            hash.set(field, value)?;
+        }
+        Ok(is_new)
     })?;
     out.integer(i64::from(is_new));
     Ok(CommandOutcome::Done)
@@ -95,7 +93,11 @@ fn hsetnx(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 
 fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let field = arguments.get(2);
-    let found = context.hash(arguments.get(1), |hash| out.bulk_or_null(hash.get(field)))?;
+    let found = context.hash(arguments.get(1), |hash| {
+        if hash.get_with(field, |value| out.bulk(value)).is_none() {
+            out.null();
+        }
+    })?;
     match found {
         Some(()) => context.state.hits.add(1),
         None => {
@@ -109,18 +111,29 @@ fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let fields = arguments.iter_from(2);
     let most = context.state.settings.reply_limit();
-    let mut fits = true;
+    /// Bytes of a reply that is built before it is known whether all of it fits.
+    const UNMEASURED: usize = 1 << 20;
+    let (mut fits, mut is_measured, start) = (true, false, out.bytes.len());
     let found = context.hash(arguments.get(1), |hash| {
-        let values = || arguments.iter_from(2).map(|field| hash.get(field));
-        // A reply that would be refused is not built. Few are so long that they have to be measured.
-        if fields.len().saturating_mul(hash.bytes()) > most {
-            fits = values().map(|value| value.map_or(0, <[u8]>::len)).sum::<usize>() <= most;
+        out.array(fields.len());
+        let length = |field: &[u8]| hash.get_with(field, <[u8]>::len).unwrap_or(0);
+        for field in arguments.iter_from(2) {
+            if out.bytes.len() - start > UNMEASURED && !is_measured {
+                is_measured = true;
+                fits = arguments.iter_from(2).map(length).sum::<usize>() <= most;
+            }
+            if !fits {
+                break;
+            }
+            if hash.get_with(field, |value| out.bulk(value)).is_none() {
+                out.null();
+            }
         }
-        if fits {
-            out.array(fields.len());
-            values().for_each(|value| out.bulk_or_null(value));
-        }
+        fits = fits && out.bytes.len() - start <= most.saturating_mul(2);
     })?;
+    if !fits {
+        out.bytes.truncate(start);
+    }
     if !fits {
         return Err(format!("ERR the reply would exceed {most} bytes; ask for fewer fields").into());
     }
@@ -131,56 +144,58 @@ fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
-fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let found = context.hash(arguments.get(1), |hash| {
-        out.map(hash.len());
-        hash.iter().for_each(|(field, value)| {
-            out.bulk(field);
-            out.bulk(value);
+/// Writes the parts of a hash that `write` chooses, with a length before them.
+fn list(
+    context: &Context<'_>,
+    key: &[u8],
+    out: &mut Replies,
+    length: fn(&mut Replies, usize),
+    write: fn(&mut Replies, &[u8], &[u8]),
+) -> Result {
+    let (most, start) = (context.state.settings.reply_limit(), out.bytes.len());
+    let mut fits = true;
+    let found = context.hash(key, |hash| {
+        length(out, hash.len());
+        hash.for_each(|field, value| {
+            fits = fits && out.bytes.len() - start <= most;
+            if fits {
+                write(out, field, value);
+            }
         });
     })?;
     if found.is_none() {
-        out.map(0);
+        length(out, 0);
     }
+    context.check_reply(out, start)?;
     Ok(CommandOutcome::Done)
 }
 
-/// Picks the field or the value of an entry.
-type EntryPart = for<'h> fn((&'h [u8], &'h [u8])) -> &'h [u8];
-
-/// Writes a part of each entry.
-fn list(context: &Context<'_>, key: &[u8], out: &mut Replies, part: EntryPart) -> Result {
-    let found = context.hash(key, |hash| {
-        out.array(hash.len());
-        hash.iter().for_each(|entry| out.bulk(part(entry)));
-    })?;
-    if found.is_none() {
-        out.array(0);
-    }
-    Ok(CommandOutcome::Done)
+fn hgetall(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    list(context, arguments.get(1), out, Replies::map, |out, field, value| {
+        out.bulk(field);
+        out.bulk(value);
+    })
 }
 
 fn hkeys(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    list(context, arguments.get(1), out, |(field, _)| field)
+    list(context, arguments.get(1), out, Replies::array, |out, field, _| out.bulk(field))
 }
 
 fn hvals(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    list(context, arguments.get(1), out, |(_, value)| value)
+    list(context, arguments.get(1), out, Replies::array, |out, _, value| out.bulk(value))
 }
 
 fn hdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let mut removed = 0;
-    context.modify_hash(arguments.get(1), |hash| {
-        let mut edit = Edit::of(Some(hash?));
-        removed = arguments.iter_from(2).filter(|field| edit.remove(field)).count();
-        (removed > 0).then(|| edit.finish())
+    let removed = context.modify_hash(arguments.get(1), |hash| {
+        Ok(arguments.iter_from(2).filter(|field| hash.remove(field)).count())
     })?;
     out.count(removed);
     Ok(CommandOutcome::Done)
 }
 
 fn hexists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let found = context.hash(arguments.get(1), |hash| hash.get(arguments.get(2)).is_some())?;
+    let is_there = |hash: &HashView<'_>| hash.get_with(arguments.get(2), |_| ()).is_some();
+    let found = context.hash(arguments.get(1), is_there)?;
     out.integer(i64::from(found == Some(true)));
     Ok(CommandOutcome::Done)
 }
@@ -191,7 +206,7 @@ fn hlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn hstrlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let length = |hash: Hash<'_>| hash.get(arguments.get(2)).map_or(0, <[u8]>::len);
+    let length = |hash: &HashView<'_>| hash.get_with(arguments.get(2), <[u8]>::len).unwrap_or(0);
     out.count(context.hash(arguments.get(1), length)?.unwrap_or(0));
     Ok(CommandOutcome::Done)
 }
@@ -203,15 +218,12 @@ fn update(
     mut change: impl FnMut(Option<&[u8]>) -> Result<String>,
 ) -> Result<String> {
     let field = arguments.get(2);
-    let mut done = Ok(String::new());
     context.modify_hash(arguments.get(1), |hash| {
-        done = change(hash.and_then(|hash| hash.get(field)));
-        let text = done.as_ref().ok()?;
-        let mut edit = Edit::of(hash);
-        edit.set(field, text.as_bytes());
-        Some(edit.finish())
-    })?;
-    done
+        let former = hash.get_with(field, <[u8]>::to_vec);
+        let text = change(former.as_deref())?;
+        hash.set(field, text.as_bytes())?;
+        Ok(text)
+    })
 }
 
 fn hincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -242,20 +254,29 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
 /// Only fields far longer than keys reach it.
 const MOST_WORK: usize = 1 << 26;
 
-/// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
-/// there from the first call to the last is returned once.
-fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let cursor = scan_cursor(arguments.get(2))?;
-    let done = context.hash(arguments.get(1), |hash| {
-        let (mut pattern, mut count) = (None, 10_usize);
+/// The options of HSCAN, SSCAN and ZSCAN.
+pub struct ElementScan<'a> {
+    pattern: Option<&'a [u8]>,
+    pub count: usize,
+    pub no_values: bool,
+}
+
+impl<'a> ElementScan<'a> {
+    /// Reads the options from the third argument on.
+    pub fn read(arguments: Arguments<'a>, has_values: bool) -> Result<Self> {
+        let mut scan = Self { pattern: None, count: 10, no_values: false };
         let mut options = arguments.iter_from(3);
         while let Some(option) = options.next() {
+            if has_values && option.eq_ignore_ascii_case(b"novalues") {
+                scan.no_values = true;
+                continue;
+            }
             let value = options.next().ok_or(CommandError::Syntax)?;
             match option.to_ascii_lowercase().as_slice() {
-                b"match" => pattern = Some(value),
+                b"match" => scan.pattern = Some(value),
                 b"count" => {
                     let wanted = number(value).ok_or(CommandError::NotAnInteger)?;
-                    count = usize::try_from(wanted)
+                    scan.count = usize::try_from(wanted)
                         .ok()
                         .filter(|n| *n > 0)
                         .ok_or(CommandError::Syntax)?;
@@ -263,25 +284,40 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
                 _ => return Err(CommandError::Syntax),
             }
         }
-        let pattern = pattern.map(Pattern::new);
-        let (next, mut found) =
-            if hash.is_table() { hash.scan(cursor, count) } else { (0, hash.iter().collect()) };
-        // Fields may be longer than any key.
-        if let Some(pattern) = &pattern {
-            let work: usize = found.iter().map(|(field, _)| pattern.work(field.len())).sum();
-            if work > MOST_WORK
-                || pattern.is_too_long() && found.iter().any(|(field, _)| field.len() > MAX_LEN)
-            {
-                return Err("ERR the pattern is too long for fields of this length".into());
-            }
+        Ok(scan)
+    }
+
+    /// Keeps the elements whose names match.
+    pub fn filter<T>(&self, found: &mut Vec<T>, name: impl Fn(&T) -> &[u8]) -> Result<()> {
+        let Some(pattern) = self.pattern.map(Pattern::new) else { return Ok(()) };
+        // Names may be longer than any key.
+        let work: usize = found.iter().map(|entry| pattern.work(name(entry).len())).sum();
+        if work > MOST_WORK
+            || pattern.is_too_long() && found.iter().any(|entry| name(entry).len() > MAX_LEN)
+        {
+            return Err("ERR the pattern is too long for fields of this length".into());
         }
-        found.retain(|(field, _)| pattern.as_ref().is_none_or(|pattern| pattern.matches(field)));
+        found.retain(|entry| pattern.matches(name(entry)));
+        Ok(())
+    }
+}
+
+/// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
+/// there from the first call to the last is returned once.
+fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let cursor = scan_cursor(arguments.get(2))?;
+    let done: Option<Result<()>> = context.hash(arguments.get(1), |hash| {
+        let options = ElementScan::read(arguments, true)?;
+        let (next, mut found) = hash.scan(cursor, options.count);
+        options.filter(&mut found, |(field, _)| field)?;
         out.array(2);
         out.bulk(next.to_string().as_bytes());
-        out.array(found.len() * 2);
+        out.array(if options.no_values { found.len() } else { found.len() * 2 });
         for (field, value) in found {
-            out.bulk(field);
-            out.bulk(value);
+            out.bulk(&field);
+            if !options.no_values {
+                out.bulk(&value);
+            }
         }
         Ok(())
     })?;
@@ -296,52 +332,12 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
-/// Fields that HRANDFIELD draws when they may come again, at most: some tenths of a second, in which
-/// the connection serves nobody else.
-const MOST_DRAWN: usize = 1 << 20;
-
-/// Random numbers from one seed (SplitMix64): a draw from the system for each would take a call.
-struct Draws(u64);
-
-impl Draws {
-    fn new() -> Self {
-        Self(random())
-    }
-
-    /// A number below `end`, or 0.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(mixed ^ mixed >> 31) * end as u128) >> 64) as usize
-    }
-}
-
-/// Numbers below `len`, each once, in random order: `count` of them.
-fn choose(len: usize, count: usize) -> Vec<usize> {
-    let (mut all, mut draws): (Vec<usize>, _) = ((0..len).collect(), Draws::new());
-    for at in 0..count.min(len) {
-        let other = at + draws.below(len - at);
-        all.swap(at, other);
-    }
-    all.truncate(count);
-    all
-}
-
-fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let key = arguments.get(1);
-    if arguments.len() == 2 {
-        let found = context.hash(key, |hash| {
-            let entry = hash.at(Draws::new().below(hash.len()));
-            out.bulk_or_null(entry.map(|(field, _)| field));
-        })?;
-        if found.is_none() {
-            out.null();
-        }
-        return Ok(CommandOutcome::Done);
-    }
-    let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(b"withvalues");
+/// The count of HRANDFIELD and its kin, and whether values are asked for by `word`.
+///
+/// # Errors
+/// Those of Redis, and more repetitions than [`MOST_DRAWN`].
+pub fn sample_size(arguments: Arguments<'_>, word: &[u8]) -> Result<(i64, bool)> {
+    let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(word);
     let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     if count == i64::MIN {
         let most = i64::MAX;
@@ -355,53 +351,33 @@ fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     if values && count.unsigned_abs() > i64::MAX as u64 / 2 {
         return Err("ERR value is out of range".into());
     }
-    let most = context.state.settings.reply_limit();
-    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
-    if count < 0 && wanted > MOST_DRAWN {
+    if count < 0 && count.unsigned_abs() > MOST_DRAWN as u64 {
         return Err(format!("ERR '{count}' is out of range: at least -{MOST_DRAWN}").into());
     }
-    let found = context.hash(key, |hash| {
-        // A list is read once, to be indexed.
-        let list: Vec<_> = if hash.is_table() { Vec::new() } else { hash.iter().collect() };
-        let entry = |at: usize| match hash.is_table() {
-            true => hash.at(at),
-            false => list.get(at).copied(),
-        };
-        let len = if hash.is_table() { hash.len() } else { list.len() };
-        // With a negative count a field may come again: they are drawn one by one.
-        let chosen: Option<Vec<usize>> = match count {
-            0.. if wanted >= len => Some((0..len).collect()),
-            0.. => Some(choose(len, wanted)),
-            _ => None,
-        };
-        let drawn = chosen.as_ref().map_or(if len == 0 { 0 } else { wanted }, Vec::len);
-        // No reply to a field is shorter than this.
-        if drawn > most / 6 {
-            return false;
+    Ok((count, values))
+}
+
+fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
+    if arguments.len() == 2 {
+        let found = context.hash(key, |hash| sample(hash, 1, most).unwrap_or_default())?;
+        let found = found.and_then(|found| found.into_iter().next());
+        out.bulk_or_null(found.as_ref().map(|(field, _)| field.as_slice()));
+        return Ok(CommandOutcome::Done);
+    }
+    let (count, values) = sample_size(arguments, b"withvalues")?;
+    let found = context.hash(key, |hash| sample(hash, count, most))?;
+    let found = found.unwrap_or_else(|| Some(Vec::new()));
+    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
+    out.array(if values && !out.resp3 { found.len() * 2 } else { found.len() });
+    for (field, value) in found {
+        if values && out.resp3 {
+            out.array(2);
         }
-        let (start, mut draws) = (out.bytes.len(), Draws::new());
-        out.array(if values && !out.resp3 { drawn * 2 } else { drawn });
-        for place in 0..drawn {
-            let at = chosen.as_ref().map_or_else(|| draws.below(len), |chosen| chosen[place]);
-            let (field, value) = entry(at).unwrap_or_default();
-            if out.bytes.len() - start + field.len() + value.len() > most {
-                out.bytes.truncate(start);
-                return false;
-            }
-            if values && out.resp3 {
-                out.array(2);
-            }
-            out.bulk(field);
-            if values {
-                out.bulk(value);
-            }
+        out.bulk(&field);
+        if values {
+            out.bulk(&value);
         }
-        true
-    })?;
-    match found {
-        Some(true) => {}
-        Some(false) => return Err(format!("ERR the reply would exceed {most} bytes").into()),
-        None => out.array(0),
     }
     Ok(CommandOutcome::Done)
 }

@@ -164,8 +164,12 @@ fn memory(facts: &Facts<'_>) -> String {
         ("mem_search_cursors", &state.results.bytes()),
         ("mem_allocator", &"mimalloc"),
         ("active_defrag_running", &0),
-        ("lazyfree_pending_objects", &state.flushed().len()),
+        (
+            "lazyfree_pending_objects",
+            &(state.flushed().len() + facts.keyspace.collections().removals.sum()),
+        ),
         ("lazyfreed_objects", &0),
+        ("ordna_reserved_entries", &facts.keyspace.collections().reserved.sum()),
     ])
 }
 

@@ -5,7 +5,7 @@ use crate::execution::command::{
 };
 use crate::keyspace::glob::Pattern;
 use crate::state::command_spec::{
-    Catalog, ChannelAccess, CommandSpec, KeyAccess, KeyAccesses, NO_KEY,
+    Catalog, ChannelAccess, CommandFlags, CommandSpec, KeyAccess, KeyAccesses, NO_KEY,
 };
 use crate::state::descriptions::{Argument, ArgumentKind, Description};
 use crate::wire::error::CommandError;
@@ -102,7 +102,10 @@ fn keys_of(
         return Err("ERR Invalid number of arguments specified for command".into());
     }
     let keys: Vec<usize> = spec.key_positions(call).collect();
-    if keys.is_empty() && spec.key_count_at == 0 {
+    // A script may have no keys.
+    if keys.len() <= usize::from(spec.keys != NO_KEY && spec.key_count_at > 0)
+        && !spec.has(CommandFlags::SCRIPT)
+    {
         return Err("ERR Invalid arguments specified for command".into());
     }
     Ok((spec, keys))
@@ -118,6 +121,17 @@ const WRITES: &[(&str, [&[&str]; 2])] = &[
     ("hdel getdel", [&["RW", "delete"]; 2]),
     ("rename", [&["RW", "delete"], &["OW", "update"]]),
     ("renamenx", [&["RW", "delete"], &["OW", "insert"]]),
+    ("lpush rpush lpushx rpushx linsert sadd", [&["RW", "insert"]; 2]),
+    ("lmove rpoplpush smove", [&["RW", "delete"], &["RW", "insert"]]),
+    (
+        "lpop rpop lmpop lrem ltrim spop srem zpopmin zpopmax zmpop zrem zremrangebyrank \
+         zremrangebyscore zremrangebylex",
+        [&["RW", "delete"]; 2],
+    ),
+    (
+        "sunionstore sdiffstore zrangestore zunionstore zinterstore zdiffstore",
+        [&["OW", "update"]; 2],
+    ),
 ];
 
 /// The flags that Redis gives a key that is the `nth` of a command.
@@ -143,6 +157,8 @@ fn key_ranges(spec: &CommandSpec) -> Vec<(KeyAccess, i64, i64, i64)> {
     let access = |nth| spec.access(nth, Arguments::default());
     match spec.access {
         _ if first == 0 => Vec::new(),
+        // The others are counted.
+        _ if spec.key_count_at > 0 => vec![(access(0), first, 0, 1)],
         KeyAccesses::FirstAndRest(..) => {
             let rest = if last < 0 { last } else { last - first - 1 };
             vec![(access(0), first, 0, 1), (access(1), first + 1, rest, step)]
@@ -339,6 +355,7 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
         let fields = [("lastkey", last), ("keystep", step), ("limit", 0)];
         write_keys(&["not_key"], first, "range", &fields, out);
     }
+    let ranges_before = ranges.len();
     for (nth, (access, first, last, step)) in ranges.into_iter().enumerate() {
         let flags = match spec.access {
             KeyAccesses::OfArguments(_) => vec!["RW", "access", "update", "variable_flags"],
@@ -348,7 +365,12 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
         write_keys(&flags, first, "range", &fields, out);
     }
     if let Ok(at @ 1..) = i64::try_from(spec.key_count_at) {
-        let flags = key_flags(spec, 0, KeyAccess::READ_WRITE);
+        let nth = ranges_before;
+        let access = match spec.has(CommandFlags::SCRIPT) {
+            true => KeyAccess::READ_WRITE,
+            false => spec.access(nth, Arguments::default()),
+        };
+        let flags = key_flags(spec, nth, access);
         let fields = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
         write_keys(&flags, at, "keynum", &fields, out);
     }

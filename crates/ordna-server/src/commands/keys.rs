@@ -4,8 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use ordna::key::MAX_LEN;
-use ordna::{Change, Direction, OrderedIndex};
-use ordna::{Put, Write};
+use ordna::{Change, Direction, Write};
 
 use super::connection::check_database;
 use super::ordered::keys_with;
@@ -15,8 +14,10 @@ use crate::execution::command::{
 };
 use crate::execution::long_scan::{LongScan, ReplyForm, ScanPurpose};
 use crate::keyspace::glob::{self, Pattern};
+use crate::keyspace::sample::random;
 use crate::keyspace::scan_cursors::Recalled;
-use crate::keyspace::stored_value::{self, ValueKind};
+use crate::keyspace::stored_value;
+use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{
     ALL_KEYS, CommandFlags, Growth, KeyAccess, KeyPositions, NO_KEY, ONE_KEY, TWO_KEYS,
 };
@@ -214,7 +215,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             }
         } else if option.eq_ignore_ascii_case(b"type") {
             let is = |kind: &ValueKind| value.eq_ignore_ascii_case(kind.name().as_bytes());
-            kind = Some([ValueKind::String, ValueKind::Hash].into_iter().find(is));
+            kind = Some(ValueKind::ALL.into_iter().find(is));
         } else {
             return Err(CommandError::Syntax);
         }
@@ -274,14 +275,6 @@ pub fn scan_cursor(text: &[u8]) -> Result<u64> {
     Ok(if is_negative { cursor.wrapping_neg() } else { cursor })
 }
 
-/// A random number, good enough to choose a key.
-pub fn random() -> u64 {
-    let mut bytes = [0; 8];
-    // Without a source of random numbers any key will do.
-    let _ = getrandom::fill(&mut bytes);
-    u64::from_ne_bytes(bytes)
-}
-
 /// Every key may be returned; keys of parts with few entries are a little more likely.
 fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     /// Parts among which one is chosen, and entries passed over within it at most.
@@ -328,9 +321,7 @@ fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Res
         return Ok(false);
     }
     if from != to {
-        let put = Put { value: value.as_slice(), expires_at };
-        let writes = [Write::Put(to, put), Write::Remove(from)];
-        context.keys.write_batch(&writes)?;
+        context.keys.rename(from, to, &value, expires_at)?;
         context.report([from, to]);
         context.state.notify(Classes::GENERIC, "rename_from", from);
         context.state.notify(Classes::GENERIC, "rename_to", to);
@@ -365,12 +356,11 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     let found = entry(context, from)?;
     let found = found.filter(|_| replace || !context.keys.contains(to));
-    if let Some((value, expires_at)) = &found {
-        context.modify_stored(to, |_| {
-            Change::Put(Put { value: value.as_slice(), expires_at: *expires_at })
-        })?;
+    let is_found = found.is_some();
+    if let Some((value, expires_at)) = found {
+        context.put_value(to, &context.keys.copy_of(value), expires_at)?;
     }
-    out.integer(i64::from(found.is_some()));
+    out.integer(i64::from(is_found));
     Ok(CommandOutcome::Done)
 }
 
@@ -379,10 +369,12 @@ const OBJECT: &[Command] = &[
             /// Redis keeps values up to this length beside their header.
             const EMBEDDED: usize = 44;
             let encoding = context.keys.get_with(arguments.get(2), |value| {
-                match (stored_value::hash(value), stored_value::string(value).unwrap_or(value)) {
-                    (Some(hash), _) => hash.encoding(),
-                    (None, value) if value.len() <= 20 && number(value).is_some() => "int",
-                    (None, value) if value.len() <= EMBEDDED => "embstr",
+                if let Some(encoding) = stored_value::encoding_of_collection(value) {
+                    return encoding;
+                }
+                match stored_value::string(value).unwrap_or(value) {
+                    value if value.len() <= 20 && number(value).is_some() => "int",
+                    value if value.len() <= EMBEDDED => "embstr",
                     _ => "raw",
                 }
             });

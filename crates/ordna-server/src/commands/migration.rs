@@ -1,21 +1,28 @@
 //! `DUMP` and `RESTORE`: values in the format of Redis' RDB files.
 //!
-//! A payload is the type (0: string, 4: hash, 16: hash as a listpack), the value, the version of
-//! the format (two bytes) and a CRC-64, all numbers little-endian. A string is a length and as many
+//! A payload is the type (see the constants below), the value, the version of the format (two bytes) and a
+//! CRC-64, all numbers little-endian. A string is a length and as many
 //! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF. `RESTORE` reads such text;
 //! `DUMP` never writes it.
 
-use ordna::Put;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
 use ordna::checksum::crc64_redis;
-use ordna::{Change, OrderedIndex, value};
+use ordna::{Change, Direction, Put, value};
 
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW, ok,
 };
-use crate::keyspace::hash::{Edit, MOST_BYTES};
+use crate::keyspace::collections::Body;
+use crate::keyspace::edits::build::NewValue;
+use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::listpack;
+use crate::keyspace::sorted_set::{EntryBounds, Scored};
 use crate::keyspace::stored_value::{self, Packed};
+use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{CommandFlags, Growth, ONE_KEY};
+use crate::wire::double;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -25,11 +32,24 @@ const VERSION: u16 = 10;
 const STRING: u8 = 0;
 const HASH: u8 = 4;
 const HASH_LISTPACK: u8 = 16;
-/// Fields and values of a hash that `RESTORE` reads at most. A record of so many has at least five bytes
-/// for each, so more would be refused for its length; a short payload may expand to very many.
-const MOST_TEXTS: usize = MOST_BYTES / 5;
-/// Bytes of a listpack that `RESTORE` reads at most. One of a hash that fits a record is shorter.
-const MOST_LISTPACK: usize = 2 * MOST_BYTES;
+const LIST: u8 = 1;
+const LIST_QUICKLIST: u8 = 18;
+const SET: u8 = 2;
+const SET_INTSET: u8 = 11;
+/// With scores of eight bytes.
+const ZSET: u8 = 5;
+const ZSET_LISTPACK: u8 = 17;
+/// The node of a quicklist that is one value, and the one that is a listpack.
+const NODE_PLAIN: usize = 1;
+const NODE_PACKED: usize = 2;
+/// Bytes of a node that `DUMP` writes, unless a value is longer: Redis' default.
+const NODE_BYTES: usize = 8 << 10;
+/// Strings of a collection that `RESTORE` reads at most: a second of work without other commands.
+const MOST_TEXTS: usize = 1 << 21;
+/// Bytes of all strings of a collection that `RESTORE` reads at most. A short payload may expand to many.
+const MOST_EXPANDED: usize = 256 << 20;
+/// Bytes of a listpack that `RESTORE` reads at most. Redis makes none that is longer than some KiB.
+const MOST_LISTPACK: usize = 32 << 20;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
@@ -38,33 +58,100 @@ pub const COMMANDS: &[Command] = &[
         .grows(Growth::Declared(|arguments| declared(arguments.get(3)).min(value::MAX_LEN))),
 ];
 
-/// A value, which is stored so, as a payload.
-fn encode(stored: &[u8]) -> Vec<u8> {
+/// A value of which a payload is made, or which a payload holds.
+#[derive(Debug, PartialEq)]
+enum Dumped {
+    String(Vec<u8>),
+    /// Each field, followed by its value.
+    Hash {
+        texts: Vec<Vec<u8>>,
+        is_list: bool,
+    },
+    List(Vec<Vec<u8>>),
+    Set(Vec<Vec<u8>>),
+    SortedSet {
+        members: Vec<Scored>,
+        is_list: bool,
+    },
+}
+
+/// The payload of a value.
+fn encode(value: &Dumped) -> Vec<u8> {
     let mut payload = Vec::new();
-    match (stored_value::hash(stored), stored_value::string(stored)) {
-        (Some(hash), _) if hash.is_table() => {
+    match value {
+        Dumped::Hash { texts, is_list: false } => {
             payload.push(HASH);
-            put_length(&mut payload, hash.len());
-            for (field, value) in hash.iter() {
-                put_string(&mut payload, field);
-                put_string(&mut payload, value);
-            }
+            put_length(&mut payload, texts.len() / 2);
+            texts.iter().for_each(|text| put_string(&mut payload, text));
         }
-        (Some(hash), _) => {
+        Dumped::Hash { texts, is_list: true } => {
             payload.push(HASH_LISTPACK);
-            let list = listpack::encode(hash.iter().flat_map(|(field, value)| [field, value]));
+            let list = listpack::encode(texts.iter().map(Vec::as_slice));
             put_length(&mut payload, list.len());
             payload.extend(list);
         }
-        (None, string) => {
+        Dumped::String(text) => {
             payload.push(STRING);
-            put_string(&mut payload, string.unwrap_or_default());
+            put_string(&mut payload, text);
+        }
+        Dumped::List(values) => {
+            payload.push(LIST_QUICKLIST);
+            let mut nodes: Vec<&[Vec<u8>]> = Vec::new();
+            let mut rest = values.as_slice();
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take_while(|value| {
+                    bytes += value.len() + 11;
+                    bytes <= NODE_BYTES
+                });
+                let (node, left) = rest.split_at(fits.count().max(1));
+                nodes.push(node);
+                rest = left;
+            }
+            put_length(&mut payload, nodes.len());
+            for node in nodes {
+                put_length(&mut payload, NODE_PACKED);
+                let list = listpack::encode(node.iter().map(Vec::as_slice));
+                put_length(&mut payload, list.len());
+                payload.extend(list);
+            }
+        }
+        Dumped::Set(members) => {
+            payload.push(SET);
+            put_length(&mut payload, members.len());
+            members.iter().for_each(|member| put_string(&mut payload, member));
+        }
+        Dumped::SortedSet { members, is_list: true } => {
+            payload.push(ZSET_LISTPACK);
+            let texts: Vec<Vec<u8>> = members
+                .iter()
+                .flat_map(|(member, score)| [member.clone(), score_text(*score).into_bytes()])
+                .collect();
+            let list = listpack::encode(texts.iter().map(Vec::as_slice));
+            put_length(&mut payload, list.len());
+            payload.extend(list);
+        }
+        Dumped::SortedSet { members, is_list: false } => {
+            payload.push(ZSET);
+            put_length(&mut payload, members.len());
+            for (member, score) in members {
+                put_string(&mut payload, member);
+                payload.extend(score.to_le_bytes());
+            }
         }
     }
     payload.extend(VERSION.to_le_bytes());
     let crc = crc64_redis(&payload);
     payload.extend(crc.to_le_bytes());
     payload
+}
+
+/// A score in a listpack of Redis: an integer if it is one.
+fn score_text(score: f64) -> String {
+    match score.fract() == 0.0 && score.abs() < 9e18 {
+        true => (score as i64).to_string(),
+        false => double::text(score),
+    }
 }
 
 fn put_length(payload: &mut Vec<u8>, len: usize) {
@@ -164,7 +251,9 @@ fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
 
 /// Bytes of the string or listpack that a payload declares; 0 if it has another type.
 fn declared(payload: &[u8]) -> usize {
-    let Some((&(STRING | HASH_LISTPACK), mut rest)) = payload.split_first() else { return 0 };
+    let is_one = |kind: &u8| [STRING, HASH_LISTPACK, ZSET_LISTPACK, SET_INTSET].contains(kind);
+    let one = payload.split_first().filter(|(kind, _)| is_one(kind));
+    let Some((_, mut rest)) = one else { return 0 };
     let len = match length(&mut rest) {
         // Compressed: its length, then that of the text.
         Some(Err(3)) => length(&mut rest).and_then(|_| length(&mut rest)),
@@ -173,40 +262,162 @@ fn declared(payload: &[u8]) -> usize {
     len.and_then(std::result::Result::ok).unwrap_or(0)
 }
 
-/// The value of a payload whose sum is right, as it is stored.
-fn decode(payload: &[u8]) -> Option<Vec<u8>> {
+/// The value of a payload whose sum is right.
+fn decode(payload: &[u8]) -> Option<Dumped> {
     let (kind, mut rest) = payload.split_first()?;
-    let texts = match *kind {
-        STRING => {
-            let value = Packed::new(take_string(&mut rest, value::MAX_LEN)?);
-            return rest.is_empty().then(|| value.into_bytes());
+    let value = match *kind {
+        STRING => Dumped::String(take_string(&mut rest, value::MAX_LEN)?),
+        HASH => Dumped::Hash { texts: take_strings(&mut rest, 2)?, is_list: false },
+        HASH_LISTPACK => {
+            let texts = listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?;
+            Dumped::Hash { texts, is_list: true }
         }
-        HASH => {
+        LIST => Dumped::List(take_strings(&mut rest, 1)?),
+        LIST_QUICKLIST => {
+            let nodes = length(&mut rest)?.ok()?;
+            let (mut values, mut left) = (Vec::new(), MOST_EXPANDED);
+            for _ in 0..nodes {
+                let container = length(&mut rest)?.ok()?;
+                let node = take_string(&mut rest, left)?;
+                left = left.checked_sub(node.len())?;
+                match container {
+                    NODE_PLAIN => values.push(node),
+                    NODE_PACKED => {
+                        let most = MOST_TEXTS.checked_sub(values.len())?;
+                        values.append(&mut listpack::decode(&node, most)?);
+                    }
+                    _ => return None,
+                }
+            }
+            Dumped::List(values)
+        }
+        SET => Dumped::Set(take_strings(&mut rest, 1)?),
+        SET_INTSET => Dumped::Set(integers(&take_string(&mut rest, MOST_LISTPACK)?)?),
+        ZSET => {
             let count = length(&mut rest)?.ok()?;
-            // A text takes a byte at least.
-            let count =
-                Some(count).filter(|count| *count <= (rest.len() / 2).min(MOST_TEXTS / 2))?;
-            // All texts together fit a hash, or it is refused below.
-            let mut left = MOST_BYTES;
-            let text = |_| {
-                let text = take_string(&mut rest, left)?;
-                left = left.checked_sub(text.len())?;
-                Some(text)
-            };
-            (0..2 * count).map(text).collect::<Option<Vec<_>>>()?
+            let count = Some(count).filter(|count| *count <= (rest.len() / 9).min(MOST_TEXTS))?;
+            let (mut members, mut left) = (Vec::with_capacity(count), MOST_EXPANDED);
+            for _ in 0..count {
+                let member = take_string(&mut rest, left)?;
+                left = left.checked_sub(member.len())?;
+                let score = f64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+                members.push((member, score));
+            }
+            Dumped::SortedSet { members, is_list: false }
         }
-        HASH_LISTPACK => listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?,
+        ZSET_LISTPACK => {
+            let texts = listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?;
+            let pair = |pair: &[Vec<u8>]| {
+                let [member, score] = pair else { return None };
+                Some((member.clone(), double::parse(score)?))
+            };
+            let members = texts.chunks(2).map(pair).collect::<Option<Vec<_>>>()?;
+            Dumped::SortedSet { members, is_list: true }
+        }
         _ => return None,
     };
-    let mut edit = Edit::of(None);
-    let fits = rest.is_empty() && !texts.is_empty() && texts.len().is_multiple_of(2);
-    // A field that comes twice is damage.
-    let whole = fits && texts.chunks_exact(2).all(|pair| edit.set(&pair[0], &pair[1]));
-    whole.then(|| edit.finish()).filter(|record| record.len() <= MOST_BYTES)
+    rest.is_empty().then_some(value)
+}
+
+/// Takes a number, and that many groups of strings, off the front.
+fn take_strings(rest: &mut &[u8], group: usize) -> Option<Vec<Vec<u8>>> {
+    let count = length(rest)?.ok()?;
+    // A string takes a byte at least.
+    let count = Some(count).filter(|count| *count <= (rest.len() / group).min(MOST_TEXTS))?;
+    let mut left = MOST_EXPANDED;
+    let text = |_| {
+        let text = take_string(rest, left)?;
+        left = left.checked_sub(text.len())?;
+        Some(text)
+    };
+    (0..group * count).map(text).collect()
+}
+
+/// The members of an intset: bytes of a number, count, and the numbers in ascending order.
+fn integers(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let (header, body) = bytes.split_at_checked(8)?;
+    let word = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
+    let (width, count) = (word(0)? as usize, word(4)? as usize);
+    if ![2, 4, 8].contains(&width) || Some(body.len()) != count.checked_mul(width) {
+        return None;
+    }
+    let integer = |bytes: &[u8]| {
+        let fill = if bytes[width - 1] & 0x80 == 0 { 0 } else { 0xFF };
+        let mut wide = [fill; 8];
+        wide[..width].copy_from_slice(bytes);
+        i64::from_le_bytes(wide).to_string().into_bytes()
+    };
+    Some(body.chunks_exact(width).map(integer).collect())
+}
+
+/// Whether no name comes twice.
+fn are_unique<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
+    let mut met = HashSet::new();
+    names.into_iter().all(|name| met.insert(name))
+}
+
+/// The stored form of a value; `None` if it can be no value.
+fn new_value(context: &Context<'_>, value: Dumped) -> Option<NewValue> {
+    match value {
+        Dumped::String(text) => Some(NewValue::Record(Packed::new(text).into_bytes())),
+        Dumped::Hash { texts, .. } => {
+            let fits = !texts.is_empty() && texts.len().is_multiple_of(2);
+            // A field that comes twice is damage.
+            if fits { context.keys.build_hash(&texts) } else { None }
+        }
+        Dumped::List(values) if !values.is_empty() => context.keys.build_list(&values).ok(),
+        Dumped::Set(members) if !members.is_empty() => {
+            let fits = are_unique(members.iter().map(Vec::as_slice));
+            if fits { context.keys.build_set(&members).ok() } else { None }
+        }
+        Dumped::SortedSet { members, .. } if !members.is_empty() => {
+            let fits = are_unique(members.iter().map(|(member, _)| member.as_slice()))
+                && members.iter().all(|(_, score)| !score.is_nan());
+            if fits { context.keys.build_sorted_set(&members).ok() } else { None }
+        }
+        Dumped::List(_) | Dumped::Set(_) | Dumped::SortedSet { .. } => None,
+    }
 }
 
 fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let payload = context.keys.get_with(arguments.get(1), encode);
+    let key = arguments.get(1);
+    // It may become another type in between.
+    let value = loop {
+        let string = |stored: &[u8]| {
+            (ValueKind::of(stored), stored_value::string(stored).map(<[u8]>::to_vec))
+        };
+        let hash = |hash: &HashView<'_>| {
+            let mut texts = Vec::new();
+            hash.for_each(|field, value| texts.extend([field.to_vec(), value.to_vec()]));
+            let is_list = matches!(hash, HashView::Record(hash) if !hash.is_table());
+            Dumped::Hash { texts, is_list }
+        };
+        let found = match context.keys.get_with(key, string) {
+            None => break None,
+            Some((_, Some(text))) => Ok(Some(Dumped::String(text))),
+            Some((ValueKind::Hash, None)) => context.hash(key, hash),
+            Some((ValueKind::List, None)) => {
+                context.list(key, |list| Dumped::List(list.values(0, list.len())))
+            }
+            Some((ValueKind::Set, None)) => context.set(key, |set| Dumped::Set(set.members())),
+            Some(_) => context.sorted_set(key, |set| {
+                let mut members = Vec::new();
+                set.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
+                    members.push((member.to_vec(), score));
+                    ControlFlow::Continue(())
+                });
+                let is_list = matches!(set.0, Body::Packed(packed) if !packed.is_converted());
+                Dumped::SortedSet { members, is_list }
+            }),
+        };
+        match found {
+            Ok(Some(found)) => break Some(found),
+            Ok(None) => break None,
+            Err(CommandError::WrongType) => {}
+            Err(error) => return Err(error),
+        }
+    };
+    let payload = value.as_ref().map(encode);
     out.bulk_or_null(payload.as_deref());
     Ok(CommandOutcome::Done)
 }
@@ -253,20 +464,33 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
     context.check_growth(key, declared(&payload[..body]))?;
-    let value = decode(&payload[..body]).ok_or("ERR Bad data format")?;
+    let value = decode(&payload[..body]).and_then(|value| new_value(context, value));
+    let value = value.ok_or("ERR Bad data format")?;
+    if value.is_large() && !context.keys.is_exclusive() {
+        return Err(CommandError::NeedsExclusive);
+    }
     let now = context.keys.now();
     let deadline = if absolute { time } else { now.saturating_add(time) };
     let expires_at = (time > 0).then_some(deadline);
     let mut busy = false;
-    context.modify_stored(key, |found| {
-        busy = found.is_some() && !replace;
-        match expires_at {
-            _ if busy => Change::Keep,
-            // It is over already.
-            Some(deadline) if deadline <= now => Change::Remove,
-            _ => Change::Put(Put { value: value.as_slice(), expires_at }),
+    match &value {
+        // It is over already.
+        _ if expires_at.is_some_and(|deadline| deadline <= now) => {
+            context.modify_stored::<&[u8]>(key, |found| {
+                busy = found.is_some() && !replace;
+                if busy { Change::Keep } else { Change::Remove }
+            })?;
         }
-    })?;
+        NewValue::Record(value) => context.modify_stored(key, |found| {
+            busy = found.is_some() && !replace;
+            match busy {
+                true => Change::Keep,
+                false => Change::Put(Put { value: value.as_slice(), expires_at }),
+            }
+        })?,
+        // No other command runs.
+        NewValue::Large(_) => context.put_value(key, &value, expires_at)?,
+    }
     if busy {
         return Err(BUSY.into());
     }
@@ -282,8 +506,9 @@ mod tests {
         for value in
             [&b""[..], b"0", b"-129", b"70000", b"4294967296", b"007", &[b'x'; 63], &[0; 70_000]]
         {
-            let payload = encode(value);
-            assert_eq!(decode(&payload[..payload.len() - 10]).as_deref(), Some(value));
+            let payload = encode(&Dumped::String(value.to_vec()));
+            let value = Dumped::String(value.to_vec());
+            assert_eq!(decode(&payload[..payload.len() - 10]), Some(value));
         }
         // Redis' payload of forty a: a literal, and a copy of it.
         assert_eq!(decompress(&[1, b'a', b'a', 0xE0, 29, 0], 40), Some(vec![b'a'; 40]));

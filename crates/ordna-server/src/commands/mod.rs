@@ -16,6 +16,7 @@ mod index;
 mod info;
 mod introspection;
 mod keys;
+mod list;
 mod logs;
 mod migration;
 mod ordered;
@@ -23,7 +24,11 @@ mod persistence;
 mod scripting;
 mod search;
 mod server;
+mod set;
 mod snapshots;
+mod sorted_set;
+mod sorted_set_algebra;
+mod sorted_set_ranges;
 mod strings;
 mod substrings;
 mod transactions;
@@ -58,6 +63,7 @@ pub fn table() -> &'static CommandTable {
             ("server", info::COMMANDS),
             ("server", introspection::COMMANDS),
             ("generic", keys::COMMANDS),
+            ("list", list::COMMANDS),
             ("server", logs::COMMANDS),
             ("generic", migration::COMMANDS),
             ("ordna", ordered::COMMANDS),
@@ -65,7 +71,11 @@ pub fn table() -> &'static CommandTable {
             ("scripting", scripting::COMMANDS),
             ("search", search::COMMANDS),
             ("server", server::COMMANDS),
+            ("set", set::COMMANDS),
             ("ordna", snapshots::COMMANDS),
+            ("sorted-set", sorted_set::COMMANDS),
+            ("sorted-set", sorted_set_algebra::COMMANDS),
+            ("sorted-set", sorted_set_ranges::COMMANDS),
             ("string", strings::COMMANDS),
             ("string", substrings::COMMANDS),
             ("transactions", transactions::COMMANDS),

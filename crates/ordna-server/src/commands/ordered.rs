@@ -2,11 +2,12 @@
 
 use std::ops::Bound;
 
+use ordna::Direction;
 use ordna::key::prefix_end;
-use ordna::{Direction, OrderedIndex};
 
 use crate::execution::command::{Command, CommandOutcome, Context, READ_ALL, REMOVE_ALL, Result};
 use crate::execution::long_scan::{LongScan, ReplyForm, ScanBounds, ScanPurpose, key_of_token};
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::wire::error::CommandError;
@@ -319,19 +320,19 @@ fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resu
 
 /// `ORDNA.RANK key`, in the state of one moment.
 fn rank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    out.count(context.keys.snapshot().rank(arguments.get(1)));
+    out.count(KeyspaceSnapshot::of(&context.keys).rank(arguments.get(1)));
     Ok(CommandOutcome::Done)
 }
 
 /// `ORDNA.AT position`: 0 is the first key, -1 the last one, in the state of one moment.
 fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let position = number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
-    let snapshot = context.keys.snapshot();
+    let snapshot = KeyspaceSnapshot::of(&context.keys);
     let from_front = match usize::try_from(position) {
         Ok(position) => Some(position),
         Err(_) => usize::try_from(position.unsigned_abs())
             .ok()
-            .and_then(|back| snapshot.count(Bound::Unbounded, Bound::Unbounded).checked_sub(back)),
+            .and_then(|back| snapshot.len().checked_sub(back)),
     };
     entry(from_front.and_then(|position| snapshot.select(position)), out)
 }

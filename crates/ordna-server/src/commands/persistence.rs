@@ -91,7 +91,7 @@ fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
 
 /// The second of the last backup, of the one that was loaded, or of the start.
 fn last_save(state: &ServerState, keys: &Keyspace) -> u64 {
-    let last = keys.durability().and_then(|told| last_backup_ms(&told));
+    let last = keys.store().durability().and_then(|told| last_backup_ms(&told));
     let started = state.data_directory.as_ref().map_or(0, |persistence| persistence.started_ms);
     last.unwrap_or(started) / 1000
 }
@@ -136,7 +136,7 @@ pub fn section(state: &ServerState, keys: &Keyspace) -> String {
         let percent = (done as f64 / all.max(1) as f64 * 100.0).min(100.0);
         line("loading_loaded_perc", format!("{percent:.2}"));
     }
-    let Some(told) = keys.durability() else { return lines };
+    let Some(told) = keys.store().durability() else { return lines };
     let running = told.running.as_ref();
     let seconds = |since: &Instant| since.elapsed().as_secs().to_string();
     line("rdb_changes_since_last_save", told.records_since_backup.to_string());

@@ -1,7 +1,5 @@
 //! Commands on the server: MEMORY, SHUTDOWN, TIME, …
 
-use ordna::OrderedIndex;
-
 use super::info::human;
 use crate::execution::backups::NO_DIRECTORY;
 use crate::execution::command::{

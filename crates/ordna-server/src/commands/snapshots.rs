@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use super::ordered::range_of;
+use super::sorted_set_ranges::Query;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ_ALL, READ_SLOW, Result, SERVER_INFO, help,
 };
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::named_snapshots::MOST;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::sorted_set::SortedSet;
 use crate::keyspace::stored_value;
+use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -17,7 +20,7 @@ use crate::wire::request::{Arguments, number};
 // CREATE excludes other commands, so that no write is in progress when the snapshot is taken.
 pub const COMMANDS: &[Command] = &[Command::container(
     "ordna.snapshot",
-    "A stable state that several commands read: CREATE, GET, RANGE, DROP, LIST.",
+    "A stable state that several commands read: CREATE, GET, RANGE, ZRANGE, DROP, LIST.",
     SNAPSHOT,
 )];
 
@@ -42,6 +45,16 @@ const SNAPSHOT: &[Command] = &[
         Ok(CommandOutcome::LongScan(Box::new(scan)))
     })
     .range(|arguments| range_of(arguments, 3).ok().map(LongScan::into_bounds)),
+    Command::sub("ordna.snapshot|zrange", -6, READ_SLOW, |context, arguments, out| {
+        let snapshot = held(context, arguments)?;
+        let query = Query::read(arguments, 4, None, None, false)?;
+        let key = arguments.get(3);
+        let read = |read: &mut dyn FnMut(SortedSet<'_, '_>)| {
+            snapshot.read_collection(key, ValueKind::ZSet, |body| read(SortedSet(body)))
+        };
+        query.reply(context, read, out)
+    })
+    .keys((3, 3, 1)),
     Command::sub("ordna.snapshot|drop", 3, READ_ALL, |context, arguments, out| {
         let ended = context.state.snapshots.end(id(arguments)?);
         out.integer(i64::from(ended.is_some()));
@@ -59,6 +72,7 @@ const SNAPSHOT: &[Command] = &[
                 "GET <id> <key>",
                 "LIST",
                 "RANGE <id> <start> <end> [REV] [LIMIT [<offset>] <count>] [KEYS|WITHVALUES]",
+                "ZRANGE <id> <key> <start> <stop> [BYSCORE|BYLEX] [REV] [LIMIT <offset> <count>] [WITHSCORES]",
             ],
         )
     }),

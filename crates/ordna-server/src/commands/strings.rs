@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 
-use ordna::{Change, OrderedIndex};
+use ordna::Change;
 use ordna::{Put, Write};
 
 use super::expiry::{Scale, getex};

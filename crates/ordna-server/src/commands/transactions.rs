@@ -19,7 +19,6 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ordna::OrderedIndex;
 use ordna_secondary::Transaction as IndexTransaction;
 
 use crate::execution::command::{

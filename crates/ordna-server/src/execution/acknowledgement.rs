@@ -46,7 +46,7 @@ pub fn call_logged(
         return context.call(spec, arguments, out);
     }
     context.session.wrote = true;
-    if let Err(error) = context.keys.check_log() {
+    if let Err(error) = context.keys.store().check_log() {
         if spec.has(CommandFlags::EXECUTES_QUEUE) {
             context.session.end_transaction();
         }
@@ -59,7 +59,7 @@ pub fn call_logged(
     // A separate handle, because FLUSHALL replaces the one in the context.
     let keys = Keyspace::clone(&context.keys);
     let before = out.bytes.len();
-    keys.log_group(|| context.call(spec, arguments, out)).unwrap_or_else(|error| {
+    keys.store().log_group(|| context.call(spec, arguments, out)).unwrap_or_else(|error| {
         out.bytes.truncate(before);
         out.error(CommandError::from(error));
         CommandOutcome::Done
@@ -73,14 +73,15 @@ pub fn call_logged(
 pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.data_directory else { return Ok(()) };
     let keys = Keyspace::clone(&state.keys());
-    let (position, always) = (keys.log_position(), persistence.sync_policy() == SyncPolicy::Always);
+    let (position, always) =
+        (keys.store().log_position(), persistence.sync_policy() == SyncPolicy::Always);
     if !always {
         // Lets other ready connections append first, so that one write of the log serves them all.
         tokio::task::yield_now().await;
     }
     poll_fn(|context| match always {
-        true => keys.poll_durable(position, context),
-        false => keys.poll_flushed(position, context),
+        true => keys.store().poll_durable(position, context),
+        false => keys.store().poll_flushed(position, context),
     })
     .await
 }

@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ordna::Store;
 use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Summary};
 
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
-use crate::keyspace::{Keyspace, KeyspaceStore};
+use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::data_directory::DataDirectory;
 use crate::wire::error::CommandError;
@@ -47,7 +48,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     };
     tracing::info!(dir = %data.dir.display(), "loading");
     let store = thread::scope(|scope| {
-        let opening = scope.spawn(|| KeyspaceStore::open(&data.dir, options));
+        let opening = scope.spawn(|| Store::<[u8], [u8]>::open(&data.dir, options));
         let mut quiet = Duration::ZERO;
         while !opening.is_finished() {
             const LOOK: Duration = Duration::from_millis(5);
@@ -81,9 +82,10 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
             "loaded"
         );
     }
-    state.install(Keyspace::of(store));
+    let keyspace = Keyspace::of_opened(store).map_err(|error| error.in_directory(&data.dir))?;
+    state.install(keyspace);
     // `CONFIG SET appendfsync` may have changed it during the load.
-    if let Err(error) = state.keys().set_sync_policy(persistence.sync_policy()) {
+    if let Err(error) = state.keys().store().set_sync_policy(persistence.sync_policy()) {
         tracing::error!(%error, "the log cannot be synced");
     }
     if let Err(error) = state.indexes.restore(resume) {
@@ -141,7 +143,7 @@ fn back_up(
         None => options,
     };
     let options = if background { options.workers(BACKGROUND_WORKERS) } else { options };
-    let done = keys.backup(&options);
+    let done = keys.store().backup(&options);
     match &done {
         Ok(summary) => {
             persistence.saves.fetch_add(1, Ordering::Relaxed);
@@ -274,7 +276,7 @@ pub async fn back_up_regularly(state: Arc<ServerState>) {
         let shortest = schedule.iter().map(|rule| rule.every).min();
         tokio::time::sleep(shortest.unwrap_or(CHECK_INTERVAL).min(CHECK_INTERVAL)).await;
         let keys = Keyspace::clone(&state.keys());
-        let Some(told) = keys.durability() else { continue };
+        let Some(told) = keys.store().durability() else { continue };
         match (&told.failure, failed) {
             (Some(reason), false) => tracing::error!(%reason, "the log failed; writes are refused"),
             (None, true) => tracing::info!("the log works again; writes are accepted"),

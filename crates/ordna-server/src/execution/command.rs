@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
-use ordna::{Found, OrderedIndex, Put};
+use ordna::{Found, Put};
 
 use crate::execution::eviction;
 use crate::execution::long_scan::LongScan;
-use crate::keyspace::hash::{Hash, MARK, MOST_BYTES};
+use crate::keyspace::hash::MARK;
 use crate::keyspace::lock::KeyspaceGuard;
 use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
@@ -363,42 +363,6 @@ impl Context<'_> {
         if is_string { Ok(()) } else { Err(CommandError::WrongType) }
     }
 
-    /// Changes a hash, whose deadline is kept; a hash without fields is removed.
-    ///
-    /// # Errors
-    /// The key holds no hash, or the hash is too large.
-    pub fn modify_hash(
-        &self,
-        key: &[u8],
-        mut change: impl FnMut(Option<Hash<'_>>) -> Option<Vec<u8>>,
-    ) -> Result<()> {
-        let mut refusal = None;
-        self.modify_stored(key, |found| {
-            let hash = found.map(|found| stored_value::hash(found.value));
-            refusal = (hash == Some(None)).then_some(CommandError::WrongType);
-            if refusal.is_some() {
-                return Change::Keep;
-            }
-            match change(hash.flatten()) {
-                None => Change::Keep,
-                Some(record) if stored_value::hash(&record).is_none_or(|hash| hash.len() == 0) => {
-                    Change::Remove
-                }
-                Some(record) if record.len() > MOST_BYTES => {
-                    let text =
-                        format!("ERR hash exceeds maximum allowed size ({MOST_BYTES} bytes)");
-                    refusal = Some(text.into());
-                    Change::Keep
-                }
-                Some(value) => {
-                    let expires_at = found.and_then(|found| found.expires_at);
-                    Change::Put(Put { value, expires_at })
-                }
-            }
-        })?;
-        refusal.map_or(Ok(()), Err)
-    }
-
     /// Changes a value of any type in its stored form.
     pub fn modify_stored<T: Borrow<[u8]>>(
         &self,
@@ -557,21 +521,6 @@ impl Context<'_> {
         }
     }
 
-    /// Calls `read` with the hash of a key.
-    ///
-    /// # Errors
-    /// The key holds no hash.
-    pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Result<Option<R>> {
-        match self.keys.get_with(key, |stored| stored_value::hash(stored).map(read)) {
-            Some(None) => Err(CommandError::WrongType),
-            None if self.state.events.are_on() => {
-                self.notify_miss(key);
-                Ok(None)
-            }
-            found => Ok(found.flatten()),
-        }
-    }
-
     /// Returns a copy of the string of a key.
     ///
     /// # Errors
@@ -603,7 +552,7 @@ const MONITORED_BYTES: usize = 4 << 10;
 /// An argument that MONITOR does not show.
 const REDACTED: &str = " \"(redacted)\"";
 
-impl Context<'_> {
+impl<'a> Context<'a> {
     /// Executes a command, counts it and logs it if it was slow. The caller has checked that the
     /// client may call it. Errors are written to `out`.
     pub fn call(
@@ -626,6 +575,12 @@ impl Context<'_> {
             }
         }
         let mut outcome = self.table.executes[spec.id](self, arguments, out);
+        if matches!(outcome, Err(CommandError::NeedsExclusive)) {
+            // It has changed nothing.
+            out.bytes.truncate(before);
+            self.keys.make_exclusive(|| state.keys_exclusive());
+            outcome = self.table.executes[spec.id](self, arguments, out);
+        }
         let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
         if evicts && is_full && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);

@@ -228,16 +228,8 @@ fn unknown(arguments: Arguments<'_>) -> CommandError {
 /// Commands of Redis that Ordna lacks, and their alternatives.
 const INSTEAD: &[(&str, &str)] = &[
     (
-        "lpush rpush lpop rpop llen lrange lindex lset lrem linsert ltrim lmove blpop brpop blmove lpushx rpushx lpos lmpop blmpop rpoplpush brpoplpush",
-        "Ordna has no lists; keys such as queue:0001 in order, with ORDNA.PREFIX and ORDNA.FIRST, do that",
-    ),
-    (
-        "sadd srem smembers sismember scard sunion sinter sdiff spop srandmember smove sscan smismember sinterstore sunionstore sdiffstore sintercard",
-        "Ordna has no sets; one key for each member, such as tags:red:17, with ORDNA.PREFIX, does that",
-    ),
-    (
-        "zadd zrem zrange zrangebyscore zrangebylex zrevrange zscore zcard zcount zincrby zrank zrevrank zpopmin zpopmax zremrangebyscore zremrangebylex zscan zrevrangebyscore zrevrangebylex zlexcount zrangestore bzpopmin bzpopmax zmscore zunion zinter zdiff",
-        "Ordna has no sorted sets; the keyspace itself is ordered: ORDNA.RANGE, ORDNA.FIRST, ORDNA.FLOOR",
+        "blpop brpop blmove blmpop brpoplpush bzpopmin bzpopmax bzmpop",
+        "no command of Ordna waits for a value yet; LPOP, LMOVE, ZPOPMIN and their kin do not wait",
     ),
     (
         "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
@@ -247,8 +239,5 @@ const INSTEAD: &[(&str, &str)] = &[
         "fcall fcall_ro function eval_ro evalsha_ro",
         "Ordna runs no scripts but those of known locks; MULTI with WATCH, and SET with IFEQ or DELIFEQ, do most of that",
     ),
-    (
-        "sort sort_ro",
-        "Ordna has nothing to sort: keys are in order already, and ORDNA.RANGE returns them so",
-    ),
+    ("sort sort_ro", "Ordna has no SORT yet; a sorted set is in order already"),
 ];

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
 use std::time::{Duration, Instant};
 
-use ordna::{Change, Direction, OrderedIndex, Put};
+use ordna::{Change, Direction, Put};
 
 use crate::keyspace::Keyspace;
 use crate::keyspace::access_table::random_below;
@@ -84,6 +84,10 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
                 state.access.advance();
             }
         }
+        // What belongs to large collections is freed behind their keys.
+        while begin.elapsed() <= LONGEST && keys.remove_elements().is_ok_and(|removed| removed > 0)
+        {
+        }
         if bytes == 0 {
             return state.used_memory() <= fits;
         }
@@ -123,7 +127,7 @@ fn remove(
     key: &[u8],
 ) -> Option<usize> {
     let mut bytes = None;
-    let done = keys.modify_entry::<&[u8], _>(key, |found| {
+    let done = keys.modify_entry::<&[u8]>(key, |found| {
         let is_chosen = |deadline: Option<u64>| !policy.is_volatile() || deadline.is_some();
         bytes = found.filter(|it| is_chosen(it.expires_at)).map(|it| key.len() + it.value.len());
         match bytes {

@@ -2,6 +2,7 @@
 
 pub mod acknowledgement;
 pub mod backups;
+mod collections;
 pub mod command;
 pub mod dispatch;
 pub mod eviction;

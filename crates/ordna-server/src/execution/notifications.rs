@@ -48,6 +48,14 @@ impl Context<'_> {
         }
     }
 
+    /// Publishes that a command found no value, if it did and events are on.
+    #[inline]
+    pub fn note_miss(&self, key: &[u8], is_missing: bool) {
+        if is_missing && self.state.events.are_on() {
+            self.notify_miss(key);
+        }
+    }
+
     /// Publishes that a command found no value, if such events are on.
     #[cold]
     pub fn notify_miss(&self, key: &[u8]) {

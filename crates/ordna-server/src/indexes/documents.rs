@@ -7,11 +7,12 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ordna::Direction;
 use ordna::sync::Lock;
+use ordna::tuple::Value;
 use ordna_secondary::{Document, DocumentStore, Named};
 
 use crate::keyspace::Keyspace;
+use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
-use crate::keyspace::stored_value;
 
 /// Entries that a snapshot's iterator visits at once.
 const CHUNK: usize = 256;
@@ -80,19 +81,19 @@ impl CoveredKeys {
         prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// The document of an entry of the store, whose deadline is noted; `None` if it is no hash.
-    fn document(&self, key: &[u8], stored: &[u8], expires_at: Option<u64>) -> Option<Document> {
-        let document = stored_value::document(stored_value::hash(stored)?);
+    /// Notes the deadline of a key whose document was read.
+    fn note_deadline(&self, key: &[u8], expires_at: Option<u64>) {
         if let Some(deadline) = expires_at {
             self.deadlines.lock().add(key, deadline);
         }
-        Some(document)
     }
 
-    /// The present document of a key.
+    /// The present document of a key; `None` if it holds no hash.
     pub fn present(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Document> {
-        let read = |put: ordna::Put<&[u8]>| self.document(key, put.value, put.expires_at);
-        keyspace.get_entry_with(key, read).flatten()
+        // A key that has another type, or none, is no document.
+        let document = keyspace.read_hash(key, document).ok().flatten()?;
+        self.note_deadline(key, keyspace.expiry(key).flatten());
+        Some(document)
     }
 
     /// A stable state of the keyspace, taken without the lock that commands hold. `None` while the
@@ -100,6 +101,22 @@ impl CoveredKeys {
     pub fn snapshot(&self) -> Option<KeyspaceSnapshot> {
         self.keyspace.lock().as_ref().map(KeyspaceSnapshot::of)
     }
+}
+
+/// Returns the document of a hash. Fields whose name is not UTF-8 are left out; values that are not
+/// become byte strings.
+fn document(hash: &HashView<'_>) -> Document {
+    let mut document = Document::new();
+    hash.for_each(|field, value| {
+        if let Ok(field) = std::str::from_utf8(field) {
+            let value = match std::str::from_utf8(value) {
+                Ok(text) => Value::String(text.to_owned()),
+                Err(_) => Value::Bytes(value.to_vec()),
+            };
+            document.push(field, value);
+        }
+    });
+    document
 }
 
 /// The documents, as the library reads them.
@@ -155,8 +172,9 @@ impl Iterator for DocumentRange {
             snapshot.visit_entries(bounds.0, bounds.1, Direction::Ascending, |key, put| {
                 visited += 1;
                 if covered.contain(key)
-                    && let Some(document) = covered.document(key, put.value, put.expires_at)
+                    && let Some(document) = snapshot.read_hash(key, document)
                 {
+                    covered.note_deadline(key, put.expires_at);
                     read.push_back((key.into(), document));
                 }
                 if visited < CHUNK {

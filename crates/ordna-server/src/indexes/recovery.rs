@@ -34,7 +34,7 @@ impl Indexes {
         let expiring = self.covered.deadlines.lock().end_backup();
         let backup = done?;
         // A change that the indexes' backup holds must not be lost from the log.
-        keys.sync_log().map_err(|error| error.to_string())?;
+        keys.store().sync_log().map_err(|error| error.to_string())?;
         resume_file::save(&dir, token, running.source.identity(), &backup.path, &expiring)
     }
 

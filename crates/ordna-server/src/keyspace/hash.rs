@@ -1,9 +1,10 @@
-//! Fields and values of a hash in one record.
+//! Fields and values of a small hash in one record.
 //!
 //! # Why one record
 //! The store changes, copies, renames, expires, backs up and removes one record atomically, without
-//! help. A snapshot always has all of its fields. The price: a write copies the record, so it costs
-//! O(bytes of the hash), in memory and in the log. A record is bounded by [`MOST_BYTES`].
+//! help. The price: a write copies the record, so it costs O(bytes of the hash), in memory and in the log.
+//! So a table has at most [`TABLE_BYTES`]; the fields of a larger hash are entries of their own, see
+//! [`collections`](super::collections).
 //!
 //! # Layout
 //! All integers are little-endian, lengths are LEB128.
@@ -14,29 +15,27 @@
 //! | [`TABLE`] | number of fields (4 bytes); for each field the CRC-32 of its name and where its entry begins (4 bytes each), in the order of CRC and name; fields and values |
 //!
 //! A list is searched in O(fields), a table in O(log fields). A list becomes a table, and stays
-//! one, under the conditions of Redis: beyond 512 fields, or with a name or value beyond 64 bytes.
+//! one, with a name or value beyond 64 bytes, as in Redis. Beyond 512 fields there is no record. Tables
+//! of older servers may have more fields and bytes; a write turns them into entries.
 //!
 //! Bytes of any content are read without a panic: a damaged record has fewer fields.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 
 use ordna::checksum::crc32c;
 
-/// First byte of a hash. It occurs neither in UTF-8 text nor in MessagePack.
-pub const MARK: u8 = 0xC1;
-/// Number of the list encoding.
-pub const LIST: u8 = 1;
-/// Number of the table encoding.
-pub const TABLE: u8 = 2;
+pub use crate::keyspace::value_kind::{LIST, MARK, TABLE};
 
 /// Maximum number of fields of a list: Redis' default of `hash-max-listpack-entries`.
 pub const LIST_FIELDS: usize = 512;
 /// Maximum bytes of a name or value in a list: Redis' default of `hash-max-listpack-value`.
 pub const LIST_BYTES: usize = 64;
 
-/// Maximum bytes of a record. A write copies the record, which takes some milliseconds at this size.
-pub const MOST_BYTES: usize = 16 << 20;
+/// Maximum bytes of a table. A write copies the record, and so does the log: a larger hash is cheaper
+/// with an entry for each field.
+pub const TABLE_BYTES: usize = 4 << 10;
 
 /// Bytes of a row of the offset table: CRC and offset.
 const ROW: usize = 8;
@@ -55,7 +54,7 @@ pub struct Hash<'a> {
 }
 
 /// Takes a length, and that number of bytes, off the front.
-fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+pub fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     let (mut len, mut shift) = (0_usize, 0);
     loop {
         let (byte, left) = rest.split_first()?;
@@ -74,7 +73,7 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(taken)
 }
 
-fn put(bytes: &mut Vec<u8>, text: &[u8]) {
+pub fn put(bytes: &mut Vec<u8>, text: &[u8]) {
     let mut len = text.len();
     while len >= 0x80 {
         bytes.push(len as u8 | 0x80);
@@ -107,11 +106,6 @@ impl<'a> Hash<'a> {
     /// Number of fields. O(1).
     pub fn len(&self) -> usize {
         self.count
-    }
-
-    /// Bytes of all fields and values, with their lengths. O(1).
-    pub fn bytes(&self) -> usize {
-        self.entries.len()
     }
 
     /// Redis' name of the encoding.
@@ -168,15 +162,6 @@ impl<'a> Hash<'a> {
         })
     }
 
-    /// Returns the field at a position.
-    pub fn at(&self, position: usize) -> Option<(&'a [u8], &'a [u8])> {
-        if self.is_table {
-            let row = (position < self.count).then(|| self.row(position));
-            return row.map(|(_, field, value)| (field, value));
-        }
-        self.iter().nth(position)
-    }
-
     /// Returns about `count` fields of a table from a cursor on, and the next cursor (0: the end).
     ///
     /// A cursor is a CRC, and fields of the same CRC are returned together. So a scan returns every
@@ -197,15 +182,18 @@ impl<'a> Hash<'a> {
     }
 }
 
+/// A name or value: of the former record, or a copy.
+type Text<'a> = Cow<'a, [u8]>;
+
 /// Changes to a hash, from which [`finish`](Self::finish) makes a new record.
 #[derive(Debug)]
 pub enum Edit<'a> {
-    List(Vec<(&'a [u8], &'a [u8])>),
+    List(Vec<(Text<'a>, Text<'a>)>),
     Table {
         /// The table before the changes.
         base: Option<Hash<'a>>,
         /// Fields that were set or, with `None`, removed.
-        changed: HashMap<&'a [u8], Option<&'a [u8]>>,
+        changed: HashMap<Text<'a>, Option<Text<'a>>>,
         count: usize,
     },
 }
@@ -217,47 +205,83 @@ impl<'a> Edit<'a> {
             Some(hash) if hash.is_table => {
                 Self::Table { base: Some(hash), changed: HashMap::new(), count: hash.count }
             }
-            Some(hash) => Self::List(hash.iter().collect()),
+            Some(hash) => {
+                let borrow = |(field, value)| (Cow::Borrowed(field), Cow::Borrowed(value));
+                Self::List(hash.iter().map(borrow).collect())
+            }
         }
     }
 
     /// Turns a list into a table.
     fn convert_to_table(&mut self) {
         if let Self::List(entries) = self {
+            let entries = std::mem::take(entries).into_iter();
             let changed: HashMap<_, _> =
-                entries.iter().map(|(field, value)| (*field, Some(*value))).collect();
+                entries.map(|(field, value)| (field, Some(value))).collect();
             let count = changed.len();
             *self = Self::Table { base: None, changed, count };
         }
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    /// Number of fields.
+    pub fn len(&self) -> usize {
         match self {
             Self::List(entries) => entries.len(),
             Self::Table { count, .. } => *count,
         }
     }
 
+    /// Returns the value of a field, with the changes so far.
+    pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
+        match self {
+            Self::List(entries) => {
+                let entry = entries.iter().find(|(found, _)| **found == *field);
+                entry.map(|(_, value)| &**value)
+            }
+            Self::Table { base, changed, .. } => match changed.get(field) {
+                Some(changed) => changed.as_deref(),
+                None => base.as_ref().and_then(|base| base.get(field)),
+            },
+        }
+    }
+
+    /// Calls `each` with all fields and values, in no order.
+    pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) {
+        match self {
+            Self::List(entries) => entries.iter().for_each(|(field, value)| each(field, value)),
+            Self::Table { base, changed, .. } => {
+                let kept = base.iter().flat_map(Hash::iter);
+                let kept = kept.filter(|(field, _)| !changed.contains_key(*field));
+                kept.for_each(|(field, value)| each(field, value));
+                for (field, value) in changed {
+                    if let Some(value) = value {
+                        each(field, value);
+                    }
+                }
+            }
+        }
+    }
+
     /// Sets a field. Returns whether it is new.
-    pub fn set(&mut self, field: &'a [u8], value: &'a [u8]) -> bool {
+    pub fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
         if field.len() > LIST_BYTES || value.len() > LIST_BYTES {
             self.convert_to_table();
         }
         match self {
             Self::List(entries) => {
-                if let Some(entry) = entries.iter_mut().find(|(found, _)| *found == field) {
-                    entry.1 = value;
+                if let Some(entry) = entries.iter_mut().find(|(found, _)| **found == *field) {
+                    entry.1 = Cow::Owned(value.to_vec());
                     return false;
                 }
-                entries.push((field, value));
+                entries.push((Cow::Owned(field.to_vec()), Cow::Owned(value.to_vec())));
                 if entries.len() > LIST_FIELDS {
                     self.convert_to_table();
                 }
                 true
             }
             Self::Table { base, changed, count } => {
-                let before = changed.insert(field, Some(value));
+                let value = Some(Cow::Owned(value.to_vec()));
+                let before = changed.insert(Cow::Owned(field.to_vec()), value);
                 let was_there = before.map_or_else(
                     || base.is_some_and(|base| base.get(field).is_some()),
                     |before| before.is_some(),
@@ -269,10 +293,10 @@ impl<'a> Edit<'a> {
     }
 
     /// Removes a field. Returns whether it existed.
-    pub fn remove(&mut self, field: &'a [u8]) -> bool {
+    pub fn remove(&mut self, field: &[u8]) -> bool {
         match self {
             Self::List(entries) => {
-                let at = entries.iter().position(|(found, _)| *found == field);
+                let at = entries.iter().position(|(found, _)| **found == *field);
                 at.map(|at| entries.remove(at)).is_some()
             }
             Self::Table { base, changed, count } => {
@@ -281,7 +305,7 @@ impl<'a> Edit<'a> {
                     None => base.is_some_and(|base| base.get(field).is_some()),
                 };
                 if was_there {
-                    changed.insert(field, None);
+                    changed.insert(Cow::Owned(field.to_vec()), None);
                     *count -= 1;
                 }
                 was_there
@@ -290,7 +314,7 @@ impl<'a> Edit<'a> {
     }
 
     /// Returns the new record.
-    pub fn finish(self) -> Vec<u8> {
+    pub fn finish(&self) -> Vec<u8> {
         match self {
             Self::List(entries) => {
                 let size: usize = entries.iter().map(|(f, v)| f.len() + v.len() + 4).sum();
@@ -304,17 +328,26 @@ impl<'a> Edit<'a> {
                 bytes
             }
             Self::Table { base, changed, .. } => {
-                let row = |(field, value): (&'a [u8], &'a [u8])| (crc32c(field), field, value);
                 let before = base.map_or(0, |base| base.count);
                 let kept = (0..before).filter_map(|row| base.map(|base| base.row(row)));
-                let kept = kept.filter(|(_, field, _)| !changed.contains_key(field));
-                let mut rows: Vec<_> = kept.collect();
-                let set = changed.iter().filter_map(|(field, value)| Some((*field, (*value)?)));
-                rows.extend(set.map(row));
+                let kept = kept.filter(|(_, field, _)| !changed.contains_key(*field));
+                let mut rows: Vec<(u32, &[u8], &[u8])> = kept.collect();
+                let set = changed.iter().filter_map(|(field, value)| {
+                    Some((crc32c(field), &**field, value.as_deref()?))
+                });
+                rows.extend(set);
                 // The sort detects the sorted first run, which are the kept rows.
                 rows.sort_by_key(|(crc, field, _)| (*crc, *field));
                 table(&rows)
             }
+        }
+    }
+
+    /// Whether the record would be so large that the fields become entries of their own.
+    pub fn is_large(&self, record: &[u8]) -> bool {
+        match self {
+            Self::List(_) => false,
+            Self::Table { count, .. } => *count > LIST_FIELDS || record.len() > TABLE_BYTES,
         }
     }
 }
@@ -419,7 +452,6 @@ mod tests {
                 let hash = Hash::new(encoding, &body);
                 prop_assert!(hash.iter().count() <= hash.len());
                 hash.get(b"field");
-                hash.at(3);
                 hash.scan(0, 10);
             }
         }

@@ -40,6 +40,24 @@ pub enum KeyspaceGuard<'a> {
     Shared(ShardedLockReadGuard<'a, Keyspace>, Held),
     /// No other command runs.
     Exclusive(ShardedLockWriteGuard<'a, Keyspace>, Held),
+    /// Neither, for the moment between the two in [`make_exclusive`](Self::make_exclusive).
+    Released,
+}
+
+impl KeyspaceGuard<'_> {
+    /// Whether no other command runs.
+    pub fn is_exclusive(&self) -> bool {
+        matches!(self, Self::Exclusive(..))
+    }
+
+    /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The keyspace
+    /// may have changed in between.
+    pub fn make_exclusive(&mut self, lock: impl FnOnce() -> Self) {
+        if !self.is_exclusive() {
+            *self = Self::Released;
+            *self = lock();
+        }
+    }
 }
 
 impl Deref for KeyspaceGuard<'_> {
@@ -49,6 +67,7 @@ impl Deref for KeyspaceGuard<'_> {
         match self {
             Self::Shared(keys, _) => keys,
             Self::Exclusive(keys, _) => keys,
+            Self::Released => unreachable!("only make_exclusive releases it, for a moment"),
         }
     }
 }

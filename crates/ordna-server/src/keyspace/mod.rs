@@ -1,29 +1,180 @@
 //! The keys and values, and a handle that frees them on a thread that serves no client.
 
 pub mod access_table;
+pub mod collections;
+pub mod edits;
 pub mod float;
 pub mod glob;
 pub mod hash;
 pub mod lease;
+pub mod list;
 pub mod listpack;
 pub mod lock;
 pub mod multi_get;
 pub mod named_snapshots;
+pub mod sample;
 pub mod scan_cursors;
+pub mod set;
 pub mod snapshot;
+pub mod sorted_set;
+pub mod stored_key;
 pub mod stored_value;
+pub mod user_keys;
+pub mod value_kind;
 pub mod watches;
 
-use std::ops::Deref;
+use std::ops::{Bound, ControlFlow, Deref};
+use std::path::Path;
 use std::sync::{Arc, Weak};
-use std::thread;
+use std::{io, thread};
 
-use ordna::{Options, Store};
+use ordna::durability::BackupError;
+use ordna::{Direction, Lifted, Options, OrderedIndex, Put, Statistics, Store, Write};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-/// The store of the keyspace: keys, and values as `stored_value` encodes them.
-pub type KeyspaceStore = Store<[u8], [u8]>;
+use self::collections::Collections;
+
+/// The keys and values of users, and the elements of large collections, in one store.
+#[derive(Debug)]
+pub struct KeyspaceStore {
+    /// Keys as `stored_key` and values as `stored_value` encode them.
+    store: Store<[u8], [u8]>,
+    collections: Collections,
+}
+
+impl KeyspaceStore {
+    /// The store, with keys and values in their stored form: for logs and backups.
+    pub fn store(&self) -> &Store<[u8], [u8]> {
+        &self.store
+    }
+
+    /// What the collections share.
+    pub fn collections(&self) -> &Collections {
+        &self.collections
+    }
+
+    /// The present time on the store's clock, in milliseconds since 1970.
+    pub fn now(&self) -> u64 {
+        self.store.now()
+    }
+
+    /// Counts of the store. Its items are those of users.
+    pub fn statistics(&self) -> Statistics {
+        let mut statistics = self.store.statistics();
+        statistics.items = statistics.items.saturating_sub(self.collections.reserved.sum());
+        statistics
+    }
+
+    /// [`Store::check_room`].
+    pub fn check_room(&self, bytes: usize) -> Result<(), ordna::Error> {
+        self.store.check_room(bytes)
+    }
+
+    /// [`Store::lift_limit`].
+    pub fn lift_limit(&self) -> Lifted {
+        self.store.lift_limit()
+    }
+
+    /// [`Store::collect_garbage`].
+    pub fn collect_garbage(&self) {
+        self.store.collect_garbage();
+    }
+
+    /// Adopts the entries of a directory: stores the keys of an older server as this one does, and finds
+    /// what collections continue with.
+    fn adopt(&self) -> Result<(), AdoptError> {
+        let found = self.store.get(stored_key::LAYOUT_KEY).unwrap_or_default();
+        match stored_key::layout_version(&found) {
+            None => self.escape_keys()?,
+            Some(stored_key::LAYOUT_VERSION) => self.collections.layout_is_stored(),
+            Some(found) => return Err(AdoptError::Newer { found }),
+        }
+        let last = |bounds: (Bound<&[u8]>, Bound<&[u8]>), id: fn(&[u8]) -> Option<u64>| {
+            let mut last = None;
+            self.store.scan_with(bounds, Direction::Descending, 1, |key, _| {
+                last = id(key);
+                ControlFlow::Break(())
+            });
+            last.unwrap_or(0)
+        };
+        let of_elements = last(stored_key::ELEMENTS, stored_key::id_of_element);
+        let of_removals = last(stored_key::REMOVALS, stored_key::of_removal);
+        let (lower, upper) = stored_key::REMOVALS;
+        let removals = self.store.count(lower, upper);
+        self.collections.resume(of_elements.max(of_removals), self.count_reserved(), removals);
+        Ok(())
+    }
+
+    /// Escapes the keys that a server without a reserved space has stored as they are, and says that it is
+    /// done, as one step.
+    fn escape_keys(&self) -> Result<(), ordna::Error> {
+        let mut entries = Vec::new();
+        let lower = Bound::Included(&[0xFE][..]);
+        self.store.visit_entries(lower, Bound::Unbounded, Direction::Ascending, |key, put| {
+            entries.push((key.to_vec(), put.value.to_vec(), put.expires_at));
+            ControlFlow::Continue(())
+        });
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<_> = entries.iter().map(|(key, ..)| stored_key::stored(key)).collect();
+        // A key may be the stored form of another one: first all are removed.
+        let removals = entries.iter().map(|(key, ..)| Write::Remove(key.as_slice()));
+        let puts = entries.iter().zip(&keys).map(|((_, value, expires_at), key)| {
+            Write::Put(&**key, Put { value: value.as_slice(), expires_at: *expires_at })
+        });
+        let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
+        let layout = Write::put(stored_key::LAYOUT_KEY, layout.as_slice());
+        self.store.write_batch(&removals.chain(puts).chain([layout]).collect::<Vec<_>>())?;
+        self.collections.layout_is_stored();
+        Ok(())
+    }
+
+    /// Stores the version of the layout before the first entry that needs it, if the store has a directory.
+    fn store_layout(&self) -> Result<(), ordna::Error> {
+        let _one = self.collections.storing_layout.lock();
+        if self.store.durability().is_some() && !self.store.contains(stored_key::LAYOUT_KEY) {
+            let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
+            // No limit of memory refuses it: a removal may need it, too.
+            let _lifted = self.store.lift_limit();
+            self.store.insert(stored_key::LAYOUT_KEY, &layout)?;
+            self.collections.reserved.add(1);
+        }
+        self.collections.layout_is_stored();
+        Ok(())
+    }
+}
+
+/// Why the entries of a directory cannot become a keyspace.
+#[derive(Debug, thiserror::Error)]
+pub enum AdoptError {
+    /// A newer server has written them.
+    #[error(
+        "the layout of the keys has version {found}; this server knows version {}",
+        stored_key::LAYOUT_VERSION
+    )]
+    Newer { found: u32 },
+    #[error(transparent)]
+    Store(#[from] ordna::Error),
+}
+
+impl AdoptError {
+    /// The error of opening this directory.
+    pub fn in_directory(self, directory: &Path) -> BackupError {
+        let path = directory.to_owned();
+        match self {
+            Self::Newer { found } => {
+                BackupError::NewerFormat { path, found, known: stored_key::LAYOUT_VERSION }
+            }
+            Self::Store(error) => BackupError::Io {
+                path,
+                doing: "write the layout of the keys",
+                source: io::Error::other(error.to_string()),
+            },
+        }
+    }
+}
 
 /// Resolves once a keyspace is freed.
 pub type Freeing = oneshot::Receiver<()>;
@@ -37,11 +188,21 @@ pub struct Keyspace(Option<Arc<KeyspaceStore>>);
 
 impl Keyspace {
     pub fn with_options(options: Options) -> Self {
-        Self(Some(Arc::new(Store::with_options(options))))
+        Self::of(Store::with_options(options))
     }
 
-    pub fn of(entries: KeyspaceStore) -> Self {
-        Self(Some(Arc::new(entries)))
+    fn of(store: Store<[u8], [u8]>) -> Self {
+        Self(Some(Arc::new(KeyspaceStore { store, collections: Collections::default() })))
+    }
+
+    /// The keyspace of a store that was opened in a directory.
+    ///
+    /// # Errors
+    /// A newer server wrote it, or the log has failed.
+    pub fn of_opened(store: Store<[u8], [u8]>) -> Result<Self, AdoptError> {
+        let keyspace = Self::of(store);
+        keyspace.adopt()?;
+        Ok(keyspace)
     }
 
     /// Creates an empty keyspace that replaces this one, also in its directory if it has one.
@@ -49,7 +210,7 @@ impl Keyspace {
     /// # Errors
     /// The log has failed.
     pub fn successor(&self, options: Options) -> Result<Self, ordna::Error> {
-        KeyspaceStore::successor(self, options).map(Self::of)
+        self.store.successor(options).map(Self::of)
     }
 
     /// Returns a handle that does not keep the keys alive.

@@ -1,7 +1,13 @@
 //! A snapshot that keeps its keyspace alive.
 
-use std::ops::Deref;
+use std::ops::{Bound, ControlFlow};
+use std::time::Instant;
 
+use ordna::index::bounds_cross;
+use ordna::{Direction, Put};
+
+use crate::keyspace::stored_key::{self, borrowed, stored, stored_bounds};
+use crate::keyspace::user_keys::Entry;
 use crate::keyspace::{Freeing, Keyspace};
 
 /// A snapshot of the keys and values. Holds a handle of the keyspace, which may be flushed.
@@ -14,7 +20,7 @@ pub struct KeyspaceSnapshot {
 
 impl KeyspaceSnapshot {
     pub fn of(keyspace: &Keyspace) -> Self {
-        Self { snapshot: keyspace.snapshot(), keyspace: keyspace.clone() }
+        Self { snapshot: keyspace.store.snapshot(), keyspace: keyspace.clone() }
     }
 
     /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves once
@@ -24,12 +30,69 @@ impl KeyspaceSnapshot {
         drop(snapshot);
         keyspace.release()
     }
-}
 
-impl Deref for KeyspaceSnapshot {
-    type Target = ordna::Snapshot<[u8], [u8]>;
-
-    fn deref(&self) -> &Self::Target {
+    /// The snapshot of the store, with keys in their stored form.
+    pub fn stored(&self) -> &ordna::Snapshot<[u8], [u8]> {
         &self.snapshot
+    }
+
+    /// The number of the snapshot.
+    pub fn epoch(&self) -> u64 {
+        self.snapshot.epoch()
+    }
+
+    /// When it was taken.
+    pub fn taken(&self) -> Instant {
+        self.snapshot.taken()
+    }
+
+    /// Calls `read` with the value of a user key in its stored form.
+    pub fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.snapshot.get_with(&stored(key), read)
+    }
+
+    /// Visits the user keys within the bounds until `visit` breaks.
+    pub fn visit(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        self.visit_entries(lower, upper, direction, |key, put| visit(key, put.value));
+    }
+
+    /// [`visit`](Self::visit) with the deadlines.
+    pub fn visit_entries(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], Put<&[u8]>) -> ControlFlow<()>,
+    ) {
+        let (lower, upper) = stored_bounds(lower, upper);
+        let (lower, upper) = (borrowed(&lower), borrowed(&upper));
+        if !bounds_cross(lower, upper) {
+            self.snapshot.visit_entries(lower, upper, direction, |key, put| {
+                visit(&stored_key::user(key), put)
+            });
+        }
+    }
+
+    /// Number of user keys. O(log n + l) with l leaves.
+    pub fn len(&self) -> usize {
+        self.snapshot.count(Bound::Unbounded, Bound::Excluded(stored_key::USER_END))
+    }
+
+    /// Number of user keys below `key`.
+    pub fn rank(&self, key: &[u8]) -> usize {
+        self.snapshot.rank(&stored(key))
+    }
+
+    /// The user key at a position from the front, and its value.
+    pub fn select(&self, position: usize) -> Option<Entry> {
+        let (key, value) = self.snapshot.select(position)?;
+        let is_user = key.as_slice() < stored_key::USER_END;
+        is_user.then(|| (stored_key::user(&key).into_owned(), value))
     }
 }

@@ -1,68 +1,56 @@
-//! Values as the store keeps them: a string or a hash.
+//! Values as the store keeps them: a string or a collection.
 //!
 //! A string is stored unchanged, unless it begins with [`MARK`]: then another `MARK` precedes it. A
-//! hash begins with `MARK` and the number of its encoding. So a string is read as fast as in a store
+//! collection begins with `MARK` and the number of its form: 1 and 2 are hashes in one record, 3 is the
+//! head of a large collection, 4 a small list, set or sorted set. So a string is read as fast as in a store
 //! of strings only, and is at most one byte larger. Bytes that no version of the server writes are
 //! read as a string.
 
 use std::borrow::Borrow;
 
-use ordna::tuple::Value;
-use ordna_secondary::Document;
+use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::packed;
+use crate::keyspace::hash::{self, Hash};
+use crate::keyspace::value_kind::{HEAD, MARK, PACKED, ValueKind};
 
-use crate::keyspace::hash::{self, Hash, MARK};
-
-/// The types of values.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValueKind {
-    String,
-    Hash,
-}
-
-impl ValueKind {
-    #[inline]
-    pub fn of(stored: &[u8]) -> Self {
-        match stored {
-            [MARK, hash::LIST | hash::TABLE, ..] => Self::Hash,
-            _ => Self::String,
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::String => "string",
-            Self::Hash => "hash",
-        }
-    }
-}
-
-/// Returns the string of a stored value; `None` for a hash.
+/// Returns the string of a stored value; `None` for a collection.
 #[inline]
 pub fn string(stored: &[u8]) -> Option<&[u8]> {
     match stored {
-        [MARK, hash::LIST | hash::TABLE, ..] => None,
         [MARK, MARK, ..] => Some(&stored[1..]),
+        [MARK, hash::LIST | hash::TABLE | HEAD | PACKED, ..] => None,
         _ => Some(stored),
     }
 }
 
-/// Returns the document of a hash. Fields whose name is not UTF-8 are left out; values that are not
-/// become byte strings.
-pub fn document(hash: Hash<'_>) -> Document {
-    let mut document = Document::new();
-    for (field, value) in hash.iter() {
-        if let Ok(field) = std::str::from_utf8(field) {
-            let value = match std::str::from_utf8(value) {
-                Ok(text) => Value::String(text.to_owned()),
-                Err(_) => Value::Bytes(value.to_vec()),
-            };
-            document.push(field, value);
-        }
-    }
-    document
+/// Number of elements of a collection; 0 for a string.
+pub fn elements(stored: &[u8]) -> usize {
+    let large = || Some(Head::read(stored)?.len());
+    let packed = || Some(packed::Packed::read(stored)?.len());
+    hash(stored).map(|hash| hash.len()).or_else(large).or_else(packed).unwrap_or(0)
 }
 
-/// Returns the hash of a stored value; `None` for a string.
+/// Redis' name of the encoding of a collection; `None` for a string.
+pub fn encoding_of_collection(stored: &[u8]) -> Option<&'static str> {
+    if let Some(hash) = hash(stored) {
+        return Some(hash.encoding());
+    }
+    let (kind, is_compact) = match stored {
+        [MARK, HEAD, ..] => (ValueKind::of(stored), false),
+        [MARK, PACKED, _, flags, ..] => (ValueKind::of(stored), *flags == 0),
+        _ => return None,
+    };
+    match (kind, is_compact) {
+        (ValueKind::String, _) => None,
+        (ValueKind::List, _) => Some("quicklist"),
+        (ValueKind::Hash, _) | (ValueKind::Set, false) => Some("hashtable"),
+        (ValueKind::Set, true) => Some("intset"),
+        (ValueKind::ZSet, true) => Some("listpack"),
+        (ValueKind::ZSet, false) => Some("skiplist"),
+    }
+}
+
+/// Returns the hash of a stored value; `None` if it is something else, or a large hash.
 #[inline]
 pub fn hash(stored: &[u8]) -> Option<Hash<'_>> {
     match stored {

@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use ordna::OrderedIndex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::SemaphorePermit;
 use tokio::sync::broadcast::Receiver;

@@ -22,9 +22,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use ordna::Direction;
 use ordna::key::prefix_end;
 use ordna::sync::Lock;
-use ordna::{Direction, OrderedIndex};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -34,6 +34,7 @@ use crate::execution::guesses::{
     LoginError, check_password, delay_of_guess, too_many, wrong_password,
 };
 use crate::keyspace::stored_value;
+use crate::keyspace::value_kind::ValueKind;
 use crate::listen::metrics;
 use crate::state::ServerState;
 use crate::state::acl::user::User;
@@ -254,7 +255,7 @@ fn page(state: &ServerState, console: bool, peer: SocketAddr, request: &Request<
         "/healthz" => return Page::of(text(StatusCode::OK, "ok\n")),
         "/readyz" => {
             let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
-            let refused = || state.keys().check_log().err();
+            let refused = || state.keys().store().check_log().err();
             let reason = match (state.stopping.load(Ordering::Relaxed), is_loading) {
                 (true, _) => "stopping".to_owned(),
                 (_, true) => "loading".to_owned(),
@@ -469,9 +470,12 @@ fn keys(state: &ServerState, uri: &Uri) -> Value {
     let mut entries = Vec::new();
     let keys = state.keys();
     keys.visit(Bound::Included(lower), upper, direction, |key, value| {
-        let text = match stored_value::hash(value) {
-            Some(hash) => format!("(hash of {} fields)", hash.len()),
-            None => {
+        let text = match (stored_value::hash(value), ValueKind::of(value)) {
+            (Some(hash), _) => format!("(hash of {} fields)", hash.len()),
+            (None, kind) if kind != ValueKind::String => {
+                format!("({} of {} elements)", kind.name(), stored_value::elements(value))
+            }
+            (None, _) => {
                 let value = stored_value::string(value).unwrap_or(value);
                 shown(&value[..value.len().min(SHOWN_BYTES)])
             }

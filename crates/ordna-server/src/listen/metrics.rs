@@ -118,7 +118,7 @@ fn durability(state: &ServerState, lines: &mut Lines) {
     let Some(persistence) = &state.data_directory else { return };
     let loading = u8::from(persistence.is_loading());
     lines.gauge("ordna_loading", "1 while the data directory is read.", loading);
-    let Some(told) = state.keys().durability() else { return };
+    let Some(told) = state.keys().store().durability() else { return };
     let failed = u8::from(told.failure.is_some());
     lines.gauge("ordna_log_failed", "1 while writes are refused because the log failed.", failed);
     lines.counter("ordna_log_failures_total", "Failures of the log.", told.failures);

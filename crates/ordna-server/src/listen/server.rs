@@ -126,6 +126,26 @@ async fn expire(state: Arc<ServerState>) {
     }
 }
 
+/// Removes the elements of large collections behind their keys, a stretch at a time.
+async fn remove_collections(state: Arc<ServerState>) {
+    const EVERY: Duration = Duration::from_millis(20);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        if state.is_loading() || !state.keys().collections().has_large() {
+            continue;
+        }
+        // It fails if the log has: the lists stay, and are read again later.
+        let stretch = || {
+            let keys = state.keys();
+            let more = keys.remove_expired_heads()?;
+            Ok::<_, ordna::Error>(keys.remove_elements()? > 0 || more)
+        };
+        while tokio::task::block_in_place(stretch).unwrap_or(false) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Raises the limit of open files to what clients need, or lowers the number of clients.
 fn fit_files(config: &mut Config) {
     let pages = config.metrics.iter().chain(&config.console).count();
@@ -277,6 +297,7 @@ impl Server {
         }
         tasks.push(tokio::spawn(tick(state.clone())));
         tasks.push(tokio::spawn(expire(state.clone())));
+        tasks.push(tokio::spawn(remove_collections(state.clone())));
         let (failed, mut failure) = oneshot::channel();
         if let Some(persistence) = state.data_directory.clone() {
             let shared = state.clone();
@@ -313,7 +334,7 @@ impl Server {
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             tracing::warn!(clients = state.clients.len(), "closed connections that did not drain");
         }
-        if let Err(error) = state.keys().close_log() {
+        if let Err(error) = state.keys().store().close_log() {
             tracing::error!(%error, "the log could not be ended in order");
             done = done.and(Err(ServeError::Log(error.to_string())));
         }

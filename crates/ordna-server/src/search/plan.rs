@@ -27,7 +27,6 @@ use crate::indexes::{Indexes, error_text, patience};
 use crate::keyspace::Keyspace;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
-use crate::keyspace::stored_value;
 
 /// Documents that a query looks at: about a second of work.
 pub const MOST_CANDIDATES: usize = 1_000_000;
@@ -317,11 +316,8 @@ impl<'a> Plan<'a> {
             loop {
                 let page = self.view.query(&span.index, &query).map_err(error_text)?;
                 for entry in page.entries {
-                    self.documents.get_with(&entry.id, |stored| {
-                        let hash = stored_value::hash(stored);
-                        if let Some(hash) = hash.filter(|hash| self.passes(hash))
-                            && (is_single || met.insert(entry.id.clone()))
-                        {
+                    self.documents.with_whole_hash(&entry.id, |hash| {
+                        if self.passes(&hash) && (is_single || met.insert(entry.id.clone())) {
                             each(&entry.id, &hash);
                         }
                     });
@@ -340,7 +336,7 @@ impl<'a> Plan<'a> {
 
     /// Reads a document of the plan's state.
     pub fn read<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Option<R> {
-        self.documents.get_with(key, |stored| stored_value::hash(stored).map(read)).flatten()
+        self.documents.with_whole_hash(key, read)
     }
 
     /// Number of all documents, for a query that all pass.

@@ -305,7 +305,10 @@ impl CommandSpec {
             "slow" => !self.has(CommandFlags::FAST),
             // Redis puts the commands that only hold others into no category of their group.
             _ if !self.subcommands.is_empty() => false,
-            "hash" | "string" | "bitmap" | "connection" | "scripting" => self.group == category,
+            "hash" | "string" | "bitmap" | "connection" | "scripting" | "set" | "list" => {
+                self.group == category
+            }
+            "sortedset" => self.group == "sorted-set",
             "keyspace" => {
                 self.group == "generic"
                     && (self.has(CommandFlags::WRITE) || self.has(CommandFlags::READONLY))
@@ -334,21 +337,22 @@ impl CommandSpec {
     /// Positions of the keys among the arguments.
     pub fn key_positions(&self, arguments: Arguments<'_>) -> impl Iterator<Item = usize> + use<> {
         let count = arguments.len() as i64;
-        let (first, last, step) = match self.key_count_at {
-            0 => self.keys,
-            // A number of keys that cannot be is refused by the command itself.
-            at => match number(arguments.get(at)) {
-                Some(keys) if keys > 0 && keys < count - at as i64 => {
-                    let first = at as i64 + 1;
-                    (first, first + keys - 1, 1)
-                }
-                _ => NO_KEY,
-            },
-        };
+        let (first, last, step) = self.keys;
         let last = if last < 0 { count + last } else { last };
         let last = last.min(count - 1);
         let range = if first == 0 { 1..1 } else { first..last + 1 };
-        range.step_by(step.max(1) as usize).map(|at| at as usize)
+        let (range, counted) = match self.key_count_at {
+            0 => (range, 1..1),
+            // A call with a number of keys that cannot be is refused by the command itself.
+            at => match number(arguments.get(at)) {
+                Some(keys) if keys > 0 && keys < count - at as i64 => {
+                    let first = at as i64 + 1;
+                    (range, first..first + keys)
+                }
+                _ => (1..1, 1..1),
+            },
+        };
+        range.step_by(step.max(1) as usize).chain(counted).map(|at| at as usize)
     }
 
     /// Positions of the channels among the arguments.

@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use ordna::sync::{Lock, StripedCounter};
-use ordna::{Collectors, MemoryBudget, Options, OrderedIndex, Statistics};
+use ordna::{Collectors, MemoryBudget, Options, Statistics};
 use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;

@@ -27,6 +27,9 @@ pub(crate) enum CommandError {
         "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
     )]
     LogFailed { reason: String },
+    /// A small collection becomes large, for which the command is executed again, alone.
+    #[error("ERR the command has to be executed alone")]
+    NeedsExclusive,
     /// The client has not authenticated.
     #[error("NOAUTH Authentication required.")]
     NotAuthenticated,

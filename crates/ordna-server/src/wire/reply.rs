@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::wire::double;
+
 /// Bytes to be sent to one client.
 #[derive(Debug, Default)]
 pub struct Replies {
@@ -82,6 +84,18 @@ impl Replies {
         self.header(b'$', bytes.len() as i64);
         self.bytes.extend_from_slice(bytes);
         self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    /// A double of RESP3, or a bulk string with its text.
+    pub fn double(&mut self, value: f64) {
+        let text = double::text(value);
+        if self.resp3 {
+            self.bytes.push(b',');
+            self.bytes.extend_from_slice(text.as_bytes());
+            self.bytes.extend_from_slice(b"\r\n");
+        } else {
+            self.bulk(text.as_bytes());
+        }
     }
 
     /// The null of RESP3, or a bulk string that is not there.

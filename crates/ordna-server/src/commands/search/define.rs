@@ -8,7 +8,7 @@ use crate::execution::index_access::readable;
 use crate::indexes::schema::{Field, FieldKind, MOST_FIELDS, Schema};
 use crate::indexes::{PATIENCE, error_text, patience, read_latest};
 use crate::keyspace::Keyspace;
-use crate::keyspace::stored_value::ValueKind;
+use crate::keyspace::value_kind::ValueKind;
 use crate::state::ServerState;
 use crate::wire::argument_reader::{ArgumentReader, checked, text};
 use crate::wire::error::CommandError;
@@ -204,7 +204,7 @@ fn remove<'k>(
     ids: impl Iterator<Item = &'k [u8]>,
 ) -> Result<(), CommandError> {
     for id in ids {
-        let removed = keys.modify_entry::<&[u8], _>(id, |found| match found {
+        let removed = keys.modify_entry::<&[u8]>(id, |found| match found {
             Some(found) if ValueKind::of(found.value) == ValueKind::Hash => Change::Remove,
             _ => Change::Keep,
         });

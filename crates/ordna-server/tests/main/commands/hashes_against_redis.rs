@@ -186,17 +186,23 @@ fn hashes_move_from_one_to_the_other() {
 }
 
 #[test]
-fn a_hash_has_a_limit_and_a_refused_write_leaves_it() {
+fn a_hash_has_no_limit_but_its_names_have() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
     let piece = vec![b'x'; 5 << 20];
     for field in [b"a", b"b", b"c"] {
         assert_eq!(client.ask(&[b"HSET", b"key", field, &piece]), r":1\r\n");
     }
-    let refused = client.ask(&[b"HSET", b"key", b"d", &piece]);
-    assert_eq!(refused, r"-ERR hash exceeds maximum allowed size (16777216 bytes)\r\n");
-    assert_eq!(client.say("HKEYS key").matches(r"$1\r\n").count(), 3);
-    assert_eq!(client.say("HDEL key a b c"), r":3\r\n");
+    assert_eq!(client.ask(&[b"HSET", b"key", b"d", &piece]), r":1\r\n");
+    let refused = client.ask(&[b"HSET", b"key", b"e", b"1", &piece[..65_504], b"2"]);
+    assert_eq!(
+        refused,
+        r"-ERR element of 65504 bytes exceeds maximum allowed size (65503 bytes)\r\n"
+    );
+    assert_eq!(client.say("HKEYS key").matches(r"$1\r\n").count(), 4, "nothing was set");
+    assert_eq!(client.ask(&[b"HSET", b"key", &piece[..65_503], b"2"]), r":1\r\n");
+    assert_eq!(client.ask(&[b"HDEL", b"key", &piece[..65_503]]), r":1\r\n");
+    assert_eq!(client.say("HDEL key a b c d"), r":4\r\n");
     assert_eq!(client.say("EXISTS key"), r":0\r\n");
 }
 

@@ -5,6 +5,7 @@ pub mod against_redis;
 #[cfg(target_os = "linux")]
 mod appends;
 mod channels;
+pub mod collections;
 mod events;
 mod eviction;
 mod expiry;

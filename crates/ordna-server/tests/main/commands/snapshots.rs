@@ -33,7 +33,7 @@ fn a_snapshot_stays_as_it_was() {
             ("ORDNA.SNAPSHOT CREATE EX 3600", r":2\r\n"),
         ],
     );
-    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*9\r\n+ORDNA.SNAPSHOT <subcommand>"));
+    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*10\r\n+ORDNA.SNAPSHOT <subcommand>"));
     assert!(client.say("ORDNA.SNAPSHOT LIST").starts_with(r"*1\r\n*8\r\n$2\r\nid\r\n:2\r\n"));
     assert_eq!(client.say("ORDNA.SNAPSHOT DROP 2"), r":1\r\n");
     assert_eq!(client.say("ORDNA.SNAPSHOT CREATE EX 1"), r":3\r\n");

@@ -62,10 +62,10 @@ fn the_columns_of_a_cursor_count() {
     client.say("FT.CREATE i ON HASH PREFIX 1 d: SCHEMA t TAG");
     for key in ["d:1", "d:2"] {
         let names: Vec<Vec<u8>> =
-            (0..100).map(|at| [format!("{at}:").as_bytes(), &[b'n'; 100_000]].concat()).collect();
+            (0..200).map(|at| [format!("{at}:").as_bytes(), &[b'n'; 50_000]].concat()).collect();
         let mut words: Vec<&[u8]> = vec![b"HSET", key.as_bytes()];
         names.iter().for_each(|name| words.extend([name.as_slice(), b""]));
-        assert_eq!(client.ask(&words), r":100\r\n");
+        assert_eq!(client.ask(&words), r":200\r\n");
     }
     let replies: Vec<String> = (0..20)
         .map(|_| {

@@ -202,7 +202,34 @@ const WORDS: &[&str] = &[
     "list",
     "SAMPLES",
     "HELP",
+    "CH",
+    "INCR",
+    "WITHSCORES",
+    "LIMIT",
+    "BYSCORE",
+    "BYLEX",
+    "REV",
+    "WEIGHTS",
+    "AGGREGATE",
+    "MIN",
+    "MAX",
+    "LEFT",
+    "RIGHT",
+    "BEFORE",
+    "AFTER",
+    "RANK",
+    "MAXLEN",
+    "set",
+    "zset",
 ];
+/// Ends of ranges of scores, members and positions.
+const ENDS: &[&str] = &[
+    "-", "+", "[a", "(a", "[b", "(b", "[m", "(", "[", "a", "0", "1", "-1", "-2", "(1", "(2", "(-1",
+    "inf", "-inf", "+inf", "(inf", "(-inf", "5", "2.5", "(nan", "nan", "100", "(x", "-100",
+];
+/// Members of sets and sorted sets, and values of lists.
+const MEMBERS: [&str; 14] =
+    ["a", "b", "c", "m", "1", "2", "-3", "10", "", "aa", "ab", "9223372036854775807", "01", "\0x"];
 
 impl<'a> Generator<'a> {
     pub fn new(documents: &'a [Document], payloads: &'a [Vec<u8>], seed: u64) -> Self {
@@ -210,6 +237,7 @@ impl<'a> Generator<'a> {
             documents.iter().filter(|document| is_generated(document)).collect();
         let weight = |document: &Document| match document.group.as_str() {
             "string" | "hash" | "bitmap" => 12,
+            "list" | "set" | "sorted-set" => 8,
             "generic" => 9,
             "transactions" => 10,
             _ => 1,
@@ -339,6 +367,14 @@ impl<'a> Generator<'a> {
         self.pick(&KEYS[..end]).to_vec()
     }
 
+    /// A member of a set, of which some occur often and some are many.
+    fn member(&mut self) -> Vec<u8> {
+        match self.one_in(4) {
+            true => self.random.below(400).to_string().into(),
+            false => self.pick(&MEMBERS).into(),
+        }
+    }
+
     fn value(&mut self) -> Vec<u8> {
         match self.random.below(10) {
             0..3 => self.pick(NUMBERS).into(),
@@ -400,6 +436,14 @@ impl<'a> Generator<'a> {
     fn value_of(&mut self, argument: &Argument) -> Vec<u8> {
         match (argument.kind.as_str(), argument.name.as_str()) {
             ("key", _) => self.key(),
+            ("double", "score" | "weight") if !self.one_in(4) => {
+                self.pick(&["0", "1", "2", "3", "-1", "1.5", "2", "1"]).into()
+            }
+            (_, "min" | "max") | ("string", "start" | "stop") if !self.one_in(8) => {
+                self.pick(ENDS).into()
+            }
+            (_, "member" | "element" | "pivot") if !self.one_in(6) => self.member(),
+            (_, "numkeys") if !self.one_in(6) => self.pick(&["1", "2", "3"]).into(),
             (_, "cursor") if !self.one_in(8) => b"0".to_vec(),
             (_, "destination-db" | "index") if !self.one_in(4) => b"0".to_vec(),
             (_, "bit") if !self.one_in(4) => self.pick(&["0", "1"]).into(),

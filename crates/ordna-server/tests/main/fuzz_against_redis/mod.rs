@@ -196,12 +196,13 @@ impl Pair {
     /// Whether the replies agree; a scan that has not ended, and cannot go on, is compared by its form.
     fn agree(&self, words: &[Vec<u8>], redis: &Frame, ours: &Frame, may_be_partial: bool) -> bool {
         let is_scan = |frame: &Frame| frame.items.len() == 2 && frame.items[0].kind == b'$';
-        if matches!(differences::name_of(words).as_str(), "scan" | "hscan")
+        if matches!(differences::name_of(words).as_str(), "scan" | "hscan" | "sscan" | "zscan")
             && is_scan(redis)
             && is_scan(ours)
         {
             let is_partial = redis.items[0].text != b"0" || ours.items[0].text != b"0";
-            let pairs = words[0].eq_ignore_ascii_case(b"hscan");
+            let pairs =
+                [&b"hscan"[..], b"zscan"].iter().any(|name| words[0].eq_ignore_ascii_case(name));
             if is_partial && may_be_partial
                 || redis.items[1].sorted(pairs) == ours.items[1].sorted(pairs)
             {
@@ -215,7 +216,7 @@ impl Pair {
     fn scan_on(&mut self, client: usize, words: &[Vec<u8>], replies: [Frame; 2]) -> [Frame; 2] {
         let at = match differences::name_of(words).as_str() {
             "scan" => 1,
-            "hscan" => 2,
+            "hscan" | "sscan" | "zscan" => 2,
             _ => return replies,
         };
         if words.get(at).is_none_or(|cursor| cursor != b"0") || replies.iter().any(Frame::is_error)
@@ -238,7 +239,7 @@ impl Pair {
             }
             if let Some(found) = reply.items.get_mut(1) {
                 // Redis may return an element twice.
-                *found = found.sorted(at == 2);
+                *found = found.sorted(at == 2 && !words[0].eq_ignore_ascii_case(b"sscan"));
                 if at == 1 {
                     found.items.dedup();
                 }
@@ -326,13 +327,19 @@ fn payloads(redis: SocketAddr) -> Vec<Vec<u8>> {
     let mut connection = Connection::new(redis);
     let long = [b'x'; 200];
     let mut payloads = vec![Vec::new(), b"x".to_vec()];
-    let values: [&[&[u8]]; 6] = [
+    let values: [&[&[u8]]; 12] = [
         &[b"SET", b"k", b"7"],
         &[b"SET", b"k", b"text"],
         &[b"SET", b"k", &long],
         &[b"HSET", b"k", b"f", b"1", b"g", b"x"],
         &[b"HSET", b"k", b"f", &long],
         &[b"SET", b"k", b""],
+        &[b"RPUSH", b"k", b"a", b"1", b"a"],
+        &[b"SADD", b"k", b"1", b"2", b"-70000"],
+        &[b"SADD", b"k", b"a", b"1"],
+        &[b"ZADD", b"k", b"1.5", b"a", b"2", b"b"],
+        &[b"ZADD", b"k", b"-inf", &long],
+        &[b"RPUSH", b"k", &long, b"b"],
     ];
     for value in values {
         connection.ask(&[b"DEL", b"k"]);

@@ -1,0 +1,441 @@
+//! Commands on lists, but those that wait. See [`crate::keyspace::list`].
+
+use std::ops::ControlFlow;
+
+use ordna::Direction;
+
+use super::sorted_set::{counted_keys, mpop_count, positive_count};
+use super::sorted_set_ranges::positions;
+use crate::execution::command::{
+    Command, CommandOutcome, Context, READ, READ_SLOW, REMOVE, Result, TAKE, UPDATE_SLOW, WRITE,
+    WRITE_SLOW, ok,
+};
+use crate::keyspace::collections::Body;
+use crate::keyspace::list::{self, End, ListView};
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("lpush", -3, WRITE, ONE_KEY, "Adds values at the front.", |c, a, o| {
+        push(c, a, o, End::Front, false)
+    }),
+    Command::new("rpush", -3, WRITE, ONE_KEY, "Adds values at the back.", |c, a, o| {
+        push(c, a, o, End::Back, false)
+    }),
+    Command::new(
+        "lpushx",
+        -3,
+        WRITE,
+        ONE_KEY,
+        "Adds values at the front of a list that exists.",
+        |c, a, o| push(c, a, o, End::Front, true),
+    ),
+    Command::new(
+        "rpushx",
+        -3,
+        WRITE,
+        ONE_KEY,
+        "Adds values at the back of a list that exists.",
+        |c, a, o| push(c, a, o, End::Back, true),
+    ),
+    Command::new(
+        "lpop",
+        -2,
+        TAKE,
+        ONE_KEY,
+        "Removes values at the front and returns them.",
+        |c, a, o| pop(c, a, o, End::Front),
+    ),
+    Command::new(
+        "rpop",
+        -2,
+        TAKE,
+        ONE_KEY,
+        "Removes values at the back and returns them.",
+        |c, a, o| pop(c, a, o, End::Back),
+    ),
+    Command::new("llen", 2, READ, ONE_KEY, "Returns the number of values.", llen)
+        .access(KeyAccess::METADATA),
+    Command::new("lindex", 3, READ_SLOW, ONE_KEY, "Returns the value at an index.", lindex),
+    Command::new(
+        "lrange",
+        4,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the values between two indices.",
+        lrange,
+    ),
+    Command::new("lset", 4, WRITE_SLOW, ONE_KEY, "Sets the value at an index.", lset),
+    Command::new("lrem", 4, REMOVE, ONE_KEY, "Removes values that are equal to one.", lrem),
+    Command::new("ltrim", 4, REMOVE, ONE_KEY, "Keeps the values between two indices.", ltrim),
+    Command::new("linsert", 5, WRITE_SLOW, ONE_KEY, "Inserts a value beside another one.", linsert),
+    Command::new("lpos", -3, READ_SLOW, ONE_KEY, "Returns the indices of a value.", lpos),
+    Command::new(
+        "lmove",
+        5,
+        UPDATE_SLOW,
+        TWO_KEYS,
+        "Moves a value from an end of a list to an end of another one.",
+        lmove,
+    )
+    .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
+    .exclusive(),
+    Command::new(
+        "rpoplpush",
+        3,
+        UPDATE_SLOW,
+        TWO_KEYS,
+        "Moves a value from the back of a list to the front of another one.",
+        |c, a, o| move_value(c, a, o, End::Back, End::Front),
+    )
+    .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
+    .exclusive(),
+    Command::new(
+        "lmpop",
+        -4,
+        CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE).or(CommandFlags::MOVABLEKEYS),
+        NO_KEY,
+        "Removes values from the first list that has some.",
+        lmpop,
+    )
+    .key_count_at(1),
+];
+
+impl Context<'_> {
+    /// Calls `read` with the list of a key; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn list<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(ListView<'_, '_>) -> R,
+    ) -> Result<Option<R>> {
+        self.keys.read_collection(key, ValueKind::List, |body| read(ListView(body)))
+    }
+
+    fn modify_list<R>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.modify_collection(key, ValueKind::List, change)
+    }
+}
+
+fn push(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    end: End,
+    only_present: bool,
+) -> Result {
+    let len = context.modify_list(arguments.get(1), |body| {
+        if !only_present || body.len() > 0 {
+            arguments.iter_from(2).for_each(|value| list::push(body, value, end));
+        }
+        Ok(body.len())
+    })?;
+    out.count(len);
+    Ok(CommandOutcome::Done)
+}
+
+/// Removes at most `count` values from an end.
+fn pop_some(body: &mut Body<'_>, end: End, count: usize) -> Vec<Vec<u8>> {
+    let count = count.min(body.len());
+    (0..count).map_while(|_| list::pop(body, end)).collect()
+}
+
+fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: End) -> Result {
+    if arguments.len() > 3 {
+        let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_lowercase();
+        return Err(CommandError::wrong_arity(name));
+    }
+    let has_count = arguments.len() == 3;
+    let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
+    let (mut was_there, start) = (false, out.bytes.len());
+    let popped = context.modify_list(arguments.get(1), |body| {
+        was_there = body.len() > 0;
+        Ok(pop_some(body, end, count))
+    })?;
+    match (has_count, was_there) {
+        (true, true) => {
+            out.array(popped.len());
+            popped.iter().for_each(|value| out.bulk(value));
+        }
+        (true, false) => out.null_array(),
+        (false, _) => out.bulk_or_null(popped.first().map(Vec::as_slice)),
+    }
+    debug_assert!(out.bytes.len() > start);
+    Ok(CommandOutcome::Done)
+}
+
+fn llen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(context.list(arguments.get(1), |list| list.len())?.unwrap_or(0));
+    Ok(CommandOutcome::Done)
+}
+
+/// The index from the front of one that counts from the back if it is negative.
+fn index_of(index: i64, len: usize) -> Option<usize> {
+    let index = if index < 0 { index.checked_add(i64::try_from(len).ok()?)? } else { index };
+    usize::try_from(index).ok().filter(|index| *index < len)
+}
+
+fn lindex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let index = number(arguments.get(2));
+    // As in Redis, the key comes first.
+    let value = context.list(arguments.get(1), |list| {
+        let index = index.ok_or(CommandError::NotAnInteger)?;
+        Ok::<_, CommandError>(index_of(index, list.len()).and_then(|index| list.get(index)))
+    })?;
+    out.bulk_or_null(value.transpose()?.flatten().as_deref());
+    Ok(CommandOutcome::Done)
+}
+
+/// The two indices of LRANGE and LTRIM.
+fn ends(arguments: Arguments<'_>) -> Result<(i64, i64)> {
+    let index = |at| number(arguments.get(at)).ok_or(CommandError::NotAnInteger);
+    Ok((index(2)?, index(3)?))
+}
+
+fn lrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (start, end) = ends(arguments)?;
+    let (most, begin, mut fits) = (context.state.settings.reply_limit(), out.bytes.len(), true);
+    let found = context.list(arguments.get(1), |list| {
+        let (start, count) = positions(start, end, list.len());
+        out.array(count);
+        list.visit(start, count, Direction::Ascending, |value| {
+            out.bulk(value);
+            fits = out.bytes.len() - begin <= most;
+            if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+    })?;
+    if found.is_none() {
+        out.array(0);
+    }
+    context.check_reply(out, begin)?;
+    Ok(CommandOutcome::Done)
+}
+
+fn lset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    context.modify_list(arguments.get(1), |body| {
+        let len = body.len();
+        if len == 0 {
+            return Err(CommandError::NoSuchKey);
+        }
+        let index = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+        let index = index_of(index, len).ok_or("ERR index out of range")?;
+        list::set(body, index, arguments.get(3));
+        Ok(())
+    })?;
+    ok(out)
+}
+
+/// `LREM key count value`: the first ones, the last ones if the count is negative, or all.
+fn lrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+    let most = match count {
+        0 => usize::MAX,
+        _ => usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX),
+    };
+    let direction = if count < 0 { Direction::Descending } else { Direction::Ascending };
+    let removed = context.modify_list(arguments.get(1), |body| {
+        let (mut found, len) = (Vec::new(), body.len());
+        let mut at = 0;
+        ListView(body).visit(0, len, direction, |value| {
+            if value == arguments.get(3) {
+                found.push(if count < 0 { len - 1 - at } else { at });
+            }
+            at += 1;
+            if found.len() == most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found.sort_unstable();
+        list::remove_all(body, &found);
+        Ok(found.len())
+    })?;
+    out.count(removed);
+    Ok(CommandOutcome::Done)
+}
+
+fn ltrim(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (start, end) = ends(arguments)?;
+    context.modify_list(arguments.get(1), |body| {
+        let (start, count) = positions(start, end, body.len());
+        if count < body.len() {
+            list::trim(body, start, count);
+        }
+        Ok(())
+    })?;
+    ok(out)
+}
+
+/// `LINSERT key BEFORE | AFTER pivot value`
+fn linsert(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let after = match arguments.get(2).to_ascii_lowercase().as_slice() {
+        b"before" => 0,
+        b"after" => 1,
+        _ => return Err(CommandError::Syntax),
+    };
+    let (pivot, value) = (arguments.get(3), arguments.get(4));
+    let len = context.modify_list(arguments.get(1), |body| {
+        let (mut at, mut place, len) = (0, None, body.len());
+        if len == 0 {
+            return Ok(0);
+        }
+        ListView(body).visit(0, len, Direction::Ascending, |found| {
+            if found == pivot {
+                place = Some(at);
+                return ControlFlow::Break(());
+            }
+            at += 1;
+            ControlFlow::Continue(())
+        });
+        let Some(place) = place else { return Ok(-1) };
+        list::insert(body, place + after, value);
+        Ok(i64::try_from(body.len()).unwrap_or(i64::MAX))
+    })?;
+    out.integer(len);
+    Ok(CommandOutcome::Done)
+}
+
+/// `LPOS key value [RANK rank] [COUNT count] [MAXLEN length]`
+fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (mut rank, mut count, mut most) = (1_i64, None, 0_i64);
+    let mut options = arguments.iter_from(3);
+    while let Some(option) = options.next() {
+        let option = option.to_ascii_lowercase();
+        let value = options.next().ok_or(CommandError::Syntax)?;
+        match option.as_slice() {
+            b"rank" => {
+                rank = number(value).ok_or(CommandError::NotAnInteger)?;
+                if rank == 0 {
+                    return Err("ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list".into());
+                }
+            }
+            b"count" => {
+                count = Some(
+                    number(value)
+                        .filter(|count| *count >= 0)
+                        .ok_or("ERR COUNT can't be negative")?,
+                );
+            }
+            b"maxlen" => {
+                most = number(value)
+                    .filter(|most| *most >= 0)
+                    .ok_or("ERR MAXLEN can't be negative")?;
+            }
+            _ => return Err(CommandError::Syntax),
+        }
+    }
+    let wanted = match count {
+        None => 1,
+        Some(0) => usize::MAX,
+        Some(count) => usize::try_from(count).unwrap_or(usize::MAX),
+    };
+    let looked_at =
+        if most == 0 { usize::MAX } else { usize::try_from(most).unwrap_or(usize::MAX) };
+    let direction = if rank < 0 { Direction::Descending } else { Direction::Ascending };
+    let found = context.list(arguments.get(1), |list| {
+        let (mut passed, mut at, mut found, len) = (1, 0, Vec::new(), list.len());
+        list.visit(0, len, direction, |value| {
+            if at == looked_at {
+                return ControlFlow::Break(());
+            }
+            if value == arguments.get(2) {
+                if passed >= rank.unsigned_abs() {
+                    found.push(if rank < 0 { len - 1 - at } else { at });
+                }
+                passed += 1;
+            }
+            at += 1;
+            if found.len() == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        found
+    })?;
+    let found = found.unwrap_or_default();
+    if count.is_some() {
+        out.array(found.len());
+        found.iter().for_each(|at| out.count(*at));
+    } else {
+        match found.first() {
+            Some(at) => out.count(*at),
+            None => out.null(),
+        }
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn end_of(text: &[u8]) -> Result<End> {
+    match text.to_ascii_lowercase().as_slice() {
+        b"left" => Ok(End::Front),
+        b"right" => Ok(End::Back),
+        _ => Err(CommandError::Syntax),
+    }
+}
+
+fn lmove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (from, to) = (end_of(arguments.get(3))?, end_of(arguments.get(4))?);
+    move_value(context, arguments, out, from, to)
+}
+
+/// Moves a value. No other command runs.
+fn move_value(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    from_end: End,
+    to_end: End,
+) -> Result {
+    let (from, to) = (arguments.get(1), arguments.get(2));
+    let value = context.list(from, |list| {
+        list.get(if from_end == End::Front { 0 } else { list.len().saturating_sub(1) })
+    })?;
+    let Some(value) = value.flatten() else {
+        out.null();
+        return Ok(CommandOutcome::Done);
+    };
+    if from == to {
+        context.modify_list(from, |body| {
+            if let Some(value) = list::pop(body, from_end) {
+                list::push(body, &value, to_end);
+            }
+            Ok(())
+        })?;
+    } else {
+        // The copy first: without room for it nothing is moved.
+        context.modify_list(to, |body| {
+            list::push(body, &value, to_end);
+            Ok(())
+        })?;
+        context.modify_list(from, |body| {
+            list::pop(body, from_end);
+            Ok(())
+        })?;
+    }
+    out.bulk(&value);
+    Ok(CommandOutcome::Done)
+}
+
+/// `LMPOP numkeys key … LEFT | RIGHT [COUNT count]`
+fn lmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (keys, at) = counted_keys(arguments, 1)?;
+    let end = end_of(arguments.get(at))?;
+    let count = mpop_count(arguments, at + 1)?;
+    // Each key is a step of its own; the first that has values decides.
+    for key in keys {
+        let popped = context.modify_list(key, |body| Ok(pop_some(body, end, count)))?;
+        if popped.is_empty() {
+            continue;
+        }
+        out.array(2);
+        out.bulk(key);
+        out.array(popped.len());
+        popped.iter().for_each(|value| out.bulk(value));
+        return Ok(CommandOutcome::Done);
+    }
+    out.null_array();
+    Ok(CommandOutcome::Done)
+}

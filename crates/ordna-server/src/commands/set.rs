@@ -1,0 +1,383 @@
+//! Commands on sets. See [`crate::keyspace::set`].
+
+use std::ops::ControlFlow;
+
+use super::hash::{ElementScan, sample_size};
+use super::keys::scan_cursor;
+use super::sorted_set::positive_count;
+use crate::execution::command::{
+    CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, WRITE, WRITE_SLOW,
+};
+use crate::keyspace::collections::Body;
+use crate::keyspace::sample::{Sampled, sample};
+use crate::keyspace::set::{self, SetView};
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::command_spec::{
+    ALL_KEYS, CommandFlags, Growth, KeyAccess, NO_KEY, ONE_KEY, TWO_KEYS,
+};
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("sadd", -3, WRITE, ONE_KEY, "Adds members; returns how many are new.", sadd),
+    Command::new("srem", -3, CHANGE, ONE_KEY, "Removes members; returns how many.", srem),
+    Command::new("scard", 2, READ, ONE_KEY, "Returns the number of members.", scard)
+        .access(KeyAccess::METADATA),
+    Command::new("sismember", 3, READ, ONE_KEY, "Returns whether a member is there.", sismember)
+        .access(KeyAccess::METADATA),
+    Command::new("smismember", -3, READ, ONE_KEY, "Returns which members are there.", smismember),
+    Command::new("smembers", 2, READ_SLOW, ONE_KEY, "Returns all members.", smembers),
+    Command::new("spop", -2, TAKE, ONE_KEY, "Removes random members and returns them.", spop),
+    Command::new("srandmember", -2, READ_SLOW, ONE_KEY, "Returns random members.", srandmember),
+    Command::new("smove", 4, CHANGE, TWO_KEYS, "Moves a member to another set.", smove)
+        .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
+        .exclusive(),
+    Command::new(
+        "sscan",
+        -3,
+        READ_SLOW,
+        ONE_KEY,
+        "Scans the members of a set, a cursor at a time.",
+        sscan,
+    ),
+    Command::new(
+        "sinter",
+        -2,
+        READ_SLOW,
+        ALL_KEYS,
+        "Returns the members of all the sets.",
+        |c, a, o| reply(c, a, o, Operation::Intersection),
+    )
+    .exclusive_if_several_keys(),
+    Command::new(
+        "sunion",
+        -2,
+        READ_SLOW,
+        ALL_KEYS,
+        "Returns the members of any of the sets.",
+        |c, a, o| reply(c, a, o, Operation::Union),
+    )
+    .exclusive_if_several_keys(),
+    Command::new(
+        "sdiff",
+        -2,
+        READ_SLOW,
+        ALL_KEYS,
+        "Returns the members of the first set only.",
+        |c, a, o| reply(c, a, o, Operation::Difference),
+    )
+    .exclusive_if_several_keys(),
+    Command::new(
+        "sintercard",
+        -3,
+        READ_SLOW.or(CommandFlags::MOVABLEKEYS),
+        NO_KEY,
+        "Counts the members of all the sets.",
+        sintercard,
+    )
+    .key_count_at(1)
+    .exclusive(),
+    store("sinterstore", "Stores the intersection of sets.", |c, a, o| {
+        store_result(c, a, o, Operation::Intersection)
+    }),
+    store("sunionstore", "Stores the union of sets.", |c, a, o| {
+        store_result(c, a, o, Operation::Union)
+    }),
+    store("sdiffstore", "Stores the difference of sets.", |c, a, o| {
+        store_result(c, a, o, Operation::Difference)
+    }),
+];
+
+const fn store(
+    name: &'static str,
+    summary: &'static str,
+    execute: crate::execution::command::Execute,
+) -> Command {
+    Command::new(name, -3, WRITE_SLOW, ALL_KEYS, summary, execute)
+        .accesses(KeyAccess::WRITE, KeyAccess::READ)
+        .grows(Growth::Copies)
+        .exclusive()
+}
+
+impl Context<'_> {
+    /// Calls `read` with the set of a key; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn set<R>(&self, key: &[u8], read: impl FnOnce(SetView<'_, '_>) -> R) -> Result<Option<R>> {
+        self.keys.read_collection(key, ValueKind::Set, |body| read(SetView(body)))
+    }
+
+    fn modify_set<R>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.modify_collection(key, ValueKind::Set, change)
+    }
+}
+
+fn sadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let added = context.modify_set(arguments.get(1), |body| {
+        let mut added = 0;
+        for member in arguments.iter_from(2) {
+            added += usize::from(set::add(body, member)?);
+        }
+        Ok(added)
+    })?;
+    out.count(added);
+    Ok(CommandOutcome::Done)
+}
+
+fn srem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let removed = context.modify_set(arguments.get(1), |body| {
+        Ok(arguments.iter_from(2).filter(|member| set::remove(body, member)).count())
+    })?;
+    out.count(removed);
+    Ok(CommandOutcome::Done)
+}
+
+fn scard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(context.set(arguments.get(1), |set| set.len())?.unwrap_or(0));
+    Ok(CommandOutcome::Done)
+}
+
+fn sismember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let found = context.set(arguments.get(1), |set| set.contains(arguments.get(2)))?;
+    out.integer(i64::from(found == Some(true)));
+    Ok(CommandOutcome::Done)
+}
+
+fn smismember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let members = || arguments.iter_from(2);
+    let found = context.set(arguments.get(1), |set| {
+        members().map(|member| set.contains(member)).collect::<Vec<_>>()
+    })?;
+    let found = found.unwrap_or_else(|| vec![false; members().len()]);
+    out.array(found.len());
+    found.into_iter().for_each(|found| out.integer(i64::from(found)));
+    Ok(CommandOutcome::Done)
+}
+
+fn smembers(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (most, start, mut fits) = (context.state.settings.reply_limit(), out.bytes.len(), true);
+    let found = context.set(arguments.get(1), |set| {
+        out.set(set.len());
+        set.visit(|member| {
+            out.bulk(member);
+            fits = out.bytes.len() - start <= most;
+            if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+    })?;
+    if found.is_none() {
+        out.set(0);
+    }
+    context.check_reply(out, start)?;
+    Ok(CommandOutcome::Done)
+}
+
+fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if arguments.len() > 3 {
+        return Err(CommandError::Syntax);
+    }
+    let has_count = arguments.len() == 3;
+    let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
+    let most = context.state.settings.reply_limit();
+    let popped = context.modify_set(arguments.get(1), |body| {
+        let count = i64::try_from(count).unwrap_or(i64::MAX);
+        let popped = sample(&SetView(body), count, most);
+        let popped = popped.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
+        popped.iter().for_each(|(member, _)| {
+            set::remove(body, member);
+        });
+        Ok(popped)
+    })?;
+    if has_count {
+        out.set(popped.len());
+        popped.iter().for_each(|(member, _)| out.bulk(member));
+    } else {
+        out.bulk_or_null(popped.first().map(|(member, _)| member.as_slice()));
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn srandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
+    if arguments.len() == 2 {
+        let found = context.set(key, |set| sample(&set, 1, most).unwrap_or_default())?;
+        let found = found.and_then(|found| found.into_iter().next());
+        out.bulk_or_null(found.as_ref().map(|(member, _)| member.as_slice()));
+        return Ok(CommandOutcome::Done);
+    }
+    if arguments.len() > 3 {
+        return Err(CommandError::Syntax);
+    }
+    let (count, _) = sample_size(arguments, b"")?;
+    let found = context.set(key, |set| sample(&set, count, most))?;
+    let found = found.unwrap_or_else(|| Some(Vec::new()));
+    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
+    out.array(found.len());
+    found.iter().for_each(|(member, _)| out.bulk(member));
+    Ok(CommandOutcome::Done)
+}
+
+/// `SMOVE source destination member`. No other command runs.
+fn smove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (from, to, member) = (arguments.get(1), arguments.get(2), arguments.get(3));
+    let is_there = context.set(from, |set| set.contains(member))?;
+    let Some(is_there) = is_there else {
+        out.integer(0);
+        return Ok(CommandOutcome::Done);
+    };
+    context.set(to, |_| ())?;
+    if is_there && from != to {
+        // The copy first: without room for it nothing is moved.
+        context.modify_set(to, |body| set::add(body, member))?;
+        context.modify_set(from, |body| Ok(set::remove(body, member)))?;
+    }
+    out.integer(i64::from(is_there));
+    Ok(CommandOutcome::Done)
+}
+
+fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let cursor = scan_cursor(arguments.get(2))?;
+    let done: Option<Result<()>> = context.set(arguments.get(1), |set| {
+        let options = ElementScan::read(arguments, false)?;
+        let (next, mut found) = match set.0 {
+            Body::Large(large) => large.scan_named(cursor, options.count),
+            Body::Packed(_) => (0, set.all()),
+        };
+        options.filter(&mut found, |(member, _)| member)?;
+        out.array(2);
+        out.bulk(next.to_string().as_bytes());
+        out.array(found.len());
+        found.iter().for_each(|(member, _)| out.bulk(member));
+        Ok(())
+    })?;
+    match done {
+        Some(done) => done?,
+        None => {
+            out.array(2);
+            out.bulk(b"0");
+            out.array(0);
+        }
+    }
+    Ok(CommandOutcome::Done)
+}
+
+/// What is made of several sets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// The members of a union, intersection or difference, each once.
+fn combine(context: &Context<'_>, keys: &[&[u8]], operation: Operation) -> Result<Vec<Vec<u8>>> {
+    let mut sizes = Vec::with_capacity(keys.len());
+    for key in keys {
+        sizes.push(context.set(key, |set| set.len())?.unwrap_or(0));
+    }
+    let members = |key: &[u8]| -> Result<_> {
+        Ok(context.set(key, |set| set.members())?.unwrap_or_default())
+    };
+    match operation {
+        Operation::Union => {
+            let mut all: Vec<Vec<u8>> = Vec::new();
+            for key in keys {
+                all.append(&mut members(key)?);
+            }
+            if keys.len() > 1 {
+                // Runs that are sorted each are merged.
+                all.sort_by(|a, b| set::compare(a, b));
+                all.dedup();
+            }
+            Ok(all)
+        }
+        Operation::Intersection => {
+            let mut order: Vec<usize> = (0..keys.len()).collect();
+            order.sort_by_key(|at| sizes[*at]);
+            let Some((smallest, rest)) = order.split_first() else { return Ok(Vec::new()) };
+            let mut found = members(keys[*smallest])?;
+            for at in rest {
+                if found.is_empty() {
+                    break;
+                }
+                let kept = context.set(keys[*at], |set| set.retain(&mut found, true))?;
+                if kept.is_none() {
+                    found.clear();
+                }
+            }
+            Ok(found)
+        }
+        Operation::Difference => {
+            let Some((first, rest)) = keys.split_first() else { return Ok(Vec::new()) };
+            let mut found = members(first)?;
+            for key in rest {
+                if found.is_empty() {
+                    break;
+                }
+                context.set(key, |set| set.retain(&mut found, false))?;
+            }
+            Ok(found)
+        }
+    }
+}
+
+fn reply(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    operation: Operation,
+) -> Result {
+    let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
+    let start = out.bytes.len();
+    let found = combine(context, &keys, operation)?;
+    out.set(found.len());
+    found.iter().for_each(|member| out.bulk(member));
+    context.check_reply(out, start)?;
+    Ok(CommandOutcome::Done)
+}
+
+fn store_result(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    operation: Operation,
+) -> Result {
+    let keys: Vec<&[u8]> = arguments.iter_from(2).collect();
+    let found = combine(context, &keys, operation)?;
+    let key = arguments.get(1);
+    match found.len() {
+        0 => drop(context.remove(key)),
+        _ => context.put_value(key, &context.keys.build_set(&found)?, None)?,
+    }
+    out.count(found.len());
+    Ok(CommandOutcome::Done)
+}
+
+/// `SINTERCARD numkeys key … [LIMIT limit]`
+fn sintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    const NO_NUMBER: &str = "ERR numkeys should be greater than 0";
+    let count = number(arguments.get(1)).filter(|count| *count > 0).ok_or(NO_NUMBER)?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    if count > arguments.len() - 2 {
+        return Err("ERR Number of keys can't be greater than number of args".into());
+    }
+    let mut limit = 0;
+    let mut options = arguments.iter_from(2 + count);
+    while let Some(option) = options.next() {
+        if !option.eq_ignore_ascii_case(b"limit") {
+            return Err(CommandError::Syntax);
+        }
+        let value = number(options.next().ok_or(CommandError::Syntax)?);
+        let value = value.and_then(|value| usize::try_from(value).ok());
+        limit = value.ok_or("ERR LIMIT can't be negative")?;
+    }
+    let keys: Vec<&[u8]> = arguments.iter_from(2).take(count).collect();
+    let found = combine(context, &keys, Operation::Intersection)?.len();
+    out.count(if limit == 0 { found } else { found.min(limit) });
+    Ok(CommandOutcome::Done)
+}

@@ -1,0 +1,439 @@
+//! Commands on one sorted set. See [`crate::keyspace::sorted_set`].
+
+use ordna::Direction;
+
+use super::hash::{ElementScan, sample_size};
+use super::keys::scan_cursor;
+use crate::execution::command::{
+    CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE,
+};
+use crate::keyspace::collections::Body;
+use crate::keyspace::sample::sample;
+use crate::keyspace::sorted_set::{self, Scored, SortedSet, score_of};
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY};
+use crate::wire::double;
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
+
+pub const COMMANDS: &[Command] = &[
+    Command::new("zadd", -4, WRITE, ONE_KEY, "Adds members with their scores.", zadd),
+    Command::new("zincrby", 4, UPDATE, ONE_KEY, "Increments the score of a member.", zincrby),
+    Command::new("zrem", -3, CHANGE, ONE_KEY, "Removes members; returns how many.", zrem),
+    Command::new("zcard", 2, READ, ONE_KEY, "Returns the number of members.", zcard)
+        .access(KeyAccess::METADATA),
+    Command::new("zscore", 3, READ, ONE_KEY, "Returns the score of a member.", zscore),
+    Command::new("zmscore", -3, READ, ONE_KEY, "Returns the scores of members.", zmscore),
+    Command::new("zrank", 3, READ, ONE_KEY, "Returns the position of a member.", zrank),
+    Command::new(
+        "zrevrank",
+        3,
+        READ,
+        ONE_KEY,
+        "Returns the position of a member from the highest score on.",
+        zrevrank,
+    ),
+    Command::new("zpopmin", -2, TAKE, ONE_KEY, "Removes the members of lowest score.", zpopmin),
+    Command::new("zpopmax", -2, TAKE, ONE_KEY, "Removes the members of highest score.", zpopmax),
+    Command::new(
+        "zmpop",
+        -4,
+        TAKE_SLOW,
+        NO_KEY,
+        "Removes members of lowest or highest score from the first sorted set that has some.",
+        zmpop,
+    )
+    .key_count_at(1),
+    Command::new("zrandmember", -2, READ_SLOW, ONE_KEY, "Returns random members.", zrandmember),
+    Command::new(
+        "zscan",
+        -3,
+        READ_SLOW,
+        ONE_KEY,
+        "Scans the members of a sorted set, a cursor at a time.",
+        zscan,
+    ),
+];
+
+const TAKE_SLOW: CommandFlags =
+    CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE).or(CommandFlags::MOVABLEKEYS);
+
+impl Context<'_> {
+    /// Calls `read` with the sorted set of a key; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn sorted_set<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(SortedSet<'_, '_>) -> R,
+    ) -> Result<Option<R>> {
+        self.keys.read_collection(key, ValueKind::ZSet, |body| read(SortedSet(body)))
+    }
+
+    /// Changes the sorted set of a key, or makes one.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn modify_sorted_set<R>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.modify_collection(key, ValueKind::ZSet, change)
+    }
+}
+
+pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
+
+/// The options of ZADD.
+#[derive(Default, Clone, Copy)]
+struct AddOptions {
+    only_new: bool,
+    only_present: bool,
+    only_greater: bool,
+    only_less: bool,
+    counts_changes: bool,
+    increments: bool,
+}
+
+/// What ZADD did to a member.
+#[derive(Clone, Copy, PartialEq)]
+enum Added {
+    Nothing,
+    New(f64),
+    Changed(f64),
+    Same(f64),
+}
+
+fn add(body: &mut Body<'_>, options: AddOptions, score: f64, member: &[u8]) -> Result<Added> {
+    let former = SortedSet(body).score(member);
+    let Some(former) = former else {
+        if options.only_present {
+            return Ok(Added::Nothing);
+        }
+        sorted_set::set_score(body, member, None, score)?;
+        return Ok(Added::New(score));
+    };
+    if options.only_new {
+        return Ok(Added::Nothing);
+    }
+    let score = if options.increments { former + score } else { score };
+    if score.is_nan() {
+        return Err("ERR resulting score is not a number (NaN)".into());
+    }
+    if options.only_greater && score <= former || options.only_less && score >= former {
+        return Ok(Added::Nothing);
+    }
+    if score == former {
+        return Ok(Added::Same(score));
+    }
+    sorted_set::set_score(body, member, Some(former), score)?;
+    Ok(Added::Changed(score))
+}
+
+fn zadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (mut options, mut at) = (AddOptions::default(), 2);
+    while at < arguments.len() {
+        match arguments.get(at).to_ascii_lowercase().as_slice() {
+            b"nx" => options.only_new = true,
+            b"xx" => options.only_present = true,
+            b"gt" => options.only_greater = true,
+            b"lt" => options.only_less = true,
+            b"ch" => options.counts_changes = true,
+            b"incr" => options.increments = true,
+            _ => break,
+        }
+        at += 1;
+    }
+    add_all(context, arguments, options, at, out)
+}
+
+fn zincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let options = AddOptions { increments: true, ..AddOptions::default() };
+    add_all(context, arguments, options, 2, out)
+}
+
+/// Adds the scores and members from the argument `at` on.
+fn add_all(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    options: AddOptions,
+    at: usize,
+    out: &mut Replies,
+) -> Result {
+    let count = arguments.len() - at;
+    if count == 0 || !count.is_multiple_of(2) {
+        return Err(CommandError::Syntax);
+    }
+    if options.only_new && options.only_present {
+        return Err("ERR XX and NX options at the same time are not compatible".into());
+    }
+    let AddOptions { only_new, only_greater, only_less, .. } = options;
+    if [only_new, only_greater, only_less].iter().filter(|only| **only).count() > 1 {
+        return Err("ERR GT, LT, and/or NX options at the same time are not compatible".into());
+    }
+    if options.increments && count > 2 {
+        return Err("ERR INCR option supports a single increment-element pair".into());
+    }
+    let scores = arguments.iter_from(at).step_by(2).map(double::parse);
+    let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
+    let (mut new, mut changed, mut last) = (0, 0, Added::Nothing);
+    context.modify_sorted_set(arguments.get(1), |body| {
+        (new, changed) = (0, 0);
+        for (score, member) in scores.iter().zip(arguments.iter_from(at + 1).step_by(2)) {
+            last = add(body, options, *score, member)?;
+            new += usize::from(matches!(last, Added::New(_)));
+            changed += usize::from(matches!(last, Added::Changed(_)));
+        }
+        Ok(())
+    })?;
+    match (options.increments, last) {
+        (true, Added::Nothing) => out.null(),
+        (true, Added::New(score) | Added::Changed(score) | Added::Same(score)) => {
+            out.double(score);
+        }
+        (false, _) => out.count(if options.counts_changes { new + changed } else { new }),
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn zrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let removed = context.modify_sorted_set(arguments.get(1), |body| {
+        let mut removed = 0;
+        for member in arguments.iter_from(2) {
+            if let Some(score) = SortedSet(body).score(member) {
+                sorted_set::remove(body, member, score);
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    })?;
+    out.count(removed);
+    Ok(CommandOutcome::Done)
+}
+
+fn zcard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    out.count(context.sorted_set(arguments.get(1), |set| set.len())?.unwrap_or(0));
+    Ok(CommandOutcome::Done)
+}
+
+fn score_or_null(score: Option<f64>, out: &mut Replies) {
+    match score {
+        Some(score) => out.double(score),
+        None => out.null(),
+    }
+}
+
+fn zscore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let score = context.sorted_set(arguments.get(1), |set| set.score(arguments.get(2)))?;
+    score_or_null(score.flatten(), out);
+    Ok(CommandOutcome::Done)
+}
+
+fn zmscore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let members = || arguments.iter_from(2);
+    let scores = context.sorted_set(arguments.get(1), |set| {
+        members().map(|member| set.score(member)).collect::<Vec<_>>()
+    })?;
+    let scores = scores.unwrap_or_else(|| vec![None; members().len()]);
+    out.array(scores.len());
+    scores.into_iter().for_each(|score| score_or_null(score, out));
+    Ok(CommandOutcome::Done)
+}
+
+fn rank(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    direction: Direction,
+) -> Result {
+    let rank = |set: SortedSet<'_, '_>| set.rank(arguments.get(2), direction);
+    match context.sorted_set(arguments.get(1), rank)?.flatten() {
+        Some(rank) => out.count(rank),
+        None => out.null(),
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn zrank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    rank(context, arguments, out, Direction::Ascending)
+}
+
+fn zrevrank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    rank(context, arguments, out, Direction::Descending)
+}
+
+/// Writes a member and its score: a pair in RESP3, flat in RESP2.
+pub fn write_scored(member: &[u8], score: f64, out: &mut Replies) {
+    if out.resp3 {
+        out.array(2);
+    }
+    out.bulk(member);
+    out.double(score);
+}
+
+fn pop(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    direction: Direction,
+) -> Result {
+    if arguments.len() > 3 {
+        return Err(CommandError::Syntax);
+    }
+    let has_count = arguments.len() == 3;
+    let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
+    let popped = context
+        .modify_sorted_set(arguments.get(1), |body| Ok(sorted_set::pop(body, count, direction)))?;
+    if has_count && out.resp3 {
+        out.array(popped.len());
+        popped.iter().for_each(|(member, score)| write_scored(member, *score, out));
+    } else {
+        out.array(popped.len() * 2);
+        for (member, score) in &popped {
+            out.bulk(member);
+            out.double(*score);
+        }
+    }
+    Ok(CommandOutcome::Done)
+}
+
+/// A number that is not negative.
+///
+/// # Errors
+/// It is not.
+pub fn positive_count(text: &[u8]) -> Result<usize> {
+    const NEGATIVE: &str = "ERR value is out of range, must be positive";
+    let count = number(text).ok_or(NEGATIVE)?;
+    Ok(usize::try_from(count).map_err(|_| NEGATIVE)?)
+}
+
+fn zpopmin(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    pop(context, arguments, out, Direction::Ascending)
+}
+
+fn zpopmax(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    pop(context, arguments, out, Direction::Descending)
+}
+
+/// The keys that follow their number at position `at`, and the position after them.
+///
+/// # Errors
+/// The number is none, or there is no argument after the keys.
+pub fn counted_keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a [u8]>, usize)> {
+    const NO_NUMBER: &str = "ERR numkeys should be greater than 0";
+    let count = number(arguments.get(at)).filter(|count| *count > 0).ok_or(NO_NUMBER)?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let end = count.checked_add(at + 1).filter(|end| *end < arguments.len());
+    let end = end.ok_or(CommandError::Syntax)?;
+    Ok((arguments.iter_from(at + 1).take(count).collect(), end))
+}
+
+/// The option COUNT of ZMPOP and LMPOP, from position `at` on.
+///
+/// # Errors
+/// Another option, or a number that is not positive.
+pub fn mpop_count(arguments: Arguments<'_>, at: usize) -> Result<usize> {
+    let mut count = None;
+    let mut options = arguments.iter_from(at);
+    while let Some(option) = options.next() {
+        if count.is_some() || !option.eq_ignore_ascii_case(b"count") {
+            return Err(CommandError::Syntax);
+        }
+        let value = number(options.next().ok_or(CommandError::Syntax)?);
+        let value = value.filter(|value| *value > 0);
+        count = Some(value.ok_or("ERR count should be greater than 0")?);
+    }
+    Ok(count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)))
+}
+
+/// `ZMPOP numkeys key … MIN | MAX [COUNT count]`
+fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (keys, at) = counted_keys(arguments, 1)?;
+    let direction = match arguments.get(at).to_ascii_lowercase().as_slice() {
+        b"min" => Direction::Ascending,
+        b"max" => Direction::Descending,
+        _ => return Err(CommandError::Syntax),
+    };
+    let count = mpop_count(arguments, at + 1)?;
+    // Each key is a step of its own; the first that has members decides.
+    for key in keys {
+        let popped: Vec<Scored> =
+            context.modify_sorted_set(key, |body| Ok(sorted_set::pop(body, count, direction)))?;
+        if popped.is_empty() {
+            continue;
+        }
+        out.array(2);
+        out.bulk(key);
+        out.array(popped.len());
+        for (member, score) in &popped {
+            out.array(2);
+            out.bulk(member);
+            out.double(*score);
+        }
+        return Ok(CommandOutcome::Done);
+    }
+    out.null_array();
+    Ok(CommandOutcome::Done)
+}
+
+fn zrandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
+    if arguments.len() == 2 {
+        let found = context.sorted_set(key, |set| sample(&set, 1, most).unwrap_or_default())?;
+        let found = found.and_then(|found| found.into_iter().next());
+        out.bulk_or_null(found.as_ref().map(|(member, _)| member.as_slice()));
+        return Ok(CommandOutcome::Done);
+    }
+    let (count, with_scores) = sample_size(arguments, b"withscores")?;
+    let found = context.sorted_set(key, |set| sample(&set, count, most))?;
+    let found = found.unwrap_or_else(|| Some(Vec::new()));
+    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
+    out.array(if with_scores && !out.resp3 { found.len() * 2 } else { found.len() });
+    for (member, score) in found {
+        match with_scores {
+            true => write_scored(&member, score_of(&score), out),
+            false => out.bulk(&member),
+        }
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let cursor = scan_cursor(arguments.get(2))?;
+    let done: Option<Result<()>> = context.sorted_set(arguments.get(1), |set| {
+        let options = ElementScan::read(arguments, false)?;
+        let (next, found) = match set.0 {
+            Body::Large(large) => large.scan_named(cursor, options.count),
+            Body::Packed(_) => (0, crate::keyspace::sample::Sampled::all(&set)),
+        };
+        let is_packed = matches!(set.0, Body::Packed(packed) if !packed.is_converted());
+        let mut found = found;
+        options.filter(&mut found, |(member, _)| member)?;
+        out.array(2);
+        out.bulk(next.to_string().as_bytes());
+        out.array(found.len() * 2);
+        for (member, score) in found {
+            let score = score_of(&score);
+            out.bulk(&member);
+            // A listpack of Redis holds integers as such.
+            let is_integer = is_packed && score.fract() == 0.0 && score.abs() < 9e18;
+            match is_integer {
+                true => out.bulk((score as i64).to_string().as_bytes()),
+                false => out.bulk(double::text(score).as_bytes()),
+            }
+        }
+        Ok(())
+    })?;
+    match done {
+        Some(done) => done?,
+        None => {
+            out.array(2);
+            out.bulk(b"0");
+            out.array(0);
+        }
+    }
+    Ok(CommandOutcome::Done)
+}

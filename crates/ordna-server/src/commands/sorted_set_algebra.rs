@@ -1,0 +1,276 @@
+//! Unions, intersections and differences of sorted sets.
+
+use std::collections::HashMap;
+use std::ops::ControlFlow;
+
+use ordna::Direction;
+
+use super::sorted_set::write_scored;
+use super::sorted_set_ranges::store_sorted_set;
+use crate::execution::command::{Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW};
+use crate::keyspace::sorted_set::{EntryBounds, Scored, ordered};
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::command_spec::{CommandFlags, Growth, KeyAccess, NO_KEY, ONE_KEY};
+use crate::wire::double;
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
+
+const READ_KEYS: CommandFlags = READ_SLOW.or(CommandFlags::MOVABLEKEYS);
+const STORE_KEYS: CommandFlags = WRITE_SLOW.or(CommandFlags::MOVABLEKEYS);
+
+const fn store(
+    name: &'static str,
+    summary: &'static str,
+    execute: crate::execution::command::Execute,
+) -> Command {
+    Command::new(name, -4, STORE_KEYS, ONE_KEY, summary, execute)
+        .key_count_at(2)
+        .accesses(KeyAccess::WRITE, KeyAccess::READ)
+        .grows(Growth::Copies)
+        .exclusive()
+}
+
+const fn read(
+    name: &'static str,
+    summary: &'static str,
+    execute: crate::execution::command::Execute,
+) -> Command {
+    Command::new(name, -3, READ_KEYS, NO_KEY, summary, execute).key_count_at(1).exclusive()
+}
+
+pub const COMMANDS: &[Command] = &[
+    read("zunion", "Returns the members of any of the sorted sets.", |context, arguments, out| {
+        reply(context, arguments, out, Operation::Union)
+    }),
+    read("zinter", "Returns the members of all the sorted sets.", |context, arguments, out| {
+        reply(context, arguments, out, Operation::Intersection)
+    }),
+    read(
+        "zdiff",
+        "Returns the members of the first sorted set only.",
+        |context, arguments, out| reply(context, arguments, out, Operation::Difference),
+    ),
+    read("zintercard", "Counts the members of all the sorted sets.", zintercard),
+    store("zunionstore", "Stores the union of sorted sets.", |context, arguments, out| {
+        store_result(context, arguments, out, Operation::Union)
+    }),
+    store("zinterstore", "Stores the intersection of sorted sets.", |context, arguments, out| {
+        store_result(context, arguments, out, Operation::Intersection)
+    }),
+    store("zdiffstore", "Stores the difference of sorted sets.", |context, arguments, out| {
+        store_result(context, arguments, out, Operation::Difference)
+    }),
+];
+
+/// What is made of several sorted sets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Operation {
+    Union,
+    Intersection,
+    Difference,
+}
+
+/// What is made of the scores of a member.
+#[derive(Debug, Clone, Copy)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    fn of(self, a: f64, b: f64) -> f64 {
+        match self {
+            // Infinities of both signs.
+            Self::Sum if (a + b).is_nan() => 0.0,
+            Self::Sum => a + b,
+            Self::Min => a.min(b),
+            Self::Max => a.max(b),
+        }
+    }
+}
+
+/// A call: its keys and options.
+struct Call<'a> {
+    keys: Vec<&'a [u8]>,
+    weights: Vec<f64>,
+    aggregate: Aggregate,
+    with_scores: bool,
+}
+
+/// The keys after their number at position `at`, and the position after them.
+fn keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a [u8]>, usize)> {
+    let count = number(arguments.get(at)).ok_or(CommandError::NotAnInteger)?;
+    if count < 1 {
+        let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_lowercase();
+        return Err(format!("ERR at least 1 input key is needed for '{name}' command").into());
+    }
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let end = count.checked_add(at + 1).filter(|end| *end <= arguments.len());
+    let end = end.ok_or(CommandError::Syntax)?;
+    Ok((arguments.iter_from(at + 1).take(count).collect(), end))
+}
+
+impl<'a> Call<'a> {
+    /// Reads the keys after their number at position `at`, and the options.
+    fn read(
+        context: &Context<'_>,
+        arguments: Arguments<'a>,
+        at: usize,
+        operation: Operation,
+        stores: bool,
+    ) -> Result<Self> {
+        let (keys, end) = keys(arguments, at)?;
+        // As in Redis, a wrong type comes before a wrong option.
+        for key in &keys {
+            check_type(context, key)?;
+        }
+        let weights = vec![1.0; keys.len()];
+        let mut call = Self { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
+        let mut options = arguments.iter_from(end);
+        while let Some(option) = options.next() {
+            let is_combined = operation != Operation::Difference;
+            match option.to_ascii_lowercase().as_slice() {
+                b"weights" if is_combined && options.len() >= call.keys.len() => {
+                    for weight in &mut call.weights {
+                        let text = options.next().unwrap_or_default();
+                        *weight = double::parse(text).ok_or("ERR weight value is not a float")?;
+                    }
+                }
+                b"aggregate" if is_combined && options.len() >= 1 => {
+                    let name = options.next().unwrap_or_default().to_ascii_lowercase();
+                    call.aggregate = match name.as_slice() {
+                        b"sum" => Aggregate::Sum,
+                        b"min" => Aggregate::Min,
+                        b"max" => Aggregate::Max,
+                        _ => return Err(CommandError::Syntax),
+                    };
+                }
+                b"withscores" if !stores => call.with_scores = true,
+                _ => return Err(CommandError::Syntax),
+            }
+        }
+        Ok(call)
+    }
+
+    /// The members of the result with their scores, in their order.
+    fn result(&self, context: &Context<'_>, operation: Operation) -> Result<Vec<Scored>> {
+        let mut result: HashMap<Vec<u8>, f64> = HashMap::new();
+        for (at, (key, weight)) in self.keys.iter().zip(&self.weights).enumerate() {
+            let of_key = weighted(context, key, *weight)?;
+            match (operation, at) {
+                (_, 0) => result = of_key.into_iter().collect(),
+                (Operation::Union, _) => {
+                    for (member, score) in of_key {
+                        let aggregate = |found: &mut f64| *found = self.aggregate.of(*found, score);
+                        result.entry(member).and_modify(aggregate).or_insert(score);
+                    }
+                }
+                (Operation::Intersection, _) => {
+                    let mut both = HashMap::new();
+                    for (member, score) in of_key {
+                        if let Some((member, found)) = result.remove_entry(&member) {
+                            both.insert(member, self.aggregate.of(found, score));
+                        }
+                    }
+                    result = both;
+                }
+                (Operation::Difference, _) => {
+                    for (member, _) in of_key {
+                        result.remove(&member);
+                    }
+                }
+            }
+        }
+        let mut result: Vec<Scored> = result.into_iter().collect();
+        result.sort_by(|(a, of_a), (b, of_b)| ordered(*of_a).cmp(&ordered(*of_b)).then(a.cmp(b)));
+        Ok(result)
+    }
+}
+
+/// Checks that a key holds a set or a sorted set, if anything.
+fn check_type(context: &Context<'_>, key: &[u8]) -> Result<()> {
+    match context.keys.get_with(key, ValueKind::of) {
+        None | Some(ValueKind::ZSet | ValueKind::Set) => Ok(()),
+        Some(_) => Err(CommandError::WrongType),
+    }
+}
+
+/// The members of a set or sorted set with their weighted scores; those of a set have the score 1.
+fn weighted(context: &Context<'_>, key: &[u8], weight: f64) -> Result<Vec<Scored>> {
+    let mut found = Vec::new();
+    let weigh = |score: f64| {
+        let score = score * weight;
+        if score.is_nan() { 0.0 } else { score }
+    };
+    if context.keys.get_with(key, ValueKind::of) == Some(ValueKind::Set) {
+        context.set(key, |set| {
+            set.visit(|member| {
+                found.push((member.to_vec(), weigh(1.0)));
+                ControlFlow::Continue(())
+            });
+        })?;
+    } else {
+        context.sorted_set(key, |set| {
+            set.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
+                found.push((member.to_vec(), weigh(score)));
+                ControlFlow::Continue(())
+            });
+        })?;
+    }
+    Ok(found)
+}
+
+fn reply(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    operation: Operation,
+) -> Result {
+    let call = Call::read(context, arguments, 1, operation, false)?;
+    let (start, result) = (out.bytes.len(), call.result(context, operation)?);
+    out.array(if call.with_scores && !out.resp3 { result.len() * 2 } else { result.len() });
+    for (member, score) in result {
+        match call.with_scores {
+            true => write_scored(&member, score, out),
+            false => out.bulk(&member),
+        }
+    }
+    context.check_reply(out, start)?;
+    Ok(CommandOutcome::Done)
+}
+
+fn store_result(
+    context: &Context<'_>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+    operation: Operation,
+) -> Result {
+    let call = Call::read(context, arguments, 2, operation, true)?;
+    let result = call.result(context, operation)?;
+    store_sorted_set(context, arguments.get(1), result, out)
+}
+
+/// `ZINTERCARD numkeys key … [LIMIT limit]`
+fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (keys, end) = keys(arguments, 1)?;
+    for key in &keys {
+        check_type(context, key)?;
+    }
+    let mut limit = 0;
+    let mut options = arguments.iter_from(end);
+    while let Some(option) = options.next() {
+        if !option.eq_ignore_ascii_case(b"limit") {
+            return Err(CommandError::Syntax);
+        }
+        let value = number(options.next().ok_or(CommandError::Syntax)?);
+        let value = value.and_then(|value| usize::try_from(value).ok());
+        limit = value.ok_or("ERR LIMIT can't be negative")?;
+    }
+    let weights = vec![1.0; keys.len()];
+    let call = Call { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
+    let count = call.result(context, Operation::Intersection)?.len();
+    out.count(if limit == 0 { count } else { count.min(limit) });
+    Ok(CommandOutcome::Done)
+}

@@ -1,0 +1,88 @@
+//! Collections, as commands read and change them: what was written is reported.
+
+use ordna::{Change, Put};
+
+use crate::execution::command::{Context, Result};
+use crate::keyspace::collections::Body;
+use crate::keyspace::edits::build::NewValue;
+use crate::keyspace::edits::collection::Effect;
+use crate::keyspace::edits::hash::{HashChange, HashView};
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::events::Wrote;
+use crate::wire::error::CommandError;
+
+impl Context<'_> {
+    /// Changes the hash of a key, whose deadline is kept; a hash without fields is removed. `change` may
+    /// be called several times.
+    ///
+    /// # Errors
+    /// The key holds no hash.
+    pub fn modify_hash<R>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let edited = self.keys.edit_hash(key, self.keys.is_exclusive(), change)?;
+        self.report_edit(key, edited.effect);
+        Ok(edited.result)
+    }
+
+    /// Reports what was done to a collection. Clients that wait for elements can be woken from here, and from
+    /// [`report`](Self::report).
+    fn report_edit(&self, key: &[u8], effect: Effect) {
+        let wrote = match effect {
+            Effect::Nothing => return,
+            Effect::Made => Wrote::Value { is_new: true, new_deadline: false },
+            Effect::Changed => Wrote::Value { is_new: false, new_deadline: false },
+            Effect::Removed => Wrote::Removal,
+        };
+        self.report([key]);
+        self.notify(key, wrote);
+    }
+
+    /// Changes a list, set or sorted set, whose deadline is kept; without elements it is removed. `change`
+    /// may be called several times.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn modify_collection<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let edited = self.keys.edit_collection(key, kind, self.keys.is_exclusive(), change)?;
+        self.report_edit(key, edited.effect);
+        Ok(edited.result)
+    }
+
+    /// Sets a key to a value.
+    ///
+    /// # Errors
+    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run; the
+    /// memory limit is reached, or the log has failed.
+    pub fn put_value(&self, key: &[u8], value: &NewValue, expires_at: Option<u64>) -> Result<()> {
+        match value {
+            NewValue::Record(value) => self
+                .modify_stored(key, |_| Change::Put(Put { value: value.as_slice(), expires_at })),
+            NewValue::Large(_) if !self.keys.is_exclusive() => Err(CommandError::NeedsExclusive),
+            NewValue::Large(large) => {
+                let is_new = !self.keys.contains(key);
+                self.keys.put_large(key, large, expires_at)?;
+                self.report([key]);
+                self.notify(key, Wrote::Value { is_new, new_deadline: false });
+                Ok(())
+            }
+        }
+    }
+
+    /// Calls `read` with the hash of a key.
+    ///
+    /// # Errors
+    /// The key holds no hash.
+    pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(&HashView<'_>) -> R) -> Result<Option<R>> {
+        let found = self.keys.read_hash(key, read)?;
+        self.note_miss(key, found.is_none());
+        Ok(found)
+    }
+}

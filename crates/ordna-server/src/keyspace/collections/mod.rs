@@ -1,0 +1,128 @@
+//! Collections: hashes, sets, sorted sets and lists of any size.
+//!
+//! # Forms
+//! A small collection is one record ([`packed`], [`hash`](super::hash)). Of a large one the key holds a
+//! [`Head`], and each element is an entry of the store of its own, under the head's id in the reserved
+//! space of [`stored_key`](super::stored_key). Snapshots, log, backups and memory limit are the store's.
+//!
+//! # Invariants
+//! - An id names one collection as long as the process lives.
+//! - A head is changed or removed only under the lock of its key, or under the exclusive lock of the
+//!   keyspace. A head comes into being only under the latter.
+//! - Elements and head are written in one batch. So each state of the store, also after a crash, has for
+//!   each id with elements either one head, or an entry in the list of removals, or a head that has expired
+//!   and whose entry in the list of deadlines still exists.
+//! - A head with a deadline has one entry in the list of deadlines, which names its key.
+//!
+//! # Order of locks
+//! Keyspace, then key. A command that locks several keys holds the keyspace exclusively.
+//!
+//! # Removal
+//! Whoever removes or overwrites a head adds its id to the list of removals in the same batch. A task
+//! removes the elements in stretches, and then the entry; it also finds heads that have expired. After
+//! a restart it continues with what the lists hold.
+
+pub mod head;
+pub mod large;
+pub mod names;
+pub mod packed;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use ordna::checksum::crc32c;
+use ordna::sync::{Lock, StripedCounter};
+
+/// Number of locks of keys. Two keys with the same lock exclude each other for the time of a command.
+const LOCKS: usize = 256;
+/// The id of the first large collection.
+const FIRST_ID: u64 = 1;
+
+/// What the collections of a keyspace share.
+#[derive(Debug)]
+pub struct Collections {
+    locks: Vec<RwLock<()>>,
+    next_id: AtomicU64,
+    /// Whether the version of the layout is stored, or need not be.
+    has_layout: AtomicBool,
+    /// Held while the version of the layout is stored. The caller may hold the lock of any key.
+    pub(super) storing_layout: Lock<()>,
+    /// Number of entries in the reserved space of keys.
+    pub reserved: StripedCounter,
+    /// Number of entries in the list of removals.
+    pub removals: StripedCounter,
+}
+
+impl Default for Collections {
+    fn default() -> Self {
+        Self {
+            locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
+            next_id: AtomicU64::new(FIRST_ID),
+            has_layout: AtomicBool::new(false),
+            storing_layout: Lock::default(),
+            reserved: StripedCounter::new(),
+            removals: StripedCounter::new(),
+        }
+    }
+}
+
+impl Collections {
+    fn lock_of(&self, key: &[u8]) -> &RwLock<()> {
+        &self.locks[crc32c(key) as usize % LOCKS]
+    }
+
+    /// Locks a key, to write the collection that it holds.
+    pub fn lock(&self, key: &[u8]) -> RwLockWriteGuard<'_, ()> {
+        // A panic under the lock leaves the collection intact: a batch is all or nothing.
+        self.lock_of(key).write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks a key, to read several elements of the collection that it holds.
+    pub fn lock_shared(&self, key: &[u8]) -> RwLockReadGuard<'_, ()> {
+        self.lock_of(key).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there was a large collection since the start. One relaxed load.
+    pub fn has_large(&self) -> bool {
+        self.next_id.load(Ordering::Relaxed) > FIRST_ID
+    }
+
+    /// Whether the version of the layout is stored, or need not be. One relaxed load.
+    #[inline]
+    pub(super) fn has_layout(&self) -> bool {
+        self.has_layout.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the version of the layout is stored, or need not be.
+    pub(super) fn layout_is_stored(&self) {
+        self.has_layout.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Continues after the ids and entries of a store that was opened.
+    pub(super) fn resume(&self, last_id: u64, reserved: usize, removals: usize) {
+        self.next_id.store(last_id + 1, Ordering::Relaxed);
+        self.reserved.add(i64::try_from(reserved).unwrap_or(i64::MAX));
+        self.removals.add(i64::try_from(removals).unwrap_or(i64::MAX));
+    }
+}
+
+/// A collection that a command reads or changes.
+#[derive(Debug)]
+pub enum Body<'a> {
+    Packed(packed::Packed),
+    Large(large::Large<'a>),
+}
+
+impl Body<'_> {
+    /// Number of fields, members or values.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Packed(packed) => packed.len(),
+            Self::Large(large) => large.head.len(),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Elements that have names: fields of hashes, members of sets and sorted sets.
+//!
+//! # Order
+//! The part of an element is the CRC-32C of its name and the name. So names that begin alike differ in the
+//! bytes that the store compares first; a cursor is a CRC, which names a place also after the elements
+//! around it are gone; a random place is a random CRC; and two sets are in one order, to be merged. In
+//! a sorted set the byte `m` precedes.
+
+use std::ops::{Bound, ControlFlow};
+
+use ordna::Direction;
+use ordna::checksum::crc32c;
+
+use super::large::Large;
+use crate::keyspace::value_kind::ValueKind;
+use crate::wire::error::CommandError;
+
+/// Maximum bytes of the name of an element of a large collection: that of a key of the store, less what
+/// precedes it.
+pub const MOST_NAME: usize = ordna::key::MAX_LEN - 32;
+
+/// Elements among which a random one is chosen, so that those after a wide gap between two CRCs are hardly
+/// more likely than others.
+const CHOICE: usize = 32;
+
+/// The error of a field or member whose name is too long.
+pub fn too_long(len: usize) -> CommandError {
+    format!("ERR element of {len} bytes exceeds maximum allowed size ({MOST_NAME} bytes)").into()
+}
+
+/// A name and its value.
+pub type Named = (Vec<u8>, Vec<u8>);
+
+impl Large<'_> {
+    /// The byte before the CRC in a sorted set.
+    fn tag(&self) -> &'static [u8] {
+        if self.head.kind == ValueKind::ZSet { b"m" } else { b"" }
+    }
+
+    /// Calls `with` with the part of a name.
+    fn with_part<R>(&self, name: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
+        let (tag, crc) = (self.tag(), crc32c(name).to_be_bytes());
+        let mut short = [0; 96];
+        let (front, len) = (tag.len() + 4, tag.len() + 4 + name.len());
+        match short.get_mut(..len) {
+            Some(part) => {
+                part[..tag.len()].copy_from_slice(tag);
+                part[tag.len()..front].copy_from_slice(&crc);
+                part[front..].copy_from_slice(name);
+                with(part)
+            }
+            None => with(&[tag, &crc, name].concat()),
+        }
+    }
+
+    /// Calls `read` with the value of a name.
+    pub fn get_named<R>(&self, name: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.with_part(name, |part| self.get_with(part, read))
+    }
+
+    /// Sets the value of a name. The caller knows whether it is new.
+    pub fn put_named(&mut self, name: &[u8], value: &[u8], is_new: bool) {
+        let part = self.with_part(name, <[u8]>::to_vec);
+        self.put(&part, value, is_new);
+    }
+
+    /// Removes a name, which is present.
+    pub fn remove_named(&mut self, name: &[u8]) {
+        let part = self.with_part(name, <[u8]>::to_vec);
+        self.remove(&part);
+    }
+
+    /// Visits the names and values whose CRC is at or after `from`, in the order of CRC and name.
+    pub fn visit_named(&self, from: u32, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+        let tag = self.tag();
+        let lower = [tag, &from.to_be_bytes()].concat();
+        let upper = if tag.is_empty() { Bound::Unbounded } else { Bound::Excluded(&b"n"[..]) };
+        let front = tag.len() + 4;
+        let bounds = (Bound::Included(lower.as_slice()), upper);
+        self.visit(bounds, Direction::Ascending, |part, value| {
+            visit(part.get(front..).unwrap_or_default(), value)
+        });
+    }
+
+    /// Returns about `count` names from a cursor on, and the next cursor (0: the end). A cursor is a
+    /// CRC, and names of the same CRC are returned together: so a scan returns every name that is present
+    /// throughout.
+    pub fn scan_named(&self, cursor: u64, count: usize) -> (u64, Vec<Named>) {
+        let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
+        let (mut found, mut last, mut next) = (Vec::new(), None, 0);
+        self.visit_named(from, |name, value| {
+            let crc = crc32c(name);
+            if found.len() >= count && last != Some(crc) {
+                next = u64::from(crc);
+                return ControlFlow::Break(());
+            }
+            last = Some(crc);
+            found.push((name.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        });
+        (next, found)
+    }
+
+    /// Returns a random name and its value. `random` returns a random number below its argument.
+    pub fn random_named(&self, random: &mut impl FnMut(usize) -> usize) -> Option<Named> {
+        let from = random(1 << 32) as u32;
+        let wanted = CHOICE.min(self.head.len());
+        let mut found: Vec<Named> = Vec::with_capacity(wanted);
+        for from in [from, 0] {
+            // After the last one the first ones follow.
+            self.visit_named(from, |name, value| {
+                if found.len() == wanted {
+                    return ControlFlow::Break(());
+                }
+                found.push((name.to_vec(), value.to_vec()));
+                ControlFlow::Continue(())
+            });
+        }
+        let at = random(found.len().max(1));
+        (at < found.len()).then(|| found.swap_remove(at))
+    }
+}

@@ -1,0 +1,156 @@
+//! Collections that are made as a whole: by RESTORE, COPY and the commands that store their result.
+
+use std::ops::{Bound, ControlFlow};
+
+use ordna::{Direction, Put, Write};
+
+use crate::keyspace::KeyspaceStore;
+use crate::keyspace::collections::Body;
+use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::large::{Large, Source};
+use crate::keyspace::collections::names::MOST_NAME;
+use crate::keyspace::collections::packed::{MOST_INTEGERS, Packed};
+use crate::keyspace::hash::Edit;
+use crate::keyspace::list::{self, End};
+use crate::keyspace::set;
+use crate::keyspace::sorted_set::{self, Scored};
+use crate::keyspace::stored_key::{deadline, stored};
+use crate::keyspace::value_kind::ValueKind;
+use crate::wire::error::CommandError;
+
+/// A value that is not stored yet.
+#[derive(Debug)]
+pub enum NewValue {
+    /// In its stored form.
+    Record(Vec<u8>),
+    Large(Large<'static>),
+}
+
+impl NewValue {
+    /// Whether the value may only be stored while no other command runs.
+    pub fn is_large(&self) -> bool {
+        matches!(self, Self::Large(_))
+    }
+}
+
+impl KeyspaceStore {
+    /// A hash of these fields, each followed by its value; `None` if a field is too long or comes twice.
+    pub fn build_hash(&self, texts: &[Vec<u8>]) -> Option<NewValue> {
+        /// Fields that are tried as a record first.
+        const TRIED: usize = 2048;
+        let pairs = texts.chunks_exact(2);
+        if texts.len() <= TRIED {
+            let mut edit = Edit::of(None);
+            let fits =
+                |pair: &[Vec<u8>]| pair[0].len() <= MOST_NAME && edit.set(&pair[0], &pair[1]);
+            if !pairs.clone().all(fits) {
+                return None;
+            }
+            let record = edit.finish();
+            if !edit.is_large(&record) {
+                return Some(NewValue::Record(record));
+            }
+        }
+        let mut large = self.new_large(ValueKind::Hash);
+        for pair in pairs {
+            if pair[0].len() > MOST_NAME || large.get_named(&pair[0], |_| ()).is_some() {
+                return None;
+            }
+            large.put_named(&pair[0], &pair[1], true);
+            large.head.count += 1;
+        }
+        Some(NewValue::Large(large))
+    }
+
+    /// A sorted set of these members, each once.
+    ///
+    /// # Errors
+    /// A member is too long.
+    pub fn build_sorted_set(&self, members: &[Scored]) -> Result<NewValue, CommandError> {
+        self.build(ValueKind::ZSet, members, |body, (member, score)| {
+            sorted_set::set_score(body, member, None, *score)
+        })
+    }
+
+    /// A set of these members.
+    ///
+    /// # Errors
+    /// A member is too long.
+    pub fn build_set(&self, members: &[Vec<u8>]) -> Result<NewValue, CommandError> {
+        self.build(ValueKind::Set, members, |body, member| set::add(body, member).map(drop))
+    }
+
+    /// A list of these values.
+    ///
+    /// # Errors
+    /// None.
+    pub fn build_list(&self, values: &[Vec<u8>]) -> Result<NewValue, CommandError> {
+        self.build(ValueKind::List, values, |body, value| {
+            list::push(body, value, End::Back);
+            Ok(())
+        })
+    }
+
+    /// A collection of these elements: a record if they fit one.
+    fn build<T>(
+        &self,
+        kind: ValueKind,
+        elements: &[T],
+        add: impl Fn(&mut Body<'_>, &T) -> Result<(), CommandError>,
+    ) -> Result<NewValue, CommandError> {
+        if elements.len() <= MOST_INTEGERS {
+            let mut body = Body::Packed(Packed::new(kind));
+            elements.iter().try_for_each(|element| add(&mut body, element))?;
+            if let Body::Packed(packed) = body
+                && !packed.is_full
+            {
+                return Ok(NewValue::Record(packed.stored()));
+            }
+        }
+        let mut body = Body::Large(self.new_large(kind));
+        elements.iter().try_for_each(|element| add(&mut body, element))?;
+        match body {
+            Body::Large(large) => Ok(NewValue::Large(large)),
+            Body::Packed(packed) => Ok(NewValue::Record(packed.stored())),
+        }
+    }
+
+    /// A copy of a value in its stored form, with elements of its own. The caller excludes other commands.
+    pub fn copy_of(&self, value: Vec<u8>) -> NewValue {
+        let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
+        let mut copy = self.new_large(head.kind);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let from = Large::new(Source::Live(&self.store), head);
+        from.visit(all, Direction::Ascending, |part, value| {
+            copy.put(part, value, true);
+            ControlFlow::Continue(())
+        });
+        copy.head = Head { id: copy.head.id, ..head };
+        NewValue::Large(copy)
+    }
+
+    /// Sets a key to a large collection. The caller excludes other commands.
+    ///
+    /// # Errors
+    /// The memory limit is reached, or the log has failed.
+    pub fn put_large(
+        &self,
+        key: &[u8],
+        large: &Large<'_>,
+        expires_at: Option<u64>,
+    ) -> Result<(), CommandError> {
+        let (stored_key, head) = (stored(key), large.head.stored());
+        let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
+        let gone = self.store.get_entry_with(&stored_key, read).flatten();
+        let elements = large.changes.iter();
+        let elements = elements.filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let mut batch: Vec<Write<'_, [u8], [u8]>> =
+            elements.map(|(key, value)| Write::put(key.as_slice(), value.as_slice())).collect();
+        batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
+        let entry = expires_at.map(|at| deadline(at, large.head.id));
+        batch.extend(entry.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
+        let added = large.added + i64::from(entry.is_some());
+        self.write_with_removals(batch, gone.as_slice(), added)?;
+        Ok(())
+    }
+}

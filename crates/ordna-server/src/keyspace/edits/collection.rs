@@ -1,0 +1,335 @@
+//! Reads and changes of collections in either form.
+
+use std::ops::Bound;
+
+use ordna::{Change, Found, Put, Write};
+
+use crate::keyspace::KeyspaceStore;
+use crate::keyspace::collections::Body;
+use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::large::{Large, Source};
+use crate::keyspace::collections::packed::Packed;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::stored_key::{self, deadline, stored};
+use crate::keyspace::value_kind::ValueKind;
+use crate::wire::error::CommandError;
+
+type Result<T> = std::result::Result<T, CommandError>;
+
+/// What a change did to the key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    Nothing,
+    /// The key is new.
+    Made,
+    Changed,
+    Removed,
+}
+
+/// The outcome of a change: what the command made of it, and what it did to the key.
+#[derive(Debug)]
+pub struct Edited<R> {
+    pub result: R,
+    pub effect: Effect,
+}
+
+/// What an attempt found.
+pub(super) enum Attempt<R> {
+    Done(Edited<R>),
+    /// A head, which is changed under the lock of its key.
+    IsLarge,
+    /// More than a record holds.
+    Grows,
+}
+
+/// A small form of a collection: what one record holds.
+pub trait SmallForm: Sized {
+    /// Puts the elements into a large collection.
+    fn spread(&self, into: &mut Large<'_>);
+}
+
+impl SmallForm for Packed {
+    fn spread(&self, into: &mut Large<'_>) {
+        match self.kind {
+            ValueKind::ZSet => self.iter().for_each(|entry| {
+                crate::keyspace::sorted_set::spread(entry, into);
+            }),
+            ValueKind::List => self.iter().enumerate().for_each(|(at, value)| {
+                let part = crate::keyspace::list::part(at as i64);
+                into.put(&part, value, true);
+            }),
+            _ => self.iter().for_each(|member| into.put_named(member, &[], true)),
+        }
+        into.head.count = self.len() as u64;
+    }
+}
+
+impl KeyspaceStore {
+    /// Calls `read` with the collection of a key; `None` if the key is absent. Under the lock of the key,
+    /// if the collection is large.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn read_collection<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        read: impl FnOnce(&Body<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let mut read = Some(read);
+        let small = |stored: &[u8]| -> Result<Option<R>> {
+            if ValueKind::of(stored) != kind {
+                return Err(CommandError::WrongType);
+            }
+            let packed = Packed::read(stored);
+            let body = packed.map(Body::Packed);
+            Ok(body.and_then(|body| read.take().map(|read| read(&body))))
+        };
+        let Some(done) = self.get_with(key, small) else { return Ok(None) };
+        if let Some(done) = done? {
+            return Ok(Some(done));
+        }
+        let _locked = self.collections.lock_shared(key);
+        let body = self.store_body(key, kind)?;
+        Ok(body.zip(read).map(|(body, read)| read(&body)))
+    }
+
+    /// The collection of a key that was large just now, and which the caller has locked.
+    fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
+        let body = self.get_with(key, |stored| match Head::read(stored) {
+            Some(head) if head.kind == kind => {
+                Ok(Body::Large(Large::new(Source::Live(&self.store), head)))
+            }
+            Some(_) => Err(CommandError::WrongType),
+            None => Packed::read(stored)
+                .filter(|packed| packed.kind == kind)
+                .map(Body::Packed)
+                .ok_or(CommandError::WrongType),
+        });
+        body.transpose()
+    }
+
+    /// Changes the collection of a key, or makes one. `change` may be called several times; what it returns
+    /// the last time counts. A collection that is empty afterwards is removed. The deadline is kept.
+    ///
+    /// # Errors
+    /// Those of `change`; the key holds a value of another type; [`CommandError::NeedsExclusive`] if the
+    /// collection becomes large and the caller does not exclude other commands.
+    pub fn edit_collection<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        is_exclusive: bool,
+        mut change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
+        loop {
+            match self.edit_packed(key, kind, &mut change)? {
+                Attempt::Done(edited) => return Ok(edited),
+                Attempt::Grows if !is_exclusive => return Err(CommandError::NeedsExclusive),
+                Attempt::Grows => {
+                    let present = |stored: &[u8]| Packed::read(stored);
+                    return self
+                        .make_large(key, kind, present, |large| with_body(large, &mut change));
+                }
+                Attempt::IsLarge => {
+                    let edit = |large: &mut Large<'_>| with_body(large, &mut change);
+                    if let Some(edited) = self.edit_large(key, kind, edit)? {
+                        return Ok(edited);
+                    }
+                }
+            }
+        }
+    }
+
+    fn edit_packed<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        mut change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<Attempt<R>> {
+        let mut attempt = Err(CommandError::WrongType);
+        self.modify_entry::<Vec<u8>>(key, |found| {
+            let (put, done) = attempt_packed(found, kind, &mut change);
+            attempt = done;
+            put
+        })?;
+        attempt
+    }
+
+    /// Changes a large collection; `None` if there is none any more.
+    pub(in crate::keyspace) fn edit_large<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        change: impl FnOnce(&mut Large<'_>) -> Result<R>,
+    ) -> Result<Option<Edited<R>>> {
+        let _locked = self.collections.lock(key);
+        let stored_key = stored(key);
+        let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
+        let Some((head, expires_at)) = self.store.get_entry_with(&stored_key, read).flatten()
+        else {
+            return Ok(None);
+        };
+        if head.kind != kind {
+            return Err(CommandError::WrongType);
+        }
+        let mut large = Large::new(Source::Live(&self.store), head);
+        let result = change(&mut large)?;
+        let effect = match large.is_changed() {
+            false => Effect::Nothing,
+            true if large.head.count == 0 => Effect::Removed,
+            true => Effect::Changed,
+        };
+        if effect != Effect::Nothing {
+            self.write_large(key, Some(head), expires_at, &large)?;
+        }
+        Ok(Some(Edited { result, effect }))
+    }
+
+    /// Makes a small collection, or none, a large one. The caller excludes other commands.
+    pub(in crate::keyspace) fn make_large<R, S: SmallForm>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        small: impl FnOnce(&[u8]) -> Option<S>,
+        change: impl FnOnce(&mut Large<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
+        let read = |put: Put<&[u8]>| (small(put.value), put.expires_at);
+        let found = self.get_entry_with(key, read);
+        let effect = if found.is_some() { Effect::Changed } else { Effect::Made };
+        let (small, expires_at) = found.unwrap_or((None, None));
+        let mut large = self.new_large(kind);
+        if let Some(small) = small {
+            small.spread(&mut large);
+        }
+        let result = change(&mut large)?;
+        self.write_large(key, None, expires_at, &large)?;
+        Ok(Edited { result, effect })
+    }
+
+    /// An empty large collection with an id of its own.
+    pub fn new_large(&self, kind: ValueKind) -> Large<'static> {
+        let id = self.collections.new_id();
+        Large::new(Source::New, Head { kind, id, count: 0, first: 0 })
+    }
+
+    /// Writes the changes of a large collection and its head, which was `before`, as one batch.
+    pub(in crate::keyspace) fn write_large(
+        &self,
+        key: &[u8],
+        before: Option<Head>,
+        expires_at: Option<u64>,
+        large: &Large<'_>,
+    ) -> Result<()> {
+        let (stored_key, head) = (stored(key), large.head.stored());
+        let mut only_removes = true;
+        let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 2);
+        for (key, value) in &large.changes {
+            match value {
+                Some(value) => {
+                    only_removes = false;
+                    batch.push(Write::put(key.as_slice(), value.as_slice()));
+                }
+                None => batch.push(Write::Remove(key.as_slice())),
+            }
+        }
+        let entry = expires_at.map(|at| deadline(at, large.head.id));
+        let mut added = large.added;
+        if large.head.count == 0 {
+            batch.push(Write::Remove(&*stored_key));
+            if let Some(entry) = entry.as_ref().filter(|_| before.is_some()) {
+                batch.push(Write::Remove(entry.as_slice()));
+                added -= 1;
+            }
+        } else if before != Some(large.head) {
+            batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
+            if let Some(entry) = entry.as_ref().filter(|_| before.is_none()) {
+                batch.push(Write::put(entry.as_slice(), key));
+                added += 1;
+            }
+        }
+        self.write_elements(&batch, added, only_removes)?;
+        Ok(())
+    }
+
+    /// Number of entries of the reserved space, counted. For tests and the start.
+    pub fn count_reserved(&self) -> usize {
+        self.store.count(Bound::Included(stored_key::USER_END), Bound::Unbounded)
+    }
+}
+
+impl KeyspaceSnapshot {
+    /// Calls `read` with the collection that a key holds in this snapshot; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn read_collection<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        read: impl FnOnce(&Body<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let body = self.get_with(key, |stored| {
+            if ValueKind::of(stored) != kind {
+                return Err(CommandError::WrongType);
+            }
+            let large = || {
+                Some(Body::Large(Large::new(Source::Snapshot(self.stored()), Head::read(stored)?)))
+            };
+            Ok(Packed::read(stored).map(Body::Packed).or_else(large))
+        });
+        Ok(body.transpose()?.flatten().map(|body| read(&body)))
+    }
+}
+
+/// Calls `change` with a large collection as a body.
+fn with_body<R>(
+    large: &mut Large<'_>,
+    change: &mut impl FnMut(&mut Body<'_>) -> Result<R>,
+) -> Result<R> {
+    let head = large.head;
+    let mut body = Body::Large(std::mem::replace(large, Large::new(Source::New, head)));
+    let result = change(&mut body);
+    if let Body::Large(changed) = body {
+        *large = changed;
+    }
+    result
+}
+
+/// Applies `change` to what was found, if it fits one record.
+fn attempt_packed<R>(
+    found: Option<Found<'_, [u8]>>,
+    kind: ValueKind,
+    change: &mut impl FnMut(&mut Body<'_>) -> Result<R>,
+) -> (Change<Put<Vec<u8>>>, Result<Attempt<R>>) {
+    let packed = match found {
+        None => Packed::new(kind),
+        Some(found) if ValueKind::of(found.value) != kind => {
+            return (Change::Keep, Err(CommandError::WrongType));
+        }
+        Some(found) => match Packed::read(found.value) {
+            Some(packed) => packed,
+            None => return (Change::Keep, Ok(Attempt::IsLarge)),
+        },
+    };
+    let mut body = Body::Packed(packed);
+    let result = match change(&mut body) {
+        Ok(result) => result,
+        Err(error) => return (Change::Keep, Err(error)),
+    };
+    let Body::Packed(packed) = body else { return (Change::Keep, Ok(Attempt::IsLarge)) };
+    if packed.is_full {
+        return (Change::Keep, Ok(Attempt::Grows));
+    }
+    let (put, effect) = match (packed.len(), found) {
+        _ if !packed.is_changed => (Change::Keep, Effect::Nothing),
+        (0, None) => (Change::Keep, Effect::Nothing),
+        (0, Some(_)) => (Change::Remove, Effect::Removed),
+        (_, found) => {
+            let effect = if found.is_some() { Effect::Changed } else { Effect::Made };
+            let expires_at = found.and_then(|found| found.expires_at);
+            (Change::Put(Put { value: packed.stored(), expires_at }), effect)
+        }
+    };
+    (put, Ok(Attempt::Done(Edited { result, effect })))
+}

@@ -1,0 +1,6 @@
+//! Reads and changes of the collections of a keyspace, in either form.
+
+pub mod build;
+pub mod collection;
+pub mod hash;
+pub mod removal;

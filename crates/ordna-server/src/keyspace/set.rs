@@ -1,0 +1,168 @@
+//! Sets: members in no order that a user sees.
+//!
+//! A small set is a record of its members in ascending order. In a large one each member is an element
+//! without a value (see [`names`](super::collections::names)).
+
+use std::ops::ControlFlow;
+
+use ordna::checksum::crc32c;
+
+use crate::keyspace::collections::Body;
+use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
+use crate::keyspace::sample::{Draws, Sampled};
+use crate::wire::error::CommandError;
+use crate::wire::request::number;
+
+/// How many times as many members a set may have as another one, for the two to be merged rather than each
+/// member of the other be looked up.
+const MERGED: usize = 16;
+
+/// A set that a command reads.
+#[derive(Debug, Clone, Copy)]
+pub struct SetView<'b, 'a>(pub &'b Body<'a>);
+
+impl SetView<'_, '_> {
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn contains(&self, member: &[u8]) -> bool {
+        match self.0 {
+            Body::Packed(packed) => packed.search(member).is_ok(),
+            Body::Large(large) => large.get_named(member, |_| ()).is_some(),
+        }
+    }
+
+    /// Visits the members until `visit` breaks.
+    pub fn visit(&self, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) {
+        match self.0 {
+            Body::Packed(packed) => {
+                let _ = packed.iter().try_for_each(visit);
+            }
+            Body::Large(large) => large.visit_named(0, |member, _| visit(member)),
+        }
+    }
+
+    /// The members, in the order of [`compare`].
+    pub fn members(&self) -> Vec<Vec<u8>> {
+        let mut members = Vec::with_capacity(self.len());
+        self.visit(|member| {
+            members.push(member.to_vec());
+            ControlFlow::Continue(())
+        });
+        if matches!(self.0, Body::Packed(_)) {
+            members.sort_by(|a, b| compare(a, b));
+        }
+        members
+    }
+
+    /// Keeps those of `members`, which are in the order of [`compare`], that are in this set, or those that
+    /// are not. O(smaller log n), or O(n) if the sets are of about one size.
+    pub fn retain(&self, members: &mut Vec<Vec<u8>>, wanted: bool) {
+        match self.0 {
+            Body::Large(large) if self.len() / MERGED <= members.len() => {
+                let (mut at, mut kept) = (0, Vec::new());
+                large.visit_named(0, |member, _| {
+                    while let Some(next) = members.get_mut(at) {
+                        match compare(next, member) {
+                            std::cmp::Ordering::Greater => break,
+                            order => {
+                                if order.is_eq() == wanted {
+                                    kept.push(std::mem::take(next));
+                                }
+                                at += 1;
+                            }
+                        }
+                    }
+                    match at < members.len() {
+                        true => ControlFlow::Continue(()),
+                        false => ControlFlow::Break(()),
+                    }
+                });
+                if !wanted {
+                    kept.extend(members.drain(at..));
+                }
+                *members = kept;
+            }
+            _ => members.retain(|member| self.contains(member) == wanted),
+        }
+    }
+}
+
+/// The order of members in a large set: that of CRC and name.
+pub fn compare(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
+    crc32c(a).cmp(&crc32c(b)).then_with(|| a.cmp(b))
+}
+
+impl Sampled for SetView<'_, '_> {
+    fn len(&self) -> usize {
+        SetView::len(self)
+    }
+
+    fn all(&self) -> Vec<Named> {
+        let mut all = Vec::with_capacity(self.len());
+        self.visit(|member| {
+            all.push((member.to_vec(), Vec::new()));
+            ControlFlow::Continue(())
+        });
+        all
+    }
+
+    fn one(&self, draws: &mut Draws) -> Option<Named> {
+        match self.0 {
+            Body::Packed(_) => None,
+            Body::Large(large) => large.random_named(&mut |end| draws.below(end)),
+        }
+    }
+}
+
+/// Adds a member; returns whether it is new.
+///
+/// # Errors
+/// The member is too long.
+pub fn add(body: &mut Body<'_>, member: &[u8]) -> Result<bool, CommandError> {
+    if member.len() > MOST_NAME {
+        return Err(too_long(member.len()));
+    }
+    Ok(match body {
+        Body::Packed(packed) => {
+            let place = packed.search(member);
+            if let Err(at) = place {
+                if !packed.is_converted() && number(member).is_none() {
+                    packed.convert();
+                }
+                packed.insert(at, member);
+            }
+            place.is_err()
+        }
+        Body::Large(large) => {
+            let is_new = large.get_named(member, |_| ()).is_none();
+            if is_new {
+                large.put_named(member, &[], true);
+                large.head.count += 1;
+            }
+            is_new
+        }
+    })
+}
+
+/// Removes a member; returns whether it was there.
+pub fn remove(body: &mut Body<'_>, member: &[u8]) -> bool {
+    match body {
+        Body::Packed(packed) => {
+            let place = packed.search(member);
+            if let Ok(at) = place {
+                packed.remove(at);
+            }
+            place.is_ok()
+        }
+        Body::Large(large) => {
+            let was_there = large.get_named(member, |_| ()).is_some();
+            if was_there {
+                large.remove_named(member);
+                large.head.count -= 1;
+            }
+            was_there
+        }
+    }
+}

@@ -1,0 +1,357 @@
+//! Sorted sets: members by score.
+//!
+//! # Layout
+//! An *entry* is a score in an order-preserving form (8 bytes) and the member. A small sorted set is a
+//! record of its entries in their order. A large one has two elements for each member: `m` and the member
+//! with its score (see [`names`](super::collections::names)), and `s` and the entry, without a value. The
+//! scores -0 and 0 are one.
+
+use std::ops::{Bound, ControlFlow};
+
+use ordna::Direction;
+
+use crate::keyspace::collections::Body;
+use crate::keyspace::collections::large::Large;
+use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
+use crate::keyspace::hash::LIST_BYTES;
+use crate::keyspace::sample::{Draws, Sampled};
+use crate::wire::error::CommandError;
+
+/// Bytes of a score in its order-preserving form.
+const SCORE: usize = 8;
+/// The byte before the entries of a large sorted set.
+const ENTRIES: &[u8] = b"s";
+/// The part after all entries.
+const ENTRIES_END: &[u8] = b"t";
+
+/// A member and its score.
+pub type Scored = (Vec<u8>, f64);
+
+/// The order-preserving form of a score, which is a number.
+pub fn ordered(score: f64) -> [u8; SCORE] {
+    let bits = (score + 0.0).to_bits();
+    let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
+    ordered.to_be_bytes()
+}
+
+/// The score of an order-preserving form.
+pub fn score_of(ordered: &[u8]) -> f64 {
+    let bytes = ordered.first_chunk::<SCORE>().copied().unwrap_or_default();
+    let bits = u64::from_be_bytes(bytes);
+    f64::from_bits(if bits >> 63 == 1 { bits ^ 1 << 63 } else { !bits })
+}
+
+/// An entry.
+fn entry(score: f64, member: &[u8]) -> Vec<u8> {
+    [&ordered(score), member].concat()
+}
+
+/// The member and the score of an entry.
+fn scored(entry: &[u8]) -> (&[u8], f64) {
+    let (score, member) = entry.split_at_checked(SCORE).unwrap_or_default();
+    (member, score_of(score))
+}
+
+/// Puts an entry into a large sorted set.
+pub fn spread(entry: &[u8], into: &mut Large<'_>) {
+    if let Some((score, member)) = entry.split_at_checked(SCORE) {
+        into.put_named(member, score, true);
+        into.put(&[ENTRIES, entry].concat(), &[], true);
+    }
+}
+
+/// Bounds of entries.
+#[derive(Debug, Clone)]
+pub struct EntryBounds {
+    pub lower: Bound<Vec<u8>>,
+    pub upper: Bound<Vec<u8>>,
+}
+
+impl EntryBounds {
+    /// All entries.
+    pub const ALL: Self = Self { lower: Bound::Unbounded, upper: Bound::Unbounded };
+
+    /// The entries with scores within bounds.
+    pub fn of_scores(min: Bound<f64>, max: Bound<f64>) -> Self {
+        // No entry lies between the last one of a score and the next form of a score.
+        let next = |score: f64| (u64::from_be_bytes(ordered(score)) + 1).to_be_bytes().to_vec();
+        let lower = match min {
+            Bound::Unbounded => Bound::Unbounded,
+            Bound::Included(score) => Bound::Included(ordered(score).to_vec()),
+            Bound::Excluded(score) => Bound::Included(next(score)),
+        };
+        let upper = match max {
+            Bound::Unbounded => Bound::Unbounded,
+            Bound::Included(score) => Bound::Excluded(next(score)),
+            Bound::Excluded(score) => Bound::Excluded(ordered(score).to_vec()),
+        };
+        Self { lower, upper }
+    }
+
+    /// The entries with this score and members within bounds.
+    pub fn of_members(score: f64, min: Bound<&[u8]>, max: Bound<&[u8]>) -> Self {
+        let (lower, upper) =
+            (min.map(|member| entry(score, member)), max.map(|member| entry(score, member)));
+        let whole = Self::of_scores(Bound::Included(score), Bound::Included(score));
+        Self {
+            lower: if lower == Bound::Unbounded { whole.lower } else { lower },
+            upper: if upper == Bound::Unbounded { whole.upper } else { upper },
+        }
+    }
+
+    fn borrowed(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice))
+    }
+
+    /// The bounds of the parts of a large sorted set.
+    fn parts(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+        let part = |entry: &Vec<u8>| [ENTRIES, entry].concat();
+        let lower = match &self.lower {
+            Bound::Unbounded => Bound::Included(ENTRIES.to_vec()),
+            bound => bound.as_ref().map(part),
+        };
+        let upper = match &self.upper {
+            Bound::Unbounded => Bound::Excluded(ENTRIES_END.to_vec()),
+            bound => bound.as_ref().map(part),
+        };
+        (lower, upper)
+    }
+}
+
+/// A sorted set that a command reads.
+#[derive(Debug, Clone, Copy)]
+pub struct SortedSet<'b, 'a>(pub &'b Body<'a>);
+
+impl SortedSet<'_, '_> {
+    /// Number of members.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The score of a member.
+    pub fn score(&self, member: &[u8]) -> Option<f64> {
+        match self.0 {
+            Body::Packed(packed) => {
+                let mut entries = packed.iter().map(scored);
+                entries.find(|(found, _)| *found == member).map(|(_, score)| score)
+            }
+            Body::Large(large) => large.get_named(member, score_of),
+        }
+    }
+
+    /// Visits members and scores within bounds, until `visit` breaks.
+    pub fn visit(
+        &self,
+        bounds: &EntryBounds,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+    ) {
+        match self.0 {
+            Body::Packed(packed) => {
+                let (start, end) = self.places(bounds);
+                for step in 0..end.saturating_sub(start) {
+                    let at = match direction {
+                        Direction::Ascending => start + step,
+                        Direction::Descending => end - 1 - step,
+                    };
+                    let (member, score) = scored(packed.get(at).unwrap_or_default());
+                    if visit(member, score).is_break() {
+                        break;
+                    }
+                }
+            }
+            Body::Large(large) => {
+                let (lower, upper) = bounds.parts();
+                let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
+                large.visit(bounds, direction, |part, _| {
+                    let (member, score) = scored(part.get(1..).unwrap_or_default());
+                    visit(member, score)
+                });
+            }
+        }
+    }
+
+    /// The places of the entries of a small sorted set within bounds.
+    fn places(&self, bounds: &EntryBounds) -> (usize, usize) {
+        let Body::Packed(packed) = self.0 else { return (0, 0) };
+        let (lower, upper) = bounds.borrowed();
+        let start = packed.partition(|entry| ordna::index::is_below(entry, lower));
+        let end = packed.partition(|entry| !ordna::index::is_above(entry, upper));
+        (start, end)
+    }
+
+    /// Number of members within bounds.
+    pub fn count(&self, bounds: &EntryBounds) -> usize {
+        match self.0 {
+            Body::Packed(_) => {
+                let (start, end) = self.places(bounds);
+                end.saturating_sub(start)
+            }
+            Body::Large(large) => {
+                let (lower, upper) = bounds.parts();
+                large.count(lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice))
+            }
+        }
+    }
+
+    /// Number of members before one with this score, and the score.
+    pub fn rank(&self, member: &[u8], direction: Direction) -> Option<usize> {
+        let at = entry(self.score(member)?, member);
+        Some(match direction {
+            Direction::Ascending => {
+                self.count(&EntryBounds { lower: Bound::Unbounded, upper: Bound::Excluded(at) })
+            }
+            Direction::Descending => {
+                self.count(&EntryBounds { lower: Bound::Excluded(at), upper: Bound::Unbounded })
+            }
+        })
+    }
+
+    /// Visits at most `len` members from the position `start` on, counted in this direction.
+    pub fn visit_positions(
+        &self,
+        start: usize,
+        len: usize,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], f64),
+    ) {
+        let (mut skip, mut left) = (start, len);
+        if left == 0 || skip >= self.len() {
+            return;
+        }
+        self.visit(&EntryBounds::ALL, direction, |member, score| {
+            if skip > 0 {
+                skip -= 1;
+                return ControlFlow::Continue(());
+            }
+            visit(member, score);
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+    }
+
+    /// The bounds of the entries whose members lie within bounds, as ZRANGEBYLEX sees them: all scores
+    /// should be equal.
+    pub fn lex_bounds(&self, min: Bound<&[u8]>, max: Bound<&[u8]>) -> EntryBounds {
+        let mut first = None;
+        self.visit_positions(0, 1, Direction::Ascending, |_, score| first = Some(score));
+        first.map_or(EntryBounds::ALL, |score| EntryBounds::of_members(score, min, max))
+    }
+}
+
+impl Sampled for SortedSet<'_, '_> {
+    fn len(&self) -> usize {
+        SortedSet::len(self)
+    }
+
+    fn all(&self) -> Vec<Named> {
+        let mut all = Vec::new();
+        self.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
+            all.push((member.to_vec(), ordered(score).to_vec()));
+            ControlFlow::Continue(())
+        });
+        all
+    }
+
+    fn one(&self, draws: &mut Draws) -> Option<Named> {
+        match self.0 {
+            Body::Packed(_) => None,
+            Body::Large(large) => large.random_named(&mut |end| draws.below(end)),
+        }
+    }
+}
+
+/// Sets the score of a member, whose former score is given (`None`: it is new).
+///
+/// # Errors
+/// The member is too long.
+pub fn set_score(
+    body: &mut Body<'_>,
+    member: &[u8],
+    former: Option<f64>,
+    score: f64,
+) -> Result<(), CommandError> {
+    if member.len() > MOST_NAME {
+        return Err(too_long(member.len()));
+    }
+    match body {
+        Body::Packed(packed) => {
+            let former = former.and_then(|score| packed.search(&entry(score, member)).ok());
+            if let Some(at) = former {
+                packed.remove(at);
+            }
+            if member.len() > LIST_BYTES {
+                packed.convert();
+            }
+            let entry = entry(score, member);
+            if let Err(at) = packed.search(&entry) {
+                packed.insert(at, &entry);
+            }
+        }
+        Body::Large(large) => {
+            if let Some(former) = former {
+                large.remove(&[ENTRIES, &entry(former, member)].concat());
+            }
+            large.put_named(member, &ordered(score), former.is_none());
+            large.put(&[ENTRIES, &entry(score, member)].concat(), &[], true);
+            large.head.count += u64::from(former.is_none());
+        }
+    }
+    Ok(())
+}
+
+/// Removes a member with this score.
+pub fn remove(body: &mut Body<'_>, member: &[u8], score: f64) {
+    match body {
+        Body::Packed(packed) => {
+            if let Ok(at) = packed.search(&entry(score, member)) {
+                packed.remove(at);
+            }
+        }
+        Body::Large(large) => {
+            large.remove(&[ENTRIES, &entry(score, member)].concat());
+            large.remove_named(member);
+            large.head.count -= 1;
+        }
+    }
+}
+
+/// Removes at most `count` members from an end, and returns them in order from that end.
+pub fn pop(body: &mut Body<'_>, count: usize, direction: Direction) -> Vec<Scored> {
+    let mut found: Vec<Scored> = Vec::new();
+    SortedSet(body).visit_positions(0, count, direction, |member, score| {
+        found.push((member.to_vec(), score));
+    });
+    found.iter().for_each(|(member, score)| remove(body, member, *score));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn scores_keep_their_order(a: f64, b: f64) {
+            if !a.is_nan() && !b.is_nan() {
+                let expected = a.partial_cmp(&b).unwrap();
+                prop_assert_eq!(ordered(a).cmp(&ordered(b)), expected);
+                prop_assert_eq!(score_of(&ordered(a)), a);
+            }
+        }
+    }
+
+    #[test]
+    fn zeros_are_one_and_infinities_have_a_next() {
+        assert_eq!(ordered(-0.0), ordered(0.0));
+        let all = EntryBounds::of_scores(
+            Bound::Excluded(f64::NEG_INFINITY),
+            Bound::Included(f64::INFINITY),
+        );
+        assert!(
+            matches!(all.upper, Bound::Excluded(end) if end.as_slice() > &ordered(f64::INFINITY)[..])
+        );
+    }
+}

@@ -1,0 +1,315 @@
+//! The operations on user keys: those of the store, with keys as users name them.
+//!
+//! # Large collections
+//! The head of a large collection is written under the lock of its key only (see
+//! [`collections`](super::collections)). A write here that would overwrite or remove a head therefore
+//! declines first, and is then repeated under that lock, where the elements are given to the background
+//! removal in the same batch. Writes of other values take no lock and pay one comparison of two bytes.
+
+use std::borrow::{Borrow, Cow};
+use std::ops::{Bound, ControlFlow};
+
+use ordna::index::bounds_cross;
+use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
+
+use super::KeyspaceStore;
+use super::collections::head::Head;
+use super::stored_key::{self, borrowed, stored, stored_bounds};
+
+/// A key and its value in its stored form.
+pub type Entry = (Vec<u8>, Vec<u8>);
+
+impl KeyspaceStore {
+    /// Has the version of the layout stored, before an entry that needs it.
+    pub(super) fn ensure_layout(&self) -> Result<(), Error> {
+        if self.collections.has_layout() { Ok(()) } else { self.store_layout() }
+    }
+
+    /// A user key as it is stored, to be written.
+    #[inline]
+    pub(super) fn stored_to_write<'k>(&self, key: &'k [u8]) -> Result<Cow<'k, [u8]>, Error> {
+        let key = stored(key);
+        if matches!(key, Cow::Owned(_)) {
+            self.ensure_layout()?;
+        }
+        Ok(key)
+    }
+
+    /// [`OrderedIndex::get_with`].
+    #[inline]
+    pub fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        self.store.get_with(&stored(key), read)
+    }
+
+    #[inline]
+    pub fn contains(&self, key: &[u8]) -> bool {
+        self.store.contains(&stored(key))
+    }
+
+    /// [`ordna::Store::get_entry_with`].
+    pub fn get_entry_with<R>(&self, key: &[u8], read: impl FnOnce(Put<&[u8]>) -> R) -> Option<R> {
+        self.store.get_entry_with(&stored(key), read)
+    }
+
+    /// [`OrderedIndex::get_many_with`].
+    pub fn get_many_with(&self, keys: &[&[u8]], each: impl FnMut(usize, Option<&[u8]>)) {
+        if keys.iter().all(|key| matches!(stored(key), Cow::Borrowed(_))) {
+            return self.store.get_many_with(keys, each);
+        }
+        let keys: Vec<Cow<'_, [u8]>> = keys.iter().map(|key| stored(key)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        self.store.get_many_with(&keys, each);
+    }
+
+    /// The deadline of a key, if it is present.
+    pub fn expiry(&self, key: &[u8]) -> Option<Option<u64>> {
+        self.store.expiry(&stored(key))
+    }
+
+    /// Number of user keys, exact while nobody writes.
+    pub fn approximate_len(&self) -> usize {
+        self.store.approximate_len().saturating_sub(self.collections.reserved.sum())
+    }
+
+    /// [`ordna::Store::modify_entry`].
+    #[inline]
+    pub fn modify_entry<T: Borrow<[u8]>>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+    ) -> Result<(), Error> {
+        let mut is_head = false;
+        self.store.modify_entry(&self.stored_to_write(key)?, |found| {
+            let change = change(found);
+            is_head = !matches!(change, Change::Keep)
+                && found.is_some_and(|found| Head::is_head(found.value));
+            if is_head { Change::Keep } else { change }
+        })?;
+        if is_head { self.modify_head_entry(key, change) } else { Ok(()) }
+    }
+
+    /// [`modify_entry`](Self::modify_entry) of a key that holds the head of a large collection.
+    #[cold]
+    fn modify_head_entry<T: Borrow<[u8]>>(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+    ) -> Result<(), Error> {
+        let _locked = self.collections.lock(key);
+        let mut removed = None;
+        self.store.modify_entry(&stored(key), |found| {
+            let change = change(found);
+            let head = found.and_then(|found| Some((Head::read(found.value)?, found.expires_at)));
+            let Some((head, expires_at)) = head.filter(|_| !matches!(change, Change::Keep)) else {
+                return change;
+            };
+            let put = match change {
+                Change::Put(Put { value, expires_at }) => {
+                    Some(Put { value: value.borrow().to_vec(), expires_at })
+                }
+                Change::Remove | Change::Keep => None,
+            };
+            removed = Some((head, expires_at, put));
+            Change::Keep
+        })?;
+        // While the lock is held, nobody else changes the head.
+        match removed {
+            Some((head, expires_at, put)) => self.replace_head(key, head, expires_at, put),
+            None => Ok(()),
+        }
+    }
+
+    /// [`ordna::Store::modify_expiry`].
+    pub fn modify_expiry(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Option<u64>>,
+    ) -> Result<(), Error> {
+        let mut is_head = false;
+        self.store.modify_expiry(&stored(key), |found| {
+            let change = change(found);
+            is_head = !matches!(change, Change::Keep)
+                && found.is_some_and(|found| Head::is_head(found.value));
+            if is_head { Change::Keep } else { change }
+        })?;
+        if !is_head {
+            return Ok(());
+        }
+        let _locked = self.collections.lock(key);
+        let mut decided = None;
+        self.store.modify_expiry(&stored(key), |found| {
+            let change = change(found);
+            let head = found.and_then(|found| Some((Head::read(found.value)?, found.expires_at)));
+            let Some((head, expires_at)) = head.filter(|_| !matches!(change, Change::Keep)) else {
+                return change;
+            };
+            decided = Some((head, expires_at, change));
+            Change::Keep
+        })?;
+        match decided {
+            Some((head, former, Change::Put(expires_at))) => {
+                self.set_expiry_of_head(key, head, former, expires_at)
+            }
+            Some((head, former, _)) => self.replace_head(key, head, former, None),
+            None => Ok(()),
+        }
+    }
+
+    /// [`ordna::Store::splice`]. `decide` declines whatever is not a string, so it never meets a head.
+    pub fn splice<T: AsRef<[u8]>>(
+        &self,
+        key: &[u8],
+        decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
+    ) -> Result<Option<usize>, Error> {
+        self.store.splice(&stored(key), decide)
+    }
+
+    /// [`ordna::Store::write_batch`]. The caller excludes other commands.
+    pub fn write_batch(&self, writes: &[Write<'_, [u8], [u8]>]) -> Result<(), Error> {
+        let is_plain =
+            |write: &Write<'_, [u8], [u8]>| matches!(stored(write.key()), Cow::Borrowed(_));
+        if !self.collections.has_large() && writes.iter().all(is_plain) {
+            return self.store.write_batch(writes);
+        }
+        let keys = writes.iter().map(|write| self.stored_to_write(write.key()));
+        let keys = keys.collect::<Result<Vec<Cow<'_, [u8]>>, Error>>()?;
+        let mut gone: Vec<(Head, Option<u64>)> = Vec::new();
+        let mut batch = Vec::with_capacity(writes.len());
+        for (write, key) in writes.iter().zip(&keys) {
+            let head = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
+            if let Some(head) = self.store.get_entry_with(key, head).flatten()
+                && gone.iter().all(|(known, _)| known.id != head.0.id)
+            {
+                gone.push(head);
+            }
+            batch.push(match write {
+                Write::Put(_, put) => Write::Put(&**key, *put),
+                Write::Remove(_) => Write::Remove(&**key),
+            });
+        }
+        if gone.is_empty() {
+            self.store.write_batch(&batch)
+        } else {
+            self.write_with_removals(batch, &gone, 0)
+        }
+    }
+
+    /// [`ordna::Store::try_remove_range`].
+    pub fn try_remove_range(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<usize, Error> {
+        let (lower, upper) = stored_bounds(lower, upper);
+        let (lower, upper) = (borrowed(&lower), borrowed(&upper));
+        if bounds_cross(lower, upper) {
+            return Ok(0);
+        }
+        let mut heads = Vec::new();
+        if self.collections.has_large() {
+            self.store.visit(lower, upper, Direction::Ascending, |key, value| {
+                if Head::is_head(value) {
+                    heads.push(key.to_vec());
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        // No head is made beside this: that takes the exclusive lock.
+        let mut removed = 0;
+        for key in heads {
+            let mut was_there = false;
+            self.modify_entry::<&[u8]>(&stored_key::user(&key), |found| {
+                was_there = found.is_some();
+                Change::Remove
+            })?;
+            removed += usize::from(was_there);
+        }
+        Ok(removed + self.store.try_remove_range(lower, upper)?)
+    }
+
+    /// [`OrderedIndex::scan_with`] within bounds that may cross.
+    pub fn scan_with(
+        &self,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        limit: usize,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        let (lower, upper) = stored_bounds(lower, upper);
+        let (lower, upper) = (borrowed(&lower), borrowed(&upper));
+        if !bounds_cross(lower, upper) {
+            self.store.scan_with((lower, upper), direction, limit, |key, value| {
+                visit(&stored_key::user(key), value)
+            });
+        }
+    }
+
+    /// Visits the entries within the bounds until `visit` breaks.
+    pub fn visit(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        self.scan_with((lower, upper), direction, usize::MAX, visit);
+    }
+
+    /// The entry within the bounds that comes first in this direction.
+    pub fn nearest(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+        direction: Direction,
+    ) -> Option<Entry> {
+        let mut found = None;
+        self.scan_with((lower, upper), direction, 1, |key, value| {
+            found = Some((key.to_vec(), value.to_vec()));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    pub fn first(&self) -> Option<Entry> {
+        self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Ascending)
+    }
+
+    pub fn last(&self) -> Option<Entry> {
+        self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Descending)
+    }
+
+    pub fn floor(&self, key: &[u8]) -> Option<Entry> {
+        self.nearest(Bound::Unbounded, Bound::Included(key), Direction::Descending)
+    }
+
+    pub fn ceiling(&self, key: &[u8]) -> Option<Entry> {
+        self.nearest(Bound::Included(key), Bound::Unbounded, Direction::Ascending)
+    }
+
+    /// [`ordna::Store::on_expiry`].
+    pub fn on_expiry(&self, report: impl Fn(&[u8]) + Send + Sync + 'static) {
+        // A keyspace reports once.
+        let _ = self.store.on_expiry(move |key: &[u8]| report(&stored_key::user(key)));
+    }
+
+    /// The user keys that expire next. Elements have no deadline.
+    pub fn next_to_expire(&self, limit: usize) -> Vec<Vec<u8>> {
+        let keys = self.store.next_to_expire(limit);
+        keys.iter().map(|key| stored_key::user(key).into_owned()).collect()
+    }
+
+    /// User keys that divide all of them into about `parts` parts of about the same size.
+    pub fn partition_points(&self, parts: usize) -> Vec<Vec<u8>> {
+        let users = self.approximate_len().max(1);
+        let all = self.store.approximate_len().max(users);
+        // The points spread over the elements, too.
+        let wanted = parts.saturating_mul(all.div_ceil(users)).min(parts.max(MOST_POINTS));
+        let points = self.store.partition_points(wanted);
+        let users = points.iter().filter(|key| key.as_slice() < stored_key::USER_END);
+        users.map(|key| stored_key::user(key).into_owned()).collect()
+    }
+}
+
+/// Maximum number of partition points that are asked for beyond those that a caller wants: some
+/// milliseconds.
+const MOST_POINTS: usize = 1 << 14;

@@ -1,0 +1,454 @@
+//! Collections of every type in both forms: what a small one does, a large one does; the elements of large
+//! ones show nowhere, and are gone after their key.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use ordna_server::{Config, LogSync};
+
+use crate::common::{Client, Random, Running, start};
+use crate::state::persistence::{Dir, loaded, say};
+
+/// A field of `INFO`.
+fn field(client: &mut Client, name: &str) -> usize {
+    let info = say(client, "INFO memory");
+    let start = info.find(&format!(" {name}:")).unwrap_or_else(|| panic!("no {name} in {info}"));
+    let rest = &info[start + name.len() + 2..];
+    rest.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Waits until no collection is being removed; returns the number of entries besides those of users.
+pub fn settled(client: &mut Client) -> usize {
+    let begin = Instant::now();
+    while field(client, "lazyfree_pending_objects") > 0 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "elements are not removed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    field(client, "ordna_reserved_entries")
+}
+
+/// Makes a large collection of each type: `hash`, `set`, `zset` and `list`, with 1,000 elements each.
+fn fill(client: &mut Client) {
+    for (command, key) in [("HSET", "hash"), ("SADD", "set"), ("ZADD", "zset"), ("RPUSH", "list")] {
+        for part in 0..4 {
+            let mut words: Vec<Vec<u8>> = vec![command.into(), key.into()];
+            for at in part * 250..part * 250 + 250 {
+                match key {
+                    "hash" => words.extend([format!("f{at}").into(), format!("v{at}").into()]),
+                    "zset" => words.extend([format!("{at}").into(), format!("m{at}").into()]),
+                    _ => words.push(format!("m{at}").into()),
+                }
+            }
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            assert!(client.ask(&words).starts_with(':'));
+        }
+    }
+}
+
+/// Entries of the four collections of [`fill`], in which a sorted set has two for each member.
+const FILLED: usize = 5000;
+
+fn fresh() -> (Running, Client) {
+    let server = start(Config::default());
+    let client = Client::new(server.address);
+    (server, client)
+}
+
+#[test]
+fn elements_of_large_collections_show_nowhere() {
+    let (_server, mut client) = fresh();
+    fill(&mut client);
+    // The highest and the lowest keys, and those that are stored otherwise.
+    let keys: [&[u8]; 7] =
+        [b"", b"a", b"\xFE", b"\xFE\x00", b"\xFF", b"\xFF\x01\x01x", b"\xFF\xFF"];
+    for key in keys {
+        assert_eq!(client.ask(&[b"SET", key, b"v"]), r"+OK\r\n");
+    }
+    assert_eq!(say(&mut client, "DBSIZE"), ":11");
+    assert_eq!(say(&mut client, "ORDNA.COUNT - +"), ":11");
+    assert!(say(&mut client, "KEYS *").starts_with("*11 "));
+    assert!(say(&mut client, "SCAN 0 COUNT 1000").starts_with("*2 $1 0 *11 "));
+    assert!(say(&mut client, "ORDNA.RANGE - + KEYS").starts_with("*11 "));
+    assert!(say(&mut client, "INFO keyspace").contains("keys=11"));
+    assert_eq!(client.say("ORDNA.LAST"), r"*2\r\n$2\r\n\xff\xff\r\n$1\r\nv\r\n");
+    assert_eq!(
+        client.ask(&[b"ORDNA.FLOOR", b"\xFF\xFE"]),
+        r"*2\r\n$4\r\n\xff\x01\x01x\r\n$1\r\nv\r\n"
+    );
+    assert_eq!(client.ask(&[b"ORDNA.CEIL", b"\xFF\xFF\x00"]), r"*-1\r\n");
+    assert_eq!(client.ask(&[b"ORDNA.RANK", b"\xFF\xFF"]), r":10\r\n");
+    assert_eq!(client.say("ORDNA.AT -1"), r"*2\r\n$2\r\n\xff\xff\r\n$1\r\nv\r\n");
+    assert_eq!(client.say("ORDNA.AT 11"), r"*-1\r\n");
+    let mut met = BTreeSet::new();
+    for _ in 0..300 {
+        met.insert(client.say("RANDOMKEY"));
+    }
+    assert!(met.len() <= 11 && met.len() > 5, "{met:?}");
+    assert_eq!(settled(&mut client), FILLED);
+    assert_eq!(say(&mut client, "ORDNA.DELRANGE - +"), ":11");
+    assert_eq!(say(&mut client, "DBSIZE"), ":0");
+    assert_eq!(settled(&mut client), 0);
+}
+
+/// Each way in which a key loses its value.
+#[test]
+fn the_elements_go_with_their_key() {
+    let (_server, mut client) = fresh();
+    let ways = [
+        "DEL hash set zset list",
+        "UNLINK hash; UNLINK set; UNLINK zset; UNLINK list",
+        "SET hash v; SET set v; MSET zset v list v; DEL hash set zset list",
+        "SET n v; RENAME n hash; SET n v; COPY n set REPLACE; RENAME set zset; RENAME zset list; DEL hash list n",
+        "PEXPIRE hash 1; EXPIREAT set 1; PEXPIRE zset 30; PEXPIRE zset 100000; PERSIST zset; \
+         PEXPIRE zset 20; PEXPIRE list 10; RENAME list other",
+        "MULTI; DEL hash; DEL set; EXPIRE zset -1; DEL list; EXEC",
+        "SUNIONSTORE hash none; SADD s x; SUNIONSTORE set s; ZUNIONSTORE zset 1 s; RENAME s list; \
+         DEL set zset list",
+        "LTRIM list 1 0; ZREMRANGEBYRANK zset 0 -1; SPOP set 2000; RENAME hash zset; DEL zset",
+        "GETDEL none; COPY hash h2; COPY set s2; COPY zset z2; COPY list l2; DEL hash set zset list; \
+         EXPIRE h2 100; DEL h2 s2 z2 l2",
+        "FLUSHALL",
+    ];
+    for way in ways {
+        fill(&mut client);
+        assert_eq!(settled(&mut client), FILLED, "before {way}");
+        way.split("; ").for_each(|line| drop(client.say(line)));
+        let begin = Instant::now();
+        while say(&mut client, "DBSIZE") != ":0" || settled(&mut client) > 0 {
+            let (size, entries) = (say(&mut client, "DBSIZE"), settled(&mut client));
+            let keys = say(&mut client, "KEYS *");
+            assert!(
+                begin.elapsed() < Duration::from_secs(10),
+                "{way}: {size} keys ({keys}), {entries} entries stay"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// What is there in the model is there in the server.
+#[derive(Default)]
+struct Model {
+    hash: BTreeMap<String, String>,
+    set: BTreeSet<String>,
+    zset: BTreeMap<String, i64>,
+    list: VecDeque<String>,
+}
+
+impl Model {
+    fn ordered(&self) -> Vec<(i64, String)> {
+        let mut all: Vec<_> =
+            self.zset.iter().map(|(member, score)| (*score, member.clone())).collect();
+        all.sort();
+        all
+    }
+
+    fn compare(&self, client: &mut Client, at: usize) {
+        let bulk = |reply: String| -> Vec<String> {
+            let parts = reply.split(r"\r\n").filter(|part| !part.starts_with(['*', '$', ':']));
+            parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+        };
+        let pairs = bulk(client.say("HGETALL hash"));
+        let pairs: BTreeMap<String, String> =
+            pairs.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+        assert_eq!(pairs, self.hash, "step {at}");
+        let members: BTreeSet<String> = bulk(client.say("SMEMBERS set")).into_iter().collect();
+        assert_eq!(members, self.set, "step {at}");
+        let expected: Vec<String> = self.ordered().into_iter().map(|(_, member)| member).collect();
+        assert_eq!(bulk(client.say("ZRANGE zset 0 -1")), expected, "step {at}");
+        assert_eq!(bulk(client.say("LRANGE list 0 -1")), Vec::from(self.list.clone()), "step {at}");
+        let sizes = [self.hash.len(), self.set.len(), self.zset.len(), self.list.len()];
+        for (line, size) in ["HLEN hash", "SCARD set", "ZCARD zset", "LLEN list"].iter().zip(sizes)
+        {
+            assert_eq!(say(client, line), format!(":{size}"), "step {at}");
+        }
+    }
+}
+
+/// A step on one of the collections, which is done to the model, too.
+fn step(model: &mut Model, client: &mut Client, random: &mut Random, growing: bool) {
+    let name = format!("n{}", random.below(700));
+    let adds = random.below(10) < if growing { 8 } else { 2 };
+    match random.below(4) {
+        0 if adds => {
+            let number = random.below(1000);
+            let value = format!("v{number}{}", "x".repeat(if number < 30 { 70 } else { 0 }));
+            let is_new = model.hash.insert(name.clone(), value.clone()).is_none();
+            assert_eq!(
+                say(client, &format!("HSET hash {name} {value}")),
+                format!(":{}", u8::from(is_new))
+            );
+        }
+        0 => {
+            let was_there = model.hash.remove(&name).is_some();
+            assert_eq!(
+                say(client, &format!("HDEL hash {name}")),
+                format!(":{}", u8::from(was_there))
+            );
+        }
+        1 if adds => {
+            let is_new = model.set.insert(name.clone());
+            assert_eq!(say(client, &format!("SADD set {name}")), format!(":{}", u8::from(is_new)));
+        }
+        1 => {
+            let was_there = model.set.remove(&name);
+            assert_eq!(
+                say(client, &format!("SREM set {name}")),
+                format!(":{}", u8::from(was_there))
+            );
+        }
+        2 if adds => {
+            let score = random.below(100) as i64 - 50;
+            let is_new = model.zset.insert(name.clone(), score).is_none();
+            assert_eq!(
+                say(client, &format!("ZADD zset {score} {name}")),
+                format!(":{}", u8::from(is_new))
+            );
+            let rank = model.ordered().iter().position(|(_, member)| *member == name).unwrap();
+            assert_eq!(say(client, &format!("ZRANK zset {name}")), format!(":{rank}"));
+            let found = client.say(&format!("ZRANGE zset {rank} {rank}"));
+            assert_eq!(found, format!(r"*1\r\n${}\r\n{name}\r\n", name.len()));
+            let rank = model.zset.len() - 1 - rank;
+            assert_eq!(say(client, &format!("ZREVRANK zset {name}")), format!(":{rank}"));
+        }
+        2 if random.below(4) == 0 => {
+            let low = random.below(100) as i64 - 50;
+            let within = |score: i64| (low..low + 3).contains(&score);
+            let count = model.zset.values().filter(|score| within(**score)).count();
+            let high = low + 3;
+            assert_eq!(say(client, &format!("ZCOUNT zset {low} ({high}")), format!(":{count}"));
+            let removed = say(client, &format!("ZREMRANGEBYSCORE zset {low} ({high}"));
+            assert_eq!(removed, format!(":{count}"));
+            model.zset.retain(|_, score| !within(*score));
+        }
+        2 => {
+            let was_there = model.zset.remove(&name).is_some();
+            assert_eq!(
+                say(client, &format!("ZREM zset {name}")),
+                format!(":{}", u8::from(was_there))
+            );
+        }
+        _ => list_step(model, client, random, adds, name),
+    }
+}
+
+fn list_step(
+    model: &mut Model,
+    client: &mut Client,
+    random: &mut Random,
+    adds: bool,
+    name: String,
+) {
+    let list = &mut model.list;
+    let at = random.below(list.len().max(1));
+    match random.below(8) {
+        0..3 if adds => {
+            list.push_front(name.clone());
+            say(client, &format!("LPUSH list {name}"));
+        }
+        3..5 if adds => {
+            list.push_back(name.clone());
+            say(client, &format!("RPUSH list {name}"));
+        }
+        5.. if adds && !list.is_empty() => {
+            let pivot = list[at].clone();
+            let place = list.iter().position(|value| *value == pivot).unwrap();
+            list.insert(place + 1, name.clone());
+            let len = say(client, &format!("LINSERT list AFTER {pivot} {name}"));
+            assert_eq!(len, format!(":{}", list.len()));
+        }
+        0 => assert_eq!(list.pop_front().is_some(), say(client, "LPOP list") != "$-1"),
+        1 => assert_eq!(list.pop_back().is_some(), say(client, "RPOP list") != "$-1"),
+        2 if !list.is_empty() => {
+            let value = list[at].clone();
+            let last = list.iter().rposition(|found| *found == value).unwrap();
+            list.remove(last);
+            assert_eq!(say(client, &format!("LREM list -1 {value}")), ":1");
+        }
+        3 if !list.is_empty() => {
+            list[at].clone_from(&name);
+            assert_eq!(say(client, &format!("LSET list {at} {name}")), "+OK");
+        }
+        4 if list.len() > 30 => {
+            let (from, to) = (random.below(3), list.len() - 1 - random.below(3));
+            *list = list.drain(from..=to).collect();
+            assert_eq!(say(client, &format!("LTRIM list {from} {to}")), "+OK");
+        }
+        _ if !list.is_empty() => {
+            let shown = format!("${} {}", list[at].len(), list[at]);
+            assert_eq!(say(client, &format!("LINDEX list {at}")), shown);
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn collections_are_what_was_put_in_them_while_they_grow_and_shrink() {
+    let (_server, mut client) = fresh();
+    for seed in 0..3 {
+        let (mut model, mut random) = (Model::default(), Random::new(seed));
+        for at in 0..6000 {
+            step(&mut model, &mut client, &mut random, at % 3000 < 2000);
+            if at % 500 == 499 {
+                model.compare(&mut client, at);
+            }
+        }
+        let encodings =
+            ["hash", "set", "zset"].map(|key| say(&mut client, &format!("OBJECT ENCODING {key}")));
+        assert_eq!(encodings, ["$9 hashtable", "$9 hashtable", "$8 skiplist"]);
+        for key in ["hash", "set", "zset", "list"] {
+            // A copy has everything, and is another one.
+            say(&mut client, &format!("COPY {key} copy"));
+            say(&mut client, &format!("DEL {key}"));
+            say(&mut client, &format!("RENAME copy {key}"));
+        }
+        settled(&mut client);
+        model.compare(&mut client, 9999);
+        client.say("DEL hash set zset list");
+        assert_eq!(settled(&mut client), 0, "nothing stays");
+    }
+}
+
+#[test]
+fn large_collections_survive_restarts_backups_and_dumps() {
+    let dir = Dir::new("collections");
+    let mut server = start(dir.config(LogSync::Always));
+    let mut client = loaded(&server);
+    fill(&mut client);
+    say(&mut client, "PEXPIREAT zset 99999999999999");
+    say(&mut client, "HSET gone f v");
+    let mut random = Random::new(1);
+    let mut dumps = BTreeMap::new();
+    for round in 0..4 {
+        for at in 0..50 {
+            let at = (at * 7 + round) % 1000;
+            say(&mut client, &format!("HDEL hash f{at}"));
+            say(&mut client, &format!("SREM set m{at}"));
+            say(&mut client, &format!("ZADD zset {} m{at}", random.below(100)));
+            say(&mut client, "LPOP list");
+        }
+        if round == 1 {
+            assert_eq!(say(&mut client, "SAVE"), "+OK");
+        }
+        // A collection of which elements are still to be removed.
+        client.say(&format!("COPY hash other{round}"));
+        client.say(&format!("DEL other{round}"));
+        for key in ["hash", "set", "zset", "list"] {
+            dumps.insert(key, client.ask(&[b"DUMP", key.as_bytes()]));
+        }
+        server.stop();
+        server = start(dir.config(LogSync::Always));
+        client = loaded(&server);
+        for (key, dump) in &dumps {
+            assert_eq!(client.ask(&[b"DUMP", key.as_bytes()]), *dump, "{key}");
+        }
+        let sizes = ["HLEN hash", "SCARD set", "ZCARD zset", "LLEN list"];
+        let sizes: Vec<usize> =
+            sizes.iter().map(|line| say(&mut client, line)[1..].parse().unwrap()).collect();
+        // The layout, and the deadline of the sorted set.
+        let entries = sizes[0] + sizes[1] + 2 * sizes[2] + sizes[3] + 2;
+        assert_eq!(settled(&mut client), entries, "round {round}");
+        assert_eq!(say(&mut client, "DBSIZE"), ":5");
+    }
+    // Ids are not used again by what lives.
+    client.say("DEL hash");
+    fill(&mut client);
+    assert_eq!(say(&mut client, "HLEN hash"), ":1000");
+    assert_eq!(say(&mut client, "PEXPIRETIME zset"), ":99999999999999");
+    client.say("DEL set zset list hash gone");
+    assert_eq!(settled(&mut client), 1, "the layout");
+}
+
+/// Keys that begin with FE or FF are stored as they are by a server without collections.
+#[test]
+fn a_directory_of_an_older_server_keeps_its_keys() {
+    let dir = Dir::new("older-keys");
+    let keys: [&[u8]; 6] = [b"a", b"\xFE", b"\xFE\x00", b"\xFE\x01", b"\xFF", b"\xFF\x01\x01"];
+    {
+        use ordna::durability::OpenOptions;
+        let store = ordna::Store::<[u8], [u8]>::open(&dir.0, OpenOptions::new()).unwrap();
+        for key in keys {
+            ordna::OrderedIndex::insert(&store, key, &[b"v", key].concat()).unwrap();
+        }
+        store.set_expiry(b"\xFE", Some(99_999_999_999_999)).unwrap();
+    }
+    crate::common::wait_for_directory(&dir.0);
+    for _ in 0..2 {
+        let mut server = start(dir.config(LogSync::Always));
+        let mut client = loaded(&server);
+        assert_eq!(say(&mut client, "DBSIZE"), ":6");
+        for key in keys {
+            let value = format!("${}", key.len() + 1);
+            assert!(client.ask(&[b"GET", key]).starts_with(&value), "{key:?}");
+        }
+        assert_eq!(client.ask(&[b"PEXPIRETIME", b"\xFE"]), r":99999999999999\r\n");
+        server.stop();
+    }
+}
+
+#[test]
+fn a_snapshot_has_a_leaderboard_as_it_was() {
+    let (_server, mut client) = fresh();
+    fill(&mut client);
+    say(&mut client, "ZADD small 1 a 2 b");
+    assert_eq!(say(&mut client, "ORDNA.SNAPSHOT CREATE"), ":1");
+    for at in 0..1000 {
+        say(&mut client, &format!("ZADD zset {} m{at}", 1000 - at));
+    }
+    client.say("DEL zset small");
+    assert_eq!(settled(&mut client), FILLED - 2000);
+    let top = client.say("ORDNA.SNAPSHOT ZRANGE 1 zset 0 1 REV WITHSCORES");
+    assert_eq!(top, r"*4\r\n$4\r\nm999\r\n$3\r\n999\r\n$4\r\nm998\r\n$3\r\n998\r\n");
+    let range = client.say("ORDNA.SNAPSHOT ZRANGE 1 zset (10 12 BYSCORE");
+    assert_eq!(range, r"*2\r\n$3\r\nm11\r\n$3\r\nm12\r\n");
+    assert_eq!(client.say("ORDNA.SNAPSHOT ZRANGE 1 small 0 -1"), r"*2\r\n$1\r\na\r\n$1\r\nb\r\n");
+    assert_eq!(client.say("ORDNA.SNAPSHOT ZRANGE 1 none 0 -1"), r"*0\r\n");
+    assert!(client.say("ORDNA.SNAPSHOT ZRANGE 1 hash 0 -1").starts_with("-WRONGTYPE"));
+}
+
+/// Clients write and read one large hash, and delete it, beside each other: no reply is of a state that
+/// never was.
+#[test]
+fn commands_on_one_large_collection_are_single_steps() {
+    let (server, mut client) = fresh();
+    fill(&mut client);
+    let budget = ordna_testkit::budget().max(Duration::from_millis(500));
+    let begin = Instant::now();
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let address = server.address;
+            scope.spawn(move || {
+                let mut client = Client::new(address);
+                let mut number = 0;
+                while begin.elapsed() < budget {
+                    number += 1;
+                    // Both fields have the same value, always.
+                    let value = format!("{writer}-{number}");
+                    say(&mut client, &format!("HSET hash a {value} b {value}"));
+                    if number % 50 == 0 {
+                        client.say("COPY hash other REPLACE");
+                        client.say("DEL hash");
+                        client.say("RENAME other hash");
+                    }
+                    if number % 70 == 0 {
+                        client.say("SET hash text");
+                        client.say("DEL hash");
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut client = Client::new(server.address);
+            while begin.elapsed() < budget {
+                let reply = client.say("HMGET hash a b");
+                let parts: Vec<&str> = reply.split(r"\r\n").collect();
+                let same = parts.len() > 4 && parts[2] == parts[4]
+                    || reply.starts_with('-')
+                    || reply.matches("$-1").count() == 2;
+                assert!(same, "{reply}");
+            }
+        });
+    });
+    client.say("DEL hash set zset list other");
+    assert_eq!(settled(&mut client), 0);
+}
