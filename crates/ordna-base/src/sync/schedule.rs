@@ -31,9 +31,17 @@ type Stop = (&'static str, &'static str);
 
 #[derive(Debug, Default)]
 struct Stops {
-    /// Stops, and how often each is passed before it holds.
-    wanted: HashMap<Stop, usize>,
+    wanted: HashMap<Stop, Wanted>,
     held: HashSet<Stop>,
+}
+
+/// How a stop holds a thread.
+#[derive(Debug)]
+struct Wanted {
+    /// Number of times that the point is passed first.
+    passes: usize,
+    /// Time after which the thread continues by itself; `None`: it must be released.
+    at_most: Option<Duration>,
 }
 
 /// A script for the threads of one test.
@@ -61,7 +69,13 @@ impl Schedule {
 
     /// As [`hold`](Self::hold), but the point is passed `passes` times before it holds.
     pub fn hold_after(&self, role: &'static str, point: &'static str, passes: usize) {
-        self.stops().wanted.insert((role, point), passes);
+        self.stops().wanted.insert((role, point), Wanted { passes, at_most: None });
+    }
+
+    /// As [`hold`](Self::hold), for a limited time: for scripts that may be wrong, such as random
+    /// ones.
+    pub fn hold_at_most(&self, role: &'static str, point: &'static str, time: Duration) {
+        self.stops().wanted.insert((role, point), Wanted { passes: 0, at_most: Some(time) });
     }
 
     /// Runs `body` with the calling thread under this role.
@@ -108,19 +122,28 @@ impl Schedule {
 
     fn stop_at(&self, role: &'static str, name: &'static str) {
         let stop = (role, name);
-        {
+        let at_most = {
             let mut stops = self.stops();
-            match stops.wanted.get_mut(&stop) {
+            let at_most = match stops.wanted.get_mut(&stop) {
                 None => return,
-                Some(0) => {}
-                Some(passes) => {
-                    *passes -= 1;
+                Some(Wanted { passes: 0, at_most }) => *at_most,
+                Some(wanted) => {
+                    wanted.passes -= 1;
                     return;
                 }
-            }
+            };
             stops.held.insert(stop);
-        }
+            at_most
+        };
         self.shared.1.notify_all();
+        if let Some(time) = at_most {
+            let is_wanted = |stops: &mut Stops| stops.wanted.contains_key(&stop);
+            let stops = self.shared.1.wait_timeout_while(self.stops(), time, is_wanted);
+            let mut stops = stops.unwrap_or_else(PoisonError::into_inner).0;
+            stops.wanted.remove(&stop);
+            stops.held.remove(&stop);
+            return;
+        }
         self.wait_until(&format!("the release of {role} at {name}"), |stops| {
             !stops.wanted.contains_key(&stop)
         });

@@ -176,7 +176,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             reserve: options.reserve / 2,
         });
         let queue = Queue::new(segments.create(number, Some(position))?, options.sync)
-            .rotate_at(options.segment_bytes, Arc::clone(&segments));
+            .rotate_at(options.segment_bytes, Arc::clone(&segments))
+            .retry_after(options.retry_after);
         segments.fill_reserve(Reserve::Backup);
         segments.fill_reserve(Reserve::Log);
         let log = Wal::start(queue, options.waits);

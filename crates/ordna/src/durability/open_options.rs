@@ -1,11 +1,12 @@
 //! Options of [`Store::open`](crate::Store::open).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::Options;
 use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage};
-use crate::wal::queue::SyncPolicy;
+use crate::wal::queue::{FIRST_RETRY, SyncPolicy};
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone)]
@@ -16,6 +17,7 @@ pub struct OpenOptions {
     pub(super) waits: bool,
     pub(super) repair: bool,
     pub(super) segment_bytes: u64,
+    pub(super) retry_after: Duration,
     pub(super) reserve: u64,
     pub(super) progress: Progress,
     pub(super) logged: Option<LoggedKeys>,
@@ -46,6 +48,7 @@ impl Default for OpenOptions {
             waits: true,
             repair: false,
             segment_bytes: SEGMENT_BYTES,
+            retry_after: FIRST_RETRY,
             reserve: 0,
             progress: Progress::default(),
             logged: None,
@@ -99,6 +102,13 @@ impl OpenOptions {
     #[doc(hidden)]
     pub fn segment_bytes(self, bytes: u64) -> Self {
         Self { segment_bytes: bytes, ..self }
+    }
+
+    /// Sets the delay before the first retry of a write of the log that failed (default 100 ms), for
+    /// tests.
+    #[doc(hidden)]
+    pub fn retry_after(self, delay: Duration) -> Self {
+        Self { retry_after: delay, ..self }
     }
 
     /// Sets the counters that report progress.

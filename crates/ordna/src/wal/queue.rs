@@ -59,10 +59,10 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Redis: a crash of the machine loses no more than about three seconds of acknowledged writes.
 const STALLED: Duration = Duration::from_secs(2);
 /// Delay after which a write that failed is retried; it doubles with each failure.
-const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// Longest delay between two retries: space that was freed is used soon, and a disk that stays full
-/// costs little.
-const LONGEST_RETRY: Duration = Duration::from_secs(5);
+pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// Longest delay between two retries, as a multiple of the first one. With [`FIRST_RETRY`] it is 5 s:
+/// space that was freed is used soon, and a disk that stays full costs little.
+const LONGEST_RETRY: u32 = 50;
 
 /// When the log is made durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -125,6 +125,8 @@ pub(crate) struct Queue {
     policy: AtomicU8,
     /// Size at which a segment is full, and what creates the next one.
     rotation: Option<(u64, Arc<Segments>)>,
+    /// Delay before the first retry of a failed write.
+    first_retry: Duration,
     state: Mutex<QueueState>,
     work: Condvar,
     /// `written` or `synced` has moved, or the queue has failed.
@@ -169,6 +171,7 @@ impl Queue {
         Self {
             policy: AtomicU8::new(sync as u8),
             rotation: None,
+            first_retry: FIRST_RETRY,
             state: Mutex::default(),
             work: Condvar::new(),
             moved: Condvar::new(),
@@ -190,6 +193,11 @@ impl Queue {
     /// Makes the log's thread rotate to a new segment once one has this many bytes.
     pub fn rotate_at(self, bytes: u64, segments: Arc<Segments>) -> Self {
         Self { rotation: Some((bytes, segments)), ..self }
+    }
+
+    /// Sets the delay before the first retry of a failed write.
+    pub fn retry_after(self, delay: Duration) -> Self {
+        Self { first_retry: delay, ..self }
     }
 
     /// When records are synced.
@@ -292,13 +300,22 @@ impl Queue {
         refused.map_or(Ok(position), Err)
     }
 
+    /// As [`rotate`](Self::rotate), to the segment that a backup names. If the queue has failed, only
+    /// that backup can restart it: a retry would use another segment.
+    pub fn rotate_for_backup(&self, segment: BlockWriter) -> Option<BlockWriter> {
+        let refused = self.rotate(segment);
+        // No retry comes in between: the backup keeps the number of the next segment.
+        if refused.is_some() {
+            self.give_up_retries();
+        }
+        refused
+    }
+
     /// Has everything appended from now on written to another segment. If the queue has failed, the
     /// segment is returned.
-    pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
+    fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.failed.is_some() {
-            // The backup that owns the segment restarts the queue.
-            state.can_retry = false;
             return Some(segment);
         }
         segment.begin_at(self.appended.load(Ordering::Relaxed));
@@ -380,7 +397,7 @@ impl Queue {
         let _syncing = lock(&self.syncer);
         point("log.sync.begun");
         let (former, current, path, target) = {
-            let writer = lock(&self.writer);
+            let mut writer = lock(&self.writer);
             let target = match fault!("faults.commit.counts_what_is_written") {
                 true => self.appended(),
                 false => self.written.load(Ordering::Acquire),
@@ -390,7 +407,11 @@ impl Queue {
             }
             let path = writer.blocks.path().to_owned();
             // They stay in the list: if this sync ends early, a retry makes them durable.
-            (writer.former.clone(), writer.blocks.file(), path, target)
+            let former = match fault!("faults.sync.keeps_former_segments") {
+                true => mem::take(&mut writer.former),
+                false => writer.former.clone(),
+            };
+            (former, writer.blocks.file(), path, target)
         };
         point("log.sync.targeted");
         // For tasks that found the writer taken just now. A failure is kept.
@@ -410,7 +431,9 @@ impl Queue {
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if !former.is_empty() {
             // Only a holder of the syncer removes some, so they are still the first ones.
-            lock(&self.writer).former.drain(..former.len());
+            let mut writer = lock(&self.writer);
+            let synced = former.len().min(writer.former.len());
+            writer.former.drain(..synced);
         }
         let ready: Vec<Waker> = {
             let mut state = lock(&self.state);
@@ -657,13 +680,14 @@ impl Queue {
     /// The log's thread: writes and syncs until [`stop`](Self::stop).
     pub fn run(&self) {
         let mut last_sync = Instant::now();
-        let mut delay = FIRST_RETRY;
+        let mut delay = self.first_retry;
         loop {
             let woken = self.sleep(last_sync, delay);
             let stopping = woken == Wake::Stop;
             if woken != Wake::Work {
                 let works = self.retry();
-                delay = if works { FIRST_RETRY } else { (delay * 2).min(LONGEST_RETRY) };
+                let longest = self.first_retry * LONGEST_RETRY;
+                delay = if works { self.first_retry } else { (delay * 2).min(longest) };
             }
             if !stopping && self.policy() != SyncPolicy::Always {
                 std::thread::sleep(GATHER);
@@ -677,6 +701,7 @@ impl Queue {
             // Failures are kept for the writers.
             let drained = self.drain();
             if drained.is_ok() && !stopping {
+                point("log.run.before_rotation");
                 self.rotate_full_segment();
             }
             if drained.is_ok() && (due || stopping) {

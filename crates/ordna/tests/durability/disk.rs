@@ -2,7 +2,8 @@
 //!
 //! A file's content is durable up to its last sync; a name is durable once its directory is synced.
 //! A power cut keeps what is durable, and a random part of the rest: of a file's bytes, a prefix in
-//! which ranges may be zeros; of the changes of a directory, all, a prefix, or any subset.
+//! which ranges may be zeros; of the changes of a directory, all, a prefix, or any subset. Bytes of
+//! a sync that failed may be lost though a later sync succeeds, as the system drops such pages.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -15,8 +16,17 @@ use ordna_testkit::random::Random;
 
 #[derive(Debug, Clone)]
 enum Node {
-    File { data: Vec<u8>, synced: usize },
-    Dir { names: Names, durable: Names, changes: Vec<Change> },
+    File {
+        data: Vec<u8>,
+        synced: usize,
+        /// Ranges that a sync could not write.
+        lost: Vec<(usize, usize)>,
+    },
+    Dir {
+        names: Names,
+        durable: Names,
+        changes: Vec<Change>,
+    },
 }
 
 type Names = BTreeMap<String, usize>;
@@ -48,13 +58,24 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 pub const BACKUP_THREAD: &str = "history backup";
 /// Threads of a backup: also those of the server.
 const BACKUP_THREADS: [&str; 3] = [BACKUP_THREAD, "ordna backup", "ordna bgsave"];
+/// Name of the thread that writes the log.
+const LOG_THREAD: &str = "ordna log";
 
-/// A stop of the threads of a backup.
+/// A pause of some threads.
 #[derive(Debug, Default)]
 struct Pause {
     /// Operations of these threads before the one that waits.
     left: Option<u64>,
     waits: bool,
+}
+
+fn begin_pause(stop: &Stop, number: u64) {
+    *stop.0.lock().unwrap() = Pause { left: Some(number), waits: false };
+}
+
+fn end_pause(stop: &Stop) {
+    *stop.0.lock().unwrap() = Pause::default();
+    stop.1.notify_all();
 }
 
 /// What goes wrong.
@@ -68,25 +89,47 @@ pub enum Fault {
     PowerCut,
 }
 
+/// When a fault happens.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// At the operation with this number.
+    At(u64),
+    /// At the nth operation of a kind from now on.
+    Kind(&'static str, u64),
+    /// At the nth operation after the next one of a kind.
+    After(&'static str, u64),
+}
+
 #[derive(Debug)]
 struct Inner {
     nodes: Vec<Node>,
     operations: u64,
-    fault: Option<(u64, Fault)>,
-    /// What the fault hit.
-    hit: Option<String>,
+    faults: Vec<(When, Fault)>,
+    /// What the faults hit.
+    hits: Vec<String>,
+    /// Whether an operation failed since [`Model::calm`].
+    has_failed: bool,
     off: bool,
     /// Writes take at most so many bytes.
     most: usize,
     /// Bytes that all files together may have.
     space: usize,
-    /// Whether a write did not fit.
-    was_full: bool,
+    /// The operation from which on there is room for any number.
+    space_ends: u64,
     locked: bool,
 }
 
+/// A stop of threads that are named alike.
+type Stop = (Mutex<Pause>, Condvar);
+
+#[derive(Debug, Default)]
+struct Stops {
+    backup: Stop,
+    log: Stop,
+}
+
 #[derive(Debug, Clone)]
-pub struct Model(Arc<Mutex<Inner>>, Arc<(Mutex<Pause>, Condvar)>);
+pub struct Model(Arc<Mutex<Inner>>, Arc<Stops>);
 
 impl Model {
     pub fn new() -> Self {
@@ -97,12 +140,13 @@ impl Model {
         let inner = Inner {
             nodes,
             operations: 0,
-            fault: None,
-            hit: None,
+            faults: Vec::new(),
+            hits: Vec::new(),
+            has_failed: false,
             off: false,
             most: usize::MAX,
             space: usize::MAX,
-            was_full: false,
+            space_ends: u64::MAX,
             locked: false,
         };
         Self(Arc::new(Mutex::new(inner)), Arc::default())
@@ -115,9 +159,28 @@ impl Model {
     /// Has the `number`th operation from now on go wrong.
     pub fn fault(self, number: u64, fault: Fault) -> Self {
         let mut inner = self.inner();
-        inner.fault = Some((inner.operations + number, fault));
+        let at = inner.operations + number;
+        inner.faults.push((When::At(at), fault));
         drop(inner);
         self
+    }
+
+    /// Has the `number`th operation of a kind from now on fail.
+    pub fn fail(&self, kind: &'static str, number: u64) {
+        self.inner().faults.push((When::Kind(kind, number), Fault::Fails));
+    }
+
+    /// Has the `number`th operation after the next one of a kind fail.
+    pub fn fail_after(&self, kind: &'static str, number: u64) {
+        self.inner().faults.push((When::After(kind, number), Fault::Fails));
+    }
+
+    /// Ends all faults, and gives room for any number of bytes.
+    pub fn calm(&self) {
+        let mut inner = self.inner();
+        inner.faults.clear();
+        inner.has_failed = false;
+        (inner.space, inner.space_ends) = (usize::MAX, u64::MAX);
     }
 
     /// Has each write take at most so many bytes.
@@ -129,12 +192,19 @@ impl Model {
     /// Leaves the disk with so many free bytes; `usize::MAX`: with any number.
     pub fn set_free(&self, bytes: usize) {
         let mut inner = self.inner();
-        inner.space = inner.used().saturating_add(bytes);
+        (inner.space, inner.space_ends) = (inner.used().saturating_add(bytes), u64::MAX);
     }
 
-    /// Whether a write did not fit so far.
-    pub fn was_full(&self) -> bool {
-        self.inner().was_full
+    /// As [`set_free`](Self::set_free), for so many operations.
+    pub fn set_free_for(&self, bytes: usize, operations: u64) {
+        self.set_free(bytes);
+        let mut inner = self.inner();
+        inner.space_ends = inner.operations + operations;
+    }
+
+    /// Whether an operation failed, or a write did not fit, since [`calm`](Self::calm).
+    pub fn has_failed(&self) -> bool {
+        self.inner().has_failed
     }
 
     /// Whether a store has the lock.
@@ -151,30 +221,42 @@ impl Model {
     /// Pauses the backup that begins next at its `number`th operation, until
     /// [`resume`](Self::resume).
     pub fn pause_backup(&self, number: u64) {
-        *self.1.0.lock().unwrap() = Pause { left: Some(number), waits: false };
+        begin_pause(&self.1.backup, number);
     }
 
     /// Waits until the backup is paused, or `is_done`.
     pub fn wait_paused(&self, is_done: impl Fn() -> bool) {
         let began = Instant::now();
-        while !is_done() && !self.1.0.lock().unwrap().waits && began.elapsed() < LONGEST_PAUSE {
+        let waits = || self.1.backup.0.lock().unwrap().waits;
+        while !is_done() && !waits() && began.elapsed() < LONGEST_PAUSE {
             std::thread::sleep(Duration::from_micros(50));
         }
     }
 
-    /// Ends the pause.
+    /// Ends the pause of a backup.
     pub fn resume(&self) {
-        *self.1.0.lock().unwrap() = Pause::default();
-        self.1.1.notify_all();
+        end_pause(&self.1.backup);
     }
 
-    /// Has threads of a backup wait at their stop.
+    /// Pauses the log's thread at its `number`th operation from now on.
+    pub fn pause_log(&self, number: u64) {
+        begin_pause(&self.1.log, number);
+    }
+
+    /// Ends the pause of the log's thread.
+    pub fn resume_log(&self) {
+        end_pause(&self.1.log);
+    }
+
+    /// Has threads with a stop wait there.
     fn pause_here(&self) {
         let thread = std::thread::current();
-        if !thread.name().is_some_and(|name| BACKUP_THREADS.contains(&name)) {
-            return;
-        }
-        let mut pause = self.1.0.lock().unwrap();
+        let (pause, resumed) = match thread.name() {
+            Some(LOG_THREAD) => &self.1.log,
+            Some(name) if BACKUP_THREADS.contains(&name) => &self.1.backup,
+            _ => return,
+        };
+        let mut pause = pause.lock().unwrap();
         match &mut pause.left {
             None => return,
             Some(0) => {}
@@ -185,8 +267,7 @@ impl Model {
         }
         pause.waits = true;
         let waits = |pause: &mut Pause| pause.left == Some(0);
-        let (mut pause, timeout) =
-            self.1.1.wait_timeout_while(pause, LONGEST_PAUSE, waits).unwrap();
+        let (mut pause, timeout) = resumed.wait_timeout_while(pause, LONGEST_PAUSE, waits).unwrap();
         if timeout.timed_out() {
             *pause = Pause::default();
         }
@@ -196,15 +277,26 @@ impl Model {
         self.inner().operations
     }
 
-    /// What the fault hit, if it has.
+    /// What the last fault hit, if one has.
     pub fn hit(&self) -> Option<String> {
-        self.inner().hit.clone()
+        self.inner().hits.last().cloned()
     }
 
-    /// The disk after a restart of the process: nothing is lost.
+    /// What the faults hit.
+    pub fn hits(&self) -> Vec<String> {
+        self.inner().hits.clone()
+    }
+
+    /// The disk after a restart of the process: nothing is lost. A start syncs what it read, and
+    /// the model believes it, also for bytes that a sync of the former process could not write.
     pub fn after_exit(&self) -> Self {
         let inner = self.inner();
         let after = Self::of(inner.nodes.clone());
+        for node in &mut after.inner().nodes {
+            if let Node::File { lost, .. } = node {
+                lost.clear();
+            }
+        }
         after.inner().space = inner.space;
         after
     }
@@ -214,7 +306,7 @@ impl Model {
         let mut nodes = self.inner().nodes.clone();
         for node in &mut nodes {
             match node {
-                Node::File { data, synced } => {
+                Node::File { data, synced, lost } => {
                     let unsynced = (data.len() - *synced) as u64;
                     let kept = match random.below(4) {
                         0 => data.len(),
@@ -228,6 +320,12 @@ impl Model {
                         let to = from + random.below((kept - from) as u64 + 1) as usize;
                         let all = random.below(2) == 0;
                         data[if all { *synced..kept } else { from..to }].fill(0);
+                    }
+                    for (from, to) in lost.drain(..) {
+                        if random.below(2) == 0 {
+                            let to = to.min(data.len());
+                            data[from.min(to)..to].fill(0);
+                        }
                     }
                     *synced = data.len();
                 }
@@ -285,18 +383,22 @@ impl Model {
     pub fn replace(&self, path: &Path, content: Vec<u8>) {
         let mut inner = self.inner();
         let at = inner.find(path).unwrap();
-        inner.nodes[at] = Node::File { synced: content.len(), data: content };
+        inner.nodes[at] = Node::new_file(content);
     }
 
     /// Adds a file, durably.
     pub fn add(&self, path: &Path, content: Vec<u8>) {
-        let node = Node::File { synced: content.len(), data: content };
-        self.inner().add(path, node).unwrap();
+        self.inner().add(path, Node::new_file(content)).unwrap();
         self.sync_dir(path.parent().unwrap()).unwrap();
     }
 }
 
 impl Node {
+    /// A file whose content is durable.
+    fn new_file(data: Vec<u8>) -> Self {
+        Self::File { synced: data.len(), data, lost: Vec::new() }
+    }
+
     fn new_dir() -> Self {
         Self::Dir { names: Names::new(), durable: Names::new(), changes: Vec::new() }
     }
@@ -313,14 +415,37 @@ impl Inner {
             return Err(io::Error::other("the power is off"));
         }
         self.operations += 1;
-        let Some((number, fault)) = self.fault.filter(|(at, _)| *at == self.operations) else {
-            return Ok(None);
-        };
+        if self.operations >= self.space_ends {
+            (self.space, self.space_ends) = (usize::MAX, u64::MAX);
+        }
+        let (number, mut due) = (self.operations, None);
+        self.faults.retain_mut(|(when, fault)| {
+            let is_due = match when {
+                When::At(at) => *at == number,
+                When::Kind(kind, left) if *kind == what => {
+                    *left = left.saturating_sub(1);
+                    *left == 0
+                }
+                When::Kind(..) => false,
+                When::After(kind, after) => {
+                    if *kind == what {
+                        *when = When::At(number + *after);
+                    }
+                    false
+                }
+            };
+            if is_due {
+                due = Some(*fault);
+            }
+            !is_due
+        });
+        let Some(fault) = due else { return Ok(None) };
         let is_sync = what == "sync" || what == "sync_dir";
         if fault == Fault::Lies && !is_sync {
             return Ok(None);
         }
-        self.hit = Some(format!("{fault:?} at {number}: {what} {}", path.display()));
+        self.has_failed = true;
+        self.hits.push(format!("{fault:?} at {number}: {what} {}", path.display()));
         match fault {
             Fault::Lies => Ok(Some(fault)),
             Fault::Fails => Err(io::Error::other("injected failure")),
@@ -425,7 +550,7 @@ impl OutFile for ModelFile {
         let taken = bytes.len().min(most);
         data.extend_from_slice(&bytes[..taken]);
         if taken == 0 && !bytes.is_empty() {
-            inner.was_full = true;
+            inner.has_failed = true;
             return Err(io::ErrorKind::StorageFull.into());
         }
         Ok(taken)
@@ -434,13 +559,20 @@ impl OutFile for ModelFile {
     fn sync(&self) -> io::Result<()> {
         self.model.pause_here();
         let mut inner = self.model.inner();
-        let lies = inner.operate("sync", &self.path)?.is_some();
-        if let Node::File { data, synced } = &mut inner.nodes[self.at]
-            && !lies
-        {
-            *synced = data.len();
+        let was_off = inner.off;
+        let done = inner.operate("sync", &self.path);
+        if let Node::File { data, synced, lost } = &mut inner.nodes[self.at] {
+            match &done {
+                Ok(None) => *synced = data.len(),
+                Ok(Some(_)) => {}
+                Err(_) if was_off => {}
+                Err(_) => {
+                    // The next sync has nothing to do.
+                    lost.push((*synced, data.len()));
+                }
+            }
         }
-        Ok(())
+        done.map(drop)
     }
 }
 
@@ -457,7 +589,7 @@ impl Storage for Model {
         self.pause_here();
         let mut inner = self.inner();
         inner.operate("create", path)?;
-        let at = inner.add(path, Node::File { data: Vec::new(), synced: 0 })?;
+        let at = inner.add(path, Node::new_file(Vec::new()))?;
         Ok(Box::new(ModelFile { model: self.clone(), at, path: path.to_owned() }))
     }
 
@@ -478,7 +610,7 @@ impl Storage for Model {
         let mut inner = self.inner();
         inner.operate("truncate", path)?;
         let at = inner.find(path)?;
-        if let Node::File { data, synced } = &mut inner.nodes[at] {
+        if let Node::File { data, synced, .. } = &mut inner.nodes[at] {
             data.truncate(len as usize);
             *synced = data.len();
         }

@@ -236,6 +236,28 @@ fn a_retry_syncs_the_segments_before() {
     check_kept(&disk, &store, "former segment");
 }
 
+/// Another thread's write fails just before the log would rotate. The log retries all the same.
+#[test]
+#[cfg(debug_assertions)]
+fn a_rotation_does_not_end_retries() {
+    let disk = Model::new();
+    let schedule = Schedule::new();
+    let opened = options(&disk, SyncPolicy::Never).segment_bytes(200);
+    let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
+    schedule.hold("log", "log.run.before_rotation");
+    store.insert(b"fills the segment", &[1; 300]).unwrap();
+    schedule.wait_held("log", "log.run.before_rotation");
+    disk.set_free(0);
+    store.insert(b"fails", b"1").unwrap();
+    store.sync_log().unwrap_err();
+    disk.set_free(ROOM);
+    schedule.release("log", "log.run.before_rotation");
+    wait_until("the log does not work again", || works(&store));
+    store.insert(b"after", b"1").unwrap();
+    store.sync_log().unwrap();
+    check_kept(&disk, &store, "rotation and retry");
+}
+
 /// A group removes everything while the log retries. What it wrote is not lost, or the log does not
 /// go on.
 #[test]

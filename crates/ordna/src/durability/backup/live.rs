@@ -106,7 +106,7 @@ impl<K: Key + ?Sized> Durable<K> {
         let queue = &self.wal.queue;
         let cut = self.wal.stop_writers(|set| {
             let position = queue.appended();
-            segment = segment.take().and_then(|segment| queue.rotate(segment));
+            segment = segment.take().and_then(|segment| queue.rotate_for_backup(segment));
             // A successor's log begins with a record that removes everything. This store has the
             // entries from before it, which a backup would bring back.
             let owns_the_log = self.wal.belongs_to(store.number_in_wal());

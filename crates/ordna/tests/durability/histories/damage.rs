@@ -41,6 +41,8 @@ pub enum Damage {
 pub struct Hit {
     pub file: PathBuf,
     pub damage: Damage,
+    /// A segment of the log whose header is damaged, too, after a damage in an earlier segment.
+    pub later: Option<PathBuf>,
 }
 
 fn number_of(path: &Path) -> Option<u64> {
@@ -71,7 +73,17 @@ pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
         0 => random.below(len.min(48) as u64) as usize,
         _ => random.below(len as u64) as usize,
     };
+    let mut later = None;
     let damage = match random.below(13) {
+        0 | 1 if len > FILE_HEADER && number_of(&file).is_some() => {
+            let is_later = |path: &&PathBuf| number_of(path) > number_of(&file);
+            let segments: Vec<_> = files.iter().filter(is_later).collect();
+            if !segments.is_empty() {
+                later = Some(segments[random.below(segments.len() as u64) as usize].clone());
+            }
+            let at = FILE_HEADER + random.below((len - FILE_HEADER) as u64) as usize;
+            Damage::Flip { at, mask: 0x20 }
+        }
         0..6 if len > 0 => {
             let mask = [0x01, 0x20, 0x80, 0xFF][random.below(4) as usize];
             Damage::Flip { at: at(random), mask }
@@ -96,7 +108,7 @@ pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
         }
         _ => Damage::Remove,
     };
-    Some(Hit { file, damage })
+    Some(Hit { file, damage, later })
 }
 
 impl Hit {
@@ -125,6 +137,13 @@ impl Hit {
             }
         }
         copy.replace(&self.file, new.clone());
+        if let Some(later) = &self.later {
+            let mut header = disk.read(later);
+            if let Some(byte) = header.get_mut(20) {
+                *byte ^= 0x20;
+            }
+            copy.replace(later, header);
+        }
         (new != old).then_some(copy)
     }
 
@@ -159,7 +178,8 @@ impl Hit {
     /// Whether only a mark could tell that something is missing.
     fn needs_a_mark(&self, disk: &Model) -> bool {
         let newest = disk.files().iter().filter_map(|path| number_of(path)).max();
-        newest.is_some() && number_of(&self.file) == newest
+        let files = [Some(&self.file), self.later.as_ref()];
+        newest.is_some() && files.iter().flatten().any(|file| number_of(file) == newest)
     }
 
     /// Whether the file ends behind a block now, as it would if the process had ended there.

@@ -5,6 +5,7 @@
 //! when the power fails.
 
 use std::ops::Bound;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -13,14 +14,28 @@ use std::time::{Duration, Instant};
 
 use ordna::durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Error, Options, OrderedIndex, Put, Write};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;
 
-use super::super::disk::{BACKUP_THREAD, Model};
+use super::super::disk::{BACKUP_THREAD, Fault, Model};
 use super::super::steps::{Bytes, DIR, State, state_of};
+#[cfg(debug_assertions)]
+use super::plan::POINTS;
 use super::plan::{End, FILL, Op, Session};
 
-/// Time in which a log that failed has retried.
-const HEAL: Duration = Duration::from_millis(250);
+/// Delay before the first retry of a log that failed, and the time that [`Op::Heal`] waits.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const HEAL: Duration = Duration::from_millis(20);
+/// Longest time that the log's thread is held at a point of the code.
+#[cfg(debug_assertions)]
+const LONGEST_HOLD: Duration = Duration::from_millis(20);
+/// Role of the log's thread.
+#[cfg(debug_assertions)]
+const LOG: &str = "log";
+/// Attempts of a backup on a disk that works: the first one may find a file that could not be
+/// removed before.
+const ATTEMPTS: u32 = 2;
 
 /// A value that no other write has.
 fn value(number: u64) -> Vec<u8> {
@@ -57,7 +72,9 @@ fn apply(op: &Op, state: &mut State) {
             old.resize(old.len().max(at + bytes.len()), 0);
             old[*at..at + bytes.len()].copy_from_slice(&bytes);
         }
-        Op::Batch(writes) | Op::Group(writes) => {
+        Op::Group(ops) => ops.iter().for_each(|op| apply(op, state)),
+        Op::Later(op) | Op::Written(op) => apply(op, state),
+        Op::Batch(writes) => {
             for (key, number) in writes {
                 let key = key.clone().into_bytes();
                 match number {
@@ -120,17 +137,6 @@ fn write(op: &Op, store: &Bytes) -> Result<(), Error> {
                 owned.iter().map(|(key, value)| Write::put(key.as_bytes(), value.as_bytes()));
             store.write_batch(&puts.collect::<Vec<_>>())
         }
-        Op::Group(writes) => {
-            let work = || {
-                for (key, number) in writes {
-                    match number {
-                        Some(number) => drop(store.insert(key.as_bytes(), &value(*number))),
-                        None => drop(store.remove(key.as_bytes())),
-                    }
-                }
-            };
-            store.log_group(work)
-        }
         Op::RemoveRange(from, to) => {
             store.check_log()?;
             let bounds = (Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
@@ -162,7 +168,82 @@ fn wait(store: &Bytes, durable: bool) -> Result<(), Error> {
 fn heal(store: &Bytes) {
     let began = Instant::now();
     while store.check_log().is_err() && began.elapsed() < HEAL {
-        std::thread::sleep(Duration::from_millis(2));
+        std::thread::sleep(Duration::from_micros(300));
+    }
+}
+
+/// Number of failures of the log so far.
+fn failures(store: &Bytes) -> u64 {
+    store.durability().map_or(0, |told| told.failures)
+}
+
+/// Whether no mark names the newest segment of the log.
+fn is_newest_unmarked(disk: &Model) -> bool {
+    let newest = |prefix: &str| -> Option<u64> {
+        let number =
+            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(prefix)?.parse().ok();
+        disk.files().iter().filter_map(number).max()
+    };
+    newest("log-") > newest("newest-")
+}
+
+/// The threads and the disk of a session.
+struct World {
+    disk: Model,
+    #[cfg(debug_assertions)]
+    schedule: Schedule,
+}
+
+impl World {
+    fn new(disk: Model) -> Self {
+        Self {
+            disk,
+            #[cfg(debug_assertions)]
+            schedule: Schedule::new(),
+        }
+    }
+
+    /// Opens a store whose log's thread stops as [`Op::HoldLog`] says.
+    fn open(&self, options: OpenOptions) -> Result<Bytes, BackupError> {
+        #[cfg(debug_assertions)]
+        return self.schedule.enroll(LOG, || Bytes::open(DIR, options));
+        #[cfg(not(debug_assertions))]
+        Bytes::open(DIR, options)
+    }
+
+    /// Lets the log's thread run.
+    fn release_log(&self) {
+        self.disk.resume_log();
+        #[cfg(debug_assertions)]
+        for point in POINTS {
+            self.schedule.release(LOG, point);
+        }
+    }
+
+    /// What the disk and the log's thread do; returns whether `op` is about that.
+    fn run(&self, op: &Op) -> bool {
+        match op {
+            Op::Full(bytes) => self.disk.set_free(*bytes),
+            Op::FullFor(bytes, operations) => self.disk.set_free_for(*bytes, *operations),
+            Op::Room => self.disk.set_free(usize::MAX),
+            Op::Fail(kind, number) => self.disk.fail(kind, *number),
+            Op::FailAfter(kind, number) => self.disk.fail_after(kind, *number),
+            Op::PowerCut(number) => drop(self.disk.clone().fault(*number, Fault::PowerCut)),
+            Op::PauseLog(number) => self.disk.pause_log(*number),
+            #[cfg(debug_assertions)]
+            Op::HoldLog(point) => {
+                self.schedule.hold_at_most(LOG, point, LONGEST_HOLD);
+                for other in POINTS.iter().filter(|other| *other != point) {
+                    self.schedule.release(LOG, other);
+                }
+            }
+            #[cfg(not(debug_assertions))]
+            Op::HoldLog(_) => {}
+            Op::ReleaseLog => self.release_log(),
+            Op::Wait(micros) => std::thread::sleep(Duration::from_micros(*micros)),
+            _ => return false,
+        }
+        true
     }
 }
 
@@ -188,6 +269,8 @@ pub struct Life {
     durable: usize,
     /// The states that may be found now begin here.
     pub lower: usize,
+    /// Failures of the log that were seen in this session.
+    failures: u64,
     /// Positions of the log in this session, and the states there.
     positions: Vec<(u64, usize)>,
     /// Whether a segment may have no mark, because the operation that makes one failed.
@@ -204,6 +287,7 @@ impl Life {
             acknowledged: 0,
             durable: 0,
             lower: 0,
+            failures: 0,
             positions: Vec::new(),
             lacks_a_mark: false,
         }
@@ -279,22 +363,30 @@ impl Life {
 
     /// What the store says is durable.
     fn look(&mut self, store: &Bytes) {
-        let synced = store.durability().map_or(0, |told| told.synced);
+        let told = store.durability();
+        let (synced, failures) = told.map_or((0, 0), |told| (told.synced, told.failures));
+        if failures > self.failures {
+            // The records of these writes may never be in a block.
+            self.proofs[self.acknowledged + 1..].fill(0);
+            self.failures = failures;
+        }
         let known = self.positions.iter().rev().find(|(position, _)| *position <= synced);
         self.durable = self.durable.max(known.map_or(0, |(_, state)| *state));
     }
 
     /// Opens the directory, runs the operations, and ends.
     pub fn session(&mut self, session: &Session) -> Result<(), String> {
-        let disk = self.disk.clone();
-        if let Some((number, fault)) = session.fault {
-            let _ = disk.clone().fault(number, fault);
+        let world = World::new(self.disk.clone());
+        let disk = world.disk.clone();
+        for (number, fault) in &session.faults {
+            let _ = disk.clone().fault(*number, *fault);
         }
-        let options = self.options(&disk, session.sync);
+        let options = self.options(&disk, session.sync).retry_after(FIRST_RETRY);
         let options = options.segment_bytes(session.segment_bytes).reserve(session.reserve);
-        let store = match Bytes::open(DIR, options) {
+        let options = if session.waits { options } else { options.acknowledge_later() };
+        let store = match world.open(options) {
             Ok(store) => store,
-            Err(_) if disk.hit().is_some() || disk.was_full() => {
+            Err(_) if disk.has_failed() => {
                 self.after(&disk, session.end);
                 return Ok(());
             }
@@ -311,6 +403,7 @@ impl Life {
         self.proofs[first + 1..].fill(0);
         (self.acknowledged, self.lower) = (at, at);
         self.durable = self.durable.min(at);
+        self.failures = 0;
         self.positions = vec![(store.log_position(), at)];
         self.look(&store);
         let mut store = Arc::new(store);
@@ -319,19 +412,21 @@ impl Life {
             if disk.is_off() {
                 break;
             }
-            let done = self.run(op, &mut store, &disk, session.sync, &mut running);
+            let done = self.run(op, &mut store, &world, session, &mut running);
             done.map_err(|error| format!("operation {number} ({op:?}): {error}"))?;
         }
         self.look(&store);
         match session.end {
             End::Kill | End::PowerFailure(_) => {
                 self.after(&disk, session.end);
+                world.release_log();
                 disk.resume();
                 if let Some(running) = running {
                     let _ = running.thread.join();
                 }
             }
             End::Close | End::CloseAndPowerFailure(_) => {
+                world.release_log();
                 self.join(&disk, running)?;
                 if store.close_log().is_ok() {
                     (self.durable, self.acknowledged) = (self.last(), self.last());
@@ -348,7 +443,9 @@ impl Life {
         let hits_a_mark = |hit: String| {
             hit.contains("newest-") || hit.contains("list") || hit.contains("sync_dir")
         };
-        self.lacks_a_mark |= disk.hit().is_some_and(hits_a_mark);
+        self.lacks_a_mark |= disk.hits().into_iter().any(hits_a_mark);
+        // A retry acknowledges what is in its segment before it marks that.
+        self.lacks_a_mark |= self.failures > 0 && is_newest_unmarked(disk);
         match end {
             End::Kill | End::Close => {
                 self.lower = self.lower.max(self.acknowledged);
@@ -373,7 +470,7 @@ impl Life {
                 self.acknowledged = self.acknowledged.max(from);
                 Ok(())
             }
-            Err(_) if may_fail || disk.hit().is_some() || disk.was_full() => Ok(()),
+            Err(_) if may_fail || disk.has_failed() => Ok(()),
             Err(error) => Err(format!("the backup failed: {error}")),
         }
     }
@@ -382,19 +479,24 @@ impl Life {
         &mut self,
         op: &Op,
         store: &mut Arc<Bytes>,
-        disk: &Model,
-        sync: SyncPolicy,
+        world: &World,
+        session: &Session,
         running: &mut Option<Running>,
     ) -> Result<(), String> {
-        let excused = |disk: &Model| disk.hit().is_some() || disk.was_full();
+        let disk = &world.disk;
+        if world.run(op) {
+            return Ok(());
+        }
+        if matches!(op, Op::Sync | Op::Backup(..) | Op::BeginBackup(..) | Op::Heal | Op::Recover) {
+            world.release_log();
+        }
         match op {
             Op::Tick(by) => drop(self.now.fetch_add(*by, Ordering::SeqCst)),
-            Op::Full(bytes) => disk.set_free(*bytes),
             Op::Heal => heal(store),
-            Op::Room => disk.set_free(usize::MAX),
+            Op::Recover => self.recover(store, world, running)?,
             Op::Sync => match store.sync_log() {
                 Ok(()) => self.look(store),
-                Err(_) if excused(disk) => {}
+                Err(_) if disk.has_failed() => {}
                 Err(error) => return Err(error.to_string()),
             },
             Op::Backup(mode, keep) => {
@@ -407,7 +509,7 @@ impl Life {
                         (self.durable, self.acknowledged) = (self.last(), self.last());
                     }
                     Err(BackupError::Busy) if running.is_some() => {}
-                    Err(_) if excused(disk) => {}
+                    Err(_) if disk.has_failed() => {}
                     Err(error) => return Err(error.to_string()),
                 }
             }
@@ -426,9 +528,40 @@ impl Life {
                 *running = Some(Running { thread, from: self.last(), may_fail: false });
             }
             Op::EndBackup => self.join(disk, running.take())?,
-            Op::Flush => self.flush(store, disk, sync, running)?,
-            _ => self.write(op, store, disk, sync)?,
+            Op::Flush => self.flush(store, world, session, running)?,
+            _ => self.write(op, store, world, session, running)?,
         }
+        Ok(())
+    }
+
+    /// Ends all failures. The log must work then, and have everything that is in memory.
+    fn recover(
+        &mut self,
+        store: &Bytes,
+        world: &World,
+        running: &mut Option<Running>,
+    ) -> Result<(), String> {
+        self.join(&world.disk, running.take())?;
+        world.disk.calm();
+        if world.disk.is_off() {
+            return Ok(());
+        }
+        let mut attempts = 0;
+        loop {
+            heal(store);
+            // Waits for what the log's thread does, too.
+            let Err(error) = store.sync_log() else { break };
+            if attempts == ATTEMPTS {
+                return Err(format!("the log does not work again: {error}"));
+            }
+            attempts += 1;
+            if let Err(error) = store.backup(&BackupOptions::new())
+                && attempts == ATTEMPTS
+            {
+                return Err(format!("no backup on a disk that works: {error}"));
+            }
+        }
+        (self.durable, self.acknowledged) = (self.last(), self.last());
         Ok(())
     }
 
@@ -437,40 +570,94 @@ impl Life {
         visible(&self.states[self.last()], self.now())
     }
 
+    /// Runs operations as one group; returns the successor that they made, too.
+    fn group(
+        &self,
+        ops: &[Op],
+        store: &Bytes,
+        world: &World,
+    ) -> (Result<(), Error>, Option<Bytes>) {
+        let mut next: Option<Bytes> = None;
+        let done = store.log_group(|| {
+            for op in ops {
+                let current = next.as_ref().unwrap_or(store);
+                match op {
+                    Op::Put(key, number, _) => {
+                        drop(current.insert(key.as_bytes(), &value(*number)));
+                    }
+                    Op::Remove(key) => drop(current.remove(key.as_bytes())),
+                    Op::Flush => next = current.successor(self.store_options()).ok(),
+                    disk => drop(world.run(disk)),
+                }
+            }
+        });
+        (done, next)
+    }
+
     fn write(
         &mut self,
         op: &Op,
-        store: &Arc<Bytes>,
-        disk: &Model,
-        sync: SyncPolicy,
+        store: &mut Arc<Bytes>,
+        world: &World,
+        session: &Session,
+        running: &mut Option<Running>,
     ) -> Result<(), String> {
         self.look(store);
+        let disk = &world.disk;
         let (before, begin, proof) = (self.current(), store.log_position(), self.durable);
         let mut expected = before.clone();
         apply(op, &mut expected);
-        let refused = store.check_log().is_err();
-        let mut done = write(op, store);
+        let is_always = session.sync == SyncPolicy::Always;
+        // Whether it waits, and until it is durable.
+        let (op, is_waited_for, is_durable) = match op {
+            Op::Later(op) => (&**op, false, false),
+            Op::Written(op) => (&**op, true, false),
+            op => (op, true, is_always),
+        };
+        let (refused, failed_before) = (store.check_log().is_err(), failures(store));
+        let mut done = match op {
+            Op::Group(ops) => {
+                let (done, next) = self.group(ops, store, world);
+                if let Some(next) = next {
+                    *store = Arc::new(next);
+                    running.iter_mut().for_each(|running| running.may_fail = true);
+                }
+                done
+            }
+            op => write(op, store),
+        };
         let memory = state_of(store);
         if done.is_ok() && memory != visible(&expected, self.now()) {
+            if matches!(op, Op::RemoveRange(..)) && memory == before && disk.has_failed() {
+                // It was refused, which it cannot tell.
+                return Ok(());
+            }
             return Err("the write was acknowledged, and memory has another state".to_owned());
         }
-        if done.is_ok() && sync != SyncPolicy::Always {
-            done = wait(store, false);
+        let has_waited = is_always && session.waits;
+        if done.is_ok() && is_waited_for && !has_waited {
+            if is_durable {
+                world.release_log();
+            }
+            done = wait(store, is_durable);
         }
         let position = store.log_position();
         let proof = if position > begin { proof } else { 0 };
         match done {
             Ok(()) => {
                 self.push(expected, proof);
-                self.acknowledged = self.last();
+                if is_waited_for || has_waited {
+                    self.acknowledged = self.last();
+                }
                 self.positions.push((position, self.last()));
                 self.look(store);
             }
-            Err(_) if !(disk.hit().is_some() || disk.was_full()) => {
+            Err(_) if !disk.has_failed() => {
                 return Err("the write is refused without a reason".to_owned());
             }
             Err(_) if memory == before => {}
-            Err(_) if refused => {
+            // The log may have worked again for a moment.
+            Err(_) if refused && failures(store) == failed_before => {
                 return Err("the write was refused, and changed the memory".to_owned());
             }
             Err(_) if memory == visible(&expected, self.now()) => self.push(expected, 0),
@@ -483,30 +670,29 @@ impl Life {
     fn flush(
         &mut self,
         store: &mut Arc<Bytes>,
-        disk: &Model,
-        sync: SyncPolicy,
+        world: &World,
+        session: &Session,
         running: &mut Option<Running>,
     ) -> Result<(), String> {
         self.look(store);
-        let proof = self.durable;
+        let (disk, proof) = (&world.disk, self.durable);
         match store.successor(self.store_options()) {
             Ok(successor) => {
                 *store = Arc::new(successor);
-                if let Some(running) = running {
-                    running.may_fail = true;
-                }
+                running.iter_mut().for_each(|running| running.may_fail = true);
                 self.push(State::new(), proof);
-                match wait(store, sync == SyncPolicy::Always) {
+                world.release_log();
+                match wait(store, session.sync == SyncPolicy::Always) {
                     Ok(()) => {
                         self.acknowledged = self.last();
                         self.positions.push((store.log_position(), self.last()));
                         self.look(store);
                     }
-                    Err(_) if disk.hit().is_some() || disk.was_full() => {}
+                    Err(_) if disk.has_failed() => {}
                     Err(error) => return Err(error.to_string()),
                 }
             }
-            Err(_) if disk.hit().is_some() || disk.was_full() => {
+            Err(_) if disk.has_failed() => {
                 // The record may be in the log, but memory has the old state.
                 let old = self.states[self.last()].clone();
                 self.push(State::new(), 0);

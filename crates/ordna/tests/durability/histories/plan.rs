@@ -9,6 +9,8 @@ use super::super::disk::Fault;
 const KEYS: u64 = 12;
 /// Number of keys of [`Op::Fill`]: more than fit into a leaf.
 pub const FILL: u64 = 150;
+/// Points of the code at which the log's thread may stop.
+pub const POINTS: [&str; 3] = ["log.run.before_drain", "log.sync.begun", "log.sync.targeted"];
 
 /// An operation. The number of a write makes its value unlike all others.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,8 +22,13 @@ pub enum Op {
     /// Writes at a position.
     Splice(String, usize, u64),
     Batch(Vec<(String, Option<u64>)>),
-    /// Writes that are one group of the log, as those of `MULTI`.
-    Group(Vec<(String, Option<u64>)>),
+    /// Operations that are one group of the log, as those of `MULTI`: writes, flushes, and what the
+    /// disk does meanwhile.
+    Group(Vec<Op>),
+    /// A write that is not waited for.
+    Later(Box<Op>),
+    /// A write that is waited for until it is written, not longer.
+    Written(Box<Op>),
     Fill(u64),
     RemoveRange(String, String),
     /// As `FLUSHALL`: a successor replaces the store.
@@ -37,9 +44,28 @@ pub enum Op {
     Tick(u64),
     /// The disk has room for so many bytes from now on.
     Full(usize),
+    /// The same, for so many operations on files.
+    FullFor(usize, u64),
     Room,
+    /// The nth operation on files of a kind, from now on, fails.
+    Fail(&'static str, u64),
+    /// The nth operation on files after the next one of a kind fails.
+    FailAfter(&'static str, u64),
+    /// The power is off from the nth operation on files on.
+    PowerCut(u64),
+    /// The log's thread stops before its nth operation on files from now on, for a short time.
+    PauseLog(u64),
+    /// The log's thread stops at this point of the code and at no other, for a short time.
+    HoldLog(&'static str),
+    /// Ends stops of the log's thread.
+    ReleaseLog,
+    /// Microseconds in which the log's thread may run.
+    Wait(u64),
     /// Time for a log that has failed to work again.
     Heal,
+    /// All failures end. If the log does not work again by itself, a backup must succeed, and it
+    /// must work then.
+    Recover,
 }
 
 /// How a session ends.
@@ -62,8 +88,10 @@ pub struct Session {
     pub segment_bytes: u64,
     /// Bytes that are kept for a full disk.
     pub reserve: u64,
-    /// The operation on files, counted from the opening, that goes wrong.
-    pub fault: Option<(u64, Fault)>,
+    /// Whether writes wait for the log themselves, or the caller does, as the server.
+    pub waits: bool,
+    /// Operations on files, counted from the opening, that go wrong.
+    pub faults: Vec<(u64, Fault)>,
     pub ops: Vec<Op>,
     pub end: End,
 }
@@ -89,6 +117,19 @@ fn mode(random: &mut Random) -> Mode {
     if random.below(3) == 0 { Mode::Snapshot } else { Mode::Live }
 }
 
+fn group(random: &mut Random, number: &mut u64) -> Op {
+    let op = |(key, number)| match number {
+        Some(number) => Op::Put(key, number, None),
+        None => Op::Remove(key),
+    };
+    let mut ops: Vec<Op> = writes(random, number).into_iter().map(op).collect();
+    if random.below(4) == 0 {
+        ops.insert(random.below(ops.len() as u64 + 1) as usize, Op::Flush);
+    }
+    Op::Group(ops)
+}
+
+/// A write, a backup or time that passes.
 fn op(random: &mut Random, number: &mut u64, now: u64) -> Op {
     *number += 1;
     let deadline = |random: &mut Random| (random.below(3) == 0).then(|| now + random.below(3000));
@@ -99,7 +140,7 @@ fn op(random: &mut Random, number: &mut u64, now: u64) -> Op {
         35..39 => Op::Append(key(random), *number),
         39..42 => Op::Splice(key(random), random.below(40) as usize, *number),
         42..49 => Op::Batch(writes(random, number)),
-        49..55 => Op::Group(writes(random, number)),
+        49..55 => group(random, number),
         55..57 => Op::Fill(*number),
         57..62 => {
             let (from, to) = (random.below(KEYS), random.below(KEYS));
@@ -120,6 +161,128 @@ fn op(random: &mut Random, number: &mut u64, now: u64) -> Op {
     }
 }
 
+fn put(random: &mut Random, number: &mut u64) -> Op {
+    *number += 1;
+    Op::Put(key(random), *number, None)
+}
+
+/// What a disk does that fails now and then, and what the log's thread does meanwhile.
+fn trouble(random: &mut Random) -> Op {
+    match random.below(20) {
+        0..3 => Op::Full(random.below(400) as usize),
+        3..5 => Op::FullFor(random.below(300) as usize, 1 + random.below(12)),
+        5..8 => Op::Room,
+        8..11 => {
+            let kinds =
+                ["write", "write", "sync", "sync", "create", "rename", "sync_dir", "remove"];
+            let kind = kinds[random.below(kinds.len() as u64) as usize];
+            Op::Fail(kind, 1 + random.below(4))
+        }
+        11 => Op::FailAfter("rename", 1 + random.below(3)),
+        12..15 => Op::PauseLog(random.below(10)),
+        15 | 16 => Op::HoldLog(POINTS[random.below(3) as usize]),
+        17 => Op::ReleaseLog,
+        _ => Op::Wait(random.below(3000)),
+    }
+}
+
+/// A write, waited for in one way or another.
+fn some_put(random: &mut Random, number: &mut u64) -> Op {
+    let put = put(random, number);
+    match random.below(4) {
+        0 | 1 => put,
+        2 => Op::Later(Box::new(put)),
+        _ => Op::Written(Box::new(put)),
+    }
+}
+
+/// The log fails, mostly because the disk is full, and the disk has room again; something else
+/// happens between. Each operation may be missing, or another one in its place.
+fn episode(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
+    let later = |random: &mut Random, number: &mut u64| Op::Later(Box::new(put(random, number)));
+    let full = Op::Full([0, 0, 40, 150][random.below(4) as usize]);
+    let mut ops = Vec::new();
+    let in_group = random.below(4) == 0;
+    match random.below(6) {
+        // A write fails in the log's thread.
+        0 | 1 => {
+            ops.push(Op::HoldLog(POINTS[random.below(3) as usize]));
+            ops.push(later(random, number));
+            if in_group {
+                let mut inner = vec![full, Op::ReleaseLog, Op::Wait(2000)];
+                inner.push(Op::PauseLog(random.below(9)));
+                inner.extend([Op::Room, Op::Wait(4000), Op::Flush, put(random, number)]);
+                for _ in 0..random.below(3) {
+                    let at = random.below(inner.len() as u64) as usize;
+                    inner[at] =
+                        if random.below(2) == 0 { trouble(random) } else { put(random, number) };
+                }
+                ops.push(Op::Group(inner));
+            } else {
+                ops.extend([full, Op::ReleaseLog, Op::Wait(1500)]);
+            }
+        }
+        // A write fails that a sync finds.
+        2 => {
+            ops.extend([Op::HoldLog("log.sync.begun"), later(random, number)]);
+            ops.extend([Op::Wait(2500), Op::Written(Box::new(put(random, number)))]);
+            ops.extend([Op::HoldLog("log.sync.targeted"), Op::Wait(1000), full]);
+            ops.extend([later(random, number), Op::ReleaseLog, Op::Wait(1000)]);
+        }
+        3 => {
+            let kind = ["write", "sync", "create"][random.below(3) as usize];
+            ops.extend([Op::Fail(kind, 1 + random.below(3)), some_put(random, number)]);
+        }
+        _ => ops.extend([full, put(random, number)]),
+    }
+    if random.below(2) == 0 {
+        ops.push(trouble(random));
+    }
+    match random.below(6) {
+        0 | 1 => ops.push(Op::FailAfter("rename", 1 + random.below(2))),
+        2 => ops.push(Op::PowerCut(1 + random.below(12))),
+        _ => {}
+    }
+    ops.push(match random.below(3) {
+        0 => Op::FullFor(0, 1 + random.below(20)),
+        _ => Op::Room,
+    });
+    let keep = 1 + random.below(3) as usize;
+    match random.below(6) {
+        0 | 1 => ops.push(Op::Backup(mode(random), keep)),
+        2 | 3 => {
+            ops.push(Op::BeginBackup(mode(random), keep, random.below(40)));
+            ops.extend((0..random.below(3)).map(|_| some_put(random, number)));
+        }
+        4 => ops.push(op(random, number, now)),
+        _ => {}
+    }
+    ops.push([Op::Heal, Op::Wait(3000), Op::Room][random.below(3) as usize].clone());
+    ops.extend((0..random.below(4)).map(|_| some_put(random, number)));
+    for _ in 0..random.below(3) {
+        let at = random.below(ops.len() as u64) as usize;
+        match random.below(4) {
+            0 => drop(ops.remove(at)),
+            1 => ops[at] = op(random, number, now),
+            _ => ops.insert(at, trouble(random)),
+        }
+    }
+    ops
+}
+
+/// Operations of a session in which the disk fails repeatedly.
+fn troubled(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
+    match random.below(12) {
+        0..4 => episode(random, number, now),
+        4 | 5 => vec![some_put(random, number)],
+        6 => vec![trouble(random)],
+        7 => vec![Op::Heal],
+        8 => vec![Op::EndBackup],
+        9 if random.below(3) == 0 => vec![Op::Recover],
+        _ => vec![op(random, number, now)],
+    }
+}
+
 /// The plan of a seed.
 pub fn plan(seed: u64) -> Vec<Session> {
     let random = &mut Random::new(seed);
@@ -132,23 +295,39 @@ pub fn plan(seed: u64) -> Vec<Session> {
         };
         let segment_bytes = [1, 400, 1 << 30, 1 << 30][random.below(4) as usize];
         let reserve = if random.below(3) == 0 { 1000 } else { 0 };
-        let fault = (random.below(3) == 0).then(|| {
+        let is_troubled = random.below(2) == 0;
+        let mut faults = Vec::new();
+        if random.below(3) == 0 {
             let fault = if random.below(3) == 0 { Fault::Fails } else { Fault::PowerCut };
             // Some hit the opening.
             let most = if random.below(2) == 0 { 16 } else { 100 };
-            (1 + random.below(most), fault)
-        });
-        let count = if random.below(4) == 0 { 0 } else { 1 + random.below(14) };
+            faults.push((1 + random.below(most), fault));
+        }
+        if is_troubled {
+            let count = random.below(3);
+            faults.extend((0..count).map(|_| (8 + random.below(120), Fault::Fails)));
+        }
+        let most = if is_troubled { 8 } else { 14 };
+        let count = if random.below(4) == 0 { 0 } else { 1 + random.below(most) };
         let mut ops = Vec::new();
         for _ in 0..count {
-            let op = op(random, &mut number, now);
-            if let Op::Tick(by) = op {
-                now += by;
+            let more = match is_troubled {
+                true => troubled(random, &mut number, now),
+                false => vec![op(random, &mut number, now)],
+            };
+            for op in more {
+                if let Op::Tick(by) = op {
+                    now += by;
+                }
+                ops.push(op);
             }
-            ops.push(op);
         }
-        if matches!(fault, Some((_, Fault::Fails))) && random.below(3) == 0 {
+        if !faults.is_empty() && random.below(3) == 0 {
             ops.push(Op::Heal);
+            ops.extend((0..3).map(|_| op(random, &mut number, now)));
+        }
+        if random.below(8) == 0 {
+            ops.push(Op::Recover);
             ops.extend((0..3).map(|_| op(random, &mut number, now)));
         }
         let end = match random.below(20) {
@@ -157,7 +336,8 @@ pub fn plan(seed: u64) -> Vec<Session> {
             16..19 => End::Close,
             _ => End::CloseAndPowerFailure(random.next_u64()),
         };
-        Session { sync, segment_bytes, reserve, fault, ops, end }
+        let waits = random.below(2) == 0;
+        Session { sync, segment_bytes, reserve, waits, faults, ops, end }
     };
     let count = 1 + random.below(5);
     (0..count).map(|_| session(random)).collect()
