@@ -20,10 +20,14 @@ use ordna_base::sync::{VersionLock, WriteGuard};
 use ordna_base::{Key, Value};
 
 use super::{
-    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, LeafHeader, POOLED, Probe, SLOTS, bucket_of,
-    hash_of, is_inline,
+    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, LeafHeader, OVERFLOW_BITS, POOLED, Probe,
+    SLOT_BITS, SLOTS, bucket_of, hash_of, is_inline,
 };
 use crate::epoch::{AtomicEpoch, Epoch};
+
+/// Number of overflow bits from which on an insert that finds room in a bucket with such a bit
+/// computes them anew. A leaf at the usual fill needs two of its seven; fewer cost a search little.
+const STALE: u32 = 3;
 
 /// A leaf that its holder may change.
 pub struct LeafMut<'a, K: Key + ?Sized, V: Value + ?Sized> {
@@ -202,8 +206,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
                 }
                 self.set_word(slot, entry.word);
                 self.set_deadline(slot, entry.deadline);
+                used |= 1 << slot;
+                // Only a removal makes room in a bucket that was passed.
+                let is_passed = used >> (SLOTS + bucket) & 1 == 1;
+                let are_many = (used & OVERFLOW_BITS).count_ones() >= STALE;
+                if is_passed && are_many {
+                    used = self.tidy(used);
+                }
                 // Release: a reader that sees the bit sees the entry.
-                self.header().used.store(used | 1 << slot, Ordering::Release);
+                self.header().used.store(used, Ordering::Release);
                 return true;
             }
             used |= 1 << (SLOTS + bucket);
@@ -212,11 +223,61 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         false
     }
 
+    /// Moves entries that passed a bucket to the first one of their probe order that has room now,
+    /// and computes the overflow bits anew. Returns the new `used`; the caller makes a new version.
+    /// Reads no record. O(1): some 100 ns.
+    fn tidy(&self, mut used: u64) -> u64 {
+        used &= !OVERFLOW_BITS;
+        for bucket in 0..BUCKETS {
+            let mut here = (used >> (bucket * LANES)) as u32 & 0xFF;
+            while here != 0 {
+                let lane = here.trailing_zeros() as usize;
+                here &= here - 1;
+                let (key, word) = match K::HEAD_IS_KEY {
+                    true => (self.keys(bucket).get(lane), 0),
+                    false => (0, self.words(bucket).get(lane)),
+                };
+                let mut to = bucket_of(K::from_head(&key).map_or(word, hash_of));
+                while to != bucket {
+                    let room = !(used >> (to * LANES)) as u8;
+                    if room != 0 {
+                        let (from, to) = (bucket * LANES + lane, to * LANES);
+                        let to = to + room.trailing_zeros() as usize;
+                        self.relocate(from, to);
+                        used = used & !(1 << from) | 1 << to;
+                        break;
+                    }
+                    used |= 1 << (SLOTS + to);
+                    to = if to + 1 == BUCKETS { 0 } else { to + 1 };
+                }
+            }
+        }
+        used
+    }
+
+    /// Copies an entry to a free slot, and empties its own.
+    fn relocate(&self, from: usize, to: usize) {
+        let entry = self.entry(from);
+        if K::HEAD_IS_KEY {
+            self.keys(to / LANES).set(to % LANES, entry.key);
+        }
+        self.set_word(to, entry.word);
+        self.set_deadline(to, entry.deadline);
+        if !is_inline::<K, V>() {
+            self.set_word(from, 0);
+        }
+        self.set_deadline(from, FOREVER);
+    }
+
     /// Empties a slot.
     pub fn clear(&self, slot: usize) {
         let used = self.header().used.load(Ordering::Relaxed);
         debug_assert!(used >> slot & 1 == 1, "an entry is removed once");
-        self.header().used.store(used & !(1 << slot), Ordering::Release);
+        let mut left = used & !(1 << slot);
+        if left & SLOT_BITS == 0 {
+            left &= !OVERFLOW_BITS;
+        }
+        self.header().used.store(left, Ordering::Release);
         if !is_inline::<K, V>() {
             self.set_word(slot, 0);
         }

@@ -24,7 +24,8 @@
 //! # Invariants
 //! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
 //!    probe order, from the bucket of its hash on, that had a free slot; every bucket passed has
-//!    its overflow bit (bits 56 to 62). Bit 63: the memory comes from a pool.
+//!    its overflow bit (bits 56 to 62). A removal leaves these bits; an insert that finds several
+//!    of them stale computes them anew. Bit 63: the memory comes from a pool.
 //! 2. The keys of a leaf lie in [low fence, low fence of the next leaf). `high_fence` is the head
 //!    of that fence, `u64::MAX` for the last leaf.
 //! 3. The low fence never rises: keys move to the right, or with their whole leaf.
@@ -36,6 +37,8 @@
 
 mod locked;
 mod ordered;
+#[cfg(test)]
+mod tests;
 
 pub use locked::{LeafMut, LockedLeaf};
 
@@ -60,6 +63,7 @@ pub const BUCKETS: usize = 7;
 /// Slots of a leaf.
 pub const SLOTS: usize = BUCKETS * LANES;
 const SLOT_BITS: u64 = (1 << SLOTS) - 1;
+const OVERFLOW_BITS: u64 = ((1 << BUCKETS) - 1) << SLOTS;
 const POOLED: u64 = 1 << 63;
 /// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
 pub const ADDRESS: u64 = (1 << 48) - 1;
