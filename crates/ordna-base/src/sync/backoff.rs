@@ -1,11 +1,15 @@
 //! Waiting for another thread with growing pauses.
 
-use super::{point, spin_hint, yield_now};
+use std::time::Duration;
 
-/// Waits a little longer each time: spins at first, then yields the processor.
+use super::{point, sleep, spin_hint, yield_now};
+
+/// Waits a little longer each time: spins at first, then yields the processor, then sleeps.
 ///
-/// For waiting on another thread's short critical section. It has no limit: a caller that retries
-/// asks [`Backoff::is_long`] and then takes a lock.
+/// For waiting on another thread's critical section, which is short as a rule. It may be long: the
+/// thread has lost its processor, runs a caller's closure, or writes a large batch. Then a thread that
+/// waits uses next to no processor time, and notices the end up to [`Backoff::LONGEST`] late. The
+/// number of waits has no limit: a caller that retries asks [`Backoff::is_long`] and then takes a lock.
 #[derive(Debug, Default)]
 pub struct Backoff {
     step: u32,
@@ -13,21 +17,30 @@ pub struct Backoff {
 
 impl Backoff {
     const SPIN_STEPS: u32 = 6;
+    /// The last step that yields: a system call each, some 10 µs together if nothing else runs.
+    const YIELD_STEPS: u32 = Self::SPIN_STEPS + 24;
+    /// Shortest and longest sleep. A wake-up takes some 50 µs, so less would not be shorter.
+    const SHORTEST: Duration = Duration::from_micros(50);
+    /// Longest sleep.
+    pub const LONGEST: Duration = Duration::from_millis(1);
 
     /// Starts with the shortest wait.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits: 1, 2, 4 … 64 spins, from then on one yield a call.
+    /// Waits: 1, 2, 4 … 64 spins, then one yield in each of 24 calls, then sleeps of 50 µs to 1 ms.
     pub fn wait(&mut self) {
         point("sync.waits");
         if self.step <= Self::SPIN_STEPS {
             for _ in 0..1_u32 << self.step {
                 spin_hint();
             }
-        } else {
+        } else if self.step <= Self::YIELD_STEPS {
             yield_now();
+        } else {
+            let doubled = (self.step - Self::YIELD_STEPS - 1).min(5);
+            sleep((Self::SHORTEST * (1 << doubled)).min(Self::LONGEST));
         }
         self.step = self.step.saturating_add(1);
     }
@@ -35,5 +48,24 @@ impl Backoff {
     /// Whether the spinning phase is over: the retries have been many.
     pub fn is_long(&self) -> bool {
         self.step > Self::SPIN_STEPS
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn a_long_wait_sleeps() {
+        let (mut backoff, begin, mut waits) = (Backoff::new(), Instant::now(), 0);
+        while begin.elapsed() < Duration::from_millis(100) {
+            backoff.wait();
+            waits += 1;
+        }
+        assert!(backoff.is_long());
+        // Spins and yields alone would be many thousands.
+        assert!(waits < 300, "{waits} waits in 100 ms");
     }
 }

@@ -81,6 +81,18 @@ pub fn yield_now() {
     std::thread::yield_now();
 }
 
+/// Sleeps. A model checker lets other threads run instead.
+#[inline]
+pub fn sleep(time: std::time::Duration) {
+    #[cfg(any(loom, shuttle))]
+    {
+        let _ = time;
+        yield_now();
+    }
+    #[cfg(not(any(loom, shuttle)))]
+    std::thread::sleep(time);
+}
+
 /// Waits until this thread of a scope has ended, its thread-locals dropped too, and passes a panic
 /// on. A scope alone waits for the closures only: their threads may outlive it by a moment.
 pub fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {

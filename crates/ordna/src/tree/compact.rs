@@ -16,7 +16,7 @@ use std::borrow::Borrow;
 use ordna_base::arena::Arena;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::{AtomicBool, Ordering};
-use ordna_base::sync::{fault, notice, point, yield_now};
+use ordna_base::sync::{Backoff, fault, notice, point};
 use ordna_base::{Key, Value};
 
 use super::Tree;
@@ -108,11 +108,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
     /// Calls `f` while no compaction runs.
     pub(super) fn without_compaction<R>(&self, f: impl FnOnce() -> R) -> R {
+        let mut backoff = Backoff::new();
         let _compacting = loop {
             if let Some(compacting) = Compacting::begin(&self.compacting) {
                 break compacting;
             }
-            yield_now();
+            backoff.wait();
         };
         f()
     }
