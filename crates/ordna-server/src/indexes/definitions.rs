@@ -1,7 +1,7 @@
 //! Definitions of the indexes, and the file in which they are kept.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use ordna_secondary::{Error, IndexDefinition};
@@ -34,10 +34,16 @@ pub(super) struct Definitions {
 }
 
 impl Definitions {
-    /// Reads the file.
-    pub fn read(file: &Path) -> Result<Self, String> {
+    /// Reads the file; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// The file cannot be read, also because it is not known whether it exists.
+    pub fn read(file: &Path) -> Result<Option<Self>, String> {
         let shown = file.display();
-        let text = std::fs::read(file).map_err(|error| format!("{shown}: {error}"))?;
+        let text = match std::fs::read(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| format!("{shown}: {error}"))?,
+        };
         serde_json::from_slice(&text).map_err(|error| format!("{shown}: {error}"))
     }
 

@@ -41,7 +41,7 @@ impl Indexes {
     /// Returns a collector for the keys that the log changes; `None` if there is no backup of the
     /// indexes to resume from.
     pub fn replay(&self) -> Option<Arc<Replay>> {
-        let definitions = Definitions::read(self.file.as_deref()?).ok()?;
+        let definitions = Definitions::read(self.file.as_deref()?).ok()??;
         Replay::read(&self.backup_directory()?, definitions.prefixes()).map(Arc::new)
     }
 
@@ -59,8 +59,8 @@ impl Indexes {
     }
 
     fn restore_defined(&self, resume: Option<Resume>) -> Result<(), String> {
-        let Some(file) = self.file.as_deref().filter(|file| file.exists()) else { return Ok(()) };
-        let read = Definitions::read(file)?;
+        let Some(file) = self.file.as_deref() else { return Ok(()) };
+        let Some(read) = Definitions::read(file)? else { return Ok(()) };
         let mut definitions = self.definitions.lock();
         if read.len() == 0 {
             *definitions = read;

@@ -112,11 +112,14 @@ impl Indexes {
         let documents = Arc::new(Documents(Arc::clone(&self.covered)));
         let store = ordna::Options::new().memory_budget(&self.memory);
         let mut options = ServiceOptions::new().store(store);
-        let backups = self.backup_directory();
+        let mut backups = self.backup_directory();
         if resume.is_none()
             && let Some(dir) = &backups
+            && let Err(error) = resume_file::remove_backups(dir)
         {
-            resume_file::remove_backups(dir)?;
+            // They are only a way to start faster.
+            tracing::warn!(error, "the indexes are not backed up by this run");
+            backups = None;
         }
         if let Some(dir) = backups {
             options = options.backups(dir);

@@ -60,6 +60,37 @@ fn indexes_come_back_after_a_restart() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
+/// Backups of the indexes only make a start faster. A start that cannot remove old ones has all
+/// indexes.
+#[test]
+fn old_backups_that_stay_cost_no_index() {
+    let dir = std::env::temp_dir().join(format!("ordna-indexes-stay-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let mut server = start(durable(&dir));
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("FT.CREATE towns PREFIX 1 t: SCHEMA country TAG");
+    towns(&mut client);
+    drop(client);
+    server.stop();
+    // A directory of this name cannot be removed.
+    let backups = dir.join("indexes");
+    let _ = std::fs::remove_dir_all(&backups);
+    std::fs::write(&backups, "no directory").unwrap();
+    let mut server = start(durable(&dir));
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    assert_eq!(words(&client.say("FT._LIST")), ["towns"]);
+    let search: [&[u8]; 6] = [b"FT.SEARCH", b"towns", b"@country:{SE}", b"LIMIT", b"0", b"0"];
+    assert_eq!(client.ask(&search), r"*1\r\n:4\r\n");
+    client.say("HSET t:9 country SE");
+    assert_eq!(client.say("ORDNA.INDEX CREATE more ON t: PARTS country"), r"+OK\r\n");
+    drop(client);
+    server.stop();
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
 /// A number in `ORDNA.INDEX INFO`.
 fn number(client: &mut Client, index: &str, field: &str) -> u64 {
     let info = words(&client.say(&format!("ORDNA.INDEX INFO {index}")));
