@@ -5,6 +5,7 @@
 //! from the choice of a number until the log continues in that segment, or the file is removed
 //! again.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -49,8 +50,15 @@ impl Segments {
         let path = segment_path(&self.dir, number);
         let made = move || -> Result<BlockWriter, BackupError> {
             let header = (self.header)(number);
-            let mut segment =
-                BlockWriter::create(&*self.storage, &path, &header, Compression::None)?;
+            let create = || BlockWriter::create(&*self.storage, &path, &header, Compression::None);
+            let mut segment = create().or_else(|error| match &error {
+                BackupError::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists => {
+                    // Nobody else creates it: an attempt that failed has left it.
+                    self.discard(number);
+                    create()
+                }
+                _ => Err(error),
+            })?;
             write(&mut segment)?;
             if !fault!("faults.segment.syncs_its_header") {
                 segment.sync()?;
@@ -66,7 +74,7 @@ impl Segments {
 
     /// Removes a segment that is not used.
     pub fn discard(&self, number: u64) {
-        // If the file cannot be removed, the next attempt reports it.
+        // If the file cannot be removed, the next attempt does it.
         let _ = self.storage.remove(&segment_path(&self.dir, number));
     }
 

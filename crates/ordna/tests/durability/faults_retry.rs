@@ -236,6 +236,33 @@ fn a_retry_syncs_the_segments_before() {
     check_kept(&disk, &store, "former segment");
 }
 
+/// A segment could not be created, and what was left of it could not be removed. That is in nobody's
+/// way once the disk works.
+#[test]
+fn a_segment_that_could_not_be_removed_is_replaced() {
+    let mut left = 0;
+    for number in 1..8 {
+        let disk = Model::new();
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+        store.insert(b"before", b"1").unwrap();
+        let segments = || disk.files().iter().filter(|path| is_segment(path)).count();
+        let before = segments();
+        disk.fail("sync_dir", number);
+        disk.fail("remove", 1);
+        let failed = store.backup(&BackupOptions::new()).is_err();
+        left += usize::from(failed && segments() > before);
+        disk.calm();
+        store.backup(&BackupOptions::new()).unwrap();
+        store.insert(b"after", b"1").unwrap();
+        check_kept(&disk, &store, "a segment that was left");
+    }
+    assert!(left > 0, "no segment was left");
+}
+
+fn is_segment(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| path.contains("/log-"))
+}
+
 /// Another thread's write fails just before the log would rotate. The log retries all the same.
 #[test]
 #[cfg(debug_assertions)]
