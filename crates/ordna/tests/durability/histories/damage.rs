@@ -1,6 +1,7 @@
 //! Damages of the files that a history left.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ordna::durability::{Progress, Storage, SyncPolicy, WalTruncation, verify};
 use ordna_testkit::random::Random;
@@ -215,6 +216,20 @@ pub struct Counts {
     pub refused: u64,
     pub repaired: u64,
     pub cut: u64,
+    /// Time of all threads that histories took, and time that their damages took.
+    pub living: Duration,
+    pub damaging: Duration,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.unaffected += other.unaffected;
+        self.refused += other.refused;
+        self.repaired += other.repaired;
+        self.cut += other.cut;
+        self.living += other.living;
+        self.damaging += other.damaging;
+    }
 }
 
 /// What a start finds in the files that the history left.

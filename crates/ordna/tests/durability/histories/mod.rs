@@ -16,6 +16,8 @@ mod plan;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ordna_testkit::random::Random;
@@ -25,11 +27,23 @@ use life::Life;
 use plan::{Session, plan};
 
 /// Damages of each history.
-const DAMAGES: u64 = 20;
+const DAMAGES: u64 = 8;
 /// Histories that run at least.
 const LEAST: u64 = 40;
 /// Runs of a history that fails, to find a shorter one that fails too.
 const SHRINKING: usize = 300;
+
+/// Threads that run histories: most of the time each waits for the threads of its store.
+const THREADS: usize = 6;
+
+/// What all histories found.
+#[derive(Default)]
+struct All {
+    histories: u64,
+    counts: Counts,
+    /// Each failure is a kind of its own, with the first seed that has it, and their number.
+    failures: BTreeMap<String, (u64, u64, String)>,
+}
 
 /// A failure, and the damage that it needs.
 struct Failure {
@@ -56,12 +70,21 @@ fn lives(sessions: &[Session]) -> Result<Life, String> {
 
 /// Runs a history and its damages.
 fn run(sessions: &[Session], seed: u64, damages: u64, counts: &mut Counts) -> Result<(), Failure> {
+    let began = Instant::now();
     let life = lives(sessions).map_err(|text| Failure { text, hit: None })?;
-    let whole = caught(|| undamaged(&life)).map_err(|text| Failure { text, hit: None })?;
+    let lived = began.elapsed();
+    counts.living += lived;
+    let damaged = run_damages(&life, seed, damages, counts);
+    counts.damaging += began.elapsed() - lived;
+    damaged
+}
+
+fn run_damages(life: &Life, seed: u64, damages: u64, counts: &mut Counts) -> Result<(), Failure> {
+    let whole = caught(|| undamaged(life)).map_err(|text| Failure { text, hit: None })?;
     let random = &mut Random::new(!seed);
     for _ in 0..damages {
         let Some(hit) = random_hit(&life.disk, random) else { break };
-        let done = caught(|| check(&life, &whole, &hit, random, counts));
+        let done = caught(|| check(life, &whole, &hit, random, counts));
         done.map_err(|text| Failure { text, hit: Some(hit) })?;
     }
     Ok(())
@@ -153,28 +176,38 @@ fn no_history_loses_what_was_acknowledged_and_no_damage_passes_in_silence() {
         (Some(histories), Some(damages)) => damages.div_ceil(histories.max(1)),
         _ => DAMAGES,
     };
-    // Each failure is a kind of its own, with the seeds that have it.
-    let mut failures: BTreeMap<String, (u64, u64, String)> = BTreeMap::new();
-    let (mut counts, mut histories) = (Counts::default(), 0);
     let first = variable("ORDNA_HISTORY_FROM").unwrap_or(0);
     let goes_on = |histories: u64| match (one, least) {
         (Some(_), least) => histories < least.unwrap_or(1),
         (None, Some(least)) => histories < least,
         (None, None) => histories < LEAST || began.elapsed() < ordna_testkit::budget(),
     };
-    while goes_on(histories) {
-        let seed = one.unwrap_or(first + histories);
-        histories += 1;
-        let failed = run(&plan(seed), seed, each, &mut counts).err();
-        if let Some(failure) = failed {
-            let told = match &failure.hit {
-                Some(hit) => format!("{hit:?}: {}", failure.text),
-                None => failure.text.clone(),
-            };
-            let entry = failures.entry(class(&failure.text)).or_insert((seed, 0, told));
-            entry.1 += 1;
+    let (begun, all) = (AtomicU64::new(0), Mutex::new(All::default()));
+    let work = || {
+        let mut counts = Counts::default();
+        let mut histories = 0;
+        loop {
+            let number = begun.fetch_add(1, Ordering::Relaxed);
+            if !goes_on(number) {
+                break;
+            }
+            let seed = one.unwrap_or(first + number);
+            histories += 1;
+            if let Err(failure) = run(&plan(seed), seed, each, &mut counts) {
+                let told = match &failure.hit {
+                    Some(hit) => format!("{hit:?}: {}", failure.text),
+                    None => failure.text.clone(),
+                };
+                let failures = &mut all.lock().unwrap().failures;
+                failures.entry(class(&failure.text)).or_insert((seed, 0, told)).1 += 1;
+            }
         }
-    }
+        let mut all = all.lock().unwrap();
+        all.histories += histories;
+        all.counts.add(&counts);
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+    let All { histories, counts, failures } = all.into_inner().unwrap();
     println!("{histories} histories, {counts:?}, {:?}", began.elapsed());
     for (kind, (seed, count, told)) in &failures {
         println!("{count} times, first by seed {seed}: {kind}\n    {told}");
