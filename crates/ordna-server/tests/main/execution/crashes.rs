@@ -16,8 +16,8 @@ pub mod disk;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -39,6 +39,18 @@ const LEAST: u64 = 4;
 const SOON: i64 = 3000;
 /// Runs that try to make a history shorter.
 const SHRINKING: usize = 60;
+
+/// Threads that run histories: most of the time each waits for its server.
+const THREADS: usize = 4;
+
+/// What all histories found.
+#[derive(Default)]
+struct All {
+    histories: u64,
+    commands: u64,
+    /// Each failure is a kind of its own, with the first seed that has it, and their number.
+    failures: BTreeMap<String, (u64, u64, String)>,
+}
 
 /// What a client sends at once.
 type Step = Vec<Vec<Vec<u8>>>;
@@ -615,21 +627,29 @@ fn no_crash_loses_what_the_server_has_acknowledged() {
     };
     let one = variable("ORDNA_HISTORY_SEED");
     let first = one.or(variable("ORDNA_HISTORY_FROM")).unwrap_or(0);
-    let (mut histories, mut commands) = (0, 0);
-    let mut failures: BTreeMap<String, (u64, u64, String)> = BTreeMap::new();
-    while histories < 1
-        || one.is_none() && (histories < LEAST || began.elapsed() < ordna_testkit::budget())
-    {
-        let seed = first + histories;
-        histories += 1;
-        match run(&plan(seed, &documents), seed) {
-            Ok(ran) => commands += ran,
-            Err(text) => {
-                println!("seed {seed}: {}", text.chars().take(600).collect::<String>());
-                failures.entry(class(&text)).or_insert((seed, 0, text)).1 += 1;
+    let (begun, all) = (AtomicU64::new(0), Mutex::new(All::default()));
+    let work = || {
+        loop {
+            let number = begun.fetch_add(1, Ordering::Relaxed);
+            let is_wanted = number < LEAST || began.elapsed() < ordna_testkit::budget();
+            if number > 0 && (one.is_some() || !is_wanted) {
+                break;
+            }
+            let seed = first + number;
+            let ran = run(&plan(seed, &documents), seed);
+            let mut all = all.lock().unwrap();
+            all.histories += 1;
+            match ran {
+                Ok(ran) => all.commands += ran,
+                Err(text) => {
+                    println!("seed {seed}: {}", text.chars().take(600).collect::<String>());
+                    all.failures.entry(class(&text)).or_insert((seed, 0, text)).1 += 1;
+                }
             }
         }
-    }
+    };
+    std::thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(work))));
+    let All { histories, commands, failures } = all.into_inner().unwrap();
     println!("{histories} histories, {commands} commands, {:?}", began.elapsed());
     for (kind, (seed, count, text)) in &failures {
         let text: String = text.chars().take(1500).collect();
