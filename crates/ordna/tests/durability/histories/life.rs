@@ -27,6 +27,8 @@ use super::plan::{End, FILL, Op, Session};
 /// Delay before the first retry of a log that failed, and the time that [`Op::Heal`] waits.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const HEAL: Duration = Duration::from_millis(20);
+/// Time after which a write that is not answered counts as hanging.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Longest time that the log's thread is held at a point of the code.
 #[cfg(debug_assertions)]
 const LONGEST_HOLD: Duration = Duration::from_millis(20);
@@ -150,6 +152,7 @@ fn write(op: &Op, store: &Bytes) -> Result<(), Error> {
 
 /// Waits until what is logged is written, or durable.
 fn wait(store: &Bytes, durable: bool) -> Result<(), Error> {
+    let began = Instant::now();
     let (position, mut context) = (store.log_position(), Context::from_waker(Waker::noop()));
     loop {
         let polled = if durable {
@@ -159,6 +162,9 @@ fn wait(store: &Bytes, durable: bool) -> Result<(), Error> {
         };
         match polled {
             Poll::Ready(done) => return done,
+            Poll::Pending if began.elapsed() > PATIENCE => {
+                panic!("a write is not answered within {PATIENCE:?}")
+            }
             Poll::Pending => std::thread::yield_now(),
         }
     }
