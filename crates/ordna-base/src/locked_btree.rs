@@ -141,6 +141,7 @@ mod tests {
     use super::*;
     use crate::Entries;
     use crate::index::{READ_AHEAD_BYTES, Range, Source};
+    use crate::value::MAX_LEN;
 
     #[test]
     fn the_contract_in_one_scan() {
@@ -175,6 +176,57 @@ mod tests {
         assert_eq!(index.range((Bound::Included(7), Bound::Included(3))).count(), 0);
         assert_eq!(index.range((Bound::Excluded(5), Bound::Excluded(5))).count(), 0);
         assert_eq!(index.range(5..=5).count(), 1);
+    }
+
+    /// Whatever turns two callers take, and however far each has read ahead: the two ends return
+    /// each entry once.
+    #[test]
+    fn the_ends_of_a_range_meet() {
+        let take = |len: u64, from_back: &dyn Fn(u64) -> bool| {
+            let index = Locked::<u64, u64>::new();
+            (0..len).for_each(|key| drop(index.insert(&key, &key)));
+            let mut range = index.range(..);
+            let (mut front, mut back) = (Vec::new(), Vec::new());
+            for turn in 0.. {
+                let (entry, side) = match from_back(turn) {
+                    true => (range.next_back(), &mut back),
+                    false => (range.next(), &mut front),
+                };
+                let Some((key, _)) = entry else { break };
+                side.push(key);
+            }
+            assert!(range.next().is_none() && range.next_back().is_none());
+            front.extend(back.into_iter().rev());
+            assert_eq!(front, (0..len).collect::<Vec<_>>());
+        };
+        for len in [0, 1, 2, 3, 10, 100, 1000] {
+            for first in [0, 1, len / 2, len] {
+                for period in 1..5 {
+                    take(len, &|turn| turn < first || turn % period == 0);
+                    take(len, &|turn| turn >= first && turn % period > 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_that_is_too_long_changes_nothing() {
+        let index = Locked::<[u8], [u8]>::new();
+        // Its pages are never written, so they take no memory.
+        let long = vec![0; MAX_LEN + 1];
+        let refused = Error::ValueTooLong { len: long.len() };
+        for stored in [None, Some(b"old".to_vec())] {
+            if let Some(old) = &stored {
+                index.insert(b"key", old).unwrap();
+            }
+            assert_eq!(index.insert(b"key", &long), Err(refused.clone()));
+            let exchanged =
+                index.compare_exchange(b"key", stored.as_deref(), Some(long.as_slice()));
+            assert_eq!(exchanged, Err(refused.clone()));
+            assert_eq!(index.get(b"key".as_slice()), stored);
+        }
+        assert_eq!(index.insert_if_absent(b"other", &long), Err(refused));
+        assert_eq!(index.get(b"other".as_slice()), None);
     }
 
     /// An index that notes how much was read ahead at once.

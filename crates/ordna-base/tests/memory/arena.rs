@@ -68,6 +68,18 @@ fn memory_is_disjoint_and_used_again() {
 }
 
 #[test]
+fn a_thread_uses_the_memory_that_another_has_freed() {
+    let arena = Arena::new();
+    let mut all = pieces(&arena, 30_000);
+    let slabs = arena.slabs();
+    let gone: Vec<_> = (0..all.len()).rev().step_by(2).map(|at| all.swap_remove(at)).collect();
+    let sizes: Vec<_> = gone.iter().map(|piece| piece.1).collect();
+    std::thread::spawn(move || drop(gone)).join().unwrap();
+    all.extend(sizes.iter().map(|size| Piece::new(&arena, *size)));
+    assert_eq!(arena.slabs(), slabs);
+}
+
+#[test]
 fn a_sparse_slab_gives_nothing_and_goes_with_its_last_memory() {
     let arena = Arena::new();
     let mut all = pieces(&arena, 60_000);
