@@ -337,6 +337,12 @@ fn ask(
     });
     let counted = world.service.count(name, &query.prefix, &query.range, &read).unwrap();
     assert_eq!(counted, expected.len(), "{query:?} of {definition:?}");
+    let view = world.service.view(&read).unwrap();
+    for most in [0, limit, expected.len(), usize::MAX] {
+        let counted = view.count_up_to(name, &query.prefix, &query.range, most).unwrap();
+        let (counted, exact) = (counted.min(most.saturating_add(1)), expected.len());
+        assert_eq!(counted, exact.min(most.saturating_add(1)), "{query:?} up to {most}");
+    }
     if reverse {
         expected.reverse();
     }
