@@ -33,6 +33,9 @@ pub const MODELLED: [(&str, &str, &str, &str); 7] = [
 /// Parts of the store, whose tests look for their faults.
 const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
 
+/// Has the unit tests of all libraries built.
+const LIBRARIES: &str = "--lib";
+
 /// How long no test of a suite without a fault may end.
 const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 
@@ -89,6 +92,7 @@ struct Program {
     path: PathBuf,
     /// The names of its source file, or of its modules if it has any.
     stems: Vec<String>,
+    has_modules: bool,
 }
 
 /// All faults whose name contains `part`.
@@ -128,12 +132,22 @@ fn plant(names: &[String]) -> Outcome {
             models.insert(area, built.into_iter().map(part).collect::<Vec<_>>());
         }
     }
-    let tests = if names.iter().any(|name| modelled(name).is_none()) {
-        // The target, features and flags of `cargo test --workspace`: nothing is built twice.
-        build("", "", &[], &tests_for(names)?)?
-    } else {
-        Vec::new()
+    // The target, features and flags of `cargo test --workspace`: nothing is built twice.
+    let others: Vec<String> =
+        names.iter().filter(|name| modelled(name).is_none()).cloned().collect();
+    let mut tests = build("", "", &[], &tests_for(&others)?)?;
+    let has_test = |area: &str, tests: &[Program]| {
+        tests.iter().any(|program| program.stems.iter().any(|stem| is_of(stem, area)))
     };
+    // Unit tests, of areas that have no other.
+    if others.iter().any(|name| !has_test(area_of(name), &tests)) {
+        let mut libraries = build("", "", &[], &[LIBRARIES])?;
+        let is_wanted = |stem: &String| {
+            others.iter().any(|name| is_of(stem, area_of(name)) && !has_test(area_of(name), &tests))
+        };
+        libraries.iter_mut().for_each(|program| program.stems.retain(is_wanted));
+        tests.append(&mut libraries);
+    }
     let suite_of = |name: &str| -> Result<Vec<Part>, String> {
         let area = area_of(name);
         if let Some(models) = models.get(area) {
@@ -142,8 +156,7 @@ fn plant(names: &[String]) -> Outcome {
         let mut own: Vec<(bool, &str, Part)> = Vec::new();
         for program in &tests {
             for stem in program.stems.iter().filter(|stem| is_of(stem, area)) {
-                let is_one_of_many = program.stems.len() > 1;
-                let filter = if is_one_of_many { format!("{stem}::") } else { String::new() };
+                let filter = if program.has_modules { format!("{stem}::") } else { String::new() };
                 // Forced interleavings notice soonest.
                 let is_late = !stem.ends_with("interleavings");
                 own.push((is_late, stem, Part { program: program.path.clone(), filter }));
@@ -239,8 +252,11 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     let calls = ["fault!(", "check!(", "notice!(", "order!("].into_iter();
     let after = calls.flat_map(|call| text.split(call).skip(1));
     let named = after.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
-    // The documentation of the switches shows a name that is none.
-    named.filter(|name| name.contains('.') && *name != "area.what")
+    let is_part =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_.".contains(&byte);
+    let is_name = move |name: &str| name.contains('.') && name.bytes().all(is_part);
+    // The documentation of the switches shows a name that is none. This file has other text there.
+    named.filter(move |name| is_name(name) && *name != "area.what")
 }
 
 /// The names of all faults of the workspace, in order.
@@ -257,7 +273,7 @@ fn names() -> Result<Vec<String>, String> {
 }
 
 /// All Rust files below a folder.
-fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut files = Vec::new();
@@ -287,7 +303,10 @@ fn build(
         .args(if target.is_empty() { vec![] } else { vec!["--target-dir", target] })
         .args(if packages.is_empty() { &["--workspace"][..] } else { &[] })
         .args(packages.iter().flat_map(|package| ["-p", package]))
-        .args(tests.iter().flat_map(|test| ["--test", test.as_ref()]))
+        .args(tests.iter().flat_map(|test| match test.as_ref() {
+            LIBRARIES => vec![LIBRARIES],
+            test => vec!["--test", test],
+        }))
         .args(if flags.contains("loom") { &["--profile=model"][..] } else { &[] })
         .stderr(Stdio::inherit());
     if !flags.is_empty() {
@@ -303,7 +322,9 @@ fn build(
         let source = message["target"]["src_path"].as_str().map(Path::new);
         let (Some(path), Some(source)) = (message["executable"].as_str(), source) else { continue };
         if message["profile"]["test"] == true {
-            programs.push(Program { path: PathBuf::from(path), stems: stems(source)? });
+            let stems = stems(source)?;
+            let has_modules = stems.len() > 1;
+            programs.push(Program { path: PathBuf::from(path), stems, has_modules });
         }
     }
     Ok(programs)
@@ -322,10 +343,12 @@ fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     Ok(tests)
 }
 
-/// The name of a test program's file; the names of all its modules, if it is a folder's `main.rs`.
+/// The name of a test program's file; the names of all its modules, if it is a folder's `main.rs` or
+/// a library.
 fn stems(source: &Path) -> Result<Vec<String>, String> {
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    match source.parent().filter(|_| source.ends_with("main.rs")) {
+    let is_folder = source.ends_with("main.rs") || source.ends_with("lib.rs");
+    match source.parent().filter(|_| is_folder) {
         Some(folder) => Ok(rust_files(folder)?.iter().filter_map(|path| stem(path)).collect()),
         None => Ok(stem(source).into_iter().collect()),
     }
@@ -422,4 +445,26 @@ fn not_in(ended: &BTreeSet<String>, part: &Part) -> Result<Option<String>, Strin
     let listed = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut tests = listed.lines().filter_map(|line| line.strip_suffix(": test"));
     Ok(tests.find(|test| !ended.contains(*test)).map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fault_has_tests_that_look_for_it() {
+        let mut stems: Vec<String> = MODELLED.map(|(area, ..)| area.to_owned()).to_vec();
+        for package in packages().unwrap() {
+            for test in package.tests {
+                stems.extend(self::stems(&test.source).unwrap());
+            }
+            let library = package.folder.join("src/lib.rs");
+            if library.exists() {
+                stems.extend(self::stems(&library).unwrap());
+            }
+        }
+        let mut names = names().unwrap();
+        names.retain(|name| !stems.iter().any(|stem| is_of(stem, area_of(name))));
+        assert!(names.is_empty(), "no test file or module of the area of {names:?}");
+    }
 }
