@@ -6,6 +6,7 @@ mod fuzz;
 mod kafka;
 mod licences;
 mod models;
+mod mutants;
 mod porcupine;
 mod record;
 mod tools;
@@ -26,6 +27,7 @@ cargo xtask kafka test        run the tests that need a broker, beside one of th
 cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
 cargo xtask kafka-kills N --dev  do so with a program that is built as tests are
 cargo xtask loom              run the loom models as they are, and show how many executions each has
+cargo xtask mutants SEED N [M...]  plant N random mutants (only those numbered M) and show which test notices each
 cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
 cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
@@ -49,6 +51,7 @@ fn main() -> ExitCode {
         ["kafka-kills", number] => kafka::kills(number, "release"),
         ["kafka-kills", number, "--dev"] => kafka::kills(number, "dev"),
         ["loom"] => models::run(),
+        ["mutants", seed, count, only @ ..] => mutants(seed, count, only),
         ["shuttle"] => shuttle(),
         ["porcupine"] => porcupine::run(),
         ["fuzz", seconds] => fuzz::run(seconds),
@@ -63,6 +66,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Reads the numbers of a run of mutants.
+fn mutants(seed: &str, count: &str, only: &[&str]) -> Outcome {
+    let number = |word: &str| word.parse::<u64>().map_err(|_| format!("{word:?} is no number"));
+    let only = only.iter().map(|word| Ok(number(word)? as usize)).collect::<Result<Vec<_>, _>>();
+    mutants::run(number(seed)?, number(count)? as usize, &only.map_err(|error: String| error)?)
 }
 
 /// Runs the test that kills a process this number of times.
