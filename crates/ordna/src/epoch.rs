@@ -4,8 +4,6 @@
 //! An [`Epoch`] never decreases over the life of a store. [`AtomicEpoch`] allows atomic access only;
 //! each use states its memory order.
 
-use std::fmt;
-
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 
 /// The version number that each snapshot of a store increments.
@@ -44,12 +42,6 @@ impl Epoch {
     /// Returns 0 or 1: two epochs in a row differ in it.
     pub const fn parity(self) -> usize {
         (self.0 & 1) as usize
-    }
-}
-
-impl fmt::Display for Epoch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

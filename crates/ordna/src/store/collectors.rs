@@ -303,6 +303,26 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_leaves_takes_its_own_time_only() {
+        let pool = Collectors::new(0);
+        let numbers = [0; 3].map(|_| member(&pool, None).0);
+        let at = Instant::now() + PATIENCE;
+        for (number, at) in numbers.into_iter().zip([at, at, at + PATIENCE]) {
+            let mut state = pool.0.shared.state();
+            state.members.get_mut(&number).unwrap().due = Some(at);
+            state.due.insert((at, number));
+            state.queue.push_back(number);
+        }
+        pool.unregister(numbers[0]);
+        let state = pool.0.shared.state();
+        let due: Vec<u64> = state.due.iter().map(|(_, number)| *number).collect();
+        assert_eq!(
+            (due, Vec::from(state.queue.clone())),
+            (numbers[1..].to_vec(), numbers[1..].to_vec())
+        );
+    }
+
+    #[test]
     fn without_threads_nobody_comes() {
         let pool = Collectors::new(0);
         let (number, _) = member(&pool, None);

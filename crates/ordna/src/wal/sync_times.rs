@@ -57,3 +57,26 @@ impl SyncTimes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_the_upper_limits_of_buckets() {
+        let times = SyncTimes::default();
+        assert_eq!(times.counts().percentile(0.5), 0);
+        // 1 µs is in the first bucket, 2 µs in the second, 3 µs in the third; then 900 µs.
+        for micros in [1, 2, 3, 900] {
+            times.add(Duration::from_micros(micros));
+        }
+        let counts = times.counts();
+        assert_eq!(counts.total, Duration::from_micros(906));
+        assert_eq!(
+            [0.25, 0.5, 0.75, 0.76, 1.0].map(|share| counts.percentile(share)),
+            [1, 2, 4, 1024, 1024]
+        );
+        times.add(Duration::from_secs(60));
+        assert_eq!(times.counts().percentile(1.0), 1 << (SYNC_BUCKETS - 1));
+    }
+}

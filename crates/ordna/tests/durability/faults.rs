@@ -175,6 +175,25 @@ fn a_record_that_a_sync_has_written_is_synced_too() {
     assert!(is_synced, "a writer waits until another one comes");
 }
 
+/// The log's thread does not get to write. What waits for it has a bound all the same.
+#[test]
+#[cfg(debug_assertions)]
+fn records_that_wait_for_the_logs_thread_have_a_bound() {
+    const MOST: usize = 10 << 20;
+    let disk = Model::new();
+    let schedule = Schedule::new();
+    let store =
+        schedule.enroll("log", || Bytes::open(DIR, options(&disk, SyncPolicy::Never))).unwrap();
+    schedule.hold("log", "log.run.before_drain");
+    let written = || disk.files().iter().map(|path| disk.read(path).len()).sum::<usize>();
+    for round in 1..=24 {
+        store.insert(b"key", &vec![7; 1 << 20]).unwrap();
+        let waiting = (round << 20) - written().min(round << 20);
+        assert!(waiting <= MOST, "{waiting} bytes wait after {round} MiB");
+    }
+    schedule.release("log", "log.run.before_drain");
+}
+
 #[test]
 fn the_power_is_cut_at_each_operation() {
     for sync in [SyncPolicy::Always, SyncPolicy::EverySecond, SyncPolicy::Never] {

@@ -241,6 +241,36 @@ fn a_store_that_was_replaced_is_not_backed_up() {
     }
 }
 
+/// A flush, and writes of the same keys after it, come after the snapshot point of a backup.
+#[test]
+fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
+    let disk = Model::new();
+    let hooked = Hooked::new(Arc::new(disk.clone()));
+    let opened = options(&disk, SyncPolicy::Always).storage(hooked.clone());
+    let old = Arc::new(Bytes::open(DIR, opened).unwrap());
+    for key in 0..100_u8 {
+        old.insert(&[key], b"old").unwrap();
+    }
+    let at_cut = state_of(&old);
+    let (replaced, new) = (Arc::clone(&old), Arc::new(Mutex::new(None)));
+    let slot = Arc::clone(&new);
+    hooked.before_the_first_shard(move || {
+        let next = replaced.successor(Options::new()).unwrap();
+        for key in 50..150_u8 {
+            next.insert(&[key], b"new").unwrap();
+        }
+        *slot.lock().unwrap() = Some(next);
+    });
+    let summary = old.backup(&BackupOptions::new()).unwrap();
+    let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
+    assert_eq!(state_of(&restored), at_cut);
+    let next = new.lock().unwrap().take().unwrap();
+    let last = state_of(&next);
+    drop((old, next));
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+    assert_eq!(state_of(&store), last);
+}
+
 #[test]
 fn memory_does_not_grow_while_everything_is_overwritten() {
     // Versions in the store once all keys are overwritten behind the cut.

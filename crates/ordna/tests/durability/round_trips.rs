@@ -85,7 +85,20 @@ fn a_backup_becomes_the_directory_of_a_store() {
     let disk = Model::new();
     let store = filled(3000);
     let backup = BackupOptions::new().storage(Arc::new(disk.clone()));
-    store.backup_to("/b", &backup).unwrap();
+    let progress = Progress::default();
+    let summary = store.backup_to("/b", &backup.progress(&progress)).unwrap();
+    let entries = store.range(..).count() as u64;
+    assert_eq!(progress.entries(), entries);
+    assert!((1..=summary.bytes).contains(&progress.bytes()), "{progress:?}, {summary:?}");
+    let progress = Progress::default();
+    let restored = Bytes::restore("/b", options(&disk, SyncPolicy::Never).progress(&progress));
+    assert_eq!(state_of(&restored.unwrap()), state_of(&store));
+    assert_eq!((progress.entries(), progress.expected_entries()), (entries, entries));
+    let expected = progress.expected_bytes();
+    assert!(
+        (1..=expected).contains(&progress.bytes()) && expected <= summary.bytes,
+        "{progress:?}"
+    );
     install(&disk, "/b", DIR, &Progress::default()).unwrap();
     let opened = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     assert_eq!(state_of(&opened), state_of(&store));

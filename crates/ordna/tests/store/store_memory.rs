@@ -145,12 +145,18 @@ fn records_of_owners_stay() {
     let one = |at: usize| Wanted { id: b"", hash: at as u64, value: 7, keys: at..at + 1 };
     let all: Vec<_> = (0..KEYS).map(one).collect();
     let is_of = |subject: &Wanted<'_>, key: &[u8], _: u64| number(key) == subject.hash;
+    assert!(owner.is_empty());
     assert_eq!(owner.set_many(&all, &keys, is_of), Ok(KEYS));
+    assert_eq!((owner.len(), owner.is_empty()), (KEYS, false));
+    let memory = owner.memory();
+    assert!((8 * KEYS..64 * KEYS).contains(&memory), "{memory} bytes for {KEYS} addresses");
     assert_eq!(owner.retain(|key, _| number(key).is_multiple_of(4)), KEYS / 4 * 3);
     store.collect_garbage();
     store.collect_garbage();
     assert_eq!(owner.set_many(&all, &keys, is_of), Ok(KEYS / 4 * 3), "the others are there");
     assert_eq!(owner.retain(|_, value| value != 7), KEYS);
+    owner.forget();
+    assert_eq!((owner.is_empty(), owner.memory()), (true, 0));
     assert_eq!(store.snapshot().len(), 0);
 }
 

@@ -116,6 +116,21 @@ fn integers_in_clusters_lead_to_their_places() {
 }
 
 #[test]
+fn memory_counts_separators_until_they_are_removed() {
+    const KEYS: usize = 1000;
+    let collector = Collector::new();
+    let search = SearchLayer::<[u8]>::new(leaf(1), 16);
+    let key = |number: usize| [vec![7; 500], number.to_be_bytes().to_vec()].concat();
+    (1..=KEYS).for_each(|number| search.insert(&key(number), leaf(number + 1)));
+    let full = search.memory_usage();
+    assert!(full > KEYS * 500, "{full} bytes");
+    let guard = collector.pin();
+    (1..=KEYS).for_each(|number| search.remove(&key(number), &guard));
+    let left = search.memory_usage();
+    assert!(left < KEYS * 50, "{left} bytes are left");
+}
+
+#[test]
 fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     const EACH: u64 = 16;
     let collector = Collector::new();
