@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordna::{Options, Store};
+#[cfg(debug_assertions)]
+use ordna_base::sync::schedule::held;
 use ordna_base::{OrderedIndex, Value};
 use ordna_testkit::kinds::{TestKey, TestValue};
 
@@ -158,5 +160,23 @@ fn counts_stand_while_leaves_change() {
                 if at_snapshot { before..=before } else { before.min(after)..=before.max(after) };
             assert!(range.contains(&counted), "{name}: {counted} of {range:?}");
         }
+    }
+}
+
+/// After a count has read a leaf, entries move from it to the next one, whose low fence becomes the
+/// key of the first of them. With one or several, none counts twice.
+#[cfg(debug_assertions)]
+#[test]
+fn entries_that_move_away_from_a_count_are_counted_once() {
+    for right in 1..=4 {
+        let store: Store<u64, u64> = Store::with_options(Options::new().sizes(4, 3));
+        for number in 0..4 + right {
+            store.insert(&(number * 10), &number).unwrap();
+        }
+        let snapshot = store.snapshot();
+        let count =
+            held("tree.count.read", || snapshot.count(Bound::Included(&5), Bound::Unbounded))
+                .meanwhile(|| store.insert(&35, &0).unwrap());
+        assert_eq!(count as u64, 3 + right, "{right} entries in the next leaf");
     }
 }

@@ -175,6 +175,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return;
                 }
                 let Some(next) = batch.copy.next else { return };
+                point("tree.count.read");
                 let fence = next.low_fence_word();
                 // A low fence that has sunk below what was counted leads to entries that were here.
                 let last = batch.len().checked_sub(1).map(|last| batch.entry(last));
