@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use ordna_base::{Key, Value};
 
-use crate::wal::queue::SyncPolicy;
+use crate::wal::sync_policy::SyncPolicy;
 use crate::wal::reports::Durability;
 use crate::{Error, Store};
 
@@ -74,7 +74,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Closes the log durably; later writes fail. Dropping the store does the same and releases the
+    /// Closes the log durably; later writes fail, also after a [backup](Store::backup). A write of
+    /// another thread meanwhile is kept or fails. Dropping the store does the same and releases the
     /// directory, but cannot report a failure.
     ///
     /// # Errors

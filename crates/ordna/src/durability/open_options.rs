@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::Options;
 use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage};
-use crate::wal::queue::{FIRST_RETRY, SyncPolicy};
+use crate::wal::queue::FIRST_RETRY;
+use crate::wal::sync_policy::SyncPolicy;
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone)]

@@ -13,7 +13,7 @@
 //! memory, and appends its records to the queue, all in that critical section; so two writers of
 //! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
 //! order; a range, a group and a snapshot point take all, so there is no circle of waiters. Under
-//! [`SyncPolicy::Always`](queue::SyncPolicy::Always) the write waits for the fsync after it has unlocked the stripe.
+//! [`SyncPolicy::Always`](sync_policy::SyncPolicy::Always) the write waits for the fsync after it has unlocked the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also saves the old state of each
 //! key that the backup has not passed (see `copy_before_write`). A write of one key takes
@@ -35,6 +35,7 @@
 //! | `segments` | creation of segments |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
+//! | `sync_policy` | when the log is made durable |
 //! | `sync_times` | durations of fsyncs |
 //! | `reports` | reports of openings, replays and backups |
 //!
@@ -46,5 +47,6 @@ pub mod durable;
 pub mod queue;
 pub mod reports;
 pub mod segments;
+pub mod sync_policy;
 pub mod sync_times;
 pub mod writer;

@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 use ordna_base::sync::{check, fault, notice, point};
 
 use super::segments::Segments;
+use super::sync_policy::{SECOND, STALLED, SyncPolicy};
 use super::sync_times::SyncTimes;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
@@ -53,30 +54,14 @@ const FRAME: usize = 1 << 20;
 const SPARE: usize = 2;
 /// Without `SyncPolicy::Always`, the log's thread collects records for so long before it writes.
 const GATHER: Duration = Duration::from_millis(1);
-/// Longest time that records wait for an fsync under [`SyncPolicy::EverySecond`].
-const SECOND: Duration = Duration::from_secs(1);
-/// Time that a sync may take under [`SyncPolicy::EverySecond`] before writes wait for it, as in
-/// Redis: a crash of the machine loses no more than about three seconds of acknowledged writes.
-const STALLED: Duration = Duration::from_secs(2);
 /// Delay after which a write that failed is retried; it doubles with each failure.
 pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(100);
 /// Longest delay between two retries, as a multiple of the first one. With [`FIRST_RETRY`] it is 5 s:
 /// space that was freed is used soon, and a disk that stays full costs little.
 const LONGEST_RETRY: u32 = 50;
 
-/// When the log is made durable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum SyncPolicy {
-    /// Before a write is acknowledged; one fsync serves all writes that wait.
-    Always,
-    /// Once a second. A crash of the machine may lose the last second, a crash of the process the
-    /// last few milliseconds. While a sync takes more than two seconds, writes wait for its end.
-    #[default]
-    EverySecond,
-    /// When the system likes.
-    Never,
-}
+/// Why a log that was closed refuses writes.
+const CLOSED: &str = "the log is closed";
 
 enum Chunk {
     Data(Frame),
@@ -109,8 +94,21 @@ struct QueueState {
     /// Position after the last record that removes everything for a successor.
     cleared: u64,
     stopping: bool,
+    /// The log ends: nothing is appended any more. Stays set.
+    closing: bool,
     /// The log's thread waits for `work`.
     asleep: bool,
+}
+
+impl QueueState {
+    /// Why nothing is appended now.
+    fn refusal(&self) -> Option<Error> {
+        match &self.failed {
+            Some(reason) => Some(failed(reason)),
+            None if check!("faults.close.refuses_appends", !self.closing) => None,
+            None => Some(failed(&CLOSED.into())),
+        }
+    }
 }
 
 struct Writer {
@@ -204,11 +202,7 @@ impl Queue {
     pub fn policy(&self) -> SyncPolicy {
         // Relaxed: a thread that has appended after a change reads the new policy, because `append`
         // took the lock under which it was changed.
-        match self.policy.load(Ordering::Relaxed) {
-            always if always == SyncPolicy::Always as u8 => SyncPolicy::Always,
-            never if never == SyncPolicy::Never as u8 => SyncPolicy::Never,
-            _ => SyncPolicy::EverySecond,
-        }
+        SyncPolicy::from_number(self.policy.load(Ordering::Relaxed))
     }
 
     /// Changes the policy, and makes durable what was appended under the former one: some threads
@@ -239,16 +233,21 @@ impl Queue {
         lock(&self.state).failed.clone()
     }
 
-    /// Refuses if the queue has failed.
+    /// Refuses if the queue has failed or ends.
     #[inline]
     pub fn check(&self) -> Result<(), Error> {
-        // Acquire: pairs with the release in `fail`.
+        // Acquire: pairs with the release in `fail` and `close`.
         if self.has_failed.load(Ordering::Acquire)
-            && let Some(reason) = &lock(&self.state).failed
+            && let Some(refusal) = lock(&self.state).refusal()
         {
-            return Err(failed(reason));
+            return Err(refusal);
         }
         Ok(())
+    }
+
+    /// Refuses if the queue has failed. What was appended before it ends is still written.
+    fn check_failure(&self) -> Result<(), Error> {
+        lock(&self.state).failed.as_ref().map_or(Ok(()), |reason| Err(failed(reason)))
     }
 
     /// Appends the record of a `clear`: see [`append`](Self::append). If the queue fails before the
@@ -270,7 +269,7 @@ impl Queue {
             let _ = self.drain();
             state = lock(&self.state);
         }
-        let refused = state.failed.as_ref().map(failed);
+        let refused = state.refusal();
         if let Some(error) = &refused {
             state.can_retry &= !clears;
             // The caller has changed the memory. A retry writes this, too.
@@ -311,11 +310,11 @@ impl Queue {
         refused
     }
 
-    /// Has everything appended from now on written to another segment. If the queue has failed, the
-    /// segment is returned.
+    /// Has everything appended from now on written to another segment. If the queue has failed or
+    /// ends, the segment is returned.
     fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
-        if state.failed.is_some() {
+        if state.refusal().is_some() {
             return Some(segment);
         }
         segment.begin_at(self.appended.load(Ordering::Relaxed));
@@ -403,7 +402,7 @@ impl Queue {
                 false => self.written.load(Ordering::Acquire),
             };
             if target == self.synced() && writer.former.is_empty() {
-                return self.check();
+                return self.check_failure();
             }
             let path = writer.blocks.path().to_owned();
             // They stay in the list: if this sync ends early, a retry makes them durable.
@@ -416,7 +415,7 @@ impl Queue {
         point("log.sync.targeted");
         // For tasks that found the writer taken just now. A failure is kept.
         let _ = self.drain();
-        self.check()?;
+        self.check_failure()?;
         let synced = if fault!("faults.commit.syncs_former") { &[] } else { former.as_slice() };
         let mut files = synced.iter().chain([&current]);
         let begin = Instant::now();
@@ -475,20 +474,19 @@ impl Queue {
             state.failed = None;
         }
         self.has_failed.store(true, Ordering::Release);
-        let mut wakers = mem::take(&mut state.wakers);
-        wakers.append(&mut state.writing);
-        wakers.append(&mut state.stalled);
-        drop(state);
-        self.moved.notify_all();
-        wakers.into_iter().for_each(|(_, waker)| waker.wake());
+        self.wake_all(state);
         failed(&reason)
     }
 
-    /// Goes on after a failure, in a new segment. The caller holds off appends, and a backup holds
-    /// everything appended so far.
+    /// Goes on after a failure, in a new segment, unless the log was closed. The caller holds off
+    /// appends, and a backup holds everything appended so far.
     pub fn restart(&self, mut segment: BlockWriter) {
         let _syncing = lock(&self.syncer);
         let mut writer = lock(&self.writer);
+        if notice!("faults.close.stays_closed", lock(&self.state).closing) {
+            // The log's thread has ended: nobody would write.
+            return;
+        }
         let position = self.appended();
         segment.begin_at(position);
         *writer = Writer { blocks: segment, former: Vec::new() };
@@ -604,7 +602,7 @@ impl Queue {
             state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
-        self.check()
+        self.check_failure()
     }
 
     /// Waits until the position is durable.
@@ -674,7 +672,9 @@ impl Queue {
                 return self.register(position, context, is_written, |state| &mut state.writing);
             }
         };
-        Poll::Ready(self.drain_with(writer).map(|_| ()))
+        let drained = self.drain_with(writer).map(|_| ());
+        // The end of the log may have written it just before.
+        Poll::Ready(if is_written() { Ok(()) } else { drained })
     }
 
     /// The log's thread: writes and syncs until [`stop`](Self::stop).
@@ -767,16 +767,37 @@ impl Queue {
         self.work.notify_all();
     }
 
-    /// Ends the segment, durably. Nothing is appended any more.
+    /// Ends the segment, durably. Nothing is appended any more: what is appended before is written,
+    /// and what comes later is refused. Again: tells whether that was done.
     pub fn close(&self) -> Result<(), Error> {
+        {
+            let mut state = lock(&self.state);
+            if state.failed.as_deref() == Some(CLOSED) {
+                return Ok(());
+            }
+            // Before the last drain, and under the lock, so that this finds every record.
+            state.closing = true;
+            self.has_failed.store(true, Ordering::Release);
+        }
         self.drain()?;
         self.sync()?;
         let mut writer = lock(&self.writer);
         let synced = self.synced();
         let ended = writer.blocks.finish(BlockKind::End, synced);
         ended.and_then(|()| writer.blocks.sync()).map_err(|error| self.fail(&error, None))?;
-        lock(&self.state).failed.get_or_insert_with(|| "the log is closed".into());
-        self.has_failed.store(true, Ordering::Release);
+        let mut state = lock(&self.state);
+        state.failed.get_or_insert_with(|| CLOSED.into());
+        self.wake_all(state);
         Ok(())
+    }
+
+    /// Wakes all that wait: nothing is written any more.
+    fn wake_all(&self, mut state: MutexGuard<'_, QueueState>) {
+        let mut wakers = mem::take(&mut state.wakers);
+        wakers.append(&mut state.writing);
+        wakers.append(&mut state.stalled);
+        drop(state);
+        self.moved.notify_all();
+        wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::queue::SyncPolicy;
+use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncCounts;
 use crate::files::progress::Progress;
 

@@ -10,7 +10,8 @@ use ordna_base::sync::{Lock, MutexGuard, fault, handed_on, notice, point, stripe
 use ordna_base::{Key, Value};
 
 use super::buffer::{StripeBuffer, WrittenKeys, hash};
-use super::queue::{Queue, SyncPolicy};
+use super::queue::Queue;
+use super::sync_policy::SyncPolicy;
 use crate::Error;
 use crate::entry::EntrySource;
 use crate::files::codec::encode_clear;
@@ -167,12 +168,15 @@ impl<K: Key + ?Sized> Wal<K> {
         Ok(number)
     }
 
-    /// Writes and syncs everything, and ends the log's thread and segment.
+    /// Writes and syncs everything, and ends the log's thread and segment. Again: waits for that, and
+    /// tells whether it was done.
     pub fn close(&self) -> Result<(), Error> {
-        let Some(thread) = self.thread.lock().take() else { return Ok(()) };
-        self.queue.stop();
-        // If the thread panicked, closing the segment reports what it left.
-        let _ = thread.join();
+        let mut thread = self.thread.lock();
+        if let Some(thread) = thread.take() {
+            self.queue.stop();
+            // If it panicked, closing the segment reports what it left.
+            let _ = thread.join();
+        }
         self.queue.close()
     }
 

@@ -11,6 +11,7 @@
 //! | `damage_tails` | lost tails, missing segments, repairs, foreign files | `durability` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
+//! | `faults_close` | the end of a log beside writes, panics of the caller's code | `wal` |
 //! | `faults_retry` | retries of a failed write beside backups, rotations and flushes | `wal` |
 //! | `faults_space` | full disks, slow syncs | `wal` |
 //! | `histories` | random histories of crashes, power failures and damages | all |
@@ -22,6 +23,8 @@ mod damage_tails;
 mod disk;
 mod every_write;
 mod faults;
+#[cfg(debug_assertions)]
+mod faults_close;
 mod faults_retry;
 mod faults_space;
 mod golden;
