@@ -4,8 +4,8 @@ use std::task::{Context, Poll};
 
 use ordna_base::{Key, Value};
 
-use crate::wal::sync_policy::SyncPolicy;
 use crate::wal::reports::Durability;
+use crate::wal::sync_policy::SyncPolicy;
 use crate::{Error, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {

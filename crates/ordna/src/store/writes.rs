@@ -121,6 +121,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// A key or value is too long, or the batch would exceed the memory limit (what it overwrites
     /// does not count against what it adds): nothing is applied. Or [`Error::LogFailed`].
+    ///
+    /// # Panics
+    /// If the store's clock does. Then some of the writes may be applied, and the log refuses further
+    /// ones until a backup.
     pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let Some(wal) = self.wal() else { return self.write_batch_unlogged(writes) };
         let keys: Vec<&K> = writes.iter().map(Write::key).collect();

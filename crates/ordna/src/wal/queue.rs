@@ -20,14 +20,15 @@
 //!   again with growing delays, and gives up a reserve of space for it. Then writes are accepted.
 //! - *Backup.* A sync failed, so records may be lost that no frame holds. [`Queue::restart`]
 //!   continues in a new segment once a backup holds everything that is in memory. The same holds if
-//!   the frames do not lead to what is in memory: a `clear` failed, or a segment is to follow in
-//!   between that a backup names.
+//!   the frames do not lead to what is in memory: a `clear` failed, a write panicked, or a segment
+//!   is to follow in between that a backup names.
 //!
 //! # Invariants
 //! 1. `synced` ≤ `written` ≤ `appended`, all monotonic while the queue has not failed.
 //! 2. The records of one `append` lie in one frame, so in one block: a crash leaves all or none.
 
 use std::collections::VecDeque;
+use std::fmt::Display;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -450,7 +451,7 @@ impl Queue {
 
     /// Keeps the first failure and wakes all that wait. `unwritten`: the chunks from the one on that
     /// could not be written; `None`: records may be lost that were written.
-    fn fail(&self, error: &BackupError, unwritten: Option<VecDeque<Chunk>>) -> Error {
+    fn fail(&self, error: &dyn Display, unwritten: Option<VecDeque<Chunk>>) -> Error {
         let mut state = lock(&self.state);
         let is_first = state.failed.is_none();
         self.failures.fetch_add(u64::from(is_first), Ordering::Relaxed);
@@ -493,6 +494,12 @@ impl Queue {
         let mut state = lock(&self.state);
         state.chunks.clear();
         self.accept(&mut state, position);
+    }
+
+    /// Writes what was appended, and refuses records until a backup has everything that is in memory.
+    pub fn require_backup(&self, reason: &str) {
+        let _ = self.drain().and_then(|_| self.sync());
+        self.fail(&reason, None);
     }
 
     /// Gives up retries until a backup has everything that is in memory.

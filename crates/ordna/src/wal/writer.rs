@@ -199,7 +199,8 @@ impl<K: Key + ?Sized> Wal<K> {
             // A buffer of its own, so that a write that fails or restarts keeps the records
             // before it.
             let mut buffer = StripeBuffer::default();
-            write(&mut buffer)?;
+            Running { queue: &self.queue, scope, buffer: &mut buffer, has_ended: false }
+                .run(write)?;
             if fault!("order.group.is_one_append") {
                 return self.append(&mut buffer).map(|_| ());
             }
@@ -272,7 +273,8 @@ impl<K: Key + ?Sized> Wal<K> {
             }
         }
         buffer.start_over();
-        let done = write(buffer);
+        let running = Running { queue: &self.queue, scope, buffer, has_ended: false };
+        let done = running.run(write);
         point("log.write.done");
         buffer.saves_old_state = false;
         buffer.flush_full_states();
@@ -288,6 +290,34 @@ impl<K: Key + ?Sized> Drop for Wal<K> {
     fn drop(&mut self) {
         // Nobody receives the error; the next opening reports a log that was not closed.
         let _ = self.close();
+    }
+}
+
+/// A write in memory, whose records are not in the log yet. If it panics, in the caller's clock, the
+/// memory may have changed without a record. Then the log takes no more records until a backup has
+/// what is in memory: a later one could depend on what is missing.
+struct Running<'a, 'k, K: Key + ?Sized> {
+    queue: &'a Queue,
+    scope: &'a WrittenKeys<'k, K>,
+    buffer: &'a mut StripeBuffer<K>,
+    has_ended: bool,
+}
+
+impl<K: Key + ?Sized> Running<'_, '_, K> {
+    fn run(mut self, write: &mut LoggedWrite<'_, K>) -> Result<(), Error> {
+        let done = write(self.buffer);
+        self.has_ended = true;
+        done
+    }
+}
+
+impl<K: Key + ?Sized> Drop for Running<'_, '_, K> {
+    fn drop(&mut self) {
+        // A single key is recorded before it changes.
+        let may_differ = self.buffer.count > 0 || !matches!(self.scope, WrittenKeys::Key(_));
+        if notice!("faults.panics.stop_the_log", !self.has_ended && may_differ) {
+            self.queue.require_backup("a write panicked: the log lacks it until the next backup");
+        }
     }
 }
 

@@ -11,7 +11,8 @@
 //! | `damage_tails` | lost tails, missing segments, repairs, foreign files | `durability` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
-//! | `faults_close` | the end of a log beside writes, panics of the caller's code | `wal` |
+//! | `faults_close` | the end of a log beside writes and backups | `wal` |
+//! | `faults_panics` | panics of the caller's clock and callbacks | `store`, `wal` |
 //! | `faults_retry` | retries of a failed write beside backups, rotations and flushes | `wal` |
 //! | `faults_space` | full disks, slow syncs | `wal` |
 //! | `histories` | random histories of crashes, power failures and damages | all |
@@ -25,6 +26,7 @@ mod every_write;
 mod faults;
 #[cfg(debug_assertions)]
 mod faults_close;
+mod faults_panics;
 mod faults_retry;
 mod faults_space;
 mod golden;
