@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
@@ -172,7 +172,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             storage: Arc::clone(&options.storage),
             dir: dir.to_owned(),
             header: |number| FileHeader::new::<K, V>(FileKind::Log, number),
-            next: Mutex::new(number + 1),
+            next: Lock::new(number + 1),
             reserve: options.reserve / 2,
         });
         let queue = Queue::new(segments.create(number, Some(position))?, options.sync)

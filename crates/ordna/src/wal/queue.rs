@@ -521,7 +521,7 @@ impl Queue {
     fn retry(&self) -> bool {
         let Some((_, segments)) = &self.rotation else { return false };
         // A backup that began after the failure keeps the number, and restarts the queue itself.
-        let Ok(mut next) = segments.next.try_lock() else { return false };
+        let Some(mut next) = segments.next.try_lock() else { return false };
         let _syncing = lock(&self.syncer);
         let mut writer = lock(&self.writer);
         let (mut chunks, target) = {

@@ -7,9 +7,9 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use ordna_base::sync::fault;
+use ordna_base::sync::{Lock, fault};
 
 use crate::files::blocks::{BlockWriter, Compression, FileHeader};
 use crate::files::directory::{Reserve, mark, reserve_path, segment_path};
@@ -23,7 +23,7 @@ pub(crate) struct Segments {
     /// Returns the header of the segment with a number.
     pub header: fn(u64) -> FileHeader,
     /// Number of the next segment.
-    pub next: Mutex<u64>,
+    pub next: Lock<u64>,
     /// Size in bytes of each part of the reserve; 0: there is none.
     pub reserve: u64,
 }
@@ -133,7 +133,7 @@ impl Segments {
     pub fn next(&self, take: impl FnOnce(BlockWriter)) {
         // A backup that is about to begin a segment keeps the number. It may wait for writers, and
         // they for the log's thread: so this thread does not wait.
-        let Ok(mut next) = self.next.try_lock() else { return };
+        let Some(mut next) = self.next.try_lock() else { return };
         // Without a new segment the log continues in the present one.
         if let Ok(segment) = self.create(*next, None) {
             *next += 1;

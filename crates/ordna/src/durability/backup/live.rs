@@ -6,7 +6,7 @@
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
 use ordna_base::sync::{check, fault, notice};
@@ -35,6 +35,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
+/// The backup in progress. It ends also if the caller's code panics.
+struct Turn<'a, K: Key + ?Sized>(&'a Durable<K>);
+
+impl<K: Key + ?Sized> Drop for Turn<'_, K> {
+    fn drop(&mut self) {
+        if fault!("faults.panics.end_the_backup") && std::thread::panicking() {
+            return;
+        }
+        self.0.status.lock().running = None;
+        self.0.busy.store(false, Ordering::Release);
+    }
+}
+
+/// Old states are saved until this is dropped, also if the caller's clock panics in a worker.
+struct Saving<'a, K: Key + ?Sized>(&'a Durable<K>, &'a CopyBeforeWrite<K>);
+
+impl<K: Key + ?Sized> Drop for Saving<'_, K> {
+    fn drop(&mut self) {
+        self.0.wal.stop_writers(|set| {
+            if fault!("live.delta.hands_over") {
+                return;
+            }
+            self.1.terminate();
+            set(None);
+        });
+    }
+}
+
 impl<K: Key + ?Sized> Durable<K> {
     fn backup<V: Value + ?Sized>(
         &self,
@@ -47,8 +75,9 @@ impl<K: Key + ?Sized> Durable<K> {
         if self.busy.swap(true, Ordering::Acquire) {
             return Err(BackupError::Busy);
         }
+        let _turn = Turn(self);
         self.status.lock().running = Some((options.progress.clone(), Instant::now()));
-        let number = self.segments.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = self.segments.next.lock();
         let target = backup_path(&self.dir, *number);
         if self.wal.queue.failure().is_some() {
             self.segments.free_reserve(Reserve::Backup);
@@ -63,7 +92,6 @@ impl<K: Key + ?Sized> Durable<K> {
             self.segments.fill_reserve(Reserve::Log);
         }
         let mut status = self.status.lock();
-        status.running = None;
         match &done {
             Ok((summary, cut)) => {
                 status.last = Some((summary.clone(), unix_ms()));
@@ -72,8 +100,6 @@ impl<K: Key + ?Sized> Durable<K> {
             }
             Err(error) => status.last_error = Some(error.to_string().into()),
         }
-        drop(status);
-        self.busy.store(false, Ordering::Release);
         done.map(|(summary, _)| summary)
     }
 
@@ -113,6 +139,8 @@ impl<K: Key + ?Sized> Durable<K> {
             if !check!("live.backup.of_the_logs_store", owns_the_log) {
                 return Err(BackupError::Replaced);
             }
+            // Before states are saved: it may panic.
+            let metadata = (options.metadata)();
             match &copies {
                 Some(copies) => {
                     copies.activate();
@@ -122,7 +150,7 @@ impl<K: Key + ?Sized> Durable<K> {
             }
             let limit = store.statistics().memory_limit;
             Ok(SnapshotPoint {
-                metadata: (options.metadata)(),
+                metadata,
                 taken_ms: unix_ms(),
                 memory_limit: limit.and_then(|limit| u64::try_from(limit).ok()),
                 log_segment: Some(number),
@@ -137,16 +165,9 @@ impl<K: Key + ?Sized> Durable<K> {
             Some(snapshot) => snapshot,
             None => store,
         };
+        let saving = copies.as_ref().map(|copies| Saving(self, copies));
         let shards = writing.shards(entries, copies.as_deref());
-        if let Some(copies) = &copies {
-            self.wal.stop_writers(|set| {
-                if fault!("live.delta.hands_over") {
-                    return;
-                }
-                copies.terminate();
-                set(None);
-            });
-        }
+        drop(saving);
         drop(snapshot);
         let shards = shards?;
         let deltas = match &copies {
