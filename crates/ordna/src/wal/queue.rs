@@ -300,22 +300,12 @@ impl Queue {
         refused.map_or(Ok(position), Err)
     }
 
-    /// As [`rotate`](Self::rotate), to the segment that a backup names. If the queue has failed, only
-    /// that backup can restart it: a retry would use another segment.
-    pub fn rotate_for_backup(&self, segment: BlockWriter) -> Option<BlockWriter> {
-        let refused = self.rotate(segment);
-        // No retry comes in between: the backup keeps the number of the next segment.
-        if refused.is_some() {
-            self.give_up_retries();
-        }
-        refused
-    }
-
     /// Has everything appended from now on written to another segment. If the queue has failed or
     /// ends, the segment is returned.
-    fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
+    pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.refusal().is_some() {
+            state.can_retry &= !fault!("faults.retry.outlives_a_rotation");
             return Some(segment);
         }
         segment.begin_at(self.appended.load(Ordering::Relaxed));
@@ -725,7 +715,7 @@ impl Queue {
     fn rotate_full_segment(&self) {
         let Some((most, segments)) = &self.rotation else { return };
         if lock(&self.writer).blocks.written() >= *most {
-            segments.next(|segment| drop(self.rotate(segment)));
+            segments.next(|segment| self.rotate(segment).is_none());
         }
     }
 

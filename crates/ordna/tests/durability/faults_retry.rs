@@ -350,3 +350,78 @@ fn a_power_cut_during_a_retry_refuses_no_start() {
         }
     }
 }
+
+/// A disk with something that happens once, before a new segment is created.
+#[derive(Clone)]
+struct AtCreation(Model, Arc<AtomicBool>, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
+
+impl std::fmt::Debug for AtCreation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AtCreation").finish_non_exhaustive()
+    }
+}
+
+impl Storage for AtCreation {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        if self.1.swap(false, Ordering::SeqCst)
+            && let Some(hook) = self.2.get()
+        {
+            hook();
+        }
+        self.0.create(path)
+    }
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        self.0.open(path)
+    }
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        self.0.truncate(path, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.0.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.0.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        self.0.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        self.0.list(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.0.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        self.0.lock(path)
+    }
+}
+
+/// A write of another thread fails while the log's thread creates the next segment.
+#[test]
+fn a_failure_beside_a_rotation_is_retried() {
+    let disk = Model::new();
+    let (armed, hook) = (Arc::new(AtomicBool::new(false)), Arc::new(OnceLock::new()));
+    let storage = Arc::new(AtCreation(disk.clone(), Arc::clone(&armed), Arc::clone(&hook)));
+    let opened = options(&disk, SyncPolicy::EverySecond)
+        .segment_bytes(400)
+        .storage(storage)
+        .acknowledge_later();
+    let store = Arc::new(Bytes::open(DIR, opened).unwrap());
+    let other = Arc::downgrade(&store);
+    let _ = hook.set(Box::new(move || {
+        let Some(store) = other.upgrade() else { return };
+        let disk = disk.clone();
+        let fails = move || {
+            disk.set_free(100);
+            store.insert(b"large", &[1; 300]).unwrap();
+            store.sync_log().unwrap_err();
+            disk.set_free(1 << 26);
+        };
+        thread::spawn(fails).join().unwrap();
+    }) as Box<dyn Fn() + Send + Sync>);
+    armed.store(true, Ordering::SeqCst);
+    store.insert(b"first", &[0; 500]).unwrap();
+    wait_until("there is no rotation", || !armed.load(Ordering::SeqCst));
+    wait_until("the log does not fail", || store.durability().unwrap().failures > 0);
+    wait_until("the log does not heal", || store.check_log().is_ok());
+}

@@ -120,7 +120,7 @@ impl<K: Key + ?Sized> Durable<K> {
             store.partition_points(Writing::<K>::ranges(options, store.statistics().bytes));
         let writing = Writing::begin(&target, options, bounds)?;
         // A log that has failed refuses writes: the state does not change, and is read directly.
-        let works = self.wal.queue.failure().is_none();
+        let mut works = self.wal.queue.failure().is_none();
         let copies = if works && options.mode == Mode::Live {
             Some(Arc::new(CopyBeforeWrite::new(writing.deltas::<V>(), writing.bounds.clone())))
         } else {
@@ -132,7 +132,7 @@ impl<K: Key + ?Sized> Durable<K> {
         let queue = &self.wal.queue;
         let cut = self.wal.stop_writers(|set| {
             let position = queue.appended();
-            segment = segment.take().and_then(|segment| queue.rotate_for_backup(segment));
+            segment = segment.take().and_then(|segment| queue.rotate(segment));
             // A successor's log begins with a record that removes everything. This store has the
             // entries from before it, which a backup would bring back.
             let owns_the_log = self.wal.belongs_to(store.number_in_wal());
@@ -157,7 +157,14 @@ impl<K: Key + ?Sized> Durable<K> {
                 log_position: position,
                 records: queue.records.load(Ordering::Relaxed),
             })
-        })?;
+        });
+        if segment.take().is_some() {
+            // The log has failed meanwhile.
+            self.segments.discard(number);
+            *next = number;
+            works = false;
+        }
+        let cut = cut?;
         // A failed log begins no segments until the backup is in place: the number remains that of
         // this backup, and the log does not retry.
         let mut next = (!works).then_some(next);
@@ -191,8 +198,8 @@ impl<K: Key + ?Sized> Durable<K> {
             queue.give_up_retries();
         }
         let summary = done?;
-        // Writes were refused since before the cut if the segment was not taken over then: the
-        // backup holds all that memory holds. If the log failed later, the next backup repairs it.
+        // Writes were refused since before the cut if there is a segment: the backup holds all that
+        // memory holds. If the log failed later, the next backup repairs it.
         if let Some(segment) = segment {
             self.wal.stop_writers(|_| queue.restart(segment));
         }
