@@ -32,6 +32,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for SharedSnapshot<K, V> {
     }
 }
 
+/// A snapshot without a time yet: it is released if the caller's clock panics.
+struct Registered<'a, K: Key + ?Sized, V: Value + ?Sized>(&'a Engine<K, V>, Epoch);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Registered<'_, K, V> {
+    fn drop(&mut self) {
+        if fault!("store.snapshot.panics_release") {
+            return;
+        }
+        self.0.epochs.release(self.1);
+        self.0.snapshot_ended();
+    }
+}
+
 /// A stable state of a [`Store`](super::Store), as of the moment it was taken.
 ///
 /// Clones share it; it ends with the last of them. It keeps the versions that it sees. The store
@@ -58,8 +71,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         let early = fault!("store.snapshot.time_last").then(|| engine.time.now());
         point("store.snapshot.half_taken");
         let epoch = engine.epochs.snapshot();
+        let registered = Registered(&engine, epoch);
         // After the cut: a key that a write in the cut has seen expired is expired in the snapshot.
         let time = early.unwrap_or_else(|| engine.time.now());
+        std::mem::forget(registered);
         let (taken, counted) = (Instant::now(), OnceLock::new());
         Self(Arc::new(SharedSnapshot { engine, epoch, time, metadata, taken, counted }))
     }

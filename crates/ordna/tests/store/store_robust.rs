@@ -248,3 +248,28 @@ fn a_refused_write_does_not_compact() {
         assert!(!compacted, "the write compacted the store");
     });
 }
+
+/// A clock that panics while a snapshot is taken leaves no snapshot that nobody can end.
+#[test]
+fn a_snapshot_whose_clock_panics_keeps_nothing() {
+    let panics = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_broken = Arc::clone(&panics);
+    let clock = move || match is_broken.load(Ordering::SeqCst) {
+        true => std::panic::resume_unwind(Box::new("clock")),
+        false => 5,
+    };
+    let store: Store<u64, u64> = Store::with_options(by_hand().clock(clock));
+    for key in 0..1000 {
+        store.insert(&key, &key).unwrap();
+    }
+    let before = store.statistics().bytes;
+    panics.store(true, Ordering::SeqCst);
+    assert!(catch_unwind(AssertUnwindSafe(|| store.snapshot())).is_err());
+    panics.store(false, Ordering::SeqCst);
+    assert_eq!(store.statistics().snapshots.len(), 0, "a snapshot that nobody holds");
+    for key in 0..1000 {
+        store.insert(&key, &(key + 1)).unwrap();
+    }
+    store.collect_garbage();
+    assert_eq!(store.statistics().bytes, before, "undo records of a snapshot that nobody holds");
+}
