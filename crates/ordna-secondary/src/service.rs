@@ -212,6 +212,7 @@ struct Shared {
 /// A snapshot point that is being taken.
 struct PendingSnapshot {
     vector: VersionVector,
+    fed: u64,
     taken: Instant,
     indexes: Vec<Arc<Index>>,
 }
@@ -228,7 +229,8 @@ impl Shared {
         let vector = if is_late { self.queues.vector() } else { pending.vector.clone() };
         let mut published = self.published.lock();
         let number = published.number + 1;
-        let point = SnapshotPoint { number, vector, taken: pending.taken, indexes };
+        let (fed, taken) = (pending.fed, pending.taken);
+        let point = SnapshotPoint { number, vector, fed, taken, indexes };
         let old = std::mem::replace(&mut *published, Arc::new(point));
         drop(published);
         self.changed.notify_all();
@@ -274,6 +276,7 @@ impl Shared {
                 registry.points += 1;
                 let pending = PendingSnapshot {
                     vector: locked.vector(),
+                    fed: locked.fed(),
                     taken: Instant::now(),
                     indexes: registry.indexes.values().cloned().collect(),
                 };
@@ -449,6 +452,7 @@ impl Service {
         let empty = SnapshotPoint {
             number: 0,
             vector: VersionVector::new(vec![Position::default(); partitions as usize]),
+            fed: 0,
             taken: Instant::now(),
             indexes: BTreeMap::new(),
         };
@@ -737,14 +741,8 @@ impl Service {
 
     /// Number of changes that were fed and are not yet in the newest snapshot point.
     pub fn lag(&self) -> u64 {
-        let point = Arc::clone(&self.shared.published.lock());
-        let (fed, published) = (self.fed(), point.vector.positions());
-        let pairs = fed.positions().iter().enumerate();
-        let lag = pairs.map(|(at, fed)| {
-            let same = published.get(at).filter(|point| point.identity == fed.identity);
-            fed.seq.saturating_sub(same.map_or(0, |point| point.seq))
-        });
-        lag.sum()
+        let published = self.shared.published.lock().fed;
+        self.shared.queues.fed().saturating_sub(published)
     }
 
     /// Changes that were ignored because they were at or below their partition's position.

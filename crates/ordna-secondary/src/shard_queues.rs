@@ -94,6 +94,8 @@ struct QueueState {
     idle: bool,
     /// Number of messages so far that a new snapshot point would show.
     pushed: u64,
+    /// Number of changes so far.
+    fed: u64,
 }
 
 /// The position up to which a partition was fed.
@@ -191,6 +193,7 @@ impl ShardQueues {
         }
         state.messages.push_back(Message::Change(mutation));
         state.pushed += 1;
+        state.fed += 1;
         self.wake(shard, state);
         Ok(true)
     }
@@ -270,6 +273,11 @@ impl ShardQueues {
         )
     }
 
+    /// Number of changes so far, each queue's as of a moment of its own.
+    pub fn fed(&self) -> u64 {
+        self.queues.iter().map(|queue| queue.state.lock().fed).sum()
+    }
+
     /// Changes that were ignored because they were fed already.
     pub fn repeated(&self) -> u64 {
         self.partitions.iter().map(|partition| partition.repeated.load(Ordering::Relaxed)).sum()
@@ -312,6 +320,11 @@ impl LockedQueues<'_> {
     /// Number of messages so far that a new snapshot point would show.
     pub fn changes(&self) -> u64 {
         self.states.iter().map(|state| state.pushed).sum()
+    }
+
+    /// Number of changes so far.
+    pub fn fed(&self) -> u64 {
+        self.states.iter().map(|state| state.fed).sum()
     }
 
     /// Sets the position of a partition.

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Barrier};
 
+use ordna::sync::notice;
+
 use crate::document::Mutation;
 use crate::error::SourceError;
 use crate::shard_queues::{Message, ShardQueues};
@@ -128,6 +130,10 @@ impl Feed {
         let mut locked = self.queues.lock_all();
         for partition in 0..self.queues.partitions() {
             locked.set_position(partition, Position { identity, seq: 0 });
+        }
+        if notice!("pipeline.end.flushes", self.queues.is_stopped()) {
+            // Workers that have ended do not wait at a barrier.
+            return;
         }
         let barrier = Arc::new(Barrier::new(self.queues.workers()));
         locked.send(|_| Message::ClearAll(Arc::clone(&barrier)));

@@ -26,6 +26,8 @@ pub(crate) struct IndexSnapshot {
 pub(crate) struct SnapshotPoint {
     pub number: u64,
     pub vector: VersionVector,
+    /// Number of changes that were fed before it.
+    pub fed: u64,
     pub taken: Instant,
     pub indexes: BTreeMap<String, IndexSnapshot>,
 }

@@ -4,6 +4,7 @@ mod bad_input;
 mod common;
 mod definitions;
 mod files;
+mod pipeline_end;
 mod pipeline_snapshots;
 mod pipeline_states;
 mod recovery;
