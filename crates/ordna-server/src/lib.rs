@@ -23,6 +23,8 @@ mod execution;
 mod indexes;
 mod keyspace;
 mod listen;
+#[cfg(feature = "scripts")]
+mod scripts;
 mod search;
 mod state;
 mod statistics;

@@ -366,11 +366,7 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     }
     if let Ok(at @ 1..) = i64::try_from(spec.key_count_at) {
         let nth = ranges_before;
-        let access = match spec.has(CommandFlags::SCRIPT) {
-            true => KeyAccess::READ_WRITE,
-            false => spec.access(nth, Arguments::default()),
-        };
-        let flags = key_flags(spec, nth, access);
+        let flags = key_flags(spec, nth, spec.access(nth, Arguments::default()));
         let fields = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
         write_keys(&flags, at, "keynum", &fields, out);
     }

@@ -17,10 +17,9 @@
 //! see the writes before it, and so do other clients from then on.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ordna_secondary::Transaction as IndexTransaction;
-
+use crate::execution::atomic::{Aftermath, Atomic};
 use crate::execution::command::{
     CONNECTION, Command, CommandOutcome, Context, Result, SESSION, ok,
 };
@@ -144,11 +143,6 @@ fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
     transaction.needed.saturating_add(copied)
 }
 
-/// Time that the queries of indexes in a transaction take together before further ones are refused. All
-/// other clients wait meanwhile, each query may wait half a second for its index, and a transaction may
-/// hold many.
-const MOST_QUERY_TIME: Duration = Duration::from_secs(2);
-
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     // Without a transaction the keys stay watched.
     if context.session.transaction.is_none() {
@@ -180,13 +174,12 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     let most = context.state.settings.reply_limit();
     let start = out.bytes.len();
     out.array(transaction.queued.len());
-    let mut indexed = context.state.indexes.transaction();
+    let mut atomic = Atomic::new(context);
     let (mut delayed, mut closes) = (Duration::ZERO, false);
-    let mut queried = Duration::ZERO;
     for request in &transaction.queued {
         let before = out.bytes.len();
         let (arguments, end) = (request.arguments(), start + most);
-        match execute_queued(context, &mut indexed, &mut queried, arguments, end, out) {
+        match execute_queued(context, &mut atomic, arguments, end, out) {
             Ok(Aftermath::None) => {}
             Ok(Aftermath::Delay(delay)) => delayed += delay,
             Ok(Aftermath::Close) => closes = true,
@@ -203,7 +196,7 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
             ));
         }
     }
-    drop((lifted, indexed));
+    drop((lifted, atomic));
     context.session.executing = false;
     Ok(match (closes, delayed) {
         (true, _) => CommandOutcome::Close,
@@ -212,21 +205,11 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     })
 }
 
-/// What a queued command leaves to the connection, after the replies of the transaction.
-enum Aftermath {
-    None,
-    /// They are sent later.
-    Delay(Duration),
-    /// The connection is closed.
-    Close,
-}
-
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
-/// grow beyond position `end`. `queried` is the time of the queries so far.
+/// grow beyond position `end`.
 fn execute_queued<'a>(
     context: &mut Context<'a>,
-    indexed: &mut Option<IndexTransaction<'a>>,
-    queried: &mut Duration,
+    atomic: &mut Atomic<'a>,
     arguments: Arguments<'_>,
     end: usize,
     out: &mut Replies,
@@ -248,36 +231,6 @@ fn execute_queued<'a>(
             return Err(format!("NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {reason}").into());
         }
     }
-    match context.call(spec, arguments, out) {
-        CommandOutcome::LongScan(mut scan) => {
-            while !scan.step(context.state, Some(&context.keys), out)? {
-                if out.bytes.len() > end {
-                    return Err(
-                        "ERR the reply would exceed the limit of replies; ask for less".into()
-                    );
-                }
-            }
-        }
-        CommandOutcome::Lookup(mut lookup) => {
-            while !lookup.step(end.saturating_sub(out.bytes.len()), out)? {}
-        }
-        CommandOutcome::Task(task) => {
-            if *queried > MOST_QUERY_TIME && spec.has(CommandFlags::READONLY) {
-                return Err(format!(
-                    "ERR the queries of the transaction took more than {MOST_QUERY_TIME:?} together; ask outside of it"
-                )
-                .into());
-            }
-            let begin = Instant::now();
-            // It may wait for a cut of the indexes, which the transaction holds back.
-            *indexed = None;
-            task.run(context.state, Some(&context.keys), out);
-            *queried += begin.elapsed();
-            *indexed = context.state.indexes.transaction();
-        }
-        CommandOutcome::Close => return Ok(Aftermath::Close),
-        CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
-        CommandOutcome::Done | CommandOutcome::Freeing(_) => {}
-    }
-    Ok(Aftermath::None)
+    let outcome = context.call(spec, arguments, out);
+    atomic.finish(context, spec, outcome, end, out)
 }

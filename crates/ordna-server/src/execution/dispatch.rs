@@ -61,6 +61,20 @@ pub fn execute(
     {
         return fail(state, session, Some(spec), CommandError::Loading, out);
     }
+    if state.keyspace_lock().is_held_long() {
+        if spec.has(CommandFlags::KILLS_SCRIPT) {
+            return match state.scripts.kill(false) {
+                Ok(()) => {
+                    out.simple("OK");
+                    CommandOutcome::Done
+                }
+                Err(error) => fail(state, session, Some(spec), error.into(), out),
+            };
+        }
+        if state.is_busy() && !spec.has(CommandFlags::ALLOW_BUSY) {
+            return fail(state, session, Some(spec), CommandError::Busy, out);
+        }
+    }
     if session.transaction.is_some() && !spec.has(CommandFlags::NOT_QUEUED) {
         match queue(state, session, spec, arguments) {
             Ok(()) => out.simple("QUEUED"),
@@ -74,7 +88,14 @@ pub fn execute(
         LockMode::Exclusive => true,
         LockMode::ExclusiveIfSeveralKeys => several(),
     };
-    let keys = if is_exclusive { state.keys_exclusive() } else { state.keys() };
+    let runs_long = spec.has(CommandFlags::RUNS_LONG)
+        || spec.has(CommandFlags::EXECUTES_QUEUE)
+            && session.transaction.as_ref().is_some_and(|transaction| transaction.runs_long);
+    let keys = match (is_exclusive, runs_long) {
+        (_, true) => state.keys_for_long(),
+        (true, false) => state.keys_exclusive(),
+        (false, false) => state.keys(),
+    };
     let mut context = Context { state, session, keys, table };
     match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
@@ -197,6 +218,7 @@ fn queue(
         transaction.broken = true;
         return Err(format!("ERR a transaction may hold {most} bytes of commands").into());
     }
+    transaction.runs_long |= spec.has(CommandFlags::RUNS_LONG);
     transaction.queued.push(request);
     session.publish_transaction();
     Ok(())
@@ -235,9 +257,6 @@ const INSTEAD: &[(&str, &str)] = &[
         "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
     ),
-    (
-        "fcall fcall_ro function eval_ro evalsha_ro",
-        "Ordna runs no scripts but those of known locks; MULTI with WATCH, and SET with IFEQ or DELIFEQ, do most of that",
-    ),
+    ("fcall fcall_ro function", "Ordna has no functions; EVAL and EVALSHA run scripts"),
     ("sort sort_ro", "Ordna has no SORT yet; a sorted set is in order already"),
 ];

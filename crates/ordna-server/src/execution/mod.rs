@@ -1,6 +1,7 @@
 //! Execution of commands: dispatch, the context of a command, and work that continues after it.
 
 pub mod acknowledgement;
+pub mod atomic;
 pub mod backups;
 mod collections;
 pub mod command;
@@ -10,3 +11,5 @@ pub mod guesses;
 pub mod index_access;
 pub mod long_scan;
 mod notifications;
+#[cfg(feature = "scripts")]
+pub mod script_host;

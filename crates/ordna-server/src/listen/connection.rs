@@ -189,6 +189,10 @@ impl Connection<'_> {
                 self.wait_for_pause(arguments).await;
                 session.now = None;
             }
+            if self.state.keyspace_lock().is_held_long() {
+                self.wait_for_script(arguments).await;
+                session.now = None;
+            }
             executed += 1;
             if turn_began.is_none() {
                 let now = *session.now.get_or_insert_with(Instant::now);
@@ -306,9 +310,30 @@ impl Connection<'_> {
         }
     }
 
+    /// Waits while a script runs: until the command is answered with an error, which does not wait. The
+    /// command that ends the script does not wait either.
+    async fn wait_for_script(&self, arguments: Arguments<'_>) {
+        let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
+        let has = |flag| spec.is_some_and(|spec| spec.has(flag));
+        if has(CommandFlags::KILLS_SCRIPT) {
+            return;
+        }
+        let patience = match has(CommandFlags::ALLOW_BUSY) {
+            true => Duration::MAX,
+            false => self.state.settings.busy_time(),
+        };
+        tokio::select! {
+            () = self.state.keyspace_lock().not_held_long(patience) => {}
+            () = self.client.ended() => {}
+        }
+    }
+
     /// Yields to other connections.
     async fn turn(&self) -> Result<()> {
         tokio::task::yield_now().await;
+        if self.state.keyspace_lock().is_held_long() {
+            self.state.keyspace_lock().not_held_long(Duration::MAX).await;
+        }
         if self.client.is_ended() { Err(ended()) } else { Ok(()) }
     }
 

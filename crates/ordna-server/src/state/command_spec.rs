@@ -162,6 +162,11 @@ impl CommandFlags {
     /// Allowed to a client that speaks RESP2 and has subscriptions.
     pub const WHILE_SUBSCRIBED: Self = Self(1 << 27);
 
+    /// May hold the keyspace for long: executes a script.
+    pub const RUNS_LONG: Self = Self(1 << 28);
+    /// Ends the script that runs.
+    pub const KILLS_SCRIPT: Self = Self(1 << 29);
+
     /// Names of Redis' flags, by bit.
     const NAMES: [&str; 18] = [
         "write",
@@ -299,7 +304,8 @@ impl CommandSpec {
     pub fn is_in(&self, category: &str) -> bool {
         let by_nature = match category {
             "all" => true,
-            "read" => self.has(CommandFlags::READONLY),
+            // As in Redis, not the commands of scripts that only read.
+            "read" => self.has(CommandFlags::READONLY) && !self.has(CommandFlags::RUNS_LONG),
             "write" => self.has(CommandFlags::WRITE),
             "fast" => self.has(CommandFlags::FAST),
             "slow" => !self.has(CommandFlags::FAST),

@@ -15,6 +15,7 @@ pub mod extension;
 pub mod guess_limit;
 pub mod inbox;
 pub mod open_backups;
+pub mod scripts;
 pub mod session;
 pub mod settings;
 pub mod tls;
@@ -22,7 +23,7 @@ pub mod tls;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ordna::sync::{Lock, StripedCounter};
@@ -48,6 +49,7 @@ use crate::state::evictor::Evictor;
 use crate::state::guess_limit::GuessLimit;
 use crate::state::inbox::Kind;
 use crate::state::open_backups::OpenBackups;
+use crate::state::scripts::Scripts;
 use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
 use crate::state::tls::Tls;
 use crate::statistics::command_stats::CommandStats;
@@ -146,8 +148,7 @@ pub struct ServerState {
     pub hits: StripedCounter,
     pub misses: StripedCounter,
     pub peak_memory: AtomicUsize,
-    /// Loaded scripts: SHA-1, and number of the known script.
-    pub scripts: Mutex<BTreeMap<String, usize>>,
+    pub scripts: Scripts,
     pub samples: Samples,
 }
 
@@ -216,7 +217,7 @@ impl ServerState {
             hits: StripedCounter::new(),
             misses: StripedCounter::new(),
             peak_memory: AtomicUsize::new(0),
-            scripts: Mutex::default(),
+            scripts: Scripts::default(),
             samples: Samples::default(),
         }
     }
@@ -237,6 +238,22 @@ impl ServerState {
     /// Locks the keyspace for a command that excludes all others.
     pub fn keys_exclusive(&self) -> KeyspaceGuard<'_> {
         self.keyspace.exclusive()
+    }
+
+    /// Locks the keyspace for a command that excludes all others and may take long.
+    pub fn keys_for_long(&self) -> KeyspaceGuard<'_> {
+        self.keyspace.exclusive_for_long()
+    }
+
+    /// The lock of the keyspace, for those that wait for its long holder.
+    pub fn keyspace_lock(&self) -> &KeyspaceLock {
+        &self.keyspace
+    }
+
+    /// Whether a script holds the keyspace for longer than `busy-reply-threshold`.
+    pub fn is_busy(&self) -> bool {
+        let patience = self.settings.busy_time();
+        self.keyspace.held_long_for().is_some_and(|time| time >= patience)
     }
 
     /// Changes the memory limit; 0: none.

@@ -22,6 +22,8 @@ pub struct Transaction {
     /// Estimated bytes that its writes need, and number of those that copy a value.
     pub needed: usize,
     pub copies: usize,
+    /// One of the commands may hold the keyspace for long.
+    pub runs_long: bool,
     /// A command was refused, so `EXEC` will refuse the transaction.
     pub broken: bool,
 }

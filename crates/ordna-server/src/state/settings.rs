@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use ordna::sync::Lock;
 
@@ -237,6 +238,8 @@ pub struct Settings {
     pub acl_log_len: Setting,
     /// Seconds between two TCP keepalive probes; 0: no probes.
     pub keepalive: Setting,
+    /// Milliseconds of a script after which other clients get errors; 0: never.
+    pub busy: Setting,
 }
 
 impl Settings {
@@ -267,11 +270,12 @@ impl Settings {
             slow_log_len: Setting::new("slowlog-max-len", 0, 1 << 20, 128),
             latency_threshold: Setting::new("latency-monitor-threshold", 0, most, 0),
             acl_log_len: Setting::new("acllog-max-len", 0, 1 << 20, 128),
+            busy: Setting::new("busy-reply-threshold", 0, most, 5000),
             keepalive: Setting::new("tcp-keepalive", 0, i32::MAX as i64, 300),
         }
     }
 
-    pub fn all(&self) -> [&Setting; 13] {
+    pub fn all(&self) -> [&Setting; 14] {
         [
             &self.samples,
             &self.lfu_log_factor,
@@ -286,7 +290,16 @@ impl Settings {
             &self.latency_threshold,
             &self.acl_log_len,
             &self.keepalive,
+            &self.busy,
         ]
+    }
+
+    /// Time of a script after which other clients get errors.
+    pub fn busy_time(&self) -> Duration {
+        match u64::try_from(self.busy.get()) {
+            Ok(millis @ 1..) => Duration::from_millis(millis),
+            _ => Duration::MAX,
+        }
     }
 
     /// The policy of eviction. One relaxed load.

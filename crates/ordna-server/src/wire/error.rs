@@ -44,6 +44,11 @@ pub(crate) enum CommandError {
     /// The user may not access one of the channels.
     #[error("NOPERM this user has no permissions to access one of the channels used as arguments")]
     ChannelDenied,
+    /// A script runs.
+    #[error(
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+    )]
+    Busy,
     /// The server is reading its directory.
     #[error("LOADING Ordna is loading the dataset in memory")]
     Loading,

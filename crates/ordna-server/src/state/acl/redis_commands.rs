@@ -9,7 +9,7 @@ const NAMES: &str = "
     cluster|addslots,addslotsrange,bumpepoch,count-failure-reports,countkeysinslot,delslots
     cluster|delslotsrange,failover,flushslots,forget,getkeysinslot,help,info,keyslot,links,meet
     cluster|myid,nodes,replicas,replicate,reset,saveconfig,set-config-epoch,setslot,shards,slaves
-    cluster|slots debug eval_ro evalsha_ro failover fcall fcall_ro
+    cluster|slots debug failover fcall fcall_ro
     function|delete,dump,flush,help,kill,list,load,restore,stats geoadd geodist geohash geopos
     georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore
     latency|graph migrate module|help,list,load,loadex,unload move pfadd pfcount pfdebug pfmerge

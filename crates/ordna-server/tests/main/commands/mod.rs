@@ -13,6 +13,7 @@ mod hashes_against_redis;
 mod memory_limit;
 mod ordered;
 mod scan;
+mod scripts;
 mod snapshots;
 mod strings;
 mod transactions;

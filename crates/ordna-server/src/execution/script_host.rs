@@ -1,0 +1,188 @@
+//! Scripts: the commands that they call.
+
+use std::sync::atomic::Ordering;
+
+use crate::execution::atomic::{Aftermath, Atomic};
+use crate::execution::command::{Context, Result};
+use crate::execution::dispatch::deny;
+use crate::execution::eviction;
+use crate::scripts::engine::{Engine, Host};
+use crate::state::acl::user::{Refusal, User};
+use crate::state::command_spec::{CommandFlags, CommandSpec};
+use crate::state::scripts::Script;
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, OwnedRequest};
+
+/// The version of Redis that scripts are told.
+const VERSION: (&str, u32) = ("7.0.15", 0x0007_000F);
+
+fn log(level: i64, text: &str) {
+    match level {
+        0 => tracing::debug!("script: {text}"),
+        1 | 2 => tracing::info!("script: {text}"),
+        _ => tracing::warn!("script: {text}"),
+    }
+}
+
+/// The server, as a script sees it.
+struct CommandHost<'c, 'a> {
+    context: &'c mut Context<'a>,
+    atomic: Atomic<'a>,
+    read_only: bool,
+    /// The last reply.
+    out: Replies,
+}
+
+impl<'a> CommandHost<'_, 'a> {
+    /// The command of a call, if the user may make it.
+    fn permitted(
+        &self,
+        arguments: Arguments<'_>,
+    ) -> std::result::Result<&'static CommandSpec, String> {
+        let unknown = "ERR Unknown Redis command called from script";
+        let spec = self.context.table.catalog.find(arguments.get(0)).ok_or(unknown)?;
+        let spec = spec.of_call(arguments);
+        if !spec.subcommands.is_empty() && arguments.len() > 1 {
+            return Err(unknown.to_owned());
+        }
+        if !spec.suits(arguments.len()) {
+            return Err("ERR Wrong number of args calling Redis command from script".to_owned());
+        }
+        if spec.has(CommandFlags::NOSCRIPT) {
+            return Err("ERR This Redis command is not allowed from script".to_owned());
+        }
+        if self.read_only && spec.is_write() {
+            return Err("ERR Write commands are not allowed from read-only scripts.".to_owned());
+        }
+        let Some(user) = &self.context.session.user else {
+            return Err(CommandError::NotAuthenticated.to_string());
+        };
+        user.check(spec, arguments, &self.context.state.indexes).map_err(|refusal| {
+            let why = match &refusal {
+                Refusal::Command(_) => "run this command or subcommand",
+                Refusal::Key(_) => {
+                    "access at least one of the keys mentioned in the command arguments"
+                }
+                Refusal::Channel(_) => "publish to the channel mentioned in the command",
+            };
+            deny(self.context.state, self.context.session, refusal, "lua");
+            format!("ERR The user executing the script can't {why}")
+        })?;
+        Ok(spec)
+    }
+
+    fn execute(&mut self, arguments: Arguments<'_>) -> std::result::Result<(), String> {
+        let spec = self.permitted(arguments)?;
+        let state = self.context.state;
+        if spec.has(CommandFlags::DENYOOM) {
+            let needed = arguments.iter_from(1).map(<[u8]>::len).sum();
+            eviction::make_room(state, &self.context.keys, needed)
+                .map_err(|error| CommandError::from(error).to_string())?;
+        }
+        if spec.is_write() {
+            state.scripts.wrote.store(true, Ordering::Relaxed);
+        }
+        let outcome = self.context.call(spec, arguments, &mut self.out);
+        let end = state.settings.reply_limit();
+        let done = self.atomic.finish(self.context, spec, outcome, end, &mut self.out);
+        match done.map_err(|error| error.to_string())? {
+            Aftermath::None | Aftermath::Delay(_) | Aftermath::Close => {}
+        }
+        if self.out.bytes.len() > end && !self.out.bytes.starts_with(b"-") {
+            return Err(format!("ERR the reply would exceed {end} bytes; ask for less"));
+        }
+        Ok(())
+    }
+}
+
+impl Host for CommandHost<'_, '_> {
+    fn call(&mut self, arguments: &[Vec<u8>], resp3: bool) -> Vec<u8> {
+        self.out = Replies { resp3, ..Replies::default() };
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let request = OwnedRequest::of(&arguments);
+        if let Err(error) = self.execute(request.arguments()) {
+            self.out.bytes.clear();
+            self.out.error(error);
+        }
+        std::mem::take(&mut self.out.bytes)
+    }
+
+    fn may_call(&mut self, arguments: &[Vec<u8>]) -> std::result::Result<bool, String> {
+        let arguments: Vec<&[u8]> = arguments.iter().map(Vec::as_slice).collect();
+        let request = OwnedRequest::of(&arguments);
+        let arguments = request.arguments();
+        let invalid = "Invalid command passed to redis.acl_check_cmd()";
+        let spec = self.context.table.catalog.find(arguments.get(0)).ok_or(invalid)?;
+        let user = self.context.session.user.as_ref();
+        let indexes = &self.context.state.indexes;
+        let may = |user: &User| user.check(spec.of_call(arguments), arguments, indexes).is_ok();
+        Ok(user.is_some_and(|user| may(user)))
+    }
+}
+
+/// Compiles a script, in the engine that there is or a new one.
+fn compiled<'e>(
+    engine: &'e mut Option<Engine>,
+    context: &Context<'_>,
+    script: &Script,
+) -> Result<(&'e mut Engine, mlua::Function)> {
+    if engine.is_none() {
+        let new = Engine::new(VERSION, log)
+            .map_err(|error| format!("ERR scripts cannot be run: {error}"))?;
+        *context.state.scripts.control.lock() = Some(new.control());
+        *engine = Some(new);
+    }
+    let engine = engine.as_mut().ok_or("ERR scripts cannot be run")?;
+    let function = engine.compile(&script.sha, &script.body).map_err(|why| {
+        context.state.scripts.remove(&script.sha);
+        format!("ERR Error compiling script (new function): {why}")
+    })?;
+    Ok((engine, function))
+}
+
+/// Checks that a script compiles.
+///
+/// # Errors
+/// It does not.
+pub fn check(context: &Context<'_>, script: &Script) -> Result<()> {
+    compiled(&mut context.state.scripts.engine.lock(), context, script).map(|_| ())
+}
+
+/// Runs a script and writes its reply. The caller has locked the keyspace exclusively.
+///
+/// # Errors
+/// The script does not compile, or does not begin.
+pub fn run(
+    context: &mut Context<'_>,
+    script: &Script,
+    keys: &[&[u8]],
+    arguments: &[&[u8]],
+    read_only: bool,
+    out: &mut Replies,
+) -> Result<()> {
+    let state = context.state;
+    let mut engine = state.scripts.engine.lock();
+    let (engine, function) = compiled(&mut engine, context, script)?;
+    let flags = script.flags;
+    if flags.are_given
+        && !flags.allow_oom
+        && !flags.no_writes
+        && eviction::make_room(state, &context.keys, 1).is_err()
+    {
+        return Err("OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'".into());
+    }
+    state.scripts.wrote.store(false, Ordering::Relaxed);
+    let lifted = flags.allow_oom.then(|| context.keys.lift_limit());
+    let executing = std::mem::replace(&mut context.session.executing, true);
+    let atomic = Atomic::new(context);
+    let read_only = read_only || flags.no_writes;
+    let mut host = CommandHost { context, atomic, read_only, out: Replies::default() };
+    engine.run(&script.sha, &function, keys, arguments, &mut host, out);
+    drop(host);
+    context.session.executing = executing;
+    drop(lifted);
+    state.scripts.memory.store(engine.memory(), Ordering::Relaxed);
+    state.scripts.wrote.store(false, Ordering::Relaxed);
+    Ok(())
+}

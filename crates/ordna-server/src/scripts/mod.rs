@@ -1,0 +1,11 @@
+//! Lua scripts: the sandbox, its libraries, and the conversion of replies.
+//!
+//! The server gives an [`engine::Engine`] a [`engine::Host`], which executes the commands of the script.
+
+mod bits;
+mod cjson;
+mod cmsgpack;
+mod conversion;
+pub mod engine;
+mod numbers;
+mod structs;

@@ -1,0 +1,188 @@
+//! Cached scripts, and the script that runs.
+//!
+//! One script runs at a time: its caller has locked the keyspace exclusively.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use ordna::sync::Lock;
+use sha1::{Digest, Sha1};
+
+/// Scripts that are cached. Beyond, those that no `SCRIPT LOAD` has asked for are forgotten.
+const MOST_SCRIPTS: usize = 10_000;
+/// Bytes of the cached scripts.
+const MOST_BYTES: usize = 64 << 20;
+
+/// What the first line of a script, `#!lua flags=…`, says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ScriptFlags {
+    /// The script has such a line.
+    pub are_given: bool,
+    pub no_writes: bool,
+    pub allow_oom: bool,
+}
+
+impl ScriptFlags {
+    /// Parses the first line of a script.
+    ///
+    /// # Errors
+    /// The text of the error.
+    fn parse(body: &[u8]) -> Result<Self, String> {
+        let Some(line) = body.strip_prefix(b"#!") else { return Ok(Self::default()) };
+        let end = line.iter().position(|byte| *byte == b'\n');
+        let end = end.ok_or("ERR Invalid script shebang")?;
+        let line = String::from_utf8_lossy(&line[..end]).into_owned();
+        let mut words = line.split_ascii_whitespace();
+        let engine = words.next().unwrap_or_default();
+        if engine != "lua" {
+            return Err(format!("ERR Unexpected engine in script shebang: #!{engine}"));
+        }
+        let mut flags = Self { are_given: true, ..Self::default() };
+        for word in words {
+            let names = word
+                .strip_prefix("flags=")
+                .ok_or_else(|| format!("ERR Unknown lua shebang option: {word}"))?;
+            for name in names.split(',').filter(|name| !name.is_empty()) {
+                match name {
+                    "no-writes" => flags.no_writes = true,
+                    "allow-oom" => flags.allow_oom = true,
+                    "allow-stale" | "no-cluster" | "allow-cross-slot-keys" => {}
+                    _ => return Err(format!("ERR Unexpected flag in script shebang: {name}")),
+                }
+            }
+        }
+        Ok(flags)
+    }
+}
+
+/// A script.
+#[derive(Debug)]
+pub struct Script {
+    /// SHA-1 of the text, in hexadecimal digits.
+    pub sha: String,
+    pub body: Vec<u8>,
+    pub flags: ScriptFlags,
+    is_loaded: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Cache {
+    scripts: HashMap<String, Arc<Script>>,
+    bytes: usize,
+}
+
+/// The scripts of the server.
+#[derive(Debug, Default)]
+pub struct Scripts {
+    cache: Lock<Cache>,
+    /// Whether the running script has written.
+    pub wrote: AtomicBool,
+    /// Memory of the Lua state after the last script, in bytes.
+    pub memory: AtomicUsize,
+    #[cfg(feature = "scripts")]
+    pub engine: Lock<Option<crate::scripts::engine::Engine>>,
+    #[cfg(feature = "scripts")]
+    pub control: Lock<Option<Arc<crate::scripts::engine::Control>>>,
+}
+
+impl Scripts {
+    /// Caches a script. `is_loaded`: until the next flush.
+    ///
+    /// # Errors
+    /// The text of the error.
+    pub fn add(&self, body: &[u8], is_loaded: bool) -> Result<Arc<Script>, String> {
+        let sha: String = Sha1::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
+        let mut cache = self.cache.lock();
+        if let Some(script) = cache.scripts.get(&sha) {
+            script.is_loaded.fetch_or(is_loaded, Ordering::Relaxed);
+            return Ok(Arc::clone(script));
+        }
+        let flags = ScriptFlags::parse(body)?;
+        if cache.scripts.len() >= MOST_SCRIPTS || cache.bytes + body.len() > MOST_BYTES {
+            cache.scripts.retain(|_, script| script.is_loaded.load(Ordering::Relaxed));
+            cache.bytes = cache.scripts.values().map(|script| script.body.len()).sum();
+        }
+        if cache.scripts.len() >= MOST_SCRIPTS || cache.bytes + body.len() > MOST_BYTES {
+            return Err(format!(
+                "ERR {MOST_SCRIPTS} scripts, or {MOST_BYTES} bytes of them, are loaded already; SCRIPT FLUSH removes them"
+            ));
+        }
+        let is_loaded = AtomicBool::new(is_loaded);
+        let script = Arc::new(Script { sha: sha.clone(), body: body.to_vec(), flags, is_loaded });
+        cache.bytes += body.len();
+        cache.scripts.insert(sha, Arc::clone(&script));
+        Ok(script)
+    }
+
+    /// Forgets a script that is wrong.
+    pub fn remove(&self, sha: &str) {
+        let mut cache = self.cache.lock();
+        if let Some(script) = cache.scripts.remove(sha) {
+            cache.bytes -= script.body.len();
+        }
+    }
+
+    /// The cached script with this SHA-1, its digits in any case.
+    pub fn find(&self, sha: &[u8]) -> Option<Arc<Script>> {
+        let sha = str::from_utf8(sha).ok()?.to_ascii_lowercase();
+        self.cache.lock().scripts.get(&sha).cloned()
+    }
+
+    /// Number and bytes of the cached scripts.
+    pub fn counts(&self) -> (usize, usize) {
+        let cache = self.cache.lock();
+        (cache.scripts.len(), cache.bytes)
+    }
+
+    /// Forgets all scripts.
+    pub fn flush(&self) {
+        *self.cache.lock() = Cache::default();
+    }
+
+    /// Ends the running script. `in_any_case`: although it has written.
+    ///
+    /// # Errors
+    /// The text of the error.
+    pub fn kill(&self, in_any_case: bool) -> Result<(), &'static str> {
+        if self.wrote.load(Ordering::Relaxed) && !in_any_case {
+            return Err(
+                "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
+            );
+        }
+        #[cfg(feature = "scripts")]
+        if let Some(control) = self.control.lock().as_ref() {
+            control.kill();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_has_flags() {
+        let parse = |text: &str| ScriptFlags::parse(text.as_bytes());
+        assert_eq!(parse("return 1"), Ok(ScriptFlags::default()));
+        let all = ScriptFlags { are_given: true, no_writes: true, allow_oom: true };
+        assert_eq!(parse("#!lua flags=no-writes,allow-oom\nreturn 1"), Ok(all));
+        for wrong in ["#!lua", "#!js\n", "#!lua x=1\n", "#!lua flags=x\n"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn scripts_that_were_not_loaded_make_room() {
+        let scripts = Scripts::default();
+        let loaded = scripts.add(b"return 'loaded'", true).unwrap();
+        for number in 0..=MOST_SCRIPTS {
+            scripts.add(format!("return {number}").as_bytes(), false).unwrap();
+        }
+        assert!(scripts.counts().0 < MOST_SCRIPTS);
+        assert!(scripts.find(loaded.sha.to_ascii_uppercase().as_bytes()).is_some());
+        let most = vec![b' '; MOST_BYTES];
+        assert!(scripts.add(&most, true).is_err());
+    }
+}
