@@ -62,6 +62,7 @@ pub struct Script {
     /// SHA-1 of the text, in hexadecimal digits.
     pub sha: String,
     pub body: Vec<u8>,
+    #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "no script runs"))]
     pub flags: ScriptFlags,
     is_loaded: AtomicBool,
 }
@@ -116,6 +117,7 @@ impl Scripts {
     }
 
     /// Forgets a script that is wrong.
+    #[cfg(feature = "scripts")]
     pub fn remove(&self, sha: &str) {
         let mut cache = self.cache.lock();
         if let Some(script) = cache.scripts.remove(sha) {
