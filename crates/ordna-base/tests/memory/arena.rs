@@ -67,16 +67,21 @@ fn memory_is_disjoint_and_used_again() {
     assert_eq!((arena.slabs(), arena.spare()), (count, spare));
 }
 
+/// Threads have lists of their own in an arena of many slabs. One whose list is empty takes over
+/// another's.
 #[test]
-fn a_thread_uses_the_memory_that_another_has_freed() {
+fn a_thread_uses_the_memory_that_others_have_freed() {
     let arena = Arena::new();
-    let mut all = pieces(&arena, 30_000);
+    let mut all = pieces(&arena, 400_000);
     let slabs = arena.slabs();
-    let gone: Vec<_> = (0..all.len()).rev().step_by(2).map(|at| all.swap_remove(at)).collect();
+    let mut gone: Vec<_> = (0..all.len()).rev().step_by(2).map(|at| all.swap_remove(at)).collect();
     let sizes: Vec<_> = gone.iter().map(|piece| piece.1).collect();
-    std::thread::spawn(move || drop(gone)).join().unwrap();
+    while !gone.is_empty() {
+        let part = gone.split_off(gone.len().saturating_sub(50_000));
+        std::thread::spawn(move || drop(part)).join().unwrap();
+    }
     all.extend(sizes.iter().map(|size| Piece::new(&arena, *size)));
-    assert_eq!(arena.slabs(), slabs);
+    assert!(arena.slabs() <= slabs + 1, "{} slabs after {slabs}", arena.slabs());
 }
 
 #[test]
