@@ -305,3 +305,17 @@ fn latency_stats(facts: &Facts<'_>) -> String {
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_for_people_have_the_unit_that_fits() {
+        let cases = [0, 1, 1023, 1024, 1536, (1 << 20) - 1, 1 << 20, 5 << 29, 1 << 40];
+        let told = cases.map(human);
+        let expected =
+            ["0B", "1B", "1023B", "1.00K", "1.50K", "1024.00K", "1.00M", "2.50G", "1.00T"];
+        assert_eq!(told, expected);
+    }
+}

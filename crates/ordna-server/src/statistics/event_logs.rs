@@ -196,3 +196,28 @@ impl Denials {
         self.0.lock().1.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_of_slow_commands_are_cut_as_redis_does() {
+        let shorten = |words: &[Vec<u8>]| {
+            let kept = SlowLog::shorten(words.iter().map(Vec::as_slice));
+            kept.into_iter().map(|word| String::from_utf8(word).unwrap()).collect::<Vec<_>>()
+        };
+        for count in [0, 1, 31, 32] {
+            assert_eq!(shorten(&vec![b"a".to_vec(); count]), vec!["a"; count]);
+        }
+        for count in [33, 40, 1000] {
+            let kept = shorten(&vec![b"a".to_vec(); count]);
+            assert_eq!((kept.len(), &kept[..31]), (32, &vec!["a".to_owned(); 31][..]));
+            assert_eq!(kept[31], format!("... ({} more arguments)", count - 31));
+        }
+        let kept = shorten(&[vec![b'x'; 128], vec![b'x'; 129], vec![b'x'; 1000]]);
+        let long = "x".repeat(128);
+        let cut = |more: usize| format!("{long}... ({more} more bytes)");
+        assert_eq!(kept, [long.clone(), cut(1), cut(872)]);
+    }
+}

@@ -30,3 +30,20 @@ pub fn cpu_seconds() -> (f64, f64) {
     let seconds = |at: usize| field(at).unwrap_or(0.0) / TICKS;
     (seconds(11), seconds(12))
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_reports_memory_and_time() {
+        let block = vec![1_u8; 8 << 20];
+        let (resident, system) = (resident_bytes(), system_memory());
+        assert!((8 << 20..system).contains(&resident), "{resident} of {system}");
+        assert!(system > 64 << 20 && block.iter().all(|byte| *byte == 1));
+        let busy = std::time::Instant::now();
+        while cpu_seconds() <= (0.0, 0.0) {
+            assert!(busy.elapsed().as_secs() < 20, "no processor time is reported");
+        }
+    }
+}

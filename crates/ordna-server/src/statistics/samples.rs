@@ -46,3 +46,20 @@ impl Samples {
         self.0.lock().iter().copied().collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_samples_are_kept() {
+        let samples = Samples::default();
+        for pushed in 1..=KEPT as u64 + 5 {
+            samples.push(Sample { at: pushed, ..Sample::default() });
+            let all: Vec<u64> = samples.all().iter().map(|sample| sample.at).collect();
+            let first = (pushed + 1).saturating_sub(KEPT as u64).max(1);
+            assert_eq!(all, (first..=pushed).collect::<Vec<_>>());
+            assert_eq!(samples.last().at, pushed);
+        }
+    }
+}

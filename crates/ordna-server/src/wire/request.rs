@@ -482,6 +482,21 @@ mod tests {
     }
 
     #[test]
+    fn an_incomplete_command_waits_up_to_the_limit() {
+        for (len, is_refused) in [(49, false), (50, false), (51, true), (200, true)] {
+            let mut requests = Requests::default();
+            requests.limit(50);
+            let mut bytes = b"*1\r\n$400\r\n".to_vec();
+            bytes.resize(len, b'x');
+            requests.receive().extend_from_slice(&bytes);
+            match requests.next(true) {
+                Ok(found) => assert!(!is_refused && found.is_none(), "{len} bytes"),
+                Err(error) => assert!(is_refused && error.0.ends_with(TOO_LARGE), "{len} bytes"),
+            }
+        }
+    }
+
+    #[test]
     fn broken_requests_get_redis_words() {
         let cases: [(&[u8], &str); 7] = [
             (b"*x\r\n", "invalid multibulk length"),

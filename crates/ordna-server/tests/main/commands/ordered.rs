@@ -1,5 +1,7 @@
 //! The order of the keys.
 
+use std::collections::BTreeMap;
+
 use crate::common::{converse, fresh};
 
 #[test]
@@ -61,4 +63,20 @@ fn the_order_of_the_keys() {
             ("DBSIZE", r":0\r\n"),
         ],
     );
+}
+
+/// Random choices are spread over all keys and fields.
+#[test]
+fn random_keys_and_fields_are_all_of_them() {
+    let (_server, mut client) = fresh();
+    client.say("HSET a f1 1 f2 1 f3 1 f4 1 f5 1 f6 1 f7 1 f8 1");
+    client.say("MSET b 1 c 1 d 1 e 1 f 1 g 1 h 1");
+    for command in ["RANDOMKEY", "HRANDFIELD a", "HRANDFIELD a 1", "HRANDFIELD a -1"] {
+        let mut counts = BTreeMap::new();
+        for _ in 0..800 {
+            *counts.entry(client.say(command)).or_insert(0) += 1;
+        }
+        // 100 each on average; 40 are six standard deviations below.
+        assert!(counts.len() == 8 && counts.values().all(|count| *count >= 40), "{counts:?}");
+    }
 }

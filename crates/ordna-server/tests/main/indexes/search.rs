@@ -262,3 +262,28 @@ fn aggregations_know_keys_and_types() {
     let loaded = client.say("FT.AGGREGATE towns @country:{NO} LOAD *");
     assert_eq!(words(&loaded).len(), 1 + 8, "{loaded}");
 }
+
+#[test]
+fn there_are_1024_indexes_at_most() {
+    const MOST: usize = 1024;
+    let (_server, mut client) = client();
+    let create = |number| format!("FT.CREATE i{number} PREFIX 1 p{number}: SCHEMA n NUMERIC");
+    for number in 0..MOST {
+        assert_eq!(client.say(&create(number)), r"+OK\r\n", "{number}");
+    }
+    assert_eq!(client.say(&create(MOST)), r"-ERR there are 1024 indexes already\r\n");
+    assert_eq!(client.say("FT.DROPINDEX i7"), r"+OK\r\n");
+    assert_eq!(client.say(&create(MOST)), r"+OK\r\n");
+}
+
+/// `TIMEOUT 0` is no limit: the search waits for the writes before it.
+#[test]
+fn a_timeout_of_0_waits() {
+    let (_server, mut client) = client();
+    client.say("FT.CREATE i PREFIX 1 d: SCHEMA n NUMERIC");
+    for number in 1..=50 {
+        client.say(&format!("HSET d:{number} n {number}"));
+        let found = client.say("FT.SEARCH i * LIMIT 0 0 TIMEOUT 0");
+        assert_eq!(found, format!(r"*1\r\n:{number}\r\n"));
+    }
+}

@@ -280,6 +280,21 @@ fn metrics_and_the_console_are_served() {
     assert!(page(console, "/state").contains("\"keys\":3"));
     let keys = page(console, "/keys?prefix=c%2f");
     assert!(keys.contains("\"key\":\"c/<b>\"") && keys.contains("\"below\":\"b\""), "{keys}");
+    let many: Vec<String> = (0..60).map(|number| format!("many{number:02} 1")).collect();
+    client.say(&format!("MSET {}", many.join(" ")));
+    // A page has 50 keys at most, and says whether there may be more.
+    for (query, count, is_full, first) in [
+        ("prefix=many", 50, true, "many00"),
+        ("prefix=many1", 10, false, "many10"),
+        ("prefix=many&from=many50", 10, false, "many50"),
+        ("prefix=many&before=many55", 50, true, "many05"),
+    ] {
+        let keys = page(console, &format!("/keys?{query}"));
+        assert_eq!(keys.matches("\"key\":").count(), count, "{query}: {keys}");
+        assert!(keys.contains(&format!("\"full\":{is_full}")), "{query}: {keys}");
+        let (_, rest) = keys.split_once("\"key\":\"").unwrap();
+        assert!(rest.starts_with(first), "{query}: {keys}");
+    }
     let post = "POST /keys HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert!(http(console, post).starts_with("HTTP/1.1 405"));
     // A page of another site that has its name lead here.

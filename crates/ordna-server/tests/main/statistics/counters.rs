@@ -166,3 +166,29 @@ fn info_has_the_fields_of_redis_that_exporters_read() {
     let histogram = client.say("LATENCY HISTOGRAM client");
     assert!(histogram.contains("client|setinfo"), "{histogram}");
 }
+
+#[test]
+#[cfg(target_os = "linux")]
+fn figures_of_info_agree() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    client.ask(&[b"SET", b"key", &vec![b'x'; 3 << 20]]);
+    let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_micros() as f64;
+    let before = now();
+    let all = info(&mut client, "everything");
+    let figure = |name: &str| -> f64 {
+        let (_, value) = all.iter().find(|(field, _)| field == name).expect(name);
+        value.parse().unwrap_or_else(|error| panic!("{name} is {value:?}: {error}"))
+    };
+    // Whole milliseconds.
+    let time = figure("server_time_usec");
+    assert!((before - 1000.0..=now()).contains(&time), "{time} after {before}");
+    assert_eq!(figure("uptime_in_days"), 0.0);
+    assert_eq!(figure("process_id"), f64::from(std::process::id()));
+    let [used, peak, resident, system] =
+        ["used_memory", "used_memory_peak", "used_memory_rss", "total_system_memory"].map(figure);
+    assert!(used > f64::from(3 << 20) && used <= peak, "{used} of {peak}");
+    assert!(resident > f64::from(4 << 20) && resident < system, "{resident} of {system}");
+    let ratio = figure("mem_fragmentation_ratio");
+    assert!((ratio - resident / used).abs() < 0.01, "{ratio} of {resident} by {used}");
+}
