@@ -100,6 +100,27 @@ fn descriptions_of_commands_are_bounded_by_the_reply() {
     }
 }
 
+/// The limit is that of the replies of a transaction. Those before it in a pipeline do not count.
+#[test]
+fn a_transaction_has_the_whole_limit_of_replies() {
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    let limit: [&[u8]; 4] =
+        [b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 1048576 0 0"];
+    assert_eq!(client.ask(&limit), r"+OK\r\n");
+    client.ask(&[b"SET", b"before", &vec![b'v'; 30_000]]);
+    for (length, fits) in [(1_030_000, true), (1_048_600, false)] {
+        client.ask(&[b"SET", b"long", &vec![b'v'; length]]);
+        client.send(b"GET before\r\nMULTI\r\nMGET long\r\nPING\r\nEXEC\r\n");
+        let replies = [(); 5].map(|()| client.reply());
+        assert!(replies[0].len() > 30_000, "the reply before");
+        let executed = String::from_utf8_lossy(&replies[4]);
+        let wanted = if fits { "*2\r\n*1\r\n$1030000\r\n" } else { "*2\r\n-ERR " };
+        assert!(executed.starts_with(wanted), "{executed:.200}");
+        assert!(executed.ends_with("+PONG\r\n"), "the next command is executed");
+    }
+}
+
 /// A short payload whose listpack expands to many short texts.
 #[test]
 fn texts_of_a_payload_are_bounded() {
