@@ -11,6 +11,7 @@ mod store_interleavings;
 mod store_limit;
 mod store_machine;
 mod store_memory;
+mod store_moves;
 mod store_robust;
 mod store_scans;
 mod store_splice;
