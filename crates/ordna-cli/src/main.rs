@@ -29,7 +29,13 @@ Examples:
   ordna load data/places.tsv.gz --key country,name,id
   ordna scan SE:Upp --limit 5
   ordna get SE:Uppsala:2666199
-  redis-cli -p 6380 ORDNA.PREFIX SE: REV LIMIT 10 KEYS";
+  redis-cli -p 6380 ORDNA.PREFIX SE: REV LIMIT 10 KEYS
+
+Exit codes:
+  0  done; a server was stopped by SIGTERM, SIGINT or SHUTDOWN
+  1  failed, with the reason on standard error: also a key that is absent (get), a bad
+     line (load), damage (verify)
+  2  the command line is wrong; nothing was done";
 
 #[derive(Debug, Subcommand)]
 enum Command {

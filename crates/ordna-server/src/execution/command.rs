@@ -566,15 +566,20 @@ impl<'a> Context<'a> {
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
-        let evicts = state.settings.evicts();
+        let (evicts, mut has_room) = (state.settings.evicts(), true);
         if evicts {
             state.record_use(&self.keys, spec, arguments);
-            if spec.has(CommandFlags::DENYOOM) && state.indexes.are_active() {
-                // Entries of indexes need room after the write; an index without room fails.
-                eviction::evict(state, &self.keys, 0);
+            // A transaction, which excludes others, has been granted its room as a whole, and must not
+            // lose the keys that it has just written.
+            let is_alone = matches!(self.keys, KeyspaceGuard::Exclusive(..));
+            if spec.has(CommandFlags::DENYOOM) && !is_alone && state.indexes.are_active() {
+                has_room = eviction::keep_index_room(state, &self.keys);
             }
         }
-        let mut outcome = self.table.executes[spec.id](self, arguments, out);
+        let mut outcome = match has_room {
+            true => self.table.executes[spec.id](self, arguments, out),
+            false => Err(CommandError::OutOfMemory),
+        };
         if matches!(outcome, Err(CommandError::NeedsExclusive)) {
             // It has changed nothing.
             out.bytes.truncate(before);
@@ -582,7 +587,7 @@ impl<'a> Context<'a> {
             outcome = self.table.executes[spec.id](self, arguments, out);
         }
         let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
-        if evicts && is_full && !spec.has(CommandFlags::EXECUTES_QUEUE) {
+        if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);
         }
         let mut outcome = outcome.unwrap_or_else(|error| {

@@ -39,6 +39,9 @@ const SLACK: usize = 16 << 10;
 const INDEX_SLACK: usize = 8 << 20;
 /// Longest time for which one call evicts. A limit that was lowered much is reached by several.
 const LONGEST: Duration = Duration::from_millis(10);
+/// Number of evictions from which the time counts: on a busy machine a thread may be stopped for longer
+/// than [`LONGEST`] before it has evicted anything. They take a few milliseconds.
+const LEAST: usize = 1024;
 /// Number of ticks of the clock of recency while as many keys are evicted as there are.
 const TICKS: usize = 1024;
 /// Entries between two partition points, about.
@@ -55,12 +58,12 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
         return false;
     }
     let slack = match state.indexes.are_active() {
-        true => (limit / 16).min(INDEX_SLACK),
+        true => index_slack(limit),
         false => (limit / 64).min(SLACK),
     };
     let (fits, wanted) = (limit - needed, (limit - needed).saturating_sub(slack));
     let mut evictor = state.evictor.lock();
-    let begin = Instant::now();
+    let (begin, mut evicted) = (Instant::now(), 0);
     loop {
         let before = state.used_memory();
         if before <= wanted {
@@ -70,9 +73,10 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
             return true;
         }
         let held = evictor.held_until.is_some_and(|until| until > begin);
-        if held || begin.elapsed() > LONGEST {
+        if held || evicted >= LEAST && begin.elapsed() > LONGEST {
             return before <= fits;
         }
+        evicted += BATCH;
         let mut bytes = 0;
         for _ in 0..BATCH {
             let Some(key) = choose(state, keys, policy, &mut evictor) else { break };
@@ -92,7 +96,8 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
             return state.used_memory() <= fits;
         }
         if before.saturating_sub(state.used_memory()) < bytes / 2 {
-            keys.collect_garbage();
+            // No more than that: this is on the path of a write.
+            keys.collect_some();
             let is_held = before.saturating_sub(state.used_memory()) < bytes / 2;
             // Otherwise other writers, or the indexes, have taken what was freed.
             if is_held && !keys.statistics().snapshots.is_empty() {
@@ -102,6 +107,19 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
             }
         }
     }
+}
+
+/// Bytes that are kept free for the entries of indexes.
+fn index_slack(limit: usize) -> usize {
+    (limit / 16).min(INDEX_SLACK)
+}
+
+/// Evicts keys until the entries of indexes have room: they need it after the write, and an index that
+/// finds none fails. Returns whether half of their share is free; otherwise snapshots keep what was
+/// evicted, and writes must wait.
+pub fn keep_index_room(state: &ServerState, keys: &Keyspace) -> bool {
+    let limit = state.settings.max_memory.size();
+    limit == 0 || evict(state, keys, index_slack(limit) / 2)
 }
 
 /// Returns whether the memory limit has room for `bytes` more, after evictions if the policy allows

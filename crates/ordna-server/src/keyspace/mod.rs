@@ -81,6 +81,11 @@ impl KeyspaceStore {
         self.store.collect_garbage();
     }
 
+    /// [`Store::collect_some`].
+    pub fn collect_some(&self) {
+        self.store.collect_some();
+    }
+
     /// Adopts the entries of a directory: stores the keys of an older server as this one does, and finds
     /// what collections continue with.
     fn adopt(&self) -> Result<(), AdoptError> {

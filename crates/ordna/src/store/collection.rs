@@ -82,12 +82,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         drop(guard);
     }
 
-    /// Removes expired keys and frees undo records, all that can be: what counts against the memory
-    /// limit. Compaction gives the limit nothing back.
-    pub fn free_bytes(&self) {
+    /// Removes up to [`DUE`] expired keys, and frees the undo records that no snapshot needs: some of what
+    /// counts against the memory limit. Compaction gives the limit nothing back. Returns whether there may
+    /// be more expired keys.
+    pub fn free_some_bytes(&self) -> bool {
         reentry::check(self);
-        while self.expire() > 0 {}
+        let removed = self.expire();
         self.free_undo(true);
+        removed > 0
+    }
+
+    /// [`free_some_bytes`](Self::free_some_bytes) until nothing is left.
+    fn free_bytes(&self) {
+        while self.free_some_bytes() {}
     }
 
     /// [`free_bytes`](Self::free_bytes), hands retired memory over, and compacts.

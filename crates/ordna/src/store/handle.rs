@@ -83,18 +83,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.durable.get().map(|(durable, _)| &durable.wal)
     }
 
-    /// Tries something that may exceed the memory limit; collects and tries again if it does.
+    /// Tries something that may exceed the memory limit. While it does, collects a bounded part and tries
+    /// again, so that a write waits for no more than it needs.
     #[inline]
     pub(super) fn within_limit<R>(
         &self,
         mut attempt: impl FnMut(&Engine<K, V>) -> Result<R, Error>,
     ) -> Result<R, Error> {
-        match attempt(self.engine()) {
-            Err(error) if notice!("store.limit.collects", is_limit(&error)) => {
-                self.engine().free_bytes();
-                attempt(self.engine())
+        let mut more = true;
+        loop {
+            match attempt(self.engine()) {
+                Err(error) if more && notice!("store.limit.collects", is_limit(&error)) => {
+                    more = self.engine().free_some_bytes();
+                }
+                done => return done,
             }
-            done => done,
         }
     }
 
@@ -209,6 +212,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// writes under way. Collection runs by itself; this is for a moment of quiet.
     pub fn collect_garbage(&self) {
         self.engine().collect();
+    }
+
+    /// A part of [`collect_garbage`](Self::collect_garbage) with bounded work, for a thread that needs
+    /// memory within the limit: removes some expired keys, and frees the undo records that no snapshot
+    /// needs. Waits for the writes under way. Returns whether there may be more expired keys.
+    pub fn collect_some(&self) -> bool {
+        self.engine().free_some_bytes()
     }
 }
 

@@ -131,6 +131,33 @@ fn the_limit_collects_before_it_refuses() {
     store.check_invariants().unwrap();
 }
 
+/// The others that have expired are left to the collection.
+#[test]
+fn a_write_at_the_limit_collects_no_more_than_it_needs() {
+    /// Expired keys that are removed at once.
+    const DUE: u64 = 256;
+    let clock = std::sync::Arc::new(AtomicU64::new(0));
+    let hands = clock.clone();
+    let options = Options::new().memory_limit(1 << 20).background_collector(false);
+    let store: Store<[u8], [u8]> =
+        Store::with_options(options.clock(move || hands.load(Ordering::Relaxed)));
+    let filled = (0_u32..).find(|n| store.insert_until(&n.to_be_bytes(), &[7; 100], 10).is_err());
+    let filled = u64::from(filled.unwrap());
+    assert!(filled > 10 * DUE, "{filled}");
+    clock.store(10, Ordering::Relaxed);
+    store.insert(b"more", &[7; 100]).unwrap();
+    let left = || store.statistics().expiring.0 as u64;
+    assert!((filled - 2 * DUE..filled).contains(&left()), "{} of {filled}", left());
+    let before = left();
+    assert!(store.collect_some());
+    assert!((before - DUE..before).contains(&left()), "{} of {before}", left());
+    // What needs the room of many gets it.
+    store.insert(b"long", &vec![7; 900 << 10]).unwrap();
+    store.collect_garbage();
+    assert_eq!((left(), store.collect_some()), (0, false));
+    store.check_invariants().unwrap();
+}
+
 /// A record of a short key is as large as its fixed part: that much is taken, and given back.
 #[test]
 fn short_keys_take_what_they_give_back() {

@@ -8,6 +8,7 @@ mod channels;
 pub mod collections;
 mod events;
 mod eviction;
+mod eviction_random;
 mod expiry;
 mod hashes_against_redis;
 mod memory_limit;

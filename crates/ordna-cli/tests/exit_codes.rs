@@ -1,0 +1,191 @@
+//! The exit codes that `ordna --help` states, and the signals of the server.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+const DONE: i32 = 0;
+const FAILED: i32 = 1;
+const WRONG_USAGE: i32 = 2;
+
+fn ordna(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ordna"));
+    command.args(words).env_remove("ORDNA_PASSWORD").env_remove("ORDNA_LOG");
+    command
+}
+
+fn output(words: &[&str]) -> Output {
+    ordna(words).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs a command and checks its exit code. An error is told on standard error, and on nothing else.
+fn exits(words: &[&str], code: i32) -> Output {
+    let output = output(words);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+    assert_eq!(code == DONE, error.is_empty(), "{words:?}: {error}");
+    assert!(code == DONE || output.stdout.is_empty(), "{words:?}");
+    output
+}
+
+/// A folder of the test's own, removed when dropped.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("ordna-cli-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server in a process of its own, killed when dropped.
+struct Server {
+    process: Child,
+    port: String,
+    log: Receiver<String>,
+}
+
+impl Server {
+    fn start(words: &[&str]) -> Self {
+        let words = [&["serve", "--port", "0"], words].concat();
+        let mut process = ordna(&words).stderr(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let (tell, log) = channel();
+        std::thread::spawn(move || {
+            lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        let mut server = Self { process, port: String::new(), log };
+        let line = server.line("address=127.0.0.1:");
+        let port = line.split("address=127.0.0.1:").nth(1).unwrap();
+        server.port = port.chars().take_while(char::is_ascii_digit).collect();
+        server.line(" ready ");
+        server
+    }
+
+    /// The next line of the log that contains a text.
+    fn line(&self, text: &str) -> String {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = self.log.recv_timeout(left).unwrap_or_else(|_| panic!("no {text:?}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.id().to_string();
+        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn each_command_exits_with_the_code_of_its_outcome() {
+    let folder = Folder::new("codes");
+    let data = folder.path("data");
+    let server = Server::start(&["--dir", &data, "--log", "always"]);
+    let port = server.port.as_str();
+
+    let help = exits(&["--help"], DONE);
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("Exit codes:"), "{help}");
+    exits(&["--version"], DONE);
+    for words in [
+        &["no-such-command"][..],
+        &["serve", "--no-such-flag"],
+        &["serve", "--port", "70000"],
+        &["get"],
+        &["scan", "a", "--from", "b"],
+        &["verify"],
+    ] {
+        exits(words, WRONG_USAGE);
+    }
+
+    let lines = folder.path("lines.tsv");
+    std::fs::write(&lines, "id\tname\n1\tone\n2\ttwo\n").unwrap();
+    let loaded = output(&["load", &lines, "--key", "id", "--port", port]);
+    assert_eq!(loaded.status.code(), Some(DONE), "{loaded:?}");
+    std::fs::write(&lines, "id\tname\n3\tthree\n4\n").unwrap();
+    let loaded = output(&["load", &lines, "--key", "id,name", "--port", port]);
+    assert_eq!(loaded.status.code(), Some(FAILED), "a bad line: {loaded:?}");
+    exits(&["load", &folder.path("absent"), "--key", "id", "--port", port], FAILED);
+
+    exits(&["get", "1", "--port", port], DONE);
+    exits(&["get", "absent", "--port", port], FAILED);
+    exits(&["scan", "--port", port], DONE);
+    exits(&["scan", "absent", "--port", port], DONE);
+    exits(&["get", "1", "--port", "1"], FAILED);
+    exits(&["scan", "--port", "1"], FAILED);
+
+    let saved = output(&["backup", "--port", port]);
+    assert_eq!(saved.status.code(), Some(DONE), "{saved:?}");
+    exits(&["serve", "--port", port], FAILED);
+    exits(&["serve", "--config", &folder.path("absent")], FAILED);
+    drop(server);
+    let verified = output(&["verify", &data]);
+    assert_eq!(verified.status.code(), Some(DONE), "{verified:?}");
+    exits(&["verify", &folder.path("absent")], FAILED);
+    exits(&["restore", &folder.path("absent"), "--dir", &folder.path("new")], FAILED);
+    // Damage in the backup.
+    let backup = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path());
+    let is_backup =
+        |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("backup-");
+    let backup = backup.filter(is_backup).max().unwrap();
+    let files = std::fs::read_dir(backup).unwrap().map(|entry| entry.unwrap().path());
+    let largest = files.max_by_key(|path| path.metadata().unwrap().len()).unwrap();
+    let mut bytes = std::fs::read(&largest).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    std::fs::write(&largest, bytes).unwrap();
+    let verified = output(&["verify", &data]);
+    assert_eq!(verified.status.code(), Some(FAILED), "{verified:?}");
+}
+
+#[test]
+fn a_server_reloads_on_sighup_and_exits_with_0_on_sigterm() {
+    let folder = Folder::new("signals");
+    let users = folder.path("users");
+    let write = |rights: &str| {
+        let mut file = std::fs::File::create(&users).unwrap();
+        writeln!(file, "user default on nopass ~* &* {rights}").unwrap();
+    };
+    write("+@all");
+    let mut server = Server::start(&["--acl-file", &users]);
+    let port = server.port.clone();
+    exits(&["scan", "--port", &port], DONE);
+    write("+@all -ordna.range");
+    server.signal("-HUP");
+    server.line("the users were read again");
+    exits(&["scan", "--port", &port], FAILED);
+    // A file with an error changes nothing, and stops nothing.
+    write("+@none");
+    server.signal("-HUP");
+    let line = server.line("ERROR");
+    assert!(line.contains("line 1: '+@none'"), "{line}");
+    exits(&["scan", "--port", &port], FAILED);
+    exits(&["get", "absent", "--port", &port], FAILED);
+    server.signal("-TERM");
+    assert_eq!(server.process.wait().unwrap().code(), Some(DONE));
+}
