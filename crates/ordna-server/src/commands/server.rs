@@ -49,8 +49,8 @@ const MEMORY: &[Command] = &[
             _ => return Err(CommandError::Syntax),
         }
         let key = arguments.get(2);
-        match context.keys.get_with(key, <[u8]>::len) {
-            Some(value) => out.count(key.len() + value + OVERHEAD),
+        match context.keys.bytes_of(key, OVERHEAD) {
+            Some(bytes) => out.count(bytes),
             None => out.null(),
         }
         Ok(CommandOutcome::Done)

@@ -41,6 +41,8 @@ pub struct KeyspaceStore {
     /// Keys as `stored_key` and values as `stored_value` encode them.
     store: Store<[u8], [u8]>,
     collections: Collections,
+    /// Whether the store has a directory.
+    is_durable: bool,
 }
 
 impl KeyspaceStore {
@@ -139,7 +141,7 @@ impl KeyspaceStore {
     /// Stores the version of the layout before the first entry that needs it, if the store has a directory.
     fn store_layout(&self) -> Result<(), ordna::Error> {
         let _one = self.collections.storing_layout.lock();
-        if self.store.durability().is_some() && !self.store.contains(stored_key::LAYOUT_KEY) {
+        if self.is_durable && !self.store.contains(stored_key::LAYOUT_KEY) {
             let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
             // No limit of memory refuses it: a removal may need it, too.
             let _lifted = self.store.lift_limit();
@@ -197,7 +199,9 @@ impl Keyspace {
     }
 
     fn of(store: Store<[u8], [u8]>) -> Self {
-        Self(Some(Arc::new(KeyspaceStore { store, collections: Collections::default() })))
+        let is_durable = store.durability().is_some();
+        let collections = Collections::default();
+        Self(Some(Arc::new(KeyspaceStore { store, collections, is_durable })))
     }
 
     /// The keyspace of a store that was opened in a directory.

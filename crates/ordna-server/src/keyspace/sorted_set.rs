@@ -20,7 +20,10 @@ use crate::wire::error::CommandError;
 /// Bytes of a score in its order-preserving form.
 const SCORE: usize = 8;
 /// The byte before the entries of a large sorted set.
-const ENTRIES: &[u8] = b"s";
+pub const ENTRY: u8 = b's';
+const ENTRIES: &[u8] = &[ENTRY];
+/// Entries that a walk to a position passes without a look for a nearer place to begin.
+const NEAR: usize = 128;
 /// The part after all entries.
 const ENTRIES_END: &[u8] = b"t";
 
@@ -188,8 +191,21 @@ impl SortedSet<'_, '_> {
                 end.saturating_sub(start)
             }
             Body::Large(large) => {
+                // The first part that is within the bounds, and the first one beyond.
+                let first = |bound: Bound<Vec<u8>>, is_beyond: bool| match bound {
+                    Bound::Included(mut part) | Bound::Excluded(mut part) if is_beyond => {
+                        part.push(0);
+                        part
+                    }
+                    Bound::Included(part) | Bound::Excluded(part) => part,
+                    Bound::Unbounded => ENTRIES_END.to_vec(),
+                };
                 let (lower, upper) = bounds.parts();
-                large.count(lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice))
+                let (after, through) =
+                    (matches!(lower, Bound::Excluded(_)), matches!(upper, Bound::Included(_)));
+                let (start, end) = (first(lower, after), first(upper, through));
+                let position = |part: &[u8]| large.position(ENTRIES, ENTRIES_END, part);
+                if start < end { position(&end) - position(&start) } else { 0 }
             }
         }
     }
@@ -219,7 +235,32 @@ impl SortedSet<'_, '_> {
         if left == 0 || skip >= self.len() {
             return;
         }
-        self.visit(&EntryBounds::ALL, direction, |member, score| {
+        let mut bounds = EntryBounds::ALL;
+        if let Body::Large(large) = self.0
+            && start > NEAR
+        {
+            let position = match direction {
+                Direction::Ascending => start,
+                Direction::Descending => self.len() - 1 - start,
+            };
+            if let Some(block) = large.block_at(ENTRIES, ENTRIES_END, position) {
+                // Entries are parts without their first byte.
+                match direction {
+                    Direction::Ascending => {
+                        skip = position - block.before;
+                        bounds.lower = Bound::Included(block.start[1..].to_vec());
+                    }
+                    Direction::Descending => {
+                        skip = block.before + block.count - 1 - position;
+                        bounds.upper = match block.end == ENTRIES_END {
+                            true => Bound::Unbounded,
+                            false => Bound::Excluded(block.end[1..].to_vec()),
+                        };
+                    }
+                }
+            }
+        }
+        self.visit(&bounds, direction, |member, score| {
             if skip > 0 {
                 skip -= 1;
                 return ControlFlow::Continue(());

@@ -71,7 +71,7 @@ fn escape(key: &[u8]) -> Vec<u8> {
 #[inline]
 pub fn user(stored: &[u8]) -> Cow<'_, [u8]> {
     match stored {
-        [ESCAPED, mark, rest @ ..] => Cow::Owned([&[ESCAPED + mark], rest].concat()),
+        [ESCAPED, mark @ (0 | 1), rest @ ..] => Cow::Owned([&[ESCAPED + mark], rest].concat()),
         _ => Cow::Borrowed(stored),
     }
 }

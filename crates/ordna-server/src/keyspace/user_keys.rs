@@ -10,6 +10,7 @@ use std::borrow::{Borrow, Cow};
 use std::ops::{Bound, ControlFlow};
 
 use ordna::index::bounds_cross;
+use ordna::sync::notice;
 use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
 
 use super::KeyspaceStore;
@@ -83,6 +84,7 @@ impl KeyspaceStore {
             let change = change(found);
             is_head = !matches!(change, Change::Keep)
                 && found.is_some_and(|found| Head::is_head(found.value));
+            is_head = notice!("collections.overwrite.declines", is_head);
             if is_head { Change::Keep } else { change }
         })?;
         if is_head { self.modify_head_entry(key, change) } else { Ok(()) }

@@ -26,12 +26,15 @@ pub mod head;
 pub mod large;
 pub mod names;
 pub mod packed;
+pub mod positions;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ordna::checksum::crc32c;
 use ordna::sync::{Lock, StripedCounter};
+
+use self::positions::Positions;
 
 /// Number of locks of keys. Two keys with the same lock exclude each other for the time of a command.
 const LOCKS: usize = 256;
@@ -47,6 +50,8 @@ pub struct Collections {
     has_layout: AtomicBool,
     /// Held while the version of the layout is stored. The caller may hold the lock of any key.
     pub(super) storing_layout: Lock<()>,
+    /// Positions in large sorted sets.
+    pub(super) positions: Positions,
     /// Number of entries in the reserved space of keys.
     pub reserved: StripedCounter,
     /// Number of entries in the list of removals.
@@ -60,6 +65,7 @@ impl Default for Collections {
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
             storing_layout: Lock::default(),
+            positions: Positions::default(),
             reserved: StripedCounter::new(),
             removals: StripedCounter::new(),
         }

@@ -120,7 +120,7 @@ impl KeyspaceStore {
         let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
         let mut copy = self.new_large(head.kind);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let from = Large::new(Source::Live(&self.store), head);
+        let from = Large::new(Source::Live(&self.store, &self.collections.positions), head);
         from.visit(all, Direction::Ascending, |part, value| {
             copy.put(part, value, true);
             ControlFlow::Continue(())
@@ -143,7 +143,7 @@ impl KeyspaceStore {
         let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
         let gone = self.store.get_entry_with(&stored_key, read).flatten();
         let elements = large.changes.iter();
-        let elements = elements.filter_map(|(key, value)| Some((key, value.as_ref()?)));
+        let elements = elements.filter_map(|(key, value)| Some((key, value.0.as_ref()?)));
         let mut batch: Vec<Write<'_, [u8], [u8]>> =
             elements.map(|(key, value)| Write::put(key.as_slice(), value.as_slice())).collect();
         batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));

@@ -1,8 +1,8 @@
 //! Reads and changes of collections in either form.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
-use ordna::{Change, Found, Put, Write};
+use ordna::{Change, Direction, Found, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
@@ -10,6 +10,7 @@ use crate::keyspace::collections::head::Head;
 use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::packed::Packed;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::sorted_set;
 use crate::keyspace::stored_key::{self, deadline, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
@@ -52,7 +53,7 @@ impl SmallForm for Packed {
     fn spread(&self, into: &mut Large<'_>) {
         match self.kind {
             ValueKind::ZSet => self.iter().for_each(|entry| {
-                crate::keyspace::sorted_set::spread(entry, into);
+                sorted_set::spread(entry, into);
             }),
             ValueKind::List => self.iter().enumerate().for_each(|(at, value)| {
                 let part = crate::keyspace::list::part(at as i64);
@@ -97,9 +98,10 @@ impl KeyspaceStore {
     /// The collection of a key that was large just now, and which the caller has locked.
     fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
         let body = self.get_with(key, |stored| match Head::read(stored) {
-            Some(head) if head.kind == kind => {
-                Ok(Body::Large(Large::new(Source::Live(&self.store), head)))
-            }
+            Some(head) if head.kind == kind => Ok(Body::Large(Large::new(
+                Source::Live(&self.store, &self.collections.positions),
+                head,
+            ))),
             Some(_) => Err(CommandError::WrongType),
             None => Packed::read(stored)
                 .filter(|packed| packed.kind == kind)
@@ -173,7 +175,7 @@ impl KeyspaceStore {
         if head.kind != kind {
             return Err(CommandError::WrongType);
         }
-        let mut large = Large::new(Source::Live(&self.store), head);
+        let mut large = Large::new(Source::Live(&self.store, &self.collections.positions), head);
         let result = change(&mut large)?;
         let effect = match large.is_changed() {
             false => Effect::Nothing,
@@ -207,6 +209,12 @@ impl KeyspaceStore {
         Ok(Edited { result, effect })
     }
 
+    /// Whether each change writes the head, which then stays as it is: a start reads again what the log says
+    /// of the keys of hashes, to bring the indexes up to date.
+    fn logs_heads(&self, kind: ValueKind) -> bool {
+        kind == ValueKind::Hash && self.is_durable
+    }
+
     /// An empty large collection with an id of its own.
     pub fn new_large(&self, kind: ValueKind) -> Large<'static> {
         let id = self.collections.new_id();
@@ -224,7 +232,7 @@ impl KeyspaceStore {
         let (stored_key, head) = (stored(key), large.head.stored());
         let mut only_removes = true;
         let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 2);
-        for (key, value) in &large.changes {
+        for (key, (value, _)) in &large.changes {
             match value {
                 Some(value) => {
                     only_removes = false;
@@ -241,15 +249,50 @@ impl KeyspaceStore {
                 batch.push(Write::Remove(entry.as_slice()));
                 added -= 1;
             }
-        } else if before != Some(large.head) {
+        } else if before != Some(large.head) || self.logs_heads(large.head.kind) {
             batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
             if let Some(entry) = entry.as_ref().filter(|_| before.is_none()) {
                 batch.push(Write::put(entry.as_slice(), key));
                 added += 1;
             }
         }
-        self.write_elements(&batch, added, only_removes)?;
+        let positions = &self.collections.positions;
+        // The batch may be done although the log has failed: the blocks are then built again.
+        self.write_elements(&batch, added, only_removes)
+            .inspect_err(|_| positions.forget(large.head.id))?;
+        match large.head.count {
+            0 => positions.forget(large.head.id),
+            _ if large.head.kind == ValueKind::ZSet => {
+                let changes = large.changes.iter().filter(|(key, (_, by))| {
+                    *by != 0 && key.get(large.prefix_len()) == Some(&sorted_set::ENTRY)
+                });
+                let changes = changes.map(|(key, (_, by))| (key.as_slice(), *by));
+                positions.change(large.head.id, changes);
+            }
+            _ => {}
+        }
         Ok(())
+    }
+
+    /// Bytes of a key and its value, with `overhead` bytes for each entry; `None` if the key is absent. Of a large
+    /// collection they follow from its first elements.
+    pub fn bytes_of(&self, key: &[u8], overhead: usize) -> Option<usize> {
+        /// Elements that are looked at.
+        const SAMPLE: usize = 64;
+        let (value, head) = self.get_with(key, |value| (value.len(), Head::read(value)))?;
+        let own = key.len() + value + overhead;
+        let Some(head) = head else { return Some(own) };
+        let large = Large::new(Source::Live(&self.store, &self.collections.positions), head);
+        let (mut bytes, mut met) = (0, 0);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        large.visit(all, Direction::Ascending, |part, value| {
+            bytes += large.prefix_len() + part.len() + value.len() + overhead;
+            met += 1;
+            if met < SAMPLE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        // A sorted set has two entries for each member.
+        let entries = head.len() * if head.kind == ValueKind::ZSet { 2 } else { 1 };
+        Some(own + bytes.checked_div(met).unwrap_or(0) * entries)
     }
 
     /// Number of entries of the reserved space, counted. For tests and the start.

@@ -196,9 +196,10 @@ impl KeyspaceStore {
         });
         Ok(match head.transpose()? {
             None => None,
-            Some(Ok(head)) => {
-                Some(read(&HashView::Large(Large::new(Source::Live(&self.store), head))))
-            }
+            Some(Ok(head)) => Some(read(&HashView::Large(Large::new(
+                Source::Live(&self.store, &self.collections.positions),
+                head,
+            )))),
             Some(Err(stored)) => {
                 stored_value::hash(&stored).map(|hash| read(&HashView::Record(hash)))
             }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 use ordna::key::prefix_end;
+use ordna::sync::{fault, notice};
 use ordna::{Direction, Error, OrderedIndex, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
@@ -51,6 +52,7 @@ impl KeyspaceStore {
         let added = added + removals.len() as i64 - deadlines.len() as i64;
         self.write_elements(&batch, added, only_removes)?;
         self.collections.removals.add(gone.len() as i64);
+        gone.iter().for_each(|(head, _)| self.collections.positions.forget(head.id));
         Ok(())
     }
 
@@ -67,6 +69,12 @@ impl KeyspaceStore {
             Err(Error::MemoryLimit { .. }) if forced => {
                 let _lifted = self.store.lift_limit();
                 self.store.write_batch(batch)?;
+            }
+            Err(error @ Error::LogFailed { .. }) => {
+                // The batch may be done although it is not in the log: count again.
+                let (counted, known) = (self.count_reserved(), self.collections.reserved.sum());
+                self.collections.reserved.add(counted as i64 - known as i64);
+                return Err(error);
             }
             done => done?,
         }
@@ -106,7 +114,8 @@ impl KeyspaceStore {
         let mut batch =
             vec![Write::Put(&*stored_to, Put { value, expires_at }), Write::Remove(&*from)];
         // The entry of its deadline names the new key.
-        let moved = Head::read(value).zip(expires_at).map(|(head, at)| deadline(at, head.id));
+        let moved = Head::read(value).filter(|_| !fault!("collections.rename.moves_deadline"));
+        let moved = moved.zip(expires_at).map(|(head, at)| deadline(at, head.id));
         batch.extend(moved.as_ref().map(|entry| Write::put(entry.as_slice(), to)));
         self.write_with_removals(batch, gone.as_slice(), 0)
     }
@@ -141,6 +150,7 @@ impl KeyspaceStore {
             let removal = removal(id);
             let batch = [Write::Remove(entry.as_slice()), Write::put(removal.as_slice(), &[][..])];
             self.write_elements(&batch, 0, true)?;
+            self.collections.positions.forget(id);
             self.collections.removals.add(1);
         }
         Ok(is_full)
@@ -182,7 +192,7 @@ impl KeyspaceStore {
             }
         };
         self.collections.reserved.add(-(removed as i64));
-        if last.is_none() {
+        if notice!("collections.removal.ends", last.is_none()) {
             // Two tasks may do this at once.
             let entry = removal(id);
             let mut was_there = false;

@@ -95,6 +95,9 @@ fn words(line: &str) -> Vec<Vec<u8>> {
 fn special(random: &mut Random, number: &mut u64) -> Step {
     *number += 1;
     let document = random.below(6);
+    if random.below(3) == 0 {
+        return collection(random);
+    }
     let line = match random.below(22) {
         0 => "SAVE".to_owned(),
         1..4 => format!("BGSAVE@{}", random.below(40)),
@@ -114,6 +117,49 @@ fn special(random: &mut Random, number: &mut u64) -> Step {
         _ => format!("HSET d:{document} n {number} text {}", "x".repeat(random.below(60) as usize)),
     };
     line.split("; ").map(words).collect()
+}
+
+/// A command on a collection that is large, or becomes large, or loses its key.
+fn collection(random: &mut Random) -> Step {
+    let names = ["big:0", "big:1", "big:2"];
+    let key = names[random.below(3) as usize];
+    let other = names[random.below(3) as usize];
+    let random_bit = random.below(2) == 0;
+    let mut elements = |form: &dyn Fn(u64) -> String| -> String {
+        let count = [3, 150, 700][random.below(3) as usize];
+        (0..count).map(|_| form(random.below(1000))).collect()
+    };
+    let line = match document_of(key) {
+        // Documents are hashes only.
+        0 if random_bit => format!("HSET d:0{}", elements(&|at| format!(" f{at} value:{at}"))),
+        0 => format!("HSET {key}{}", elements(&|at| format!(" f{at} value:{at}"))),
+        1 => format!("ZADD {key}{}", elements(&|at| format!(" {} m{at}", at % 7))),
+        _ => format!("RPUSH {key}{}", elements(&|at| format!(" v{at}"))),
+    };
+    let line = match random.below(16) {
+        0 => format!("DEL {key}"),
+        1 => format!("SET {key} text"),
+        2 => format!("RENAME {key} {other}"),
+        3 => format!("COPY {key} {other} REPLACE"),
+        4 => format!("PEXPIREAT {key} {}", 99_999_999_999_999_u64),
+        5 => format!("PERSIST {key}"),
+        6 => format!("MULTI; DEL {key}; {line}; EXEC"),
+        7 => format!("MULTI; {line}; RENAME {key} {other}; DEL d:0; EXEC"),
+        8 => format!("HDEL {key} f1 f2 f3; ZREMRANGEBYRANK {key} 0 3; LTRIM {key} 2 -2"),
+        9 => format!("DEL {key} {other}"),
+        10 => "ORDNA.DELRANGE [big (bih".to_owned(),
+        _ => line,
+    };
+    line.split("; ").map(words).collect()
+}
+
+/// The type of collection that a key has most often: hash, sorted set, list.
+fn document_of(key: &str) -> usize {
+    match key {
+        "big:0" => 0,
+        "big:1" => 1,
+        _ => 2,
+    }
 }
 
 fn plan(seed: u64, documents: &[Document]) -> Vec<Session> {
@@ -355,7 +401,7 @@ impl Life {
         }
     }
 
-    fn session(&mut self, session: &Session) -> Result<(), String> {
+    fn session(&mut self, session: &Session, is_last: bool) -> Result<(), String> {
         self.sessions += 1;
         let disk = self.disk.clone();
         if let Some((number, fault)) = session.fault {
@@ -394,6 +440,9 @@ impl Life {
             if !done {
                 break;
             }
+        }
+        if is_last {
+            check_leaks(client, &found)?;
         }
         let stopped = match session.end {
             End::Stop => {
@@ -540,6 +589,32 @@ impl Life {
     }
 }
 
+/// Removes all keys: then nothing of any collection stays.
+fn check_leaks(client: &mut Connection, state: &State) -> Result<(), String> {
+    for key in state.keys() {
+        client.ask(&[b"DEL", key]).ok_or("no reply to DEL")?;
+    }
+    let began = Instant::now();
+    loop {
+        let info = client.ask(&[b"INFO", b"memory"]).ok_or("no reply to INFO")?.text;
+        let info = String::from_utf8_lossy(&info).into_owned();
+        let field = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|text| text.parse::<u64>().ok())
+        };
+        // The version of the layout stays.
+        let (pending, entries) =
+            (field("lazyfree_pending_objects"), field("ordna_reserved_entries"));
+        if pending == Some(0) && entries <= Some(1) {
+            return Ok(());
+        }
+        if began.elapsed() > Duration::from_secs(20) {
+            return Err(format!("elements leak: {pending:?} removals, {entries:?} entries"));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn list(client: &mut Connection) -> Result<Vec<Frame>, String> {
     let queries: [&[&[u8]]; 2] = [&[b"FT._LIST"], &[b"ORDNA.INDEX", b"LIST"]];
     let ask = |query: &&[&[u8]]| {
@@ -561,7 +636,8 @@ fn run(sessions: &[Session], seed: u64) -> Result<u64, String> {
     };
     let mut all = sessions.iter().chain([&last]).enumerate();
     let done = all.try_for_each(|(number, session)| {
-        life.session(session).map_err(|error| format!("session {number}: {error}"))
+        let is_last = number == sessions.len();
+        life.session(session, is_last).map_err(|error| format!("session {number}: {error}"))
     });
     let _ = std::fs::remove_dir_all(&life.root);
     done.map(|()| life.commands)

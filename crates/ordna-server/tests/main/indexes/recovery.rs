@@ -142,6 +142,9 @@ fn indexes_go_on_from_their_backup_after_a_kill() {
         });
     };
     write(&mut client, 0..1000, 0);
+    // Fields of a large hash are entries of their own.
+    let more: String = (0..600).map(|at| format!(" f{at} v")).collect();
+    client.say(&format!("HSET d:0120{more}"));
     // Two of them expire: one before the restart, one later.
     client.say("PEXPIRE d:0001 1500");
     client.say("PEXPIRE d:0002 4000");
