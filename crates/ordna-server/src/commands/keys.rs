@@ -109,7 +109,7 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     present.sort_unstable();
     present.dedup();
     let writes: Vec<_> = present.iter().map(|key| Write::Remove(*key)).collect();
-    context.keys.write_batch(&writes)?;
+    context.settle(present.iter().copied(), context.keys.write_batch(&writes))?;
     out.count(present.len());
     context.report(present.iter().copied());
     present.iter().for_each(|key| context.notify(key, Wrote::Removal));
@@ -321,7 +321,7 @@ fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Res
         return Ok(false);
     }
     if from != to {
-        context.keys.rename(from, to, &value, expires_at)?;
+        context.settle([from, to], context.keys.rename(from, to, &value, expires_at))?;
         context.report([from, to]);
         context.state.notify(Classes::GENERIC, "rename_from", from);
         context.state.notify(Classes::GENERIC, "rename_to", to);

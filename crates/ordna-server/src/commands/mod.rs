@@ -8,6 +8,8 @@ mod backup_transfer;
 mod bitfield;
 mod bits;
 mod channels;
+#[cfg(all(test, debug_assertions))]
+mod concurrent_tests;
 mod config;
 mod connection;
 mod expiry;

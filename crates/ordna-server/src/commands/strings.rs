@@ -324,8 +324,9 @@ fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     let packed: Vec<_> = pairs.iter().map(|(key, value)| (*key, Packed::new(*value))).collect();
     let writes: Vec<_> =
         packed.iter().map(|(key, value)| Write::put(*key, value.borrow())).collect();
-    context.keys.write_batch(&writes)?;
-    context.report(pairs.iter().map(|(key, _)| *key));
+    let keys = pairs.iter().map(|(key, _)| *key);
+    context.settle(keys.clone(), context.keys.write_batch(&writes))?;
+    context.report(keys);
     // Whether a key is new is not looked up.
     let wrote = Wrote::Value { is_new: false, new_deadline: false };
     pairs.iter().for_each(|(key, _)| context.notify(key, wrote));

@@ -22,7 +22,8 @@ impl Context<'_> {
         key: &[u8],
         change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<R> {
-        let edited = self.keys.edit_hash(key, self.keys.is_exclusive(), change)?;
+        let done = self.keys.edit_hash(key, self.keys.is_exclusive(), change);
+        let edited = self.settle([key], done)?;
         self.report_edit(key, edited.effect);
         Ok(edited.result)
     }
@@ -51,7 +52,8 @@ impl Context<'_> {
         kind: ValueKind,
         change: impl FnMut(&mut Body<'_>) -> Result<R>,
     ) -> Result<R> {
-        let edited = self.keys.edit_collection(key, kind, self.keys.is_exclusive(), change)?;
+        let done = self.keys.edit_collection(key, kind, self.keys.is_exclusive(), change);
+        let edited = self.settle([key], done)?;
         self.report_edit(key, edited.effect);
         Ok(edited.result)
     }
@@ -68,7 +70,7 @@ impl Context<'_> {
             NewValue::Large(_) if !self.keys.is_exclusive() => Err(CommandError::NeedsExclusive),
             NewValue::Large(large) => {
                 let is_new = !self.keys.contains(key);
-                self.keys.put_large(key, large, expires_at)?;
+                self.settle([key], self.keys.put_large(key, large, expires_at))?;
                 self.report([key]);
                 self.notify(key, Wrote::Value { is_new, new_deadline: false });
                 Ok(())

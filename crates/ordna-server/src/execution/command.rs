@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
+use ordna::sync::notice;
 use ordna::{Found, Put};
 
 use crate::execution::eviction;
@@ -330,6 +331,23 @@ impl Context<'_> {
         self.state.indexes.written(&self.keys, written);
     }
 
+    /// Returns the result of a write. If the log has failed, the write may be in memory all the same, and
+    /// the log may take it later: its keys are reported.
+    pub fn settle<'k, T>(
+        &self,
+        written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>,
+        done: std::result::Result<T, impl Into<CommandError>>,
+    ) -> Result<T> {
+        done.map_err(Into::into).inspect_err(|error| {
+            if notice!(
+                "concurrent.log_failure.is_reported",
+                matches!(error, CommandError::LogFailed { .. })
+            ) {
+                self.report(written);
+            }
+        })
+    }
+
     /// Changes a string by [`Store::modify_entry`](ordna::Store::modify_entry), and reports the key if
     /// it was written.
     ///
@@ -392,7 +410,7 @@ impl Context<'_> {
             };
             change
         });
-        done?;
+        self.settle([key], done)?;
         if let Some(wrote) = written {
             self.report([key]);
             self.notify(key, wrote);
@@ -416,7 +434,7 @@ impl Context<'_> {
             });
             change
         });
-        done?;
+        self.settle([key], done)?;
         if let Some(wrote) = written {
             self.report([key]);
             self.notify(key, wrote);
@@ -448,7 +466,7 @@ impl Context<'_> {
             let stays = at > 0 || first.is_some_and(|first| (*first == MARK) == (front > 0));
             stays.then_some((front + at, bytes))
         });
-        if let Some(length) = spliced? {
+        if let Some(length) = self.settle([key], spliced)? {
             self.report([key]);
             self.notify(key, Wrote::Value { is_new: false, new_deadline: false });
             return Ok(length - front);

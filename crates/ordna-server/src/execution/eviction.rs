@@ -153,11 +153,13 @@ fn remove(
             None => Change::Keep,
         }
     });
-    // It fails if the log has; the write then fails, too.
-    done.ok()?;
     if bytes.is_some() {
         state.watches.written([key]);
         state.indexes.written(keys, [key]);
+    }
+    // It fails if the log has, perhaps after the removal; the write then fails, too.
+    done.ok()?;
+    if bytes.is_some() {
         state.notify(Classes::EVICTED, "evicted", key);
         state.evictions.add(1);
     }

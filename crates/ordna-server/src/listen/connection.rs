@@ -74,8 +74,7 @@ pub async fn serve(
         }
     }
     let _present = Present(&state, client.clone());
-    let user = state.acl.welcome();
-    let mut session = Session::new(client.clone(), user, state.acl.version());
+    let mut session = Session::new(client.clone(), &state.acl);
     let replies = Replies::default();
     let peer = client.peer;
     let mut connection =

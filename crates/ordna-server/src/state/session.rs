@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ordna::sync::{fault, point};
 use tokio::sync::broadcast;
 
 use crate::keyspace::watches::Watch;
+use crate::state::acl::Acl;
 use crate::state::acl::user::User;
 use crate::state::clients::Client;
 use crate::wire::reply::Replies;
@@ -79,7 +81,13 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(client: Arc<Client>, user: Option<Arc<User>>, acl_version: u64) -> Self {
+    /// The session of a new connection, as the user that needs no password.
+    pub fn new(client: Arc<Client>, acl: &Acl) -> Self {
+        // Before the user: if that changes in between, it is read again before the next command.
+        let early = (!fault!("concurrent.connect.version_first")).then(|| acl.version());
+        let user = acl.welcome();
+        point("acl.connect.user_read");
+        let acl_version = early.unwrap_or_else(|| acl.version());
         let mut session = Self {
             anonymous_since: client.since,
             client,

@@ -208,9 +208,10 @@ fn remove<'k>(
             Some(found) if ValueKind::of(found.value) == ValueKind::Hash => Change::Remove,
             _ => Change::Keep,
         });
-        removed?;
+        // Also if only the log failed: the removal may stay.
         state.watches.written([id]);
         state.indexes.written(keys, [id]);
+        removed?;
     }
     Ok(())
 }

@@ -1,0 +1,194 @@
+//! Commands beside failures of the log and changes of users; transactions at the memory limit.
+
+use std::io::{self, Read};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ordna::durability::{Disk, OutFile, Storage};
+use ordna::sync::schedule::held;
+use ordna_secondary::{IndexDefinition, Part, Range};
+
+use crate::commands::table;
+use crate::execution::{backups, dispatch};
+use crate::indexes::{library_name, read_latest};
+use crate::state::ServerState;
+use crate::state::acl::Acl;
+use crate::state::config::{Config, DataConfig};
+use crate::state::session::Session;
+use crate::wire::reply::Replies;
+use crate::wire::request::OwnedRequest;
+
+/// The disk, whose files take no more bytes while it is full.
+#[derive(Debug, Clone, Default)]
+struct Full(Arc<AtomicBool>);
+
+#[derive(Debug)]
+struct FullFile(Box<dyn OutFile>, Full);
+
+impl OutFile for FullFile {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.1.0.load(Ordering::SeqCst) {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => self.0.write(bytes),
+        }
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Storage for Full {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        Ok(Box::new(FullFile(Disk.create(path)?, self.clone())))
+    }
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        Disk.open(path)
+    }
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        Disk.truncate(path, len)
+    }
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Disk.rename(from, to)
+    }
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Disk.remove(path)
+    }
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.create_dir(path)
+    }
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Disk.list(dir)
+    }
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        Disk.sync_dir(dir)
+    }
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        Disk.lock(path)
+    }
+}
+
+const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 1);
+
+fn state(config: Config) -> ServerState {
+    let acl = Acl::new(&config, &table().catalog);
+    ServerState::new(config, SocketAddr::from(ADDRESS), &table().catalog, acl)
+}
+
+fn session(state: &ServerState) -> Session {
+    let address = SocketAddr::from(ADDRESS);
+    let client = state.clients.enter(address, address, -1, 100).unwrap();
+    Session::new(client, &state.acl)
+}
+
+fn say(state: &ServerState, session: &mut Session, line: &str) -> String {
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    let request = OwnedRequest::of(&words);
+    let mut out = Replies::default();
+    let _ = dispatch::execute(state, table(), session, request.arguments(), &mut out);
+    out.bytes.escape_ascii().to_string()
+}
+
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !is_true() {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn set_other(state: &ServerState) -> String {
+    say(state, &mut session(state), "SET other 1")
+}
+
+/// A write is refused after it has changed the memory, because the log fails just then; the log heals, and the
+/// write stays. `WATCH` and the indexes learn of it.
+#[test]
+fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
+    let dir = std::env::temp_dir().join(format!("ordna-late-write-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let disk = Full::default();
+    let data =
+        DataConfig { storage: Arc::new(disk.clone()), reserve: 0, ..DataConfig::new(dir.clone()) };
+    let state = &state(Config { data: Some(data), ..Config::default() });
+    backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+    {
+        let _exclusive = state.keys_exclusive();
+        let definition = IndexDefinition::new("i", b"d:").part(Part::new("n"));
+        state.indexes.create("i", definition).unwrap();
+    }
+    let (mut writer, mut watcher) = (session(state), session(state));
+    assert_eq!(say(state, &mut writer, "HSET d:1 n 1"), r":1\r\n");
+    assert_eq!(say(state, &mut watcher, "WATCH d:1"), r"+OK\r\n");
+    assert_eq!(say(state, &mut watcher, "HGET d:1 n"), r"$1\r\n1\r\n");
+    let told = held("log.write.done", || say(state, &mut writer, "HSET d:1 n 2")).meanwhile(|| {
+        disk.0.store(true, Ordering::SeqCst);
+        wait_until("the log does not fail", || set_other(state).starts_with('-'));
+    });
+    assert!(told.starts_with('-'), "{told}");
+    disk.0.store(false, Ordering::SeqCst);
+    wait_until("the log does not heal", || set_other(state) == r"+OK\r\n");
+    let found = say(state, &mut writer, "HGET d:1 n");
+    let service = state.indexes.service().unwrap();
+    let read = read_latest(Duration::from_secs(20));
+    let count = |n: &str| {
+        let value = ordna::tuple::Value::String(n.to_owned());
+        service.count(&library_name("i"), &[value], &Range::All, &read).unwrap()
+    };
+    let indexed = (count("1"), count("2"));
+    say(state, &mut watcher, "MULTI");
+    say(state, &mut watcher, "HSET d:2 was 1");
+    let executed = say(state, &mut watcher, "EXEC");
+    let _ = std::fs::remove_dir_all(&dir);
+    assert_eq!(found, r"$1\r\n2\r\n", "the write stays");
+    assert_eq!(
+        (indexed, executed.as_str()),
+        ((0, 1), r"*-1\r\n"),
+        "entries with 1 and 2, and EXEC"
+    );
+}
+
+/// A client connects while its user changes.
+#[test]
+fn a_client_that_connects_while_its_user_changes_gets_the_new_rights() {
+    let state = &state(Config::default());
+    let rules: [&[u8]; 1] = [b"-set"];
+    let mut session = held("acl.connect.user_read", || session(state)).meanwhile(|| {
+        state.acl.set(b"default", rules.into_iter(), &table().catalog).unwrap();
+    });
+    let told = say(state, &mut session, "SET x 1");
+    assert!(told.starts_with("-NOPERM"), "{told}");
+}
+
+/// No key disappears between two commands of a transaction.
+#[test]
+fn a_transaction_evicts_nothing_between_its_commands() {
+    let state = &state(Config::default());
+    {
+        let _exclusive = state.keys_exclusive();
+        let definition = IndexDefinition::new("i", b"d:").part(Part::new("n"));
+        state.indexes.create("i", definition).unwrap();
+    }
+    let mut session = session(state);
+    let value = "v".repeat(1000);
+    for number in 0..1000 {
+        say(state, &mut session, &format!("SET k{number} {value}"));
+    }
+    say(state, &mut session, "CONFIG SET maxmemory-policy allkeys-random");
+    let limit = state.used_memory() + 20_000;
+    say(state, &mut session, &format!("CONFIG SET maxmemory {limit}"));
+    say(state, &mut session, "MULTI");
+    for number in 0..1000 {
+        say(state, &mut session, &format!("GET k{number}"));
+    }
+    // The second write finds less room free than indexes want.
+    say(state, &mut session, &format!("SET large {}", "v".repeat(50_000)));
+    say(state, &mut session, "SET new 1");
+    say(state, &mut session, "DBSIZE");
+    let told = say(state, &mut session, "EXEC");
+    let values = told.matches(&value).count();
+    let size = told.rsplit(':').next().unwrap().trim_end_matches(r"\r\n").to_owned();
+    assert_eq!(size, (values + 2).to_string(), "keys at the end; read at the beginning: {values}");
+}
