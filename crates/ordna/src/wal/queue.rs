@@ -715,7 +715,7 @@ impl Queue {
     fn rotate_full_segment(&self) {
         let Some((most, segments)) = &self.rotation else { return };
         if lock(&self.writer).blocks.written() >= *most {
-            segments.next(|segment| self.rotate(segment).is_none());
+            segments.next(|segment| drop(self.rotate(segment)));
         }
     }
 

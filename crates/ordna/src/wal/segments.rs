@@ -129,19 +129,15 @@ impl Segments {
         }
     }
 
-    /// Passes a new segment to `take`, which tells whether it takes it, unless none can be created now.
-    pub fn next(&self, take: impl FnOnce(BlockWriter) -> bool) {
+    /// Passes a new segment to `take`, unless none can be created now.
+    pub fn next(&self, take: impl FnOnce(BlockWriter)) {
         // A backup that is about to begin a segment keeps the number. It may wait for writers, and
         // they for the log's thread: so this thread does not wait.
         let Some(mut next) = self.next.try_lock() else { return };
         // Without a new segment the log continues in the present one.
-        let Ok(segment) = self.create_with(*next, |_| Ok(())) else { return };
-        if take(segment) {
-            mark(&*self.storage, &self.dir, *next);
-            *next += 1;
-        } else {
-            // The log has failed meanwhile: its retry takes the number.
-            self.discard(*next);
-        }
+        let Ok(segment) = self.create(*next, None) else { return };
+        *next += 1;
+        // If the log has failed meanwhile, the segment stays empty: its mark says that it exists.
+        take(segment);
     }
 }

@@ -158,12 +158,8 @@ impl<K: Key + ?Sized> Durable<K> {
                 records: queue.records.load(Ordering::Relaxed),
             })
         });
-        if segment.take().is_some() {
-            // The log has failed meanwhile.
-            self.segments.discard(number);
-            *next = number;
-            works = false;
-        }
+        // If the log has failed meanwhile, the segment stays, because its mark says that it exists.
+        works &= segment.is_none();
         let cut = cut?;
         // A failed log begins no segments until the backup is in place: the number remains that of
         // this backup, and the log does not retry.
@@ -181,7 +177,9 @@ impl<K: Key + ?Sized> Durable<K> {
             Some(copies) => copies.finish()?,
             None => Vec::new(),
         };
-        if let Some(next) = &mut next {
+        if let Some(next) = &mut next
+            && segment.is_none()
+        {
             // The segment that the manifest names. A failed log has not created it.
             segment = Some(self.segments.create(number, None)?);
             **next += 1;
