@@ -123,7 +123,7 @@ fn epochs_never_run_backwards_among_writes() {
                 let before = shared.a.load(Relaxed);
                 assert!(
                     before <= writer.epoch.get(),
-                    "written in {before} before {}",
+                    "written in {before:?} before {:?}",
                     writer.epoch
                 );
                 shared.a.store(writer.epoch.get(), Relaxed);
@@ -151,7 +151,7 @@ fn a_writer_of_a_later_epoch_does_not_overlook_the_snapshot() {
         };
         let snapshot = shared.epochs.snapshot();
         let (epoch, unseen) = writer.join().unwrap();
-        assert!(epoch <= snapshot || !unseen, "ended in {epoch}, seen by snapshot {snapshot}");
+        assert!(epoch <= snapshot || !unseen, "ended in {epoch:?}, seen by snapshot {snapshot:?}");
     });
 }
 

@@ -39,7 +39,6 @@ impl<T> Lock<T> {
     }
 
     /// Takes the lock if it is free.
-    #[cfg(not(loom))]
     pub fn try_lock(&self) -> Option<lock::MutexGuard<'_, T>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),

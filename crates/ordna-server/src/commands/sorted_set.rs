@@ -151,6 +151,11 @@ fn zadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn zincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    // Redis reads the words of ZADD's options here, too, and misses the score then.
+    let is_option = |word: &&[u8]| arguments.get(2).eq_ignore_ascii_case(word);
+    if [&b"nx"[..], b"xx", b"ch", b"incr", b"gt", b"lt"].iter().any(is_option) {
+        return Err(CommandError::Syntax);
+    }
     let options = AddOptions { increments: true, ..AddOptions::default() };
     add_all(context, arguments, options, 2, out)
 }

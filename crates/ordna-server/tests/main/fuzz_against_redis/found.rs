@@ -128,4 +128,9 @@ pub const SEQUENCES: &str = r#"
 # The order of the fields of HELLO, and the type of an empty list.
 0> HELLO 3
 0> CLIENT TRACKINGINFO
+
+# The options of ZADD as the score of ZINCRBY.
+0> ZINCRBY a LT 355
+0> ZINCRBY a nx 1
+0> ZINCRBY a 1 nx
 "#;

@@ -248,7 +248,7 @@ impl Pair {
         })
     }
 
-    /// Removes commands and words as long as a failure remains.
+    /// Removes commands and words as long as a failure remains, for a while.
     fn shrink(
         &mut self,
         steps: Vec<Step>,
@@ -261,10 +261,12 @@ impl Pair {
             // Each run takes the time until a reply is missed.
             return (steps, failure);
         }
+        // A sequence with huge arguments takes seconds each time.
+        let end = Instant::now() + Duration::from_secs(10);
         let mut size = steps.len() / 2;
         while size > 0 {
             let mut at = 0;
-            while at < steps.len() {
+            while at < steps.len() && Instant::now() < end {
                 let mut fewer = steps.clone();
                 fewer.drain(at..(at + size).min(steps.len()));
                 match self.run(&fewer, pipeline) {
@@ -281,7 +283,10 @@ impl Pair {
         let mut tries = 0;
         for step in 0..steps.len() {
             let mut word = 1;
-            while steps.get(step).is_some_and(|step| word < step.words.len()) && tries < 300 {
+            while steps.get(step).is_some_and(|step| word < step.words.len())
+                && tries < 300
+                && Instant::now() < end
+            {
                 tries += 1;
                 let mut fewer = steps.clone();
                 fewer[step].words.remove(word);
@@ -409,6 +414,7 @@ fn random_commands_against_redis() {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.unwrap().as_secs()
     });
+    eprintln!("seed {seed}");
     // Payloads are compared, too.
     Connection::new(redis.1).ask(&[b"CONFIG", b"SET", b"rdbcompression", b"no"]);
     let (commands, found) = compare([redis.1, ours.address], seed, soak(60));

@@ -5,11 +5,11 @@
 //! 2. The segment that a backup names exists before the backup is in place.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::Instant;
 
-use ordna_base::sync::{check, fault, notice};
+use ordna_base::sync::{MutexGuard, check, fault, notice};
 use ordna_base::{Key, Value};
 
 use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
