@@ -200,10 +200,14 @@ fn queries_of_a_transaction_are_bounded_together() {
     let mut client = Client::new(server.address);
     client.say("ORDNA.INDEX CREATE i ON h PARTS n");
     client.say("HSET h1 n 1");
+    // A query waits until the index has taken the write; INFO does not.
+    assert!(client.say("ORDNA.INDEX SCAN i").contains("h1"));
     let info = client.say("ORDNA.INDEX INFO i");
     let vector = info.split(r"$6\r\nvector\r\n").nth(1).and_then(|rest| rest.split(r"\r\n").nth(1));
     // A state that no write has reached.
-    let far = vector.expect("a vector").replace("-1", "-2");
+    let vector = vector.expect("a vector");
+    let far = vector.replace("-1", "-2");
+    assert_ne!(far, vector);
     client.say("MULTI");
     for _ in 0..12 {
         let reply = client.say(&format!("ORDNA.INDEX SCAN i AT {far}"));
