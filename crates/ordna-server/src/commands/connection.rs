@@ -13,6 +13,7 @@ use crate::execution::guesses::{
     LoginError, MOST_GUESSES, check_password, delay_of_guess, too_many, wrong_password,
 };
 use crate::state::ServerState;
+use crate::state::blocked::Answer;
 use crate::state::clients::{Client, ClientInfo};
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::inbox::Kind;
@@ -359,20 +360,7 @@ const CLIENT: &[Command] = &[
         Ok(CommandOutcome::Done)
     })
     .with(CommandFlags::IGNORES_PAUSE),
-    Command::sub("client|unblock", -3, ADMIN, |_, arguments, out| {
-        match arguments.len() {
-            3 => {}
-            4 if arguments.get(3).eq_ignore_ascii_case(b"timeout") => {}
-            4 if arguments.get(3).eq_ignore_ascii_case(b"error") => {}
-            4 => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
-            _ => return Err(CommandError::subcommand_syntax(arguments)),
-        }
-        number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
-        // No command blocks.
-        out.integer(0);
-        Ok(CommandOutcome::Done)
-    })
-    .with(CommandFlags::IGNORES_PAUSE),
+    Command::sub("client|unblock", -3, ADMIN, unblock).with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|help", 2, SERVER_INFO, |_, _, out| {
         help(
             out,
@@ -389,12 +377,38 @@ const CLIENT: &[Command] = &[
                 "REPLY <ON|OFF|SKIP>",
                 "SETINFO <LIB-NAME|LIB-VER> <value>",
                 "SETNAME <name>",
+                "UNBLOCK <clientid> [TIMEOUT|ERROR]",
                 "UNPAUSE",
             ],
         )
     })
     .with(CommandFlags::IGNORES_PAUSE),
 ];
+
+/// `CLIENT UNBLOCK id [TIMEOUT | ERROR]`
+fn unblock(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let is_error = match arguments.len() {
+        3 => false,
+        4 if arguments.get(3).eq_ignore_ascii_case(b"timeout") => false,
+        4 if arguments.get(3).eq_ignore_ascii_case(b"error") => true,
+        4 => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
+        _ => return Err(CommandError::subcommand_syntax(arguments)),
+    };
+    let id = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
+    let waiter = u64::try_from(id).ok().and_then(|id| context.state.blocked.leave(id));
+    out.count(usize::from(waiter.is_some()));
+    if let Some(waiter) = waiter {
+        let answer = match is_error {
+            true => Answer::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            false => Answer::nothing(waiter.resp3),
+        };
+        if is_error {
+            context.state.errors.count(&answer.reply);
+        }
+        waiter.answer(answer);
+    }
+    Ok(CommandOutcome::Done)
+}
 
 fn switch(word: &[u8]) -> Result<bool> {
     match word.to_ascii_lowercase().as_slice() {
@@ -468,6 +482,7 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
         ('O', client.is_monitor.load(Ordering::Relaxed)),
         ('P', client.inbox.is_subscribed()),
         ('x', told.queued >= 0),
+        ('b', load(&client.blocked) > 0),
     ] {
         flags.extend(is_set.then_some(flag));
     }

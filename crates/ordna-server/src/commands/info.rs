@@ -130,9 +130,10 @@ fn clients(facts: &Facts<'_>) -> String {
         ("maxclients", &state.settings.max_clients.get()),
         ("client_recent_max_input_buffer", &largest(|client| &client.input)),
         ("client_recent_max_output_buffer", &largest(|client| &client.output)),
-        ("blocked_clients", &state.paused_clients()),
+        ("blocked_clients", &(state.paused_clients() + state.blocked.len())),
         ("tracking_clients", &0),
-        ("clients_in_timeout_table", &0),
+        ("clients_in_timeout_table", &state.blocked.with_deadline()),
+        ("total_blocking_keys", &state.blocked.keys()),
         ("watched_keys", &state.watches.len()),
     ])
 }

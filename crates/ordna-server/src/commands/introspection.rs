@@ -122,10 +122,10 @@ const WRITES: &[(&str, [&[&str]; 2])] = &[
     ("rename", [&["RW", "delete"], &["OW", "update"]]),
     ("renamenx", [&["RW", "delete"], &["OW", "insert"]]),
     ("lpush rpush lpushx rpushx linsert sadd", [&["RW", "insert"]; 2]),
-    ("lmove rpoplpush smove", [&["RW", "delete"], &["RW", "insert"]]),
+    ("lmove rpoplpush blmove brpoplpush smove", [&["RW", "delete"], &["RW", "insert"]]),
     (
-        "lpop rpop lmpop lrem ltrim spop srem zpopmin zpopmax zmpop zrem zremrangebyrank \
-         zremrangebyscore zremrangebylex",
+        "lpop rpop lmpop blpop brpop blmpop lrem ltrim spop srem zpopmin zpopmax zmpop bzpopmin \
+         bzpopmax bzmpop zrem zremrangebyrank zremrangebyscore zremrangebylex",
         [&["RW", "delete"]; 2],
     ),
     (

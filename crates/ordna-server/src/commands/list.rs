@@ -1,4 +1,4 @@
-//! Commands on lists, but those that wait. See [`crate::keyspace::list`].
+//! Commands on lists. See [`crate::keyspace::list`]; those that wait are in `blocking.rs`.
 
 use std::ops::ControlFlow;
 
@@ -13,6 +13,7 @@ use crate::execution::command::{
 use crate::keyspace::collections::Body;
 use crate::keyspace::list::{self, End, ListView};
 use crate::keyspace::value_kind::ValueKind;
+use crate::state::blocked::Wanted;
 use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY, TWO_KEYS};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -96,13 +97,16 @@ pub const COMMANDS: &[Command] = &[
     Command::new(
         "lmpop",
         -4,
-        CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE).or(CommandFlags::MOVABLEKEYS),
+        TAKE_SLOW.or(CommandFlags::MOVABLEKEYS),
         NO_KEY,
         "Removes values from the first list that has some.",
         lmpop,
     )
     .key_count_at(1),
 ];
+
+/// Flags of commands that remove elements and return them, in more than constant time.
+pub const TAKE_SLOW: CommandFlags = CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE);
 
 impl Context<'_> {
     /// Calls `read` with the list of a key; `None` if the key is absent.
@@ -143,12 +147,6 @@ fn push(
     Ok(CommandOutcome::Done)
 }
 
-/// Removes at most `count` values from an end.
-fn pop_some(body: &mut Body<'_>, end: End, count: usize) -> Vec<Vec<u8>> {
-    let count = count.min(body.len());
-    (0..count).map_while(|_| list::pop(body, end)).collect()
-}
-
 fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: End) -> Result {
     if arguments.len() > 3 {
         let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_lowercase();
@@ -159,7 +157,7 @@ fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: 
     let (mut was_there, start) = (false, out.bytes.len());
     let popped = context.modify_list(arguments.get(1), |body| {
         was_there = body.len() > 0;
-        Ok(pop_some(body, end, count))
+        Ok(list::pop_some(body, end, count))
     })?;
     match (has_count, was_there) {
         (true, true) => {
@@ -368,7 +366,7 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-fn end_of(text: &[u8]) -> Result<End> {
+pub fn end_of(text: &[u8]) -> Result<End> {
     match text.to_ascii_lowercase().as_slice() {
         b"left" => Ok(End::Front),
         b"right" => Ok(End::Back),
@@ -386,55 +384,32 @@ fn move_value(
     context: &Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-    from_end: End,
-    to_end: End,
+    from: End,
+    to: End,
 ) -> Result {
-    let (from, to) = (arguments.get(1), arguments.get(2));
-    let value = context.list(from, |list| {
-        list.get(if from_end == End::Front { 0 } else { list.len().saturating_sub(1) })
-    })?;
-    let Some(value) = value.flatten() else {
-        out.null();
-        return Ok(CommandOutcome::Done);
-    };
-    if from == to {
-        context.modify_list(from, |body| {
-            if let Some(value) = list::pop(body, from_end) {
-                list::push(body, &value, to_end);
-            }
-            Ok(())
-        })?;
-    } else {
-        // The copy first: without room for it nothing is moved.
-        context.modify_list(to, |body| {
-            list::push(body, &value, to_end);
-            Ok(())
-        })?;
-        context.modify_list(from, |body| {
-            list::pop(body, from_end);
-            Ok(())
-        })?;
-    }
-    out.bulk(&value);
+    let value = context.move_value(arguments.get(1), arguments.get(2), from, to)?;
+    out.bulk_or_null(value.as_deref());
     Ok(CommandOutcome::Done)
+}
+
+/// The arguments of LMPOP from the number of keys on, which is at this position: keys, end, count.
+///
+/// # Errors
+/// One of them is wrong.
+pub fn lmpop_arguments(arguments: Arguments<'_>, at: usize) -> Result<(Vec<&[u8]>, End, usize)> {
+    let (keys, at) = counted_keys(arguments, at)?;
+    Ok((keys, end_of(arguments.get(at))?, mpop_count(arguments, at + 1)?))
 }
 
 /// `LMPOP numkeys key … LEFT | RIGHT [COUNT count]`
 fn lmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (keys, at) = counted_keys(arguments, 1)?;
-    let end = end_of(arguments.get(at))?;
-    let count = mpop_count(arguments, at + 1)?;
+    let (keys, end, count) = lmpop_arguments(arguments, 1)?;
+    let wanted = Wanted::Values { end, count: Some(count) };
     // Each key is a step of its own; the first that has values decides.
     for key in keys {
-        let popped = context.modify_list(key, |body| Ok(pop_some(body, end, count)))?;
-        if popped.is_empty() {
-            continue;
+        if context.take(key, &wanted, out)? {
+            return Ok(CommandOutcome::Done);
         }
-        out.array(2);
-        out.bulk(key);
-        out.array(popped.len());
-        popped.iter().for_each(|value| out.bulk(value));
-        return Ok(CommandOutcome::Done);
     }
     out.null_array();
     Ok(CommandOutcome::Done)

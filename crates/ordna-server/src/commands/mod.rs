@@ -7,6 +7,7 @@ mod acl;
 mod backup_transfer;
 mod bitfield;
 mod bits;
+mod blocking;
 mod channels;
 #[cfg(all(test, debug_assertions))]
 mod concurrent_tests;
@@ -56,6 +57,8 @@ pub fn table() -> &'static CommandTable {
             ("ordna", backup_transfer::COMMANDS),
             ("bitmap", bitfield::COMMANDS),
             ("bitmap", bits::COMMANDS),
+            ("list", blocking::OF_LISTS),
+            ("sorted-set", blocking::OF_SORTED_SETS),
             ("pubsub", channels::COMMANDS),
             ("server", config::COMMANDS),
             ("connection", connection::COMMANDS),

@@ -9,8 +9,9 @@ use crate::execution::command::{
 };
 use crate::keyspace::collections::Body;
 use crate::keyspace::sample::sample;
-use crate::keyspace::sorted_set::{self, Scored, SortedSet, score_of};
+use crate::keyspace::sorted_set::{self, SortedSet, score_of};
 use crate::keyspace::value_kind::ValueKind;
+use crate::state::blocked::Wanted;
 use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY};
 use crate::wire::double;
 use crate::wire::error::CommandError;
@@ -354,31 +355,32 @@ pub fn mpop_count(arguments: Arguments<'_>, at: usize) -> Result<usize> {
     Ok(count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)))
 }
 
-/// `ZMPOP numkeys key … MIN | MAX [COUNT count]`
-fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (keys, at) = counted_keys(arguments, 1)?;
+/// The arguments of ZMPOP from the number of keys on, which is at this position: keys, direction, count.
+///
+/// # Errors
+/// One of them is wrong.
+pub fn zmpop_arguments(
+    arguments: Arguments<'_>,
+    at: usize,
+) -> Result<(Vec<&[u8]>, Direction, usize)> {
+    let (keys, at) = counted_keys(arguments, at)?;
     let direction = match arguments.get(at).to_ascii_lowercase().as_slice() {
         b"min" => Direction::Ascending,
         b"max" => Direction::Descending,
         _ => return Err(CommandError::Syntax),
     };
-    let count = mpop_count(arguments, at + 1)?;
+    Ok((keys, direction, mpop_count(arguments, at + 1)?))
+}
+
+/// `ZMPOP numkeys key … MIN | MAX [COUNT count]`
+fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    let (keys, direction, count) = zmpop_arguments(arguments, 1)?;
+    let wanted = Wanted::Members { direction, count: Some(count) };
     // Each key is a step of its own; the first that has members decides.
     for key in keys {
-        let popped: Vec<Scored> =
-            context.modify_sorted_set(key, |body| Ok(sorted_set::pop(body, count, direction)))?;
-        if popped.is_empty() {
-            continue;
+        if context.take(key, &wanted, out)? {
+            return Ok(CommandOutcome::Done);
         }
-        out.array(2);
-        out.bulk(key);
-        out.array(popped.len());
-        for (member, score) in &popped {
-            out.array(2);
-            out.bulk(member);
-            out.double(*score);
-        }
-        return Ok(CommandOutcome::Done);
     }
     out.null_array();
     Ok(CommandOutcome::Done)

@@ -59,7 +59,13 @@ pub fn call_logged(
     // A separate handle, because FLUSHALL replaces the one in the context.
     let keys = Keyspace::clone(&context.keys);
     let before = out.bytes.len();
-    keys.store().log_group(|| context.call(spec, arguments, out)).unwrap_or_else(|error| {
+    let call = || {
+        let outcome = context.call(spec, arguments, out);
+        // What the command has written and what is taken for clients that waited is one group.
+        context.serve_blocked();
+        outcome
+    };
+    keys.store().log_group(call).unwrap_or_else(|error| {
         out.bytes.truncate(before);
         out.error(CommandError::from(error));
         CommandOutcome::Done

@@ -73,7 +73,8 @@ impl<'a> Atomic<'a> {
             }
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
-            CommandOutcome::Done | CommandOutcome::Freeing(_) => {}
+            // Nothing waits within a step: a wait ends as it is dropped.
+            CommandOutcome::Done | CommandOutcome::Freeing(_) | CommandOutcome::Blocked(_) => {}
         }
         Ok(Aftermath::None)
     }

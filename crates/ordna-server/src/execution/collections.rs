@@ -8,7 +8,7 @@ use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::collection::Effect;
 use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::keyspace::value_kind::ValueKind;
-use crate::state::events::Wrote;
+use crate::state::events::{Classes, Wrote};
 use crate::wire::error::CommandError;
 
 impl Context<'_> {
@@ -24,13 +24,12 @@ impl Context<'_> {
     ) -> Result<R> {
         let done = self.keys.edit_hash(key, self.keys.is_exclusive(), change);
         let edited = self.settle([key], done)?;
-        self.report_edit(key, edited.effect);
+        self.report_edit(key, edited.effect, None);
         Ok(edited.result)
     }
 
-    /// Reports what was done to a collection. Clients that wait for elements can be woken from here, and from
-    /// [`report`](Self::report).
-    fn report_edit(&self, key: &[u8], effect: Effect) {
+    /// Reports what was done to a collection. `event`: its class and name, unless the command has them.
+    fn report_edit(&self, key: &[u8], effect: Effect, event: Option<(Classes, &'static str)>) {
         let wrote = match effect {
             Effect::Nothing => return,
             Effect::Made => Wrote::Value { is_new: true, new_deadline: false },
@@ -38,7 +37,10 @@ impl Context<'_> {
             Effect::Removed => Wrote::Removal,
         };
         self.report([key]);
-        self.notify(key, wrote);
+        match event {
+            None => self.notify(key, wrote),
+            Some((class, event)) => self.notify_as(class, event, key, wrote),
+        }
     }
 
     /// Changes a list, set or sorted set, whose deadline is kept; without elements it is removed. `change`
@@ -52,9 +54,33 @@ impl Context<'_> {
         kind: ValueKind,
         change: impl FnMut(&mut Body<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.edit(None, key, kind, change)
+    }
+
+    /// [`modify_collection`](Self::modify_collection) with an event that the command's name does not tell.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn modify_as<R>(
+        &self,
+        event: (Classes, &'static str),
+        key: &[u8],
+        kind: ValueKind,
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.edit(Some(event), key, kind, change)
+    }
+
+    fn edit<R>(
+        &self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        kind: ValueKind,
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
         let done = self.keys.edit_collection(key, kind, self.keys.is_exclusive(), change);
         let edited = self.settle([key], done)?;
-        self.report_edit(key, edited.effect);
+        self.report_edit(key, edited.effect, event);
         Ok(edited.result)
     }
 

@@ -19,6 +19,7 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::{Freeing, Keyspace};
 use crate::state::ServerState;
+use crate::state::blocked::Waiting;
 use crate::state::command_spec::{
     Catalog, ChannelAccess, CommandFlags, CommandSpec, Growth, KeyAccess, KeyAccesses,
     KeyPositions, KeyRange, LockMode, NO_KEY, ReadIndexes,
@@ -51,6 +52,8 @@ pub enum CommandOutcome {
     Lookup(Box<MultiGet>),
     /// The reply is written. It is sent after memory that counts against the limit is freed.
     Freeing(Freeing),
+    /// The client waits for elements of lists or sorted sets.
+    Blocked(Box<Waiting>),
     /// The reply is sent after this time, because a password was wrong.
     Delayed(Duration),
     /// A command that needs no keyspace.
@@ -323,10 +326,13 @@ impl CommandTable {
 }
 
 impl Context<'_> {
-    /// Reports written keys to their watchers and to the indexes. Every command that writes calls
+    /// Reports written keys to their watchers, to the clients that wait for them, and to the indexes. Every command that writes calls
     /// this, or [`modify`](Self::modify), while it holds the keyspace.
     pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>) {
         let written = written.into_iter();
+        if self.state.blocked.are_any() {
+            written.clone().for_each(|key| self.signal(key));
+        }
         self.state.watches.written(written.clone());
         self.state.indexes.written(&self.keys, written);
     }

@@ -1,15 +1,12 @@
 //! Dispatch: finds the command of a request, checks whether the client may call it, and executes or
 //! queues it.
 
-use std::sync::atomic::Ordering;
-
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::{acknowledgement, eviction};
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
 use crate::state::session::Session;
-use crate::statistics::event_logs::{Denial, shown};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -97,10 +94,13 @@ pub fn execute(
         (false, false) => state.keys(),
     };
     let mut context = Context { state, session, keys, table };
-    match state.data_directory {
+    let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
+    let outcome = match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
         None => context.call(spec, arguments, out),
-    }
+    };
+    context.serve_blocked();
+    outcome
 }
 
 /// Whether the request looks like HTTP from a browser, which Redis treats as an attack, too.
@@ -171,20 +171,8 @@ pub fn deny(
     refusal: Refusal,
     context: &'static str,
 ) -> CommandError {
-    let (reason, object, error, at) = match refusal {
-        Refusal::Command(command) => {
-            ("command", command.clone(), CommandError::CommandDenied { command }, 1)
-        }
-        Refusal::Key(key) => ("key", shown(&key), CommandError::KeyDenied, 2),
-        Refusal::Channel(name) => ("channel", shown(&name), CommandError::ChannelDenied, 3),
-    };
-    state.acl.denied[at].fetch_add(1, Ordering::Relaxed);
-    let user = session.user.as_ref().map_or_else(String::new, |user| user.name.clone());
-    let client = format!("id={} addr={}", session.client.id, session.client.peer);
-    let denial =
-        Denial { id: 0, count: 1, reason, context, object, user, created: 0, updated: 0, client };
-    state.acl.denials.push(denial, state.settings.acl_log_len.size());
-    error
+    let user = session.user.as_ref().map_or("", |user| user.name.as_str());
+    state.deny(&session.client, user, refusal, context)
 }
 
 /// Queues a command for `EXEC`.
@@ -249,10 +237,6 @@ fn unknown(arguments: Arguments<'_>) -> CommandError {
 
 /// Commands of Redis that Ordna lacks, and their alternatives.
 const INSTEAD: &[(&str, &str)] = &[
-    (
-        "blpop brpop blmove blmpop brpoplpush bzpopmin bzpopmax bzmpop",
-        "no command of Ordna waits for a value yet; LPOP, LMOVE, ZPOPMIN and their kin do not wait",
-    ),
     (
         "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",

@@ -3,6 +3,7 @@
 pub mod acknowledgement;
 pub mod atomic;
 pub mod backups;
+pub mod blocking;
 mod collections;
 pub mod command;
 pub mod dispatch;

@@ -22,8 +22,21 @@ impl Context<'_> {
         let Some(name) = self.table.catalog.name_of(command) else { return };
         let spec = self.table.catalog.by_full_name(name);
         let class = Classes::of_group(spec.map_or("", |spec| spec.group));
+        self.publish_event(class, event_of(name), key, wrote);
+    }
+
+    /// Publishes the events of a key that was written, if events are on: this one, which is not that of the command
+    /// that is executed.
+    #[inline]
+    pub fn notify_as(&self, class: Classes, event: &'static str, key: &[u8], wrote: Wrote) {
+        if self.state.events.are_on() {
+            self.publish_event(class, event, key, wrote);
+        }
+    }
+
+    #[cold]
+    fn publish_event(&self, class: Classes, event: &'static str, key: &[u8], wrote: Wrote) {
         let of_elements = [Classes::LIST, Classes::SET, Classes::HASH, Classes::SORTED_SET];
-        let event = event_of(name);
         match wrote {
             Wrote::Value { is_new, new_deadline } => {
                 if is_new {

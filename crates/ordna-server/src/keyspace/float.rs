@@ -75,6 +75,18 @@ impl LongDouble {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)
     }
 
+    /// A thousand times the number, rounded up; `None` if 64 bits do not hold it.
+    pub fn thousandfold(self) -> Option<i64> {
+        let product =
+            self.0.mul_r(X87DoubleExtended::from_i128(1000).value, Round::NearestTiesToEven);
+        let mut is_exact = false;
+        let rounded = product.value.to_i128_r(64, Round::TowardPositive, &mut is_exact);
+        match rounded.status.intersects(Status::INVALID_OP) {
+            true => None,
+            false => i64::try_from(rounded.value).ok(),
+        }
+    }
+
     /// At most 17 digits behind the point, without zeros at the end; `None` if it is no number.
     pub fn text(self) -> Option<String> {
         if !self.0.is_finite() {
@@ -147,6 +159,25 @@ mod tests {
 
     fn sum(a: &str, b: &str) -> Option<String> {
         LongDouble::parse(a.as_bytes())?.add(LongDouble::parse(b.as_bytes())?).text()
+    }
+
+    #[test]
+    fn milliseconds_are_rounded_up() {
+        for (text, expected) in [
+            ("0", Some(0)),
+            ("0.0001", Some(1)),
+            ("1.0015", Some(1002)),
+            ("-0.0005", Some(0)),
+            ("-1", Some(-1000)),
+            ("9223372036854775.807", Some(i64::MAX)),
+            ("9223372036854775.808", None),
+            ("1e4000", None),
+            ("-1e4000", None),
+            ("inf", None),
+        ] {
+            let number = LongDouble::parse(text.as_bytes()).unwrap();
+            assert_eq!(number.thousandfold(), expected, "{text}");
+        }
     }
 
     #[test]

@@ -123,6 +123,11 @@ pub fn pop(body: &mut Body<'_>, end: End) -> Option<Vec<u8>> {
     Some(value)
 }
 
+/// Removes at most `count` values at an end and returns them.
+pub fn pop_some(body: &mut Body<'_>, end: End, count: usize) -> Vec<Vec<u8>> {
+    (0..count.min(body.len())).map_while(|_| pop(body, end)).collect()
+}
+
 /// Sets the value at an index, which exists.
 pub fn set(body: &mut Body<'_>, index: usize, value: &[u8]) {
     match body {

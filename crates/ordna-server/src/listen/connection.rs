@@ -21,6 +21,7 @@ use crate::execution::dispatch;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::multi_get::MultiGet;
 use crate::state::ServerState;
+use crate::state::blocked::{Answer, Waiting};
 use crate::state::clients::Client;
 use crate::state::command_spec::CommandFlags;
 use crate::state::session::{ReplyMode, Session};
@@ -248,6 +249,12 @@ impl Connection<'_> {
                     tokio::task::block_in_place(|| task.run(state, None, out));
                 }
                 CommandOutcome::Delayed(time) => tokio::time::sleep(time).await,
+                CommandOutcome::Blocked(waiting) => {
+                    self.settle(session).await;
+                    self.send_messages().await?;
+                    before = self.replies.bytes.len();
+                    self.wait_for_elements(session, requests, *waiting).await?;
+                }
             }
             if silent {
                 self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
@@ -271,6 +278,65 @@ impl Connection<'_> {
                 turn_began = None;
             }
         }
+    }
+
+    /// Waits until the command of the client is answered or its time is over, and writes the reply. Commands that
+    /// follow are received and wait, too.
+    async fn wait_for_elements(
+        &mut self,
+        session: &mut Session,
+        requests: &mut Requests,
+        mut waiting: Waiting,
+    ) -> Result<()> {
+        /// Time after which a client whose time is over looks again whether it is served.
+        const MOMENT: Duration = Duration::from_millis(1);
+        let client = Arc::clone(&self.client);
+        self.account(requests);
+        let mut deadline = waiting.deadline;
+        let answer = loop {
+            tokio::select! {
+                biased;
+                // Nobody drops a wait without an answer.
+                answer = &mut waiting.answer => break answer.map_err(Error::other)?,
+                () = client.ended() => return Err(ended()),
+                () = until(deadline) => match waiting.give_up() {
+                    true => break Answer::nothing(waiting.resp3),
+                    false => deadline = Some(Instant::now() + MOMENT),
+                },
+                line = next_push(session) => {
+                    if let Some(line) = line {
+                        self.replies.simple(&line);
+                    }
+                    self.send_messages().await?;
+                }
+                error = self.receive_ahead(requests) => return Err(error),
+            }
+        };
+        drop(waiting);
+        session.wrote |= answer.wrote && self.state.data_directory.is_some();
+        self.replies.bytes.extend_from_slice(&answer.reply);
+        self.account(requests);
+        Ok(())
+    }
+
+    /// Receives what a client sends while its command waits. Ends when the client is gone.
+    async fn receive_ahead(&mut self, requests: &mut Requests) -> Error {
+        /// Bytes of waiting requests from which on no more are received, until the command is answered.
+        const MOST: usize = 1 << 20;
+        /// How often a client from which nothing more is received is looked at.
+        const LOOK: Duration = Duration::from_secs(1);
+        while requests.unread() < MOST {
+            match self.stream.read_buf(requests.receive()).await {
+                Ok(0) => return Error::new(ErrorKind::BrokenPipe, "the waiting client is gone"),
+                Ok(received) => self.state.stats.received(received),
+                Err(error) => return error,
+            }
+            self.account(requests);
+        }
+        while !self.stream.is_closed_by_client() {
+            tokio::time::sleep(LOOK).await;
+        }
+        Error::new(ErrorKind::BrokenPipe, "the waiting client is gone")
     }
 
     /// Prefetches the memory of the keys of several commands.
@@ -509,6 +575,14 @@ async fn place_for_task<'a>(
 
 fn ended() -> Error {
     Error::new(ErrorKind::ConnectionAborted, "the connection was told to end")
+}
+
+/// Resolves at a time, or never if there is none.
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time.into()).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Resolves after a time, or never if there is none.

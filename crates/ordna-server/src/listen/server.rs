@@ -493,6 +493,7 @@ async fn tick(state: Arc<ServerState>) {
                 client.idle() > idle
                     && !client.is_monitor.load(Ordering::Relaxed)
                     && !client.inbox.is_subscribed()
+                    && client.blocked.load(Ordering::Relaxed) == 0
             });
             late.for_each(|client| client.end());
         }

@@ -33,6 +33,8 @@ pub struct Client {
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,
+    /// Memory of a command that waits and of its keys, in bytes; 0: the client does not wait.
+    pub blocked: AtomicUsize,
     /// The client's share of the memory of all clients.
     held: AtomicUsize,
     /// Milliseconds from `since` to the last request.
@@ -93,7 +95,7 @@ impl Client {
     /// Bytes that count against `maxmemory-clients`, without the messages that wait: several clients share
     /// those.
     pub fn memory(&self) -> usize {
-        let parts = [&self.input, &self.output, &self.queued];
+        let parts = [&self.input, &self.output, &self.queued, &self.blocked];
         let held = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>();
         BASE + held + self.inbox.held()
     }
@@ -147,6 +149,7 @@ impl Clients {
             input: AtomicUsize::new(0),
             output: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
+            blocked: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             last_seen: AtomicU64::new(0),
             last_command: AtomicUsize::new(usize::MAX),

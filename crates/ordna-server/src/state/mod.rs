@@ -1,6 +1,7 @@
 //! State of the server that all connections share.
 
 pub mod acl;
+pub mod blocked;
 pub mod channels;
 pub mod clients;
 pub mod command_spec;
@@ -39,8 +40,10 @@ use crate::keyspace::watches::Watches;
 use crate::keyspace::{Keyspace, KeyspaceStore};
 use crate::search::results::PendingResults;
 use crate::state::acl::Acl;
+use crate::state::acl::user::{Refusal, User};
+use crate::state::blocked::BlockedClients;
 use crate::state::channels::Channels;
-use crate::state::clients::Clients;
+use crate::state::clients::{Client, Clients};
 use crate::state::command_spec::{Catalog, CommandFlags, CommandSpec, KeyAccess, KeyAccesses};
 use crate::state::config::Config;
 use crate::state::data_directory::DataDirectory;
@@ -54,9 +57,10 @@ use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
 use crate::state::tls::Tls;
 use crate::statistics::command_stats::CommandStats;
 use crate::statistics::error_stats::ErrorStats;
-use crate::statistics::event_logs::{Latencies, SlowLog};
+use crate::statistics::event_logs::{Denial, Latencies, SlowLog, shown};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
+use crate::wire::error::CommandError;
 use crate::wire::request::Arguments;
 
 /// Number of lines by which a monitor may lag before it loses some.
@@ -105,6 +109,8 @@ pub struct ServerState {
     pub acl: Acl,
     pub guesses: GuessLimit,
     pub clients: Clients,
+    /// Clients that wait for elements of lists and sorted sets.
+    pub blocked: Arc<BlockedClients>,
     pub channels: Channels,
     /// The keyspace notifications that are sent.
     pub events: Events,
@@ -193,6 +199,7 @@ impl ServerState {
             catalog,
             address,
             clients: Clients::default(),
+            blocked: Arc::default(),
             channels: Channels::default(),
             events: Events::default(),
             me: Weak::new(),
@@ -396,9 +403,54 @@ impl ServerState {
         counts
     }
 
+    /// Returns why a user may not make a call.
+    pub fn refusal(&self, user: &User, arguments: Arguments<'_>) -> Option<Refusal> {
+        let spec = self.catalog.find(arguments.get(0))?.of_call(arguments);
+        user.check(spec, arguments, &self.indexes).err()
+    }
+
+    /// Records a refusal by ACL and returns its error.
+    pub fn deny(
+        &self,
+        client: &Client,
+        user: &str,
+        refusal: Refusal,
+        context: &'static str,
+    ) -> CommandError {
+        let (reason, object, error, at) = match refusal {
+            Refusal::Command(command) => {
+                ("command", command.clone(), CommandError::CommandDenied { command }, 1)
+            }
+            Refusal::Key(key) => ("key", shown(&key), CommandError::KeyDenied, 2),
+            Refusal::Channel(name) => ("channel", shown(&name), CommandError::ChannelDenied, 3),
+        };
+        self.acl.denied[at].fetch_add(1, Ordering::Relaxed);
+        let (user, client) = (user.to_owned(), format!("id={} addr={}", client.id, client.peer));
+        let denial = Denial {
+            id: 0,
+            count: 1,
+            reason,
+            context,
+            object,
+            user,
+            created: 0,
+            updated: 0,
+            client,
+        };
+        self.acl.denials.push(denial, self.settings.acl_log_len.size());
+        error
+    }
+
     /// Ends the connections of users that are gone, except that of client `caller`, which ends at its
-    /// next command, and of clients with a subscription that their user may not have any more.
+    /// next command, and of clients with a subscription that their user may not have any more. Commands
+    /// that wait and may not be called any more end with an error.
     pub fn end_clients_without_rights(&self, caller: Option<u64>) {
+        self.blocked.refuse(|waiter| {
+            let name = waiter.client.info().user.clone();
+            let user = self.acl.user(&name)?;
+            let refusal = self.refusal(&user, waiter.request.arguments())?;
+            Some(self.deny(&waiter.client, &name, refusal, "toplevel"))
+        });
         for client in self.clients.all() {
             let name = client.info().user.clone();
             let ends = match self.acl.user(&name) {

@@ -169,6 +169,11 @@ impl Requests {
 
     /// Moves the incomplete command to the front.
     fn discard(&mut self) {
+        if self.missing == 0 {
+            // The command before has been executed.
+            self.start = self.at;
+            self.arguments.clear();
+        }
         if self.start > 0 {
             self.buffer.drain(..self.start);
             self.at -= self.start;

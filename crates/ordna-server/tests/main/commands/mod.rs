@@ -4,6 +4,8 @@ mod acl_against_redis;
 pub mod against_redis;
 #[cfg(target_os = "linux")]
 mod appends;
+mod blocking;
+mod blocking_against_redis;
 mod channels;
 pub mod collections;
 mod events;

@@ -83,6 +83,34 @@ fn number(word: &[u8]) -> Option<i128> {
     std::str::from_utf8(word).ok()?.trim_start_matches('#').parse().ok()
 }
 
+/// Replaces the time limit of a command that waits by a short one, unless it is an error.
+fn tame_timeout(name: &[u8], words: &mut [Vec<u8>]) {
+    /// Seconds that a sequence may wait, and those from which on they are out of range.
+    const ALLOWED: std::ops::Range<f64> = 0.0001..0.01;
+    const TOO_MANY: f64 = 9.2e15;
+    let at = match name {
+        b"blpop" | b"brpop" | b"bzpopmin" | b"bzpopmax" => words.len() - 1,
+        b"blmove" => 5,
+        b"brpoplpush" => 3,
+        b"blmpop" | b"bzmpop" => 1,
+        _ => return,
+    };
+    let Some(word) = words.get_mut(at).filter(|_| at > 0) else { return };
+    let text = String::from_utf8_lossy(word).to_ascii_lowercase();
+    let is_harmless = match text.parse::<f64>() {
+        Ok(seconds) => {
+            seconds.is_nan()
+                || seconds <= -0.001
+                || seconds > TOO_MANY
+                || ALLOWED.contains(&seconds)
+        }
+        Err(_) => !text.contains("0x"),
+    };
+    if !is_harmless {
+        *word = b"0.001".to_vec();
+    }
+}
+
 /// Replaces numbers that would have the servers race with the clock, or take much time or memory.
 pub fn tame(words: &mut [Vec<u8>]) {
     /// Milliseconds of which a sequence takes more.
@@ -92,6 +120,7 @@ pub fn tame(words: &mut [Vec<u8>]) {
     let name = words[0].to_ascii_lowercase();
     let (milliseconds, seconds): (&[&[u8]], &[&[u8]]) =
         (&[b"psetex", b"pexpire", b"restore"], &[b"setex", b"expire"]);
+    tame_timeout(&name, words);
     let writes_at: &[&[u8]] = &[b"setbit", b"setrange", b"bitfield", b"bitfield_ro"];
     for at in 1..words.len() {
         // Unlike one star, several do not match an empty key in Redis.

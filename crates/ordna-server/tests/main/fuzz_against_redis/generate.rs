@@ -436,6 +436,10 @@ impl<'a> Generator<'a> {
     fn value_of(&mut self, argument: &Argument) -> Vec<u8> {
         match (argument.kind.as_str(), argument.name.as_str()) {
             ("key", _) => self.key(),
+            // Short ones; `tame` sees to those that are not.
+            ("double", "timeout") if !self.one_in(3) => {
+                self.pick(&["0.001", "0.002", ".001", "1e-3"]).into()
+            }
             ("double", "score" | "weight") if !self.one_in(4) => {
                 self.pick(&["0", "1", "2", "3", "-1", "1.5", "2", "1"]).into()
             }

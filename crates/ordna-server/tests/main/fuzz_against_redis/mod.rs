@@ -24,6 +24,9 @@ use documents::{Argument, Document, documents};
 use frame::Frame;
 use generate::{CLIENTS, Generator, Step};
 
+/// Time after which a reply is missed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A connection that parses replies.
 pub struct Connection {
     address: SocketAddr,
@@ -35,7 +38,7 @@ impl Connection {
     pub fn new(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         Self { address, stream, received: Vec::new() }
     }
 
@@ -62,6 +65,15 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// The next reply if it is there; `Some(None)` if the connection was closed.
+    pub fn ready_reply(&mut self) -> Option<Option<Frame>> {
+        self.stream.set_nonblocking(true).unwrap();
+        let reply = self.reply();
+        self.stream.set_nonblocking(false).unwrap();
+        let is_late = reply.as_ref().is_some_and(|reply| reply.kind == b'?');
+        (!is_late).then_some(reply)
     }
 
     pub fn ask(&mut self, words: &[&[u8]]) -> Option<Frame> {
