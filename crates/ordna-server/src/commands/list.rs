@@ -15,6 +15,7 @@ use crate::keyspace::list::{self, End, ListView};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::blocked::Wanted;
 use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY, TWO_KEYS};
+use crate::state::events::Wrote;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -259,14 +260,20 @@ fn lrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn ltrim(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (start, end) = ends(arguments)?;
-    context.modify_list(arguments.get(1), |body| {
-        let (start, count) = positions(start, end, body.len());
-        if count < body.len() {
+    let (key, (start, end)) = (arguments.get(1), ends(arguments)?);
+    let keeps_all = context.modify_list(key, |body| {
+        let len = body.len();
+        let (start, count) = positions(start, end, len);
+        if count < len {
             list::trim(body, start, count);
         }
-        Ok(())
+        Ok(len > 0 && count == len)
     })?;
+    if keeps_all {
+        // As in Redis, a change for WATCH and for subscribers.
+        context.report([key]);
+        context.notify(key, Wrote::Value { is_new: false, new_deadline: false });
+    }
     ok(out)
 }
 

@@ -129,6 +129,19 @@ pub const SEQUENCES: &str = r#"
 0> HELLO 3
 0> CLIENT TRACKINGINFO
 
+# LTRIM that removes nothing was no change.
+0> RPUSH a x
+0> WATCH a
+1> LTRIM a 0 -1
+0> MULTI
+0> GET b
+0> EXEC
+0> WATCH b
+1> LTRIM b 0 -1
+0> MULTI
+0> GET b
+0> EXEC
+
 # The options of ZADD as the score of ZINCRBY.
 0> ZINCRBY a LT 355
 0> ZINCRBY a nx 1
