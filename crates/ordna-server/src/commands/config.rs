@@ -17,7 +17,7 @@ use crate::state::command_spec::CommandFlags;
 use crate::state::data_directory::SaveRule;
 use crate::state::events::Classes;
 use crate::state::settings::{
-    BufferLimits, EvictionPolicy, LOG_LEVELS, POLICIES, Setting, parse_bytes,
+    BufferLimits, EvictionPolicy, LOG_LEVELS, OLD_NAME_OF_BUSY, POLICIES, Setting, parse_bytes,
 };
 use crate::state::tls::TlsFiles;
 use crate::state::{config_file, durable_file};
@@ -141,6 +141,7 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
         ("hash-max-listpack-value", LIST_BYTES.to_string()),
         ("hash-max-ziplist-entries", LIST_FIELDS.to_string()),
         ("hash-max-ziplist-value", LIST_BYTES.to_string()),
+        (OLD_NAME_OF_BUSY, state.settings.busy.get().to_string()),
         ("loglevel", level.map_or("notice", |(name, _)| name).to_owned()),
         ("maxmemory-policy", state.settings.policy().name().to_owned()),
         ("notify-keyspace-events", state.events.classes().letters()),

@@ -205,6 +205,9 @@ impl fmt::Display for BufferLimits {
     }
 }
 
+/// The name of `busy-reply-threshold` before Redis 7, which it still has, too.
+pub const OLD_NAME_OF_BUSY: &str = "lua-time-limit";
+
 /// All settings.
 #[derive(Debug)]
 pub struct Settings {
@@ -334,6 +337,7 @@ impl Settings {
     }
 
     pub fn find(&self, name: &str) -> Option<&Setting> {
+        let name = if name == OLD_NAME_OF_BUSY { self.busy.name } else { name };
         self.all().into_iter().find(|setting| setting.name.eq_ignore_ascii_case(name))
     }
 }

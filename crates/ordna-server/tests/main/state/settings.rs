@@ -64,6 +64,19 @@ fn a_value_in_force_is_never_an_error() {
 }
 
 #[test]
+fn the_time_of_a_script_has_two_names() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    for (set, other) in
+        [("lua-time-limit", "busy-reply-threshold"), ("busy-reply-threshold", "lua-time-limit")]
+    {
+        let time = set.len().to_string();
+        assert_eq!(client.say(&format!("CONFIG SET {set} {time}")), r"+OK\r\n");
+        assert_eq!([value(&mut client, set), value(&mut client, other)], [time.clone(), time]);
+    }
+}
+
+#[test]
 fn all_pairs_are_set_or_none() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
