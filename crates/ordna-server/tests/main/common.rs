@@ -266,15 +266,10 @@ impl Client {
     pub fn reply_within(&mut self, time: Duration) -> Option<Vec<u8>> {
         let end = Instant::now() + time;
         let mut piece = vec![0; 256 << 10];
-        // The position up to which the reply is known, and the number of its parts that follow.
-        let (mut at, mut parts) = (0, 1);
+        let mut extent = Extent::default();
         loop {
-            while parts > 0 {
-                let Some((next, more)) = part(&self.received, at) else { break };
-                (at, parts) = (next, parts - 1 + more);
-            }
-            if parts == 0 {
-                return Some(self.received.drain(..at).collect());
+            if let Some(end) = extent.end(&self.received) {
+                return Some(self.received.drain(..end).collect());
             }
             let left = end.checked_duration_since(Instant::now())?;
             self.stream.set_read_timeout(Some(left.max(Duration::from_millis(1)))).unwrap();
@@ -312,16 +307,44 @@ impl Client {
     }
 }
 
-/// The end of the part of a reply that begins at a position, and the number of parts that it
-/// announces; `None` if it is not complete.
+/// How far the first reply of some bytes is known, which arrive in pieces. Finding its end takes O(bytes) in
+/// all; parsing it anew with each piece would take O(bytes²).
+#[derive(Debug)]
+pub struct Extent {
+    at: usize,
+    /// Number of parts that follow.
+    parts: usize,
+}
+
+impl Default for Extent {
+    fn default() -> Self {
+        Self { at: 0, parts: 1 }
+    }
+}
+
+impl Extent {
+    /// Returns the end of the reply, or `None` if it is incomplete. `bytes` begins as it did in the
+    /// last call.
+    pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
+        while self.parts > 0 {
+            let (next, more) = part(bytes, self.at)?;
+            (self.at, self.parts) = (next, self.parts - 1 + more);
+        }
+        Some(self.at)
+    }
+}
+
+/// Where the part of a reply that begins at `at` ends, and the number of parts that it announces; `None`
+/// if it is incomplete.
 fn part(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
     let number = || std::str::from_utf8(&rest[1..line]).ok()?.parse::<i64>().ok();
     let end = at + line + 2;
     match rest[0] {
-        b'*' => Some((end, number().map_or(0, |count| count.max(0) as usize))),
-        b'$' => {
+        b'*' | b'~' | b'>' => Some((end, number().map_or(0, |count| count.max(0) as usize))),
+        b'%' => Some((end, number().map_or(0, |count| count.max(0) as usize * 2))),
+        b'$' | b'=' | b'!' => {
             let end = number().filter(|len| *len >= 0).map_or(end, |len| end + len as usize + 2);
             (end <= bytes.len()).then_some((end, 0))
         }

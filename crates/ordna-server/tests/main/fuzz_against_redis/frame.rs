@@ -82,13 +82,17 @@ impl Frame {
 
 #[test]
 fn frames_are_parsed_as_a_whole_or_not_at_all() {
+    use crate::common::Extent;
     let bytes = b"*3\r\n$2\r\n\r\n\r\n%1\r\n+a\r\n:-1\r\n*-1\r\n";
     let (frame, used) = Frame::parse(bytes).unwrap();
     assert_eq!(used, bytes.len());
     assert_eq!(frame.items[0].text, b"\r\n");
     assert_eq!(frame.items[1].field("a").and_then(Frame::integer), Some(-1));
     assert_eq!((frame.items[2].kind, frame.items[2].text.as_slice()), (b'*', b"-1".as_slice()));
+    let mut extent = Extent::default();
     for end in 0..bytes.len() {
         assert!(Frame::parse(&bytes[..end]).is_none(), "{end}");
+        assert_eq!(extent.end(&bytes[..end]), None, "{end}");
     }
+    assert_eq!(extent.end(&[&bytes[..], b"+OK\r\n"].concat()), Some(bytes.len()));
 }

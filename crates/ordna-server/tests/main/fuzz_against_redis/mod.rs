@@ -12,13 +12,14 @@ mod own_commands;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ordna_server::Config;
 
 use crate::commands::against_redis::Redis;
-use crate::common::{request, show, start};
+use crate::common::{Extent, request, show, start};
 use differences::ORDNA;
 use documents::{Argument, Document, documents};
 use frame::Frame;
@@ -32,6 +33,15 @@ pub struct Connection {
     address: SocketAddr,
     stream: TcpStream,
     received: Vec<u8>,
+    /// Whether a reply did not come in time: later ones would belong to earlier requests.
+    is_behind: bool,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // Ends a thread that still sends.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
 }
 
 impl Connection {
@@ -39,7 +49,7 @@ impl Connection {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { address, stream, received: Vec::new() }
+        Self { address, stream, received: Vec::new(), is_behind: false }
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -47,10 +57,19 @@ impl Connection {
         let _ = self.stream.write_all(bytes);
     }
 
+    /// Sends requests while replies are read: a server does not read from a client that leaves its replies
+    /// unread.
+    fn send_concurrently(&mut self, bytes: Arc<Vec<u8>>) {
+        let mut stream = self.stream.try_clone().expect("a handle of the stream");
+        std::thread::spawn(move || stream.write_all(&bytes));
+    }
+
     /// The next reply, or what was received of it; `None` if the connection was closed.
     pub fn reply(&mut self) -> Option<Frame> {
+        let mut extent = Extent::default();
         loop {
-            if let Some((frame, used)) = Frame::parse(&self.received) {
+            if extent.end(&self.received).is_some() {
+                let (frame, used) = Frame::parse(&self.received)?;
                 self.received.drain(..used);
                 return Some(frame);
             }
@@ -60,7 +79,9 @@ impl Connection {
                 Ok(read) => self.received.extend_from_slice(&piece[..read]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
                 Err(error) => {
-                    let text = format!("no reply: {error}; so far {}", show(&self.received));
+                    self.is_behind = true;
+                    let begin = &self.received[..self.received.len().min(1000)];
+                    let text = format!("no reply: {error}; so far {}", show(begin));
                     return Some(Frame { kind: b'?', text: text.into(), items: Vec::new() });
                 }
             }
@@ -73,6 +94,7 @@ impl Connection {
         let reply = self.reply();
         self.stream.set_nonblocking(false).unwrap();
         let is_late = reply.as_ref().is_some_and(|reply| reply.kind == b'?');
+        self.is_behind &= !is_late;
         (!is_late).then_some(reply)
     }
 
@@ -84,7 +106,7 @@ impl Connection {
     /// Makes the connection as good as new.
     fn reset(&mut self) {
         let is_reset = |frame: Option<Frame>| frame.is_some_and(|frame| frame.text == b"RESET");
-        if !self.received.is_empty() || !is_reset(self.ask(&[b"RESET"])) {
+        if self.is_behind || !self.received.is_empty() || !is_reset(self.ask(&[b"RESET"])) {
             *self = Self::new(self.address);
         }
     }
@@ -131,8 +153,8 @@ impl Pair {
             .map(|step| request(&step.words.iter().map(Vec::as_slice).collect::<Vec<_>>()))
             .collect();
         if pipeline {
-            let all = requests.concat();
-            self.0.iter_mut().for_each(|clients| clients[0].send(&all));
+            let all = Arc::new(requests.concat());
+            self.0.iter_mut().for_each(|clients| clients[0].send_concurrently(all.clone()));
         }
         // The queued commands of each client's transaction.
         let mut queued: [Vec<&[Vec<u8>]>; CLIENTS] = Default::default();
@@ -201,7 +223,7 @@ impl Pair {
     /// Reads the rest of a pipeline, which must not be executed after the next sequence has begun.
     fn drain(&mut self, replies: usize) {
         for clients in &mut self.0 {
-            (0..replies).all(|_| clients[0].reply().is_some());
+            (0..replies).all(|_| !clients[0].is_behind && clients[0].reply().is_some());
         }
     }
 
@@ -260,12 +282,13 @@ impl Pair {
         })
     }
 
-    /// Removes commands and words as long as a failure remains, for a while.
+    /// Removes commands and words as long as a failure remains, until `end`.
     fn shrink(
         &mut self,
         steps: Vec<Step>,
         pipeline: bool,
         failure: Failure,
+        end: Instant,
     ) -> (Vec<Step>, Failure) {
         let (mut steps, mut failure) = (steps, failure);
         steps.truncate(failure.step + 1);
@@ -273,8 +296,6 @@ impl Pair {
             // Each run takes the time until a reply is missed.
             return (steps, failure);
         }
-        // A sequence with huge arguments takes seconds each time.
-        let end = Instant::now() + Duration::from_secs(10);
         let mut size = steps.len() / 2;
         while size > 0 {
             let mut at = 0;
@@ -319,14 +340,26 @@ impl Pair {
     }
 }
 
-/// A sequence for a failure's report.
-fn shown_steps(steps: &[Step]) -> String {
-    let shown = |step: &Step| {
-        let words: Vec<String> =
-            step.words.iter().map(|word| format!("{:?}", show(word))).collect();
-        format!("  {}> {}", step.client, words.join(" "))
+/// The commands that lead to a failure, and the replies. Of long commands the beginnings.
+fn report(steps: &[Step], failure: &Failure) -> String {
+    const MOST_WORDS: usize = 40;
+    const MOST_BYTES: usize = 200;
+    let word = |word: &Vec<u8>| match word.len() {
+        ..=MOST_BYTES => format!("{:?}", show(word)),
+        len => format!("{:?}… ({len} bytes)", show(&word[..MOST_BYTES])),
     };
-    steps.iter().map(shown).collect::<Vec<_>>().join("\n")
+    let shown = |step: &Step| {
+        let words: Vec<String> = step.words.iter().take(MOST_WORDS).map(word).collect();
+        let rest = match step.words.len() {
+            ..=MOST_WORDS => String::new(),
+            len => format!(" … ({len} words)"),
+        };
+        format!("  {}> {}{rest}", step.client, words.join(" "))
+    };
+    let lines: Vec<String> = steps.iter().map(shown).collect();
+    let begin = |reply: &String| reply.chars().take(2000).collect::<String>();
+    let (redis, ours) = (begin(&failure.redis), begin(&failure.ours));
+    format!("{}\n    Redis: {redis}\n    Ordna: {ours}", lines.join("\n"))
 }
 
 fn soak(usual: u64) -> Duration {
@@ -366,9 +399,12 @@ fn payloads(redis: SocketAddr) -> Vec<Vec<u8>> {
     payloads
 }
 
-/// Compares for a while; returns the number of commands and what was found.
+/// Compares for a while; returns the number of commands and what was found. A difference is printed as soon as
+/// it is found, and then made smaller. That adds at most [`SHRINKING`] and the time of one sequence to `time`.
 fn compare(addresses: [SocketAddr; 2], seed: u64, time: Duration) -> (u64, Vec<String>) {
     const MOST: usize = 40;
+    /// Time in which one difference is made smaller: a sequence with huge arguments takes seconds.
+    const SHRINKING: Duration = Duration::from_secs(10);
     let documents = documents_of(addresses[1]);
     let payloads = payloads(addresses[0]);
     let mut generator = Generator::new(&documents, &payloads, seed);
@@ -383,11 +419,13 @@ fn compare(addresses: [SocketAddr; 2], seed: u64, time: Duration) -> (u64, Vec<S
         if pair.run(&steps, pipeline).is_none() || found.contains_key(&failure.signature()) {
             continue;
         }
-        let (steps, failure) = pair.shrink(steps, pipeline, failure);
-        let (redis, ours) = (&failure.redis, &failure.ours);
-        found.entry(failure.signature()).or_insert_with(|| {
-            format!("{}\n    Redis: {redis}\n    Ordna: {ours}", shown_steps(&steps))
-        });
+        eprintln!(
+            "seed {seed}, not yet made smaller:\n{}",
+            report(&steps[..=failure.step], &failure)
+        );
+        let end = Instant::now() + SHRINKING;
+        let (steps, failure) = pair.shrink(steps, pipeline, failure, end);
+        found.entry(failure.signature()).or_insert_with(|| report(&steps, &failure));
     }
     (commands, found.into_values().collect())
 }
