@@ -623,7 +623,7 @@ impl<'a> Context<'a> {
         self.session.now = Some(end);
         let failed = out.bytes.get(before) == Some(&b'-');
         state.stats.executed(spec.id, took, failed);
-        if failed {
+        if failed && !std::mem::take(&mut self.session.error_is_counted) {
             state.errors.count(&out.bytes[before..]);
         }
         if let CommandOutcome::Task(task) = &mut outcome {

@@ -72,14 +72,33 @@ impl<'a> CommandHost<'_, 'a> {
         Ok(spec)
     }
 
-    fn execute(&mut self, arguments: Arguments<'_>) -> std::result::Result<(), String> {
+    /// The command of a call, if it may begin.
+    fn admitted(
+        &self,
+        arguments: Arguments<'_>,
+    ) -> std::result::Result<&'static CommandSpec, String> {
         let spec = self.permitted(arguments)?;
-        let state = self.context.state;
         if spec.has(CommandFlags::DENYOOM) {
             let needed = arguments.iter_from(1).map(<[u8]>::len).sum();
-            eviction::make_room(state, &self.context.keys, needed)
+            eviction::make_room(self.context.state, &self.context.keys, needed)
                 .map_err(|error| CommandError::from(error).to_string())?;
         }
+        Ok(spec)
+    }
+
+    fn execute(&mut self, arguments: Arguments<'_>) -> std::result::Result<(), String> {
+        let state = self.context.state;
+        let spec = self.admitted(arguments).inspect_err(|error| {
+            state.errors.count(format!("-{error}").as_bytes());
+            let spec = self.context.table.catalog.find(arguments.get(0));
+            let spec = spec.map(|spec| spec.of_call(arguments));
+            // A subcommand that is unknown is no call of its command.
+            if let Some(spec) =
+                spec.filter(|spec| spec.subcommands.is_empty() || arguments.len() == 1)
+            {
+                state.stats.rejected(spec.id);
+            }
+        })?;
         if spec.is_write() {
             state.scripts.wrote.store(true, Ordering::Relaxed);
         }
@@ -178,8 +197,9 @@ pub fn run(
     let atomic = Atomic::new(context);
     let read_only = read_only || flags.no_writes;
     let mut host = CommandHost { context, atomic, read_only, out: Replies::default() };
-    engine.run(&script.sha, &function, keys, arguments, &mut host, out);
+    let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, out);
     drop(host);
+    context.session.error_is_counted = is_counted;
     context.session.executing = executing;
     drop(lifted);
     state.scripts.memory.store(engine.memory(), Ordering::Relaxed);

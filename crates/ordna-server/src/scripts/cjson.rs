@@ -1,21 +1,130 @@
 //! The library `cjson`: values of Lua as JSON.
 
-use mlua::{Lua, Table, Value};
+use mlua::{Lua, MultiValue, Table, Value};
 
-use crate::scripts::bits::{LibraryFunction, one};
+use crate::scripts::bits::{LibraryFunction, number_at, one};
 use crate::scripts::numbers::general;
 
-/// Nesting of arrays and objects, as in Redis.
+/// Nesting of arrays and objects, as in Redis. No setting allows more: the encoder and the parser call
+/// themselves.
 const DEEPEST: usize = 1000;
 /// Digits of a number.
 const DIGITS: usize = 14;
+/// Bytes of an encoded value: a script could hold no more.
+const MOST_BYTES: usize = super::engine::MOST_MEMORY;
+
+/// Numbers that JSON does not have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InvalidNumbers {
+    Refused,
+    Allowed,
+    /// Encoded as `null`.
+    Null,
+}
+
+/// The settings of the library. They hold for the script that changes them.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    encode_depth: usize,
+    decode_depth: usize,
+    digits: usize,
+    encode_invalid: InvalidNumbers,
+    decode_invalid: bool,
+    keep_buffer: bool,
+    /// Sparse arrays become objects.
+    sparse_convert: bool,
+    /// How many times its elements the length of a sparse array is; 0: no array is sparse.
+    sparse_ratio: usize,
+    /// Length up to which no array is sparse.
+    sparse_safe: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            encode_depth: DEEPEST,
+            decode_depth: DEEPEST,
+            digits: DIGITS,
+            encode_invalid: InvalidNumbers::Refused,
+            decode_invalid: true,
+            keep_buffer: true,
+            sparse_convert: false,
+            sparse_ratio: 2,
+            sparse_safe: 10,
+        }
+    }
+}
+
+impl Settings {
+    fn of(lua: &Lua) -> Self {
+        lua.app_data_ref::<Self>().map(|settings| *settings).unwrap_or_default()
+    }
+}
+
+/// Changes settings by the arguments of a function that takes at most `most`, and returns what `change` makes of
+/// the settings.
+fn configure<const N: usize>(
+    lua: &Lua,
+    all: &MultiValue,
+    change: impl FnOnce(&mut Settings, [Option<&Value>; N]) -> Result<[Value; N], String>,
+) -> Result<MultiValue, String> {
+    if all.len() > N {
+        return Err(format!("bad argument #{} (found too many arguments)", N + 1));
+    }
+    let given = std::array::from_fn(|at| all.get(at).filter(|value| !value.is_nil()));
+    let mut settings = Settings::of(lua);
+    let values = change(&mut settings, given)?;
+    if let Some(mut present) = lua.app_data_mut::<Settings>() {
+        *present = settings;
+    }
+    Ok(MultiValue::from_iter(values))
+}
+
+/// Changes a setting to an integer within bounds, if one is given; returns the setting.
+fn integer(
+    setting: &mut usize,
+    given: Option<&Value>,
+    bounds: std::ops::RangeInclusive<usize>,
+) -> Result<Value, String> {
+    if let Some(value) = given {
+        let number = number_at(&MultiValue::from_iter([value.clone()]), 0)?;
+        let number = number.trunc();
+        let (least, most) = (*bounds.start(), *bounds.end());
+        if !(least as f64..=most as f64).contains(&number) {
+            return Err(format!("bad argument #1 (expected integer between {least} and {most})"));
+        }
+        *setting = number as usize;
+    }
+    Ok(Value::Integer(*setting as i64))
+}
+
+/// Whether an argument turns a setting on; `None` if it does neither.
+fn switch(value: &Value) -> Option<bool> {
+    match value {
+        Value::Boolean(on) => Some(*on),
+        Value::String(text) if &*text.as_bytes() == b"on" => Some(true),
+        Value::String(text) if &*text.as_bytes() == b"off" => Some(false),
+        _ => None,
+    }
+}
+
+/// Changes a setting that is on or off, if an argument is given; returns the setting.
+fn boolean(setting: &mut bool, given: Option<&Value>) -> Result<Value, String> {
+    if let Some(value) = given {
+        *setting = switch(value).ok_or("bad argument #1 (invalid option)")?;
+    }
+    Ok(Value::Boolean(*setting))
+}
+
+/// Upper bound of the settings that are integers.
+const MOST_INTEGER: usize = i32::MAX as usize;
 
 pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     ("encode", |lua, all| {
         let value = all.front().filter(|_| all.len() == 1);
         let value = value.ok_or("bad argument #1 to 'encode' (expected 1 argument)")?;
         let mut text = Vec::new();
-        encode(value, 0, &mut text)?;
+        encode(&Settings::of(lua), value, 0, &mut text)?;
         lua.create_string(text)
             .map(|text| one(Value::String(text)))
             .map_err(|error| error.to_string())
@@ -27,13 +136,66 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
             Some(Value::Number(number)) if all.len() == 1 => general(*number, DIGITS).into_bytes(),
             _ => return Err("bad argument #1 to 'decode' (string expected)".to_owned()),
         };
-        let mut parser = Parser { lua, text: &text, at: 0 };
+        let mut parser = Parser { lua, text: &text, at: 0, settings: Settings::of(lua) };
         let value = parser.value(0)?;
         parser.skip();
         if parser.at < text.len() {
             return Err(parser.unexpected("the end"));
         }
         Ok(one(value))
+    }),
+    ("encode_max_depth", |lua, all| {
+        configure::<1>(lua, &all, |settings, [given]| {
+            Ok([integer(&mut settings.encode_depth, given, 1..=MOST_INTEGER)?])
+        })
+    }),
+    ("decode_max_depth", |lua, all| {
+        configure::<1>(lua, &all, |settings, [given]| {
+            Ok([integer(&mut settings.decode_depth, given, 1..=MOST_INTEGER)?])
+        })
+    }),
+    ("encode_number_precision", |lua, all| {
+        configure::<1>(lua, &all, |settings, [given]| {
+            Ok([integer(&mut settings.digits, given, 1..=DIGITS)?])
+        })
+    }),
+    ("encode_keep_buffer", |lua, all| {
+        configure::<1>(lua, &all, |settings, [given]| {
+            Ok([boolean(&mut settings.keep_buffer, given)?])
+        })
+    }),
+    ("decode_invalid_numbers", |lua, all| {
+        configure::<1>(lua, &all, |settings, [given]| {
+            Ok([boolean(&mut settings.decode_invalid, given)?])
+        })
+    }),
+    ("encode_invalid_numbers", |lua, all| {
+        let null = lua.create_string("null").map_err(|error| error.to_string())?;
+        configure::<1>(lua, &all, |settings, [given]| {
+            let setting = &mut settings.encode_invalid;
+            match given.map(|value| (value, switch(value))) {
+                None => {}
+                Some((_, Some(true))) => *setting = InvalidNumbers::Allowed,
+                Some((_, Some(false))) => *setting = InvalidNumbers::Refused,
+                Some((Value::String(text), None)) if *text == null => {
+                    *setting = InvalidNumbers::Null;
+                }
+                Some(_) => return Err("bad argument #1 (invalid option)".to_owned()),
+            }
+            Ok([match *setting {
+                InvalidNumbers::Null => Value::String(null),
+                other => Value::Boolean(other == InvalidNumbers::Allowed),
+            }])
+        })
+    }),
+    ("encode_sparse_array", |lua, all| {
+        configure::<3>(lua, &all, |settings, [convert, ratio, safe]| {
+            Ok([
+                boolean(&mut settings.sparse_convert, convert)?,
+                integer(&mut settings.sparse_ratio, ratio, 0..=MOST_INTEGER)?,
+                integer(&mut settings.sparse_safe, safe, 0..=MOST_INTEGER)?,
+            ])
+        })
     }),
 ];
 
@@ -56,17 +218,26 @@ fn escape(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-fn encode_number(number: f64, out: &mut Vec<u8>) -> Result<(), String> {
-    if !number.is_finite() {
-        return Err("Cannot serialise number: must not be NaN or Inf".to_owned());
+fn encode_number(settings: &Settings, number: f64, out: &mut Vec<u8>) -> Result<(), String> {
+    match settings.encode_invalid {
+        _ if number.is_finite() => {}
+        InvalidNumbers::Refused => {
+            return Err("Cannot serialise number: must not be NaN or Inf".to_owned());
+        }
+        InvalidNumbers::Null => {
+            out.extend_from_slice(b"null");
+            return Ok(());
+        }
+        InvalidNumbers::Allowed => {}
     }
-    out.extend_from_slice(general(number, DIGITS).as_bytes());
+    let number = if number.is_nan() { f64::NAN.abs() } else { number };
+    out.extend_from_slice(general(number, settings.digits).as_bytes());
     Ok(())
 }
 
 /// The length of a table that is an array: its greatest key, if all keys are positive integers. One that is
-/// mostly holes is refused.
-fn array_length(table: &Table) -> Result<Option<usize>, String> {
+/// mostly holes is refused, or is none.
+fn array_length(settings: &Settings, table: &Table) -> Result<Option<usize>, String> {
     let (mut most, mut count) = (0.0, 0.0);
     for pair in table.pairs::<Value, Value>() {
         let (key, _) = pair.map_err(|error| error.to_string())?;
@@ -84,26 +255,38 @@ fn array_length(table: &Table) -> Result<Option<usize>, String> {
     if count == 0.0 {
         return Ok(None);
     }
-    if most > 10.0 && most > count * 2.0 {
-        return Err("Cannot serialise table: excessively sparse array".to_owned());
+    let ratio = settings.sparse_ratio as f64;
+    if ratio > 0.0 && most > settings.sparse_safe as f64 && most > count * ratio {
+        return match settings.sparse_convert {
+            true => Ok(None),
+            false => Err("Cannot serialise table: excessively sparse array".to_owned()),
+        };
     }
     Ok(Some(most as usize))
 }
 
-fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+fn encode(
+    settings: &Settings,
+    value: &Value,
+    depth: usize,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    if out.len() > MOST_BYTES {
+        return Err("not enough memory".to_owned());
+    }
     match value {
         Value::Nil => out.extend_from_slice(b"null"),
         value if value.is_null() => out.extend_from_slice(b"null"),
         Value::Boolean(true) => out.extend_from_slice(b"true"),
         Value::Boolean(false) => out.extend_from_slice(b"false"),
-        Value::Integer(number) => encode_number(*number as f64, out)?,
-        Value::Number(number) => encode_number(*number, out)?,
+        Value::Integer(number) => encode_number(settings, *number as f64, out)?,
+        Value::Number(number) => encode_number(settings, *number, out)?,
         Value::String(text) => escape(&text.as_bytes(), out),
         Value::Table(table) => {
-            if depth >= DEEPEST {
+            if depth >= settings.encode_depth.min(DEEPEST) {
                 return Err(format!("Cannot serialise, excessive depth ({})", depth + 1));
             }
-            match array_length(table)? {
+            match array_length(settings, table)? {
                 Some(length) => {
                     out.push(b'[');
                     for at in 1..=length {
@@ -111,7 +294,7 @@ fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> 
                             out.push(b',');
                         }
                         let item: Value = table.raw_get(at).map_err(|error| error.to_string())?;
-                        encode(&item, depth + 1, out)?;
+                        encode(settings, &item, depth + 1, out)?;
                     }
                     out.push(b']');
                 }
@@ -135,7 +318,7 @@ fn encode(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> 
                             }
                         }
                         out.push(b':');
-                        encode(&item, depth + 1, out)?;
+                        encode(settings, &item, depth + 1, out)?;
                     }
                     out.push(b'}');
                 }
@@ -152,6 +335,7 @@ struct Parser<'a> {
     lua: &'a Lua,
     text: &'a [u8],
     at: usize,
+    settings: Settings,
 }
 
 impl Parser<'_> {
@@ -185,10 +369,11 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, String> {
-        if depth > DEEPEST {
-            return Err(format!("Found too many nested data structures ({depth})"));
-        }
         self.skip();
+        let opens = matches!(self.text.get(self.at), Some(b'[' | b'{'));
+        if opens && depth >= self.settings.decode_depth.min(DEEPEST) {
+            return Err(format!("Found too many nested data structures ({})", depth + 1));
+        }
         let failed = |error: mlua::Error| error.to_string();
         match self.text.get(self.at) {
             Some(b'n') if self.text[self.at..].starts_with(b"null") => {
@@ -266,6 +451,10 @@ impl Parser<'_> {
         let unsigned = text.trim_start_matches('-');
         let begins = unsigned.starts_with(|first: char| first.is_ascii_digit());
         let is_word = ["nan", "inf", "infinity"].contains(&unsigned.to_ascii_lowercase().as_str());
+        let is_invalid = is_word || unsigned.starts_with("0x") || unsigned.starts_with("0X");
+        if is_invalid && !self.settings.decode_invalid {
+            return Err(self.unexpected("value"));
+        }
         let number = match unsigned.strip_prefix("0x").or(unsigned.strip_prefix("0X")) {
             Some(digits) => u64::from_str_radix(digits, 16).ok().map(|number| number as f64),
             None => text.parse::<f64>().ok().filter(|_| begins || is_word),

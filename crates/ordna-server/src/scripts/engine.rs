@@ -113,6 +113,34 @@ enum ScriptError {
     /// A reply: a table with the field `err`.
     #[error("{0}")]
     Reply(String),
+    /// A reply of a command, which the statistics have counted.
+    #[error("{0}")]
+    Counted(String),
+}
+
+/// The field of an error that the statistics have counted, as Redis names it.
+const IS_COUNTED: &str = "ignore_error_stats_update";
+
+/// An error as a table.
+fn error_table(lua: &Lua, text: impl AsRef<[u8]>, is_counted: bool) -> mlua::Result<Table> {
+    let table = lua.create_table()?;
+    table.raw_set("err", lua.create_string(text)?)?;
+    if is_counted {
+        table.raw_set(IS_COUNTED, true)?;
+    }
+    Ok(table)
+}
+
+/// The error of `redis.error_reply`: what precedes the first blank is its code, and without a blank the code
+/// is `ERR`.
+fn coded(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let blank = text.iter().position(|byte| *byte == b' ');
+    let (code, text) = blank.map_or((&b"ERR"[..], text), |at| (&text[..at], &text[at + 1..]));
+    let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+    let start = text.iter().position(|byte| !is_break(byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_break(byte)).map_or(start, |last| last + 1);
+    [code, b" ", &text[start..end]].concat()
 }
 
 /// The error of a script within an error of mlua.
@@ -209,11 +237,12 @@ impl Engine {
         for (name, field) in [("error_reply", "err"), ("status_reply", "ok")] {
             add(&lua, &native, name, false, move |lua, arguments| {
                 let (text, field) = match (arguments.len(), arguments.front()) {
+                    (1, Some(Value::String(text))) if field == "err" => {
+                        (coded(&text.as_bytes()), field)
+                    }
                     (1, Some(Value::String(text))) => (text.as_bytes().to_vec(), field),
                     _ => (b"ERR wrong number or type of arguments".to_vec(), "err"),
                 };
-                let begins = field == "err" && !text.starts_with(b"-");
-                let text = [if begins { &b"-"[..] } else { b"" }, &text].concat();
                 let reply = || -> mlua::Result<MultiValue> {
                     let table = lua.create_table()?;
                     table.raw_set(field, lua.create_string(&text)?)?;
@@ -242,11 +271,8 @@ impl Engine {
             let Value::Error(error) = &error else { return Ok(error) };
             match script_error(error) {
                 ScriptError::Text(text) => lua.create_string(text).map(Value::String),
-                ScriptError::Reply(text) => {
-                    let table = lua.create_table()?;
-                    table.raw_set("err", lua.create_string(text)?)?;
-                    Ok(Value::Table(table))
-                }
+                ScriptError::Reply(text) => error_table(lua, text, false).map(Value::Table),
+                ScriptError::Counted(text) => error_table(lua, text, true).map(Value::Table),
             }
         })?;
         native.raw_set("convert", convert)?;
@@ -270,6 +296,7 @@ impl Engine {
             Ok(error)
         })?;
         let began = Arc::new(Lock::new((Instant::now(), false)));
+        lua.set_app_data(cjson::Settings::default());
         lua.set_memory_limit(MOST_MEMORY)?;
         let engine = Self {
             lua,
@@ -346,7 +373,8 @@ impl Engine {
         })
     }
 
-    /// Runs a script and writes its reply.
+    /// Runs a script and writes its reply. Returns whether that is an error of a command, which has been
+    /// counted.
     pub fn run(
         &mut self,
         sha: &str,
@@ -355,16 +383,20 @@ impl Engine {
         arguments: &[&[u8]],
         host: &mut dyn Host,
         out: &mut Replies,
-    ) {
+    ) -> bool {
         let start = out.bytes.len();
         self.control.killed.store(false, Ordering::Relaxed);
         *self.began.lock() = (Instant::now(), false);
         *self.place.lock() = None;
+        if let Some(mut settings) = self.lua.app_data_mut::<cjson::Settings>() {
+            *settings = cjson::Settings::default();
+        }
         let done = self.execute(function, keys, arguments, host, out);
-        if let Err(error) = done {
+        let is_counted = done.unwrap_or_else(|error| {
             out.bytes.truncate(start);
             out.error(self.located(&format!("ERR {}", text_of(&error)), sha));
-        }
+            false
+        });
         if self.lua.used_memory() > COLLECTED {
             let _ = self.lua.gc_collect();
         }
@@ -374,6 +406,7 @@ impl Engine {
             out.bytes.truncate(start);
             out.error(self.located(&String::from_utf8_lossy(&text), sha));
         }
+        is_counted
     }
 
     /// An error with the script, and the line if it is known.
@@ -384,7 +417,8 @@ impl Engine {
         }
     }
 
-    /// Writes the reply, or a zero and the text of the error.
+    /// Writes the reply, or a zero and the text of the error. Returns whether it is an error that has been
+    /// counted.
     fn execute(
         &self,
         function: &Function,
@@ -392,7 +426,7 @@ impl Engine {
         arguments: &[&[u8]],
         host: &mut dyn Host,
         out: &mut Replies,
-    ) -> mlua::Result<()> {
+    ) -> mlua::Result<bool> {
         for (name, values) in [("KEYS", keys), ("ARGV", arguments)] {
             let table = self.lua.create_table_with_capacity(values.len(), 0)?;
             for (at, value) in values.iter().enumerate() {
@@ -411,29 +445,29 @@ impl Engine {
                 Some(arguments) if arguments.is_empty() => {
                     const NONE: &str =
                         "Please specify at least one argument for this redis lib call";
-                    format!("-ERR {NONE}\r\n").into_bytes()
+                    return Ok(Err((format!("ERR {NONE}"), false)));
                 }
                 Some(arguments) => host.borrow_mut().call(&arguments, resp3.get()),
-                None => format!("-ERR {ARGUMENTS}\r\n").into_bytes(),
+                None => return Ok(Err((format!("ERR {ARGUMENTS}"), false))),
             };
             match reply.strip_prefix(b"-") {
                 Some(error) => {
                     let error = String::from_utf8_lossy(error);
-                    Ok(Err(error.trim_end_matches("\r\n").to_owned()))
+                    Ok(Err((error.trim_end_matches("\r\n").to_owned(), true)))
                 }
                 None => conversion::to_lua(lua, &reply).map(Ok),
             }
         };
         let result = self.lua.scope(|scope| {
             let call = scope.create_function(|lua, arguments: MultiValue| {
-                execute(lua, arguments)?.map_err(reply_error)
+                execute(lua, arguments)?.map_err(|(text, counted)| match counted {
+                    true => mlua::Error::external(ScriptError::Counted(text)),
+                    false => reply_error(text),
+                })
             })?;
             let pcall = scope.create_function(|lua, arguments: MultiValue| {
-                execute(lua, arguments)?.or_else(|error| {
-                    let table = lua.create_table()?;
-                    table.raw_set("err", lua.create_string(error)?)?;
-                    Ok(Value::Table(table))
-                })
+                execute(lua, arguments)?
+                    .or_else(|(text, counted)| error_table(lua, text, counted).map(Value::Table))
             })?;
             let set_resp = scope.create_function(|_, arguments: MultiValue| {
                 if arguments.len() != 1 {
@@ -473,29 +507,35 @@ impl Engine {
             self.xpcall.call::<(bool, Value)>((function, &self.handler))
         });
         let (done, value) = result?;
+        let is_counted = |error: &Table| matches!(error.raw_get(IS_COUNTED), Ok(true));
         if done {
+            let start = out.bytes.len();
             conversion::to_reply(&value, resp3.get(), out);
-            return Ok(());
+            let error = value.as_table().filter(|_| out.bytes.get(start) == Some(&b'-'));
+            return Ok(error.is_some_and(is_counted));
         }
-        let text = match &value {
+        let (text, counted) = match &value {
             Value::Table(error) => match error.raw_get::<Value>("err") {
                 Ok(Value::String(text)) => {
-                    String::from_utf8_lossy(&text.as_bytes()).trim_start_matches('-').to_owned()
+                    let text = text.as_bytes();
+                    let text = String::from_utf8_lossy(&text).trim_start_matches('-').to_owned();
+                    (text, is_counted(error))
                 }
-                _ => "ERR unknown error".to_owned(),
+                _ => ("ERR unknown error".to_owned(), false),
             },
             Value::Error(error) => match script_error(error) {
-                ScriptError::Reply(text) => text,
-                ScriptError::Text(text) => format!("ERR {text}"),
+                ScriptError::Counted(text) => (text, true),
+                ScriptError::Reply(text) => (text, false),
+                ScriptError::Text(text) => (format!("ERR {text}"), false),
             },
             value => {
                 let text = argument(value).unwrap_or_else(|| value.type_name().into());
-                format!("ERR {}", String::from_utf8_lossy(&text))
+                (format!("ERR {}", String::from_utf8_lossy(&text)), false)
             }
         };
         out.bytes.push(0);
         out.bytes.extend_from_slice(text.as_bytes());
-        Ok(())
+        Ok(counted)
     }
 }
 

@@ -22,6 +22,42 @@ local function protect(table, index)
   return raw_setmetatable(shown, meta)
 end
 
+-- `unpack` of Lua 5.1 writes beyond its stack if the length of the range exceeds 31 bits. A call has at most
+-- 8000 results.
+local MOST_RESULTS = 8000
+local raw_unpack = unpack
+local function checked_unpack(table, first, last)
+  if raw_type(table) ~= "table" then
+    raw_error("bad argument #1 to 'unpack' (table expected, got " .. raw_type(table) .. ")", 2)
+  end
+  local i, j = tonumber(first == nil and 1 or first), tonumber(last == nil and #table or last)
+  if not i or not j then
+    local at, wrong = 2, first
+    if i then at, wrong = 3, last end
+    raw_error("bad argument #" .. at .. " to 'unpack' (number expected, got " .. raw_type(wrong) .. ")", 2)
+  end
+  if i > j then return end
+  if not (j - i < MOST_RESULTS and i >= -2147483648 and j <= 2147483647) then
+    raw_error("too many results to unpack", 2)
+  end
+  return raw_unpack(table, i, j)
+end
+
+-- The matcher of Lua 5.1 calls itself for each quantifier and each capture of a pattern, without a limit.
+local MOST_CALLS = 1000
+local raw_gsub = string.gsub
+for _, name in raw_pairs({"find", "match", "gmatch", "gsub"}) do
+  local raw = string[name]
+  string[name] = function(text, pattern, ...)
+    local is_long = raw_type(pattern) == "string" and #pattern > MOST_CALLS
+    if is_long and not (name == "find" and select(2, ...)) then
+      local _, calls = raw_gsub(pattern, "[?*+%-()]", "")
+      if calls > MOST_CALLS then raw_error("pattern too complex", 2) end
+    end
+    return raw(text, pattern, ...)
+  end
+end
+
 local globals = {}
 -- `call`, `pcall`, `setresp` and `acl_check_cmd` are those of the script that runs.
 local redis = {
@@ -38,10 +74,11 @@ local redis = {
 
 for _, name in raw_pairs({
   "assert", "collectgarbage", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber",
-  "tostring", "type", "unpack", "_VERSION",
+  "tostring", "type", "_VERSION",
 }) do
   globals[name] = _G[name]
 end
+globals.unpack = checked_unpack
 string.dump = nil
 for _, name in raw_pairs({"coroutine", "math", "string", "table"}) do
   globals[name] = protect(_G[name])
@@ -51,7 +88,10 @@ globals.redis = protect(redis)
 globals.server = globals.redis
 local libraries = {
   bit = {"tobit", "tohex", "bnot", "band", "bor", "bxor", "lshift", "rshift", "arshift", "rol", "ror", "bswap"},
-  cjson = {"encode", "decode"},
+  cjson = {
+    "encode", "decode", "encode_max_depth", "decode_max_depth", "encode_number_precision", "encode_keep_buffer",
+    "encode_invalid_numbers", "decode_invalid_numbers", "encode_sparse_array",
+  },
   cmsgpack = {"pack", "unpack", "unpack_one", "unpack_limit"},
   struct = {"pack", "unpack", "size"},
 }

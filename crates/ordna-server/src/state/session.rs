@@ -72,6 +72,8 @@ pub struct Session {
     pub guesses: u32,
     /// `EXEC` is executing queued commands.
     pub executing: bool,
+    /// The reply of the script that has just run is an error that the statistics have counted.
+    pub error_is_counted: bool,
     /// A command since the last replies may have written.
     pub wrote: bool,
     /// The current time, if it was read just before.
@@ -102,6 +104,7 @@ impl Session {
             pushed: false,
             guesses: 0,
             executing: false,
+            error_is_counted: false,
             wrote: false,
             now: None,
             last_command: 0,

@@ -28,6 +28,17 @@ return redis.error_reply("My Err")
 return redis.error_reply("-X y")
 return redis.status_reply("fine")
 return redis.error_reply()
+return redis.error_reply("")
+return redis.error_reply("single")
+return redis.error_reply("-single")
+return redis.error_reply("A  b")
+return redis.error_reply("X\r\n+b")
+return redis.error_reply("X y\r\n")
+return redis.error_reply("My Err").err
+return redis.error_reply("single").err
+return redis.pcall("nope").err
+return redis.pcall("nope").ignore_error_stats_update
+error(redis.error_reply("X\r\n+INJECTED"))
 error("boom")
 error({err="X y"})
 return {1,2,nil,3}
@@ -108,6 +119,17 @@ return redis.call("mget","s","nothing","n")
 return redis.call("exists","s")
 return unpack({1,2})
 return {unpack({1,2})}
+return {unpack({1,2,3}, -2, 2147483647)}
+return {unpack({1,2,3}, -1, -2)}
+return {unpack({1,2,3}, "2", 3.9)}
+return #{unpack({1,2,3}, -1, 5)}
+local a = unpack(1)
+local a = unpack({}, {})
+return ("hello"):find("l")
+return {("hello"):find("l", 1, true)}
+return {string.gsub("hello", "(l)", "%1x")}
+local t = {} for k in string.gmatch("a b", "%a") do t[#t+1] = k end return t
+return string.match("key=val", "(%w+)=(%w+)")
 local f = function(x) return x end return f
 return coroutine.wrap(function() coroutine.yield(7) end)()
 return print
@@ -159,6 +181,34 @@ return cjson.decode("x")
 return cjson.decode("[]")
 return cjson.decode('{"a":1} x')
 return cjson.decode(cjson.encode({a={1,2},b="x"})).a[2]
+return cjson.encode_max_depth()
+return cjson.encode_max_depth(3)
+cjson.encode_max_depth(2) return cjson.encode({{1}})
+cjson.encode_max_depth(2) return cjson.encode({{{1}}})
+return cjson.encode_max_depth(0)
+return cjson.encode_max_depth("x")
+return cjson.encode_max_depth(1,2)
+cjson.decode_max_depth(2) return cjson.decode("[[1]]")
+cjson.decode_max_depth(2) return cjson.decode("[[[1]]]")
+cjson.decode_max_depth(2) return cjson.decode("[[[]]]")
+cjson.encode_max_depth(1000) cjson.decode_max_depth(1000)
+return cjson.encode_number_precision(3)..cjson.encode(1/3)
+cjson.encode_number_precision(14)
+return cjson.encode_number_precision(15)
+return cjson.encode_keep_buffer(false)
+return tostring(cjson.encode_keep_buffer(true))
+return cjson.encode_invalid_numbers("null")..cjson.encode({0/0,1/0})
+return tostring(cjson.encode_invalid_numbers(true))..cjson.encode({0/0,-1/0})
+return tostring(cjson.encode_invalid_numbers("off"))
+return cjson.encode_invalid_numbers("x")
+return cjson.decode("[nan]")[1] ~= 0
+cjson.decode_invalid_numbers(false) return cjson.decode("[0x10]")
+return tostring(cjson.decode_invalid_numbers(true))..cjson.decode("[0x10]")[1]
+return {cjson.encode_sparse_array(true)}
+cjson.encode_sparse_array(false,2,10)
+return {cjson.encode_sparse_array(true,2,3),cjson.encode({[1]=1,[5]=2})}
+cjson.encode_sparse_array(false,0,3) return cjson.encode({[1]=1,[20]=2})
+cjson.encode_sparse_array(false,2,10)
 return cmsgpack.unpack(cmsgpack.pack({1,2,"x"}))
 return cmsgpack.pack(1,-1,127,128,255,256,65535,65536,4294967296,-32,-33,-128,-129,-32769,-2147483649)
 return cmsgpack.pack(0.5,0.1,true,false,nil)
@@ -358,6 +408,33 @@ fn the_memory_of_a_script_is_bounded() {
         assert!(reply.starts_with('-'), "{script}: {reply:.200}");
     }
     assert_eq!(client.ask(&[b"EVAL", b"return 7", b"0"]), r":7\r\n");
+}
+
+/// Functions of Lua 5.1 that would write beyond its stack, or beyond that of the thread.
+#[test]
+fn functions_of_lua_do_not_end_the_process() {
+    let (_server, mut client) = fresh();
+    let deep = r#"string.rep("a?", 1000001)"#;
+    for (script, expected) in [
+        ("return {unpack({1,2,3}, -2, 2147483647)}", "too many results to unpack"),
+        ("return {unpack({1,2,3}, -2147483648, -2)}", "too many results to unpack"),
+        ("return {unpack({1,2,3}, 0/0, 2)}", "too many results to unpack"),
+        ("return {unpack({1,2,3}, -1e300, 1e300)}", "too many results to unpack"),
+        ("return {unpack({1,2,3}, 'x')}", "bad argument #2 to 'unpack'"),
+        ("return #{unpack({}, -2147483648, -2147483600)}", ":0"),
+        ("return {unpack({1,2,3}, 2)}", r"*2\r\n:2\r\n:3"),
+        ("return {unpack({1,2,3}, 3, 2)}", r"*0\r\n"),
+        (&format!("return string.find(string.rep('a', 1000000), {deep})"), "pattern too complex"),
+        (&format!("return (string.rep('a', 1000000)):match({deep})"), "pattern too complex"),
+        (&format!("return string.gsub('a', {deep}, '')"), "pattern too complex"),
+        (&format!("return string.gmatch('a', {deep})()"), "pattern too complex"),
+        (&format!("return {{string.find({deep}, {deep}, 1, true)}}"), r"*2\r\n:1"),
+        ("return {string.find(string.rep('a', 1000), string.rep('a?', 1000))}", r"*2\r\n:1"),
+        ("return {string.gsub('hello', 'l', 'L', 1)}", r"*2\r\n$5\r\nheLlo"),
+    ] {
+        let reply = client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+        assert!(reply.contains(expected), "{script:.100}: {reply:.200}");
+    }
 }
 
 /// The script of redis-py's lock, and the transaction that calls a script.

@@ -79,7 +79,7 @@ fn info(client: &mut Client, section: &str) -> Vec<(String, String)> {
     fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-const COUNTED: [&str; 10] = [
+const COUNTED: [&str; 23] = [
     "SET a 1",
     "HGET a f",
     "HGET a f",
@@ -90,6 +90,20 @@ const COUNTED: [&str; 10] = [
     "CONFIG NOPE",
     "EVALSHA 00 0",
     "EXEC",
+    // Errors within scripts are counted once, and so are those that a script makes.
+    r#"EVAL return(redis.call("hget","a","f")) 0"#,
+    r#"EVAL return(redis.pcall("hget","a","f")) 0"#,
+    r#"EVAL return(redis.call("hget","a")) 0"#,
+    r#"EVAL return(redis.pcall("nope")) 0"#,
+    r#"EVAL return(redis.pcall("config","nope")) 0"#,
+    r#"EVAL return(redis.call("eval","x",0)) 0"#,
+    r#"EVAL_RO return(redis.call("set","a",1)) 0"#,
+    r#"EVAL return(redis.call()) 0"#,
+    r#"EVAL return(redis.error_reply("MY_CODE1\32x")) 0"#,
+    r#"EVAL error(redis.pcall("hget","a","f")) 0"#,
+    r#"EVAL error("x") 0"#,
+    r#"EVAL error(select(2,pcall(redis.call,"hget","a","f"))) 0"#,
+    r#"EVAL x( 0"#,
 ];
 
 #[test]
