@@ -77,7 +77,7 @@ impl Scale {
     }
 
     /// The milliseconds since 1970 that a number stands for; `None` if there are too many.
-    fn milliseconds(self, number: i64, now: u64) -> Option<i64> {
+    pub(super) fn milliseconds(self, number: i64, now: u64) -> Option<i64> {
         let time = number.checked_mul(self.unit)?;
         if self.absolute { Some(time) } else { time.checked_add(i64::try_from(now).ok()?) }
     }
@@ -95,9 +95,9 @@ fn invalid(command: &str) -> CommandError {
     format!("ERR invalid expire time in '{command}' command").into()
 }
 
-/// The expiries that EXPIRE may replace.
+/// The expiries that EXPIRE and HEXPIRE may replace.
 #[derive(Default)]
-struct Only {
+pub(super) struct Only {
     absent: bool,
     present: bool,
     later: bool,
@@ -105,7 +105,7 @@ struct Only {
 }
 
 impl Only {
-    fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
+    pub(super) fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
         let mut only = Self::default();
         for option in options {
             // To Redis it ends at a NUL.
@@ -132,8 +132,8 @@ impl Only {
         Ok(only)
     }
 
-    /// A key that does not expire counts as one that expires last of all.
-    fn allow(&self, old: Option<u64>, new: i64) -> bool {
+    /// What does not expire counts as what expires last of all.
+    pub(super) fn allow(&self, old: Option<u64>, new: i64) -> bool {
         let new = u64::try_from(new).unwrap_or(0);
         !(self.absent && old.is_some()
             || self.present && old.is_none()

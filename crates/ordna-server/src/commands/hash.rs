@@ -221,7 +221,7 @@ fn update(
     context.modify_hash(arguments.get(1), |hash| {
         let former = hash.get_with(field, <[u8]>::to_vec);
         let text = change(former.as_deref())?;
-        hash.set(field, text.as_bytes())?;
+        hash.set_keeping_deadline(field, text.as_bytes())?;
         Ok(text)
     })
 }

@@ -201,6 +201,7 @@ fn stats(facts: &Facts<'_>) -> String {
         ("instantaneous_output_kbps", &kilobytes(last.output_bytes)),
         ("rejected_connections", &load(&state.clients.refused)),
         ("expired_keys", &state.expired(&facts.counts)),
+        ("expired_subkeys", &state.expired_fields.load(Ordering::Relaxed)),
         ("evicted_keys", &state.evictions.sum()),
         ("evicted_clients", &load(&state.clients.evicted)),
         ("total_error_replies", &state.errors.counts().total),

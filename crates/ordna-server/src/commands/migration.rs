@@ -15,8 +15,10 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW, ok,
 };
 use crate::keyspace::collections::Body;
+use crate::keyspace::collections::head::NEVER;
 use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::hash::HashView;
+use crate::keyspace::expiring_hash::{self, DeadlineMap};
 use crate::keyspace::listpack;
 use crate::keyspace::sorted_set::{EntryBounds, Scored};
 use crate::keyspace::stored_value::{self, Packed};
@@ -36,6 +38,13 @@ const LIST: u8 = 1;
 const LIST_QUICKLIST: u8 = 18;
 const SET: u8 = 2;
 const SET_INTSET: u8 = 11;
+/// The version of Redis 7.4, the first that has hashes whose fields expire.
+const VERSION_OF_DEADLINES: u16 = 12;
+/// A hash whose fields expire: the first deadline, the number of fields, and of each field the milliseconds from
+/// that deadline to its own plus 1 (0: it does not expire), field and value.
+const HASH_DEADLINES: u8 = 24;
+/// The same as a listpack of field, value and deadline (0: it does not expire).
+const HASH_LISTPACK_DEADLINES: u8 = 25;
 /// With scores of eight bytes.
 const ZSET: u8 = 5;
 const ZSET_LISTPACK: u8 = 17;
@@ -66,6 +75,7 @@ enum Dumped {
     Hash {
         texts: Vec<Vec<u8>>,
         is_list: bool,
+        deadlines: DeadlineMap,
     },
     List(Vec<Vec<u8>>),
     Set(Vec<Vec<u8>>),
@@ -77,14 +87,26 @@ enum Dumped {
 
 /// The payload of a value.
 fn encode(value: &Dumped) -> Vec<u8> {
-    let mut payload = Vec::new();
+    let (mut payload, mut version) = (Vec::new(), VERSION);
     match value {
-        Dumped::Hash { texts, is_list: false } => {
+        Dumped::Hash { texts, deadlines, .. } if !deadlines.is_empty() => {
+            version = VERSION_OF_DEADLINES;
+            payload.push(HASH_DEADLINES);
+            let first = expiring_hash::soonest(deadlines);
+            payload.extend(first.to_le_bytes());
+            put_length(&mut payload, texts.len() / 2);
+            for pair in texts.chunks_exact(2) {
+                let after = deadlines.get(&pair[0]).map_or(0, |deadline| deadline - first + 1);
+                put_length(&mut payload, usize::try_from(after).unwrap_or(usize::MAX));
+                pair.iter().for_each(|text| put_string(&mut payload, text));
+            }
+        }
+        Dumped::Hash { texts, is_list: false, .. } => {
             payload.push(HASH);
             put_length(&mut payload, texts.len() / 2);
             texts.iter().for_each(|text| put_string(&mut payload, text));
         }
-        Dumped::Hash { texts, is_list: true } => {
+        Dumped::Hash { texts, is_list: true, .. } => {
             payload.push(HASH_LISTPACK);
             let list = listpack::encode(texts.iter().map(Vec::as_slice));
             put_length(&mut payload, list.len());
@@ -140,7 +162,7 @@ fn encode(value: &Dumped) -> Vec<u8> {
             }
         }
     }
-    payload.extend(VERSION.to_le_bytes());
+    payload.extend(version.to_le_bytes());
     let crc = crc64_redis(&payload);
     payload.extend(crc.to_le_bytes());
     payload
@@ -251,9 +273,11 @@ fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
 
 /// Bytes of the string or listpack that a payload declares; 0 if it has another type.
 fn declared(payload: &[u8]) -> usize {
-    let is_one = |kind: &u8| [STRING, HASH_LISTPACK, ZSET_LISTPACK, SET_INTSET].contains(kind);
-    let one = payload.split_first().filter(|(kind, _)| is_one(kind));
-    let Some((_, mut rest)) = one else { return 0 };
+    let mut rest = match payload {
+        [STRING | HASH_LISTPACK | ZSET_LISTPACK | SET_INTSET, rest @ ..] => rest,
+        [HASH_LISTPACK_DEADLINES, rest @ ..] => rest.get(8..).unwrap_or_default(),
+        _ => return 0,
+    };
     let len = match length(&mut rest) {
         // Compressed: its length, then that of the text.
         Some(Err(3)) => length(&mut rest).and_then(|_| length(&mut rest)),
@@ -267,10 +291,47 @@ fn decode(payload: &[u8]) -> Option<Dumped> {
     let (kind, mut rest) = payload.split_first()?;
     let value = match *kind {
         STRING => Dumped::String(take_string(&mut rest, value::MAX_LEN)?),
-        HASH => Dumped::Hash { texts: take_strings(&mut rest, 2)?, is_list: false },
+        HASH => {
+            let texts = take_strings(&mut rest, 2)?;
+            Dumped::Hash { texts, is_list: false, deadlines: DeadlineMap::new() }
+        }
         HASH_LISTPACK => {
             let texts = listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?;
-            Dumped::Hash { texts, is_list: true }
+            Dumped::Hash { texts, is_list: true, deadlines: DeadlineMap::new() }
+        }
+        HASH_DEADLINES => {
+            let first = u64::from_le_bytes(take(&mut rest, 8)?.try_into().ok()?);
+            let count = length(&mut rest)?.ok()?;
+            let count = Some(count).filter(|count| *count <= (rest.len() / 3).min(MOST_TEXTS))?;
+            let (mut texts, mut deadlines) = (Vec::with_capacity(2 * count), DeadlineMap::new());
+            let mut left = MOST_EXPANDED;
+            for _ in 0..count {
+                let after = length(&mut rest)?.ok()? as u64;
+                for _ in 0..2 {
+                    let text = take_string(&mut rest, left)?;
+                    left = left.checked_sub(text.len())?;
+                    texts.push(text);
+                }
+                if let Some(after) = after.checked_sub(1) {
+                    let deadline = first.checked_add(after).filter(|at| *at != NEVER)?;
+                    deadlines.insert(texts[texts.len() - 2].clone(), deadline);
+                }
+            }
+            Dumped::Hash { texts, is_list: false, deadlines }
+        }
+        HASH_LISTPACK_DEADLINES => {
+            take(&mut rest, 8)?;
+            let list = listpack::decode(&take_string(&mut rest, MOST_LISTPACK)?, MOST_TEXTS)?;
+            let (mut texts, mut deadlines) = (Vec::new(), DeadlineMap::new());
+            for field in list.chunks(3) {
+                let [name, value, deadline] = field else { return None };
+                texts.extend([name.clone(), value.clone()]);
+                let deadline = u64::try_from(number(deadline)?).ok()?;
+                if deadline > 0 {
+                    deadlines.insert(name.clone(), deadline);
+                }
+            }
+            Dumped::Hash { texts, is_list: true, deadlines }
         }
         LIST => Dumped::List(take_strings(&mut rest, 1)?),
         LIST_QUICKLIST => {
@@ -360,10 +421,10 @@ fn are_unique<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
 fn new_value(context: &Context<'_>, value: Dumped) -> Option<NewValue> {
     match value {
         Dumped::String(text) => Some(NewValue::Record(Packed::new(text).into_bytes())),
-        Dumped::Hash { texts, .. } => {
+        Dumped::Hash { texts, deadlines, .. } => {
             let fits = !texts.is_empty() && texts.len().is_multiple_of(2);
             // A field that comes twice is damage.
-            if fits { context.keys.build_hash(&texts) } else { None }
+            if fits { context.keys.build_hash(&texts, &deadlines) } else { None }
         }
         Dumped::List(values) if !values.is_empty() => context.keys.build_list(&values).ok(),
         Dumped::Set(members) if !members.is_empty() => {
@@ -389,8 +450,13 @@ fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         let hash = |hash: &HashView<'_>| {
             let mut texts = Vec::new();
             hash.for_each(|field, value| texts.extend([field.to_vec(), value.to_vec()]));
-            let is_list = matches!(hash, HashView::Record(hash) if !hash.is_table());
-            Dumped::Hash { texts, is_list }
+            let is_list = matches!(hash, HashView::Record(hash, _) if !hash.is_table());
+            let fields = texts.iter().step_by(2).take(if hash.expires() { usize::MAX } else { 0 });
+            let deadlines = fields.filter_map(|field| {
+                let deadline = hash.deadline(field).filter(|deadline| *deadline != NEVER)?;
+                Some((field.clone(), deadline))
+            });
+            Dumped::Hash { is_list, deadlines: deadlines.collect(), texts }
         };
         let found = match context.keys.get_with(key, string) {
             None => break None,
@@ -460,7 +526,11 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let body = footer.filter(|at| {
         let (version, crc) = payload[*at..].split_at(2);
         let sum = crc64_redis(&payload[..at + 2]).to_le_bytes();
-        u16::from_le_bytes([version[0], version[1]]) <= VERSION && crc == sum
+        let newest = match payload[0] {
+            HASH_DEADLINES | HASH_LISTPACK_DEADLINES => VERSION_OF_DEADLINES,
+            _ => VERSION,
+        };
+        u16::from_le_bytes([version[0], version[1]]) <= newest && crc == sum
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
     context.check_growth(key, declared(&payload[..body]))?;

@@ -15,6 +15,7 @@ mod config;
 mod connection;
 mod expiry;
 mod hash;
+mod hash_expiry;
 mod index;
 mod info;
 mod introspection;
@@ -64,6 +65,7 @@ pub fn table() -> &'static CommandTable {
             ("connection", connection::COMMANDS),
             ("generic", expiry::COMMANDS),
             ("hash", hash::COMMANDS),
+            ("hash", hash_expiry::COMMANDS),
             ("ordna", index::COMMANDS),
             ("server", info::COMMANDS),
             ("server", introspection::COMMANDS),

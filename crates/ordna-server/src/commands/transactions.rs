@@ -160,7 +160,9 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     // A key that has expired or was flushed has changed, though no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();
-        !watched.watch.was_written() && (!watched.was_present || context.keys.contains(key))
+        !watched.watch.was_written()
+            && (!watched.was_present || context.keys.contains(key))
+            && !context.keys.has_expired_fields(key)
     };
     // After the evictions that make room: they may have removed a watched key.
     let unchanged = watched.values().all(is_unchanged);

@@ -28,6 +28,34 @@ impl Context<'_> {
         Ok(edited.result)
     }
 
+    /// [`modify_hash`](Self::modify_hash) with events that `events` tells from the result.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn modify_hash_and_tell<R>(
+        &self,
+        key: &[u8],
+        change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
+        events: impl FnOnce(&R) -> Vec<&'static str>,
+    ) -> Result<R> {
+        let done = self.keys.edit_hash(key, self.keys.is_exclusive(), change);
+        let edited = self.settle([key], done)?;
+        if edited.effect != Effect::Nothing {
+            self.report([key]);
+            if self.state.events.are_on() {
+                if edited.effect == Effect::Made {
+                    self.state.notify(Classes::NEW, "new", key);
+                }
+                let events = events(&edited.result);
+                events.iter().for_each(|event| self.state.notify(Classes::HASH, event, key));
+                if edited.effect == Effect::Removed {
+                    self.state.notify(Classes::GENERIC, "del", key);
+                }
+            }
+        }
+        Ok(edited.result)
+    }
+
     /// Reports what was done to a collection. `event`: its class and name, unless the command has them.
     fn report_edit(&self, key: &[u8], effect: Effect, event: Option<(Classes, &'static str)>) {
         let wrote = match effect {

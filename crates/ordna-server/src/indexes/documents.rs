@@ -13,11 +13,12 @@ use ordna_secondary::{Document, DocumentStore, Named};
 use crate::keyspace::Keyspace;
 use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::user_keys::next_deadline;
 
 /// Entries that a snapshot's iterator visits at once.
 const CHUNK: usize = 256;
 
-/// Deadlines of covered keys, one for each key.
+/// Deadlines of covered keys, one for each key: its own, or that of its field that expires first.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     due: BinaryHeap<Reverse<(u64, Box<[u8]>)>>,
@@ -81,9 +82,9 @@ impl CoveredKeys {
         prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Notes the deadline of a key whose document was read.
-    fn note_deadline(&self, key: &[u8], expires_at: Option<u64>) {
-        if let Some(deadline) = expires_at {
+    /// Notes when a key whose document was read, or one of its fields, expires.
+    fn note_deadline(&self, key: &[u8], deadline: Option<u64>) {
+        if let Some(deadline) = deadline {
             self.deadlines.lock().add(key, deadline);
         }
     }
@@ -92,7 +93,7 @@ impl CoveredKeys {
     pub fn present(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Document> {
         // A key that has another type, or none, is no document.
         let document = keyspace.read_hash(key, document).ok().flatten()?;
-        self.note_deadline(key, keyspace.expiry(key).flatten());
+        self.note_deadline(key, keyspace.next_deadline(key));
         Some(document)
     }
 
@@ -174,7 +175,7 @@ impl Iterator for DocumentRange {
                 if covered.contain(key)
                     && let Some(document) = snapshot.read_hash(key, document)
                 {
-                    covered.note_deadline(key, put.expires_at);
+                    covered.note_deadline(key, next_deadline(put));
                     read.push_back((key.into(), document));
                 }
                 if visited < CHUNK {

@@ -3,6 +3,7 @@
 pub mod access_table;
 pub mod collections;
 pub mod edits;
+pub mod expiring_hash;
 pub mod float;
 pub mod glob;
 pub mod hash;
@@ -95,7 +96,16 @@ impl KeyspaceStore {
         match stored_key::layout_version(&found) {
             None => self.escape_keys()?,
             Some(stored_key::LAYOUT_VERSION) => self.collections.layout_is_stored(),
-            Some(found) => return Err(AdoptError::Newer { found }),
+            Some(found) if found > stored_key::LAYOUT_VERSION => {
+                return Err(AdoptError::Newer { found });
+            }
+            // All that an older version may hold is the same in this one.
+            Some(_) => {
+                let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
+                let _lifted = self.store.lift_limit();
+                self.store.insert(stored_key::LAYOUT_KEY, &layout)?;
+                self.collections.layout_is_stored();
+            }
         }
         let last = |bounds: (Bound<&[u8]>, Bound<&[u8]>), id: fn(&[u8]) -> Option<u64>| {
             let mut last = None;
@@ -107,9 +117,16 @@ impl KeyspaceStore {
         };
         let of_elements = last(stored_key::ELEMENTS, stored_key::id_of_element);
         let of_removals = last(stored_key::REMOVALS, stored_key::of_removal);
+        // A small hash of which a field expires has an id, but no element.
+        let mut of_deadlines = 0;
+        self.store.scan_with(stored_key::DEADLINES, Direction::Ascending, usize::MAX, |key, _| {
+            of_deadlines = of_deadlines.max(stored_key::of_deadline(key).map_or(0, |(_, id)| id));
+            ControlFlow::Continue(())
+        });
+        let last_id = of_elements.max(of_removals).max(of_deadlines);
         let (lower, upper) = stored_key::REMOVALS;
         let removals = self.store.count(lower, upper);
-        self.collections.resume(of_elements.max(of_removals), self.count_reserved(), removals);
+        self.collections.resume(last_id, self.count_reserved(), removals);
         Ok(())
     }
 

@@ -16,17 +16,20 @@ pub struct KeyspaceSnapshot {
     // Dropped before the keyspace that it reads.
     snapshot: ordna::Snapshot<[u8], [u8]>,
     keyspace: Keyspace,
+    /// When it was taken, on the clock of the store. Fields that expire later stay in it.
+    time: u64,
 }
 
 impl KeyspaceSnapshot {
     pub fn of(keyspace: &Keyspace) -> Self {
-        Self { snapshot: keyspace.store.snapshot(), keyspace: keyspace.clone() }
+        let snapshot = keyspace.store.snapshot();
+        Self { snapshot, keyspace: keyspace.clone(), time: keyspace.now() }
     }
 
     /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves once
     /// the keyspace is freed.
     pub fn release(self) -> Option<Freeing> {
-        let Self { snapshot, keyspace } = self;
+        let Self { snapshot, keyspace, .. } = self;
         drop(snapshot);
         keyspace.release()
     }
@@ -34,6 +37,11 @@ impl KeyspaceSnapshot {
     /// The snapshot of the store, with keys in their stored form.
     pub fn stored(&self) -> &ordna::Snapshot<[u8], [u8]> {
         &self.snapshot
+    }
+
+    /// When it was taken, on the clock of the store.
+    pub fn time(&self) -> u64 {
+        self.time
     }
 
     /// The number of the snapshot.

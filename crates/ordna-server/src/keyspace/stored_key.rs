@@ -10,7 +10,9 @@
 //! |---|---|
 //! | `FF 00` | the version of this layout, see [`layout`] |
 //! | `FF`, number of bytes of the id (1 to 8), id, part | an element of the collection with this id |
-//! | `FF F0`, deadline (8), id (8) | the key of a large collection that expires then |
+//! | `FF`, the same plus `10`, id, part of a field | the deadline of this field (8) |
+//! | `FF`, the same plus `20`, id, deadline (8), part of a field | nothing: this field expires then |
+//! | `FF F0`, deadline (8), id (8) | the key whose head has this id, which expires then, or of which a field does |
 //! | `FF F1`, id (8) | nothing: the elements of this id are being removed |
 //!
 //! Numbers are big-endian.
@@ -23,8 +25,9 @@ pub const USER_END: &[u8] = &[RESERVED];
 /// The key of the layout's version. A directory without it has no reserved
 /// entries, and its keys are stored as they are.
 pub const LAYOUT_KEY: &[u8] = &[RESERVED, 0];
-/// The version of this layout. Servers before it stored keys as they are, and no version.
-pub const LAYOUT_VERSION: u32 = 1;
+/// The version of this layout. Version 1 had no deadlines of fields. Servers before it stored keys as they
+/// are, and no version.
+pub const LAYOUT_VERSION: u32 = 2;
 /// What the value of [`LAYOUT_KEY`] begins with: no key of an older server is taken for it.
 const LAYOUT: &[u8] = b"ordna-server keyspace layout ";
 /// The bounds of the list of deadlines.
@@ -38,6 +41,10 @@ pub const ELEMENTS: (Bound<&[u8]>, Bound<&[u8]>) =
     (Bound::Included(&[RESERVED, 1]), Bound::Excluded(&[RESERVED, 9]));
 
 const RESERVED: u8 = 0xFF;
+/// What is added to the number of bytes of an id in the keys of deadlines by field.
+const BY_FIELD: u8 = 0x10;
+/// The same for fields by deadline.
+const BY_DEADLINE: u8 = 0x20;
 const ESCAPED: u8 = 0xFE;
 
 /// The value of [`LAYOUT_KEY`] for a version.
@@ -97,14 +104,28 @@ pub fn borrowed<'a>(bound: &'a Bound<Cow<'_, [u8]>>) -> Bound<&'a [u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// The beginning of the keys of a collection's elements.
-pub fn elements_of(id: u64) -> Vec<u8> {
+fn prefix_of(id: u64, space: u8) -> Vec<u8> {
     let bytes = id.to_be_bytes();
     let skipped = (id.leading_zeros() as usize / 8).min(7);
     let mut prefix = Vec::with_capacity(32);
-    prefix.extend([RESERVED, (8 - skipped) as u8]);
+    prefix.extend([RESERVED, space + (8 - skipped) as u8]);
     prefix.extend_from_slice(&bytes[skipped..]);
     prefix
+}
+
+/// The beginning of the keys of a collection's elements.
+pub fn elements_of(id: u64) -> Vec<u8> {
+    prefix_of(id, 0)
+}
+
+/// The beginning of the keys of a hash's deadlines by field.
+pub fn deadlines_of_fields(id: u64) -> Vec<u8> {
+    prefix_of(id, BY_FIELD)
+}
+
+/// The beginning of the keys of a hash's fields by deadline.
+pub fn fields_by_deadline(id: u64) -> Vec<u8> {
+    prefix_of(id, BY_DEADLINE)
 }
 
 /// The id of the collection of an element.

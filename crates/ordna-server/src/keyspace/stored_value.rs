@@ -10,6 +10,7 @@ use std::borrow::Borrow;
 
 use crate::keyspace::collections::head::Head;
 use crate::keyspace::collections::packed;
+use crate::keyspace::expiring_hash;
 use crate::keyspace::hash::{self, Hash};
 use crate::keyspace::value_kind::{HEAD, MARK, PACKED, ValueKind};
 
@@ -34,6 +35,9 @@ pub fn elements(stored: &[u8]) -> usize {
 pub fn encoding_of_collection(stored: &[u8]) -> Option<&'static str> {
     if let Some(hash) = hash(stored) {
         return Some(hash.encoding());
+    }
+    if let Some((hash, _)) = Head::inline(stored).and_then(expiring_hash::read) {
+        return Some(if hash.is_table() { "hashtable" } else { "listpackex" });
     }
     let (kind, is_compact) = match stored {
         [MARK, HEAD, ..] => (ValueKind::of(stored), false),

@@ -14,7 +14,7 @@ use ordna::sync::notice;
 use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
 
 use super::KeyspaceStore;
-use super::collections::head::Head;
+use super::collections::head::{Head, NEVER};
 use super::stored_key::{self, borrowed, stored, stored_bounds};
 
 /// A key and its value in its stored form.
@@ -65,6 +65,18 @@ impl KeyspaceStore {
     /// The deadline of a key, if it is present.
     pub fn expiry(&self, key: &[u8]) -> Option<Option<u64>> {
         self.store.expiry(&stored(key))
+    }
+
+    /// When a key or one of its fields expires, whichever is first, if any does.
+    pub fn next_deadline(&self, key: &[u8]) -> Option<u64> {
+        self.get_entry_with(key, next_deadline).flatten()
+    }
+
+    /// Whether fields of a key have expired that are not removed yet. After a field has lost its deadline
+    /// the answer may be wrong for a moment.
+    pub fn has_expired_fields(&self, key: &[u8]) -> bool {
+        let head = self.get_with(key, Head::read).flatten();
+        head.is_some_and(|head| head.soonest != NEVER && head.soonest <= self.now())
     }
 
     /// Number of user keys, exact while nobody writes.
@@ -141,18 +153,18 @@ impl KeyspaceStore {
         let mut decided = None;
         self.store.modify_expiry(&stored(key), |found| {
             let change = change(found);
-            let head = found.and_then(|found| Some((Head::read(found.value)?, found.expires_at)));
-            let Some((head, expires_at)) = head.filter(|_| !matches!(change, Change::Keep)) else {
+            let head = found.and_then(|found| Some((Head::read(found.value)?, found)));
+            let Some((head, found)) = head.filter(|_| !matches!(change, Change::Keep)) else {
                 return change;
             };
-            decided = Some((head, expires_at, change));
+            decided = Some((head, found.value.to_vec(), found.expires_at, change));
             Change::Keep
         })?;
         match decided {
-            Some((head, former, Change::Put(expires_at))) => {
-                self.set_expiry_of_head(key, head, former, expires_at)
+            Some((head, value, former, Change::Put(expires_at))) => {
+                self.set_expiry_of_head(key, head, &value, former, expires_at)
             }
-            Some((head, former, _)) => self.replace_head(key, head, former, None),
+            Some((head, _, former, _)) => self.replace_head(key, head, former, None),
             None => Ok(()),
         }
     }
@@ -309,6 +321,14 @@ impl KeyspaceStore {
         let points = self.store.partition_points(wanted);
         let users = points.iter().filter(|key| key.as_slice() < stored_key::USER_END);
         users.map(|key| stored_key::user(key).into_owned()).collect()
+    }
+}
+
+/// When an entry or one of its fields expires, whichever is first, if any does.
+pub fn next_deadline(entry: Put<&[u8]>) -> Option<u64> {
+    match Head::read(entry.value) {
+        Some(head) => head.next_deadline(entry.expires_at),
+        None => entry.expires_at,
     }
 }
 

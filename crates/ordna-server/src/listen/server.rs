@@ -22,6 +22,7 @@ use crate::state::tls::{Tls, TlsError, TlsFiles};
 use crate::statistics::command_stats::{BUCKETS, CommandCounts};
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::samples::Sample;
+use crate::wire::error::CommandError;
 use crate::wire::stream::Stream;
 
 /// Connections that may wait to be accepted; the system may allow fewer.
@@ -126,7 +127,8 @@ async fn expire(state: Arc<ServerState>) {
     }
 }
 
-/// Removes the elements of large collections behind their keys, a stretch at a time.
+/// Removes the elements of large collections behind their keys, and fields that have expired, a stretch at
+/// a time.
 async fn remove_collections(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
@@ -137,8 +139,9 @@ async fn remove_collections(state: Arc<ServerState>) {
         // It fails if the log has: the lists stay, and are read again later.
         let stretch = || {
             let keys = state.keys();
-            let more = keys.remove_expired_heads()?;
-            Ok::<_, ordna::Error>(keys.remove_elements()? > 0 || more)
+            let report = |key: &[u8], expired| state.report_expired_fields(&keys, key, expired);
+            let more = keys.remove_expired(report)?;
+            Ok::<_, CommandError>(keys.remove_elements()? > 0 || more)
         };
         while tokio::task::block_in_place(stretch).unwrap_or(false) {
             tokio::task::yield_now().await;

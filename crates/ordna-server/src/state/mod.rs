@@ -33,6 +33,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 
 use crate::indexes::Indexes;
 use crate::keyspace::access_table::AccessTable;
+use crate::keyspace::edits::removal::ExpiredFields;
 use crate::keyspace::lock::{KeyspaceGuard, KeyspaceLock};
 use crate::keyspace::named_snapshots::NamedSnapshots;
 use crate::keyspace::scan_cursors::ScanCursors;
@@ -151,6 +152,8 @@ pub struct ServerState {
     pub evictions: StripedCounter,
     /// Number of keys that expired in keyspaces that were flushed, less those before the last reset.
     expired_before: AtomicI64,
+    /// Number of fields of hashes that expired and were removed, since the last reset.
+    pub expired_fields: AtomicU64,
     pub hits: StripedCounter,
     pub misses: StripedCounter,
     pub peak_memory: AtomicUsize,
@@ -221,6 +224,7 @@ impl ServerState {
             evictor: Lock::default(),
             evictions: StripedCounter::new(),
             expired_before: AtomicI64::new(0),
+            expired_fields: AtomicU64::new(0),
             hits: StripedCounter::new(),
             misses: StripedCounter::new(),
             peak_memory: AtomicUsize::new(0),
@@ -312,6 +316,17 @@ impl ServerState {
                 state.notify(Classes::EXPIRED, "expired", key);
             }
         });
+    }
+
+    /// Reports that fields of a key have expired, and were removed.
+    pub fn report_expired_fields(&self, keyspace: &Keyspace, key: &[u8], fields: ExpiredFields) {
+        self.expired_fields.fetch_add(fields.count as u64, Ordering::Relaxed);
+        self.watches.written([key]);
+        self.indexes.written(keyspace, [key]);
+        self.notify(Classes::HASH, "hexpired", key);
+        if fields.is_gone {
+            self.notify(Classes::GENERIC, "del", key);
+        }
     }
 
     /// Publishes an event of a key, if it is asked for.
@@ -479,6 +494,7 @@ impl ServerState {
         self.errors.reset();
         let expired = i64::try_from(keys.statistics().expired).unwrap_or(i64::MAX);
         self.expired_before.store(-expired, Ordering::Relaxed);
+        self.expired_fields.store(0, Ordering::Relaxed);
         for counter in [&self.hits, &self.misses, &self.evictions] {
             counter.add(-i64::try_from(counter.sum()).unwrap_or(i64::MAX));
         }

@@ -1,23 +1,47 @@
 //! The head of a large collection: the value of its key.
+//!
+//! # Layout
+//! All numbers are little-endian.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 3 | the mark, the number of this form, the type |
+//! | 8 each | id, number of elements, of a list the position of its first value |
+//! | 8 | of a hash of which a field expires: the time before which none does |
+//! | rest | the fields of a small hash of which one expires, see [`expiring_hash`](crate::keyspace::expiring_hash) |
+//!
+//! The last two are absent if no field expires.
 
+use crate::keyspace::stored_key;
 use crate::keyspace::value_kind::{HEAD, MARK, ValueKind};
 
-/// Bytes of a head.
+/// Bytes of a head without a deadline of fields.
 const LEN: usize = 27;
+/// Bytes of a head with one.
+const LEN_WITH_DEADLINE: usize = LEN + 8;
+/// The deadline of what does not expire.
+pub const NEVER: u64 = u64::MAX;
 
-/// The head of a large collection.
+/// The head of a large collection, or of a small hash of which a field expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     pub kind: ValueKind,
-    /// Names the elements. Each large collection of a run has an id of its own.
+    /// Names the elements. Each head of a run has an id of its own.
     pub id: u64,
-    /// Number of fields, members or values.
+    /// Number of fields, members or values, with fields that have expired and are not removed yet.
     pub count: u64,
     /// Of a list: the position of its first value. The others follow without a gap.
     pub first: i64,
+    /// Of a hash: no field expires before this time. [`NEVER`] if no field expires at all.
+    pub soonest: u64,
 }
 
 impl Head {
+    /// A head without elements.
+    pub fn new(kind: ValueKind, id: u64) -> Self {
+        Self { kind, id, count: 0, first: 0, soonest: NEVER }
+    }
+
     /// Whether a stored value is a head.
     #[inline]
     pub fn is_head(stored: &[u8]) -> bool {
@@ -30,23 +54,43 @@ impl Head {
         let number = |at: usize| Some(u64::from_le_bytes(rest.get(at..at + 8)?.try_into().ok()?));
         let kind = ValueKind::of_code(*kind)?;
         let first = number(16)?.cast_signed();
-        Some(Self { kind, id: number(0)?, count: number(8)?, first })
+        let soonest = number(24).unwrap_or(NEVER);
+        Some(Self { kind, id: number(0)?, count: number(8)?, first, soonest })
     }
 
-    /// The stored form: the mark, the type, and id, count and first position, all
-    /// little-endian.
-    pub fn stored(&self) -> [u8; LEN] {
-        let mut bytes = [0; LEN];
-        bytes[..3].copy_from_slice(&[MARK, HEAD, self.kind.code()]);
-        bytes[3..11].copy_from_slice(&self.id.to_le_bytes());
-        bytes[11..19].copy_from_slice(&self.count.to_le_bytes());
-        bytes[19..27].copy_from_slice(&self.first.to_le_bytes());
+    /// The fields of a small hash, which follow its head; `None` if the stored value is something else.
+    pub fn inline(stored: &[u8]) -> Option<&[u8]> {
+        let inline = stored.get(LEN_WITH_DEADLINE..).filter(|_| Self::is_head(stored))?;
+        (!inline.is_empty()).then_some(inline)
+    }
+
+    /// The stored form, without the fields of a small hash.
+    pub fn stored(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(LEN_WITH_DEADLINE);
+        bytes.extend([MARK, HEAD, self.kind.code()]);
+        bytes.extend(self.id.to_le_bytes());
+        bytes.extend(self.count.to_le_bytes());
+        bytes.extend(self.first.to_le_bytes());
+        if self.soonest != NEVER {
+            bytes.extend(self.soonest.to_le_bytes());
+        }
         bytes
     }
 
     /// Number of fields, members or values.
     pub fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(usize::MAX)
+    }
+
+    /// When the key or one of its fields expires, whichever is first.
+    pub fn next_deadline(&self, expires_at: Option<u64>) -> Option<u64> {
+        let next = self.soonest.min(expires_at.unwrap_or(NEVER));
+        (next != NEVER).then_some(next)
+    }
+
+    /// The entry of this head in the list of deadlines, if it needs one.
+    pub fn deadline_entry(&self, expires_at: Option<u64>) -> Option<Vec<u8>> {
+        Some(stored_key::deadline(self.next_deadline(expires_at)?, self.id))
     }
 }
 
@@ -57,13 +101,31 @@ mod tests {
     #[test]
     fn a_head_comes_back() {
         for kind in ValueKind::ALL {
-            let head = Head { kind, id: 7, count: u64::MAX, first: -3 };
-            let stored = head.stored();
-            assert!(Head::is_head(&stored));
-            assert_eq!(Head::read(&stored), Some(head));
-            assert_eq!(ValueKind::of(&stored), kind);
-            assert_eq!(Head::read(&stored[..LEN - 1]), None);
+            for (soonest, len) in [(NEVER, LEN), (0, LEN_WITH_DEADLINE), (77, LEN_WITH_DEADLINE)] {
+                let head = Head { kind, id: 7, count: u64::MAX, first: -3, soonest };
+                let mut stored = head.stored();
+                assert_eq!(stored.len(), len);
+                assert!(Head::is_head(&stored));
+                assert_eq!(Head::read(&stored), Some(head));
+                assert_eq!(ValueKind::of(&stored), kind);
+                assert_eq!(Head::read(&stored[..LEN - 1]), None);
+                assert_eq!(Head::inline(&stored), None);
+                stored.push(9);
+                let is_inline = soonest != NEVER;
+                assert_eq!(Head::inline(&stored), is_inline.then_some(&[9][..]));
+            }
         }
-        assert_eq!(Head::read(b"text"), None);
+        assert_eq!((Head::read(b"text"), Head::inline(&[b'x'; 99])), (None, None));
+    }
+
+    #[test]
+    fn the_next_deadline_is_that_of_the_key_or_of_a_field() {
+        let head = Head::new(ValueKind::Hash, 1);
+        let expiring = Head { soonest: 50, ..head };
+        assert_eq!((head.next_deadline(None), head.next_deadline(Some(9))), (None, Some(9)));
+        assert_eq!(expiring.next_deadline(None), Some(50));
+        assert_eq!(expiring.next_deadline(Some(40)), Some(40));
+        assert_eq!(expiring.next_deadline(Some(60)), Some(50));
+        assert_eq!(head.deadline_entry(None), None);
     }
 }

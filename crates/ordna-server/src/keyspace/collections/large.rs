@@ -30,7 +30,11 @@ pub enum Source<'a> {
 pub struct Large<'a> {
     source: Source<'a>,
     pub head: Head,
+    /// The fields of a small hash of which one expires, which are stored behind the head.
+    pub inline: Option<Vec<u8>>,
     prefix: Vec<u8>,
+    /// The time at which fields are read: those that have expired are hidden.
+    pub(super) now: u64,
     /// Values by key in its stored form, `None`: removed; and whether the key came (1), went (-1) or neither.
     pub(in crate::keyspace) changes: BTreeMap<Vec<u8>, (Option<Vec<u8>>, i64)>,
     /// Number of entries added, less those removed.
@@ -40,7 +44,14 @@ pub struct Large<'a> {
 impl<'a> Large<'a> {
     pub fn new(source: Source<'a>, head: Head) -> Self {
         let prefix = stored_key::elements_of(head.id);
-        Self { source, head, prefix, changes: BTreeMap::new(), added: 0 }
+        Self { source, head, inline: None, prefix, now: 0, changes: BTreeMap::new(), added: 0 }
+    }
+
+    /// The head in its stored form, with the fields of a small hash.
+    pub fn stored_head(&self) -> Vec<u8> {
+        let mut stored = self.head.stored();
+        stored.extend(self.inline.iter().flatten());
+        stored
     }
 
     /// Bytes before the part in the key of an element.
@@ -69,31 +80,44 @@ impl<'a> Large<'a> {
 
     /// Calls `read` with the value of a part.
     pub fn get_with<R>(&self, part: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        self.with_key(part, |key| {
-            if !self.changes.is_empty()
-                && let Some(changed) = self.changes.get(key)
-            {
-                return changed.0.as_deref().map(read);
-            }
-            match self.source {
-                Source::Live(store, _) => store.get_with(key, read),
-                Source::Snapshot(snapshot) => snapshot.get_with(key, read),
-                Source::New => None,
-            }
-        })
+        self.with_key(part, |key| self.get_key_with(key, read))
+    }
+
+    /// Calls `read` with the value of a key of the reserved space.
+    pub(super) fn get_key_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        if !self.changes.is_empty()
+            && let Some(changed) = self.changes.get(key)
+        {
+            return changed.0.as_deref().map(read);
+        }
+        match self.source {
+            Source::Live(store, _) => store.get_with(key, read),
+            Source::Snapshot(snapshot) => snapshot.get_with(key, read),
+            Source::New => None,
+        }
     }
 
     /// Sets the value of a part. The caller knows whether the part is new.
     pub fn put(&mut self, part: &[u8], value: &[u8], is_new: bool) {
+        self.put_key([&self.prefix, part].concat(), value, is_new);
+    }
+
+    /// Sets the value of a key of the reserved space.
+    pub(super) fn put_key(&mut self, key: Vec<u8>, value: &[u8], is_new: bool) {
         self.added += i64::from(is_new);
-        let changed = self.changes.entry([&self.prefix, part].concat()).or_default();
+        let changed = self.changes.entry(key).or_default();
         *changed = (Some(value.to_vec()), changed.1 + i64::from(is_new));
     }
 
     /// Removes a part, which is present.
     pub fn remove(&mut self, part: &[u8]) {
+        self.remove_key([&self.prefix, part].concat());
+    }
+
+    /// Removes a key of the reserved space, which is present.
+    pub(super) fn remove_key(&mut self, key: Vec<u8>) {
         self.added -= 1;
-        let changed = self.changes.entry([&self.prefix, part].concat()).or_default();
+        let changed = self.changes.entry(key).or_default();
         *changed = (None, changed.1 - 1);
     }
 
@@ -119,11 +143,20 @@ impl<'a> Large<'a> {
     ) {
         let (lower, upper) = self.bounds(lower, upper);
         let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
+        let start = self.prefix.len();
+        self.visit_keys(bounds, direction, |key, value| visit(&key[start..], value));
+    }
+
+    /// Visits keys of the reserved space and their values within bounds, until `visit` breaks.
+    pub(super) fn visit_keys(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
         if bounds_cross(bounds.0, bounds.1) {
             return;
         }
-        let start = self.prefix.len();
-        let mut visit = |key: &[u8], value: &[u8]| visit(&key[start..], value);
         debug_assert!(
             self.changes.is_empty() || matches!(self.source, Source::New),
             "commands read ranges before they change anything"
@@ -190,8 +223,11 @@ impl<'a> Large<'a> {
     /// Number of parts within bounds. O(log n + l) with l leaves of the tree within them.
     pub fn count(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> usize {
         let (lower, upper) = self.bounds(lower, upper);
-        let (lower, upper) =
-            (lower.as_ref().map(Borrow::borrow), upper.as_ref().map(Borrow::borrow));
+        self.count_keys(lower.as_ref().map(Borrow::borrow), upper.as_ref().map(Borrow::borrow))
+    }
+
+    /// Number of keys of the reserved space within bounds.
+    pub(super) fn count_keys(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> usize {
         if bounds_cross(lower, upper) {
             return 0;
         }

@@ -22,6 +22,7 @@
 //! removes the elements in stretches, and then the entry; it also finds heads that have expired. After
 //! a restart it continues with what the lists hold.
 
+pub mod field_deadlines;
 pub mod head;
 pub mod large;
 pub mod names;

@@ -38,7 +38,7 @@ impl Large<'_> {
     }
 
     /// Calls `with` with the part of a name.
-    fn with_part<R>(&self, name: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
+    pub(super) fn with_part<R>(&self, name: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
         let (tag, crc) = (self.tag(), crc32c(name).to_be_bytes());
         let mut short = [0; 96];
         let (front, len) = (tag.len() + 4, tag.len() + 4 + name.len());
@@ -53,9 +53,17 @@ impl Large<'_> {
         }
     }
 
-    /// Calls `read` with the value of a name.
+    /// Calls `read` with the value of a name, unless the name is a field that has expired.
     pub fn get_named<R>(&self, name: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
-        self.with_part(name, |part| self.get_with(part, read))
+        self.with_part(name, |part| match self.hides_fields() && self.is_due(part) {
+            true => None,
+            false => self.get_with(part, read),
+        })
+    }
+
+    /// Whether the name has an entry. It may be a field that has expired.
+    pub fn holds_named(&self, name: &[u8]) -> bool {
+        self.with_part(name, |part| self.get_with(part, |_| ()).is_some())
     }
 
     /// Sets the value of a name. The caller knows whether it is new.
@@ -70,8 +78,12 @@ impl Large<'_> {
         self.remove(&part);
     }
 
-    /// Visits the names and values whose CRC is at or after `from`, in the order of CRC and name.
+    /// Visits the names and values whose CRC is at or after `from`, in the order of CRC and name, without
+    /// fields that have expired.
     pub fn visit_named(&self, from: u32, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+        if self.hides_fields() {
+            return self.visit_shown(from, visit);
+        }
         let tag = self.tag();
         let lower = [tag, &from.to_be_bytes()].concat();
         let upper = if tag.is_empty() { Bound::Unbounded } else { Bound::Excluded(&b"n"[..]) };
@@ -104,7 +116,7 @@ impl Large<'_> {
     /// Returns a random name and its value. `random` returns a random number below its argument.
     pub fn random_named(&self, random: &mut impl FnMut(usize) -> usize) -> Option<Named> {
         let from = random(1 << 32) as u32;
-        let wanted = CHOICE.min(self.head.len());
+        let wanted = CHOICE.min(self.shown_len());
         let mut found: Vec<Named> = Vec::with_capacity(wanted);
         for from in [from, 0] {
             // After the last one the first ones follow.

@@ -7,14 +7,15 @@ use ordna::{Direction, Put, Write};
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
 use crate::keyspace::collections::head::Head;
-use crate::keyspace::collections::large::{Large, Source};
+use crate::keyspace::collections::large::Large;
 use crate::keyspace::collections::names::MOST_NAME;
 use crate::keyspace::collections::packed::{MOST_INTEGERS, Packed};
+use crate::keyspace::expiring_hash::{self, DeadlineMap};
 use crate::keyspace::hash::Edit;
 use crate::keyspace::list::{self, End};
 use crate::keyspace::set;
 use crate::keyspace::sorted_set::{self, Scored};
-use crate::keyspace::stored_key::{deadline, stored};
+use crate::keyspace::stored_key::stored;
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
@@ -34,8 +35,9 @@ impl NewValue {
 }
 
 impl KeyspaceStore {
-    /// A hash of these fields, each followed by its value; `None` if a field is too long or comes twice.
-    pub fn build_hash(&self, texts: &[Vec<u8>]) -> Option<NewValue> {
+    /// A hash of these fields, each followed by its value, and their deadlines; `None` if a field is too long
+    /// or comes twice.
+    pub fn build_hash(&self, texts: &[Vec<u8>], deadlines: &DeadlineMap) -> Option<NewValue> {
         /// Fields that are tried as a record first.
         const TRIED: usize = 2048;
         let pairs = texts.chunks_exact(2);
@@ -48,7 +50,14 @@ impl KeyspaceStore {
             }
             let record = edit.finish();
             if !edit.is_large(&record) {
-                return Some(NewValue::Record(record));
+                if deadlines.is_empty() {
+                    return Some(NewValue::Record(record));
+                }
+                let mut small = self.new_large(ValueKind::Hash);
+                small.head.count = edit.len() as u64;
+                small.head.soonest = expiring_hash::soonest(deadlines);
+                small.inline = Some(expiring_hash::stored(&record, deadlines));
+                return Some(NewValue::Large(small));
             }
         }
         let mut large = self.new_large(ValueKind::Hash);
@@ -58,6 +67,7 @@ impl KeyspaceStore {
             }
             large.put_named(&pair[0], &pair[1], true);
             large.head.count += 1;
+            large.set_deadline(&pair[0], deadlines.get(&pair[0]).copied());
         }
         Some(NewValue::Large(large))
     }
@@ -120,11 +130,17 @@ impl KeyspaceStore {
         let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
         let mut copy = self.new_large(head.kind);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let from = Large::new(Source::Live(&self.store, &self.collections.positions), head);
-        from.visit(all, Direction::Ascending, |part, value| {
-            copy.put(part, value, true);
-            ControlFlow::Continue(())
-        });
+        let from = self.live(head);
+        copy.inline = Head::inline(&value).map(<[u8]>::to_vec);
+        if copy.inline.is_none() {
+            from.visit(all, Direction::Ascending, |part, value| {
+                copy.put(part, value, true);
+                ControlFlow::Continue(())
+            });
+            from.visit_deadlines(|part, deadline| {
+                copy.set_deadline_of_part(part, Some(deadline));
+            });
+        }
         copy.head = Head { id: copy.head.id, ..head };
         NewValue::Large(copy)
     }
@@ -139,7 +155,7 @@ impl KeyspaceStore {
         large: &Large<'_>,
         expires_at: Option<u64>,
     ) -> Result<(), CommandError> {
-        let (stored_key, head) = (stored(key), large.head.stored());
+        let (stored_key, head) = (stored(key), large.stored_head());
         let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
         let gone = self.store.get_entry_with(&stored_key, read).flatten();
         let elements = large.changes.iter();
@@ -147,7 +163,7 @@ impl KeyspaceStore {
         let mut batch: Vec<Write<'_, [u8], [u8]>> =
             elements.map(|(key, value)| Write::put(key.as_slice(), value.as_slice())).collect();
         batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
-        let entry = expires_at.map(|at| deadline(at, large.head.id));
+        let entry = large.head.deadline_entry(expires_at);
         batch.extend(entry.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
         let added = large.added + i64::from(entry.is_some());
         self.write_with_removals(batch, gone.as_slice(), added)?;

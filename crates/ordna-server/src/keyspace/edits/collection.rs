@@ -6,12 +6,12 @@ use ordna::{Change, Direction, Found, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
-use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::head::{Head, NEVER};
 use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::packed::Packed;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::sorted_set;
-use crate::keyspace::stored_key::{self, deadline, stored};
+use crate::keyspace::stored_key::{self, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
@@ -175,7 +175,24 @@ impl KeyspaceStore {
         if head.kind != kind {
             return Err(CommandError::WrongType);
         }
-        let mut large = Large::new(Source::Live(&self.store, &self.collections.positions), head);
+        self.change_large(key, head, expires_at, change).map(Some)
+    }
+
+    /// The collection of a head, whose key is locked, at the present time.
+    pub(in crate::keyspace) fn live(&self, head: Head) -> Large<'_> {
+        let now = if head.soonest == NEVER { 0 } else { self.now() };
+        Large::new(Source::Live(&self.store, &self.collections.positions), head).at(now)
+    }
+
+    /// Changes a large collection, whose key the caller has locked.
+    pub(super) fn change_large<R>(
+        &self,
+        key: &[u8],
+        head: Head,
+        expires_at: Option<u64>,
+        change: impl FnOnce(&mut Large<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
+        let mut large = self.live(head);
         let result = change(&mut large)?;
         let effect = match large.is_changed() {
             false => Effect::Nothing,
@@ -183,9 +200,9 @@ impl KeyspaceStore {
             true => Effect::Changed,
         };
         if effect != Effect::Nothing {
-            self.write_large(key, Some(head), expires_at, &large)?;
+            self.write_large(key, Some(head), expires_at, &large, false)?;
         }
-        Ok(Some(Edited { result, effect }))
+        Ok(Edited { result, effect })
     }
 
     /// Makes a small collection, or none, a large one. The caller excludes other commands.
@@ -205,7 +222,7 @@ impl KeyspaceStore {
             small.spread(&mut large);
         }
         let result = change(&mut large)?;
-        self.write_large(key, None, expires_at, &large)?;
+        self.write_large(key, None, expires_at, &large, false)?;
         Ok(Edited { result, effect })
     }
 
@@ -217,21 +234,24 @@ impl KeyspaceStore {
 
     /// An empty large collection with an id of its own.
     pub fn new_large(&self, kind: ValueKind) -> Large<'static> {
-        let id = self.collections.new_id();
-        Large::new(Source::New, Head { kind, id, count: 0, first: 0 })
+        Large::new(Source::New, Head::new(kind, self.collections.new_id()))
     }
 
-    /// Writes the changes of a large collection and its head, which was `before`, as one batch.
+    /// Writes the changes of a large collection and its head, which was `before`, as one batch. If it puts no
+    /// element, the memory limit does not refuse it, unless `inline_grows`: the fields behind the head do.
     pub(in crate::keyspace) fn write_large(
         &self,
         key: &[u8],
         before: Option<Head>,
         expires_at: Option<u64>,
         large: &Large<'_>,
+        inline_grows: bool,
     ) -> Result<()> {
-        let (stored_key, head) = (stored(key), large.head.stored());
-        let mut only_removes = true;
-        let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 2);
+        let (stored_key, head) = (stored(key), large.stored_head());
+        let former = before.and_then(|head| head.deadline_entry(expires_at));
+        let present = large.head.deadline_entry(expires_at).filter(|_| large.head.count > 0);
+        let mut only_removes = !inline_grows;
+        let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 3);
         for (key, (value, _)) in &large.changes {
             match value {
                 Some(value) => {
@@ -241,20 +261,19 @@ impl KeyspaceStore {
                 None => batch.push(Write::Remove(key.as_slice())),
             }
         }
-        let entry = expires_at.map(|at| deadline(at, large.head.id));
         let mut added = large.added;
         if large.head.count == 0 {
             batch.push(Write::Remove(&*stored_key));
-            if let Some(entry) = entry.as_ref().filter(|_| before.is_some()) {
-                batch.push(Write::Remove(entry.as_slice()));
-                added -= 1;
-            }
-        } else if before != Some(large.head) || self.logs_heads(large.head.kind) {
+        } else if before != Some(large.head)
+            || large.inline.is_some()
+            || self.logs_heads(large.head.kind)
+        {
             batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
-            if let Some(entry) = entry.as_ref().filter(|_| before.is_none()) {
-                batch.push(Write::put(entry.as_slice(), key));
-                added += 1;
-            }
+        }
+        if former != present {
+            batch.extend(former.as_ref().map(|entry| Write::Remove(entry.as_slice())));
+            batch.extend(present.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
+            added += i64::from(present.is_some()) - i64::from(former.is_some());
         }
         let positions = &self.collections.positions;
         // The batch may be done although the log has failed: the blocks are then built again.

@@ -6,9 +6,10 @@ use ordna::{Change, Put};
 
 use super::collection::{Attempt, Edited, Effect, SmallForm};
 use crate::keyspace::KeyspaceStore;
-use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::head::{Head, NEVER};
 use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
+use crate::keyspace::expiring_hash::{self, DeadlineMap, Deadlines};
 use crate::keyspace::hash::{Edit, Hash};
 use crate::keyspace::sample::{Draws, Sampled};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
@@ -18,10 +19,10 @@ use crate::wire::error::CommandError;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
-/// A hash that a command reads.
+/// A hash that a command reads. Fields that have expired do not show.
 #[derive(Debug)]
 pub enum HashView<'a> {
-    Record(Hash<'a>),
+    Record(Hash<'a>, Deadlines<'a>),
     Large(Large<'a>),
 }
 
@@ -29,23 +30,41 @@ impl HashView<'_> {
     /// Number of fields.
     pub fn len(&self) -> usize {
         match self {
-            Self::Record(hash) => hash.len(),
-            Self::Large(large) => large.head.len(),
+            Self::Record(hash, _) => hash.len(),
+            Self::Large(large) => large.shown_len(),
         }
     }
 
     /// Calls `read` with the value of a field.
     pub fn get_with<R>(&self, field: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match self {
-            Self::Record(hash) => hash.get(field).map(read),
+            Self::Record(hash, _) => hash.get(field).map(read),
             Self::Large(large) => large.get_named(field, read),
+        }
+    }
+
+    /// The deadline of a field, [`NEVER`] if it does not expire; `None` if it is absent.
+    pub fn deadline(&self, field: &[u8]) -> Option<u64> {
+        self.get_with(field, |_| ())?;
+        let deadline = match self {
+            Self::Record(_, deadlines) => deadlines.of(field),
+            Self::Large(large) => large.deadline_of(field),
+        };
+        Some(deadline.unwrap_or(NEVER))
+    }
+
+    /// Whether a field may expire.
+    pub fn expires(&self) -> bool {
+        match self {
+            Self::Record(_, deadlines) => !deadlines.is_empty(),
+            Self::Large(large) => large.head.soonest != NEVER,
         }
     }
 
     /// Calls `each` with all fields and values. A list has them in the order of insertion.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) {
         match self {
-            Self::Record(hash) => hash.iter().for_each(|(field, value)| each(field, value)),
+            Self::Record(hash, _) => hash.iter().for_each(|(field, value)| each(field, value)),
             Self::Large(large) => large.visit_named(0, |field, value| {
                 each(field, value);
                 ControlFlow::Continue(())
@@ -57,11 +76,11 @@ impl HashView<'_> {
     pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<Named>) {
         let copy = |(field, value): (&[u8], &[u8])| (field.to_vec(), value.to_vec());
         match self {
-            Self::Record(hash) if hash.is_table() => {
+            Self::Record(hash, _) if hash.is_table() => {
                 let (next, found) = hash.scan(cursor, count);
                 (next, found.into_iter().map(copy).collect())
             }
-            Self::Record(hash) => (0, hash.iter().map(copy).collect()),
+            Self::Record(hash, _) => (0, hash.iter().map(copy).collect()),
             Self::Large(large) => large.scan_named(cursor, count),
         }
     }
@@ -80,16 +99,33 @@ impl Sampled for HashView<'_> {
 
     fn one(&self, draws: &mut Draws) -> Option<Named> {
         match self {
-            Self::Record(_) => None,
+            Self::Record(..) => None,
             Self::Large(large) => large.random_named(&mut |end| draws.below(end)),
         }
     }
 }
 
-/// A hash that a command changes.
+/// A small hash that a command changes.
+#[derive(Debug)]
+pub struct SmallHash<'a> {
+    edit: Edit<'a>,
+    deadlines: DeadlineMap,
+    /// The time at which the command looks at the deadlines.
+    now: u64,
+    is_changed: bool,
+}
+
+impl SmallHash<'_> {
+    fn is_due(&self, field: &[u8]) -> bool {
+        self.deadlines.get(field).is_some_and(|deadline| *deadline <= self.now)
+    }
+}
+
+/// A hash that a command changes. Fields that have expired are absent, but stay until a task removes them, and
+/// tells of it.
 #[derive(Debug)]
 pub enum HashChange<'a> {
-    Record { edit: Edit<'a>, is_changed: bool },
+    Small(SmallHash<'a>),
     Large(Large<'a>),
 }
 
@@ -97,73 +133,140 @@ impl HashChange<'_> {
     /// Calls `read` with the value of a field, with the changes so far.
     pub fn get_with<R>(&self, field: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match self {
-            Self::Record { edit, .. } => edit.get(field).map(read),
+            Self::Small(small) if small.is_due(field) => None,
+            Self::Small(small) => small.edit.get(field).map(read),
             Self::Large(large) => large.get_named(field, read),
         }
     }
 
-    /// Sets a field. Returns whether it is new.
+    /// The deadline of a field, [`NEVER`] if it does not expire; `None` if it is absent.
+    pub fn deadline(&self, field: &[u8]) -> Option<u64> {
+        self.get_with(field, |_| ())?;
+        let deadline = match self {
+            Self::Small(small) => small.deadlines.get(field).copied(),
+            Self::Large(large) => large.deadline_of(field),
+        };
+        Some(deadline.unwrap_or(NEVER))
+    }
+
+    /// Sets a field, which does not expire any more. Returns whether it is new.
     ///
     /// # Errors
     /// The name is too long.
     pub fn set(&mut self, field: &[u8], value: &[u8]) -> Result<bool> {
+        self.set_and(field, value, false)
+    }
+
+    /// Sets a field, which expires when it did before. Returns whether it is new.
+    ///
+    /// # Errors
+    /// The name is too long.
+    pub fn set_keeping_deadline(&mut self, field: &[u8], value: &[u8]) -> Result<bool> {
+        self.set_and(field, value, true)
+    }
+
+    fn set_and(&mut self, field: &[u8], value: &[u8], keeps_deadline: bool) -> Result<bool> {
         if field.len() > MOST_NAME {
             return Err(too_long(field.len()));
         }
         Ok(match self {
-            Self::Record { edit, is_changed } => {
-                *is_changed = true;
-                edit.set(field, value)
+            Self::Small(small) => {
+                small.is_changed = true;
+                let is_due = small.is_due(field);
+                if !keeps_deadline || is_due {
+                    small.deadlines.remove(field);
+                }
+                small.edit.set(field, value) || is_due
             }
             Self::Large(large) => {
-                let is_new = large.get_named(field, |_| ()).is_none();
-                large.put_named(field, value, is_new);
-                large.head.count += u64::from(is_new);
-                is_new
+                let (is_there, is_due) = (large.holds_named(field), large.is_due_named(field));
+                large.put_named(field, value, !is_there);
+                large.head.count += u64::from(!is_there);
+                if !keeps_deadline || is_due {
+                    large.set_deadline(field, None);
+                }
+                !is_there || is_due
             }
         })
     }
 
+    /// Sets or, with [`NEVER`], lifts the deadline of a field, which is present.
+    pub fn set_deadline(&mut self, field: &[u8], deadline: u64) {
+        let deadline = Some(deadline).filter(|deadline| *deadline != NEVER);
+        match self {
+            Self::Small(small) => {
+                small.is_changed = true;
+                match deadline {
+                    Some(deadline) => small.deadlines.insert(field.to_vec(), deadline),
+                    None => small.deadlines.remove(field),
+                };
+            }
+            Self::Large(large) => large.set_deadline(field, deadline),
+        }
+    }
+
     /// Removes a field. Returns whether it existed.
     pub fn remove(&mut self, field: &[u8]) -> bool {
+        if self.get_with(field, |_| ()).is_none() {
+            return false;
+        }
         match self {
-            Self::Record { edit, is_changed } => {
-                let was_there = edit.remove(field);
-                *is_changed |= was_there;
-                was_there
+            Self::Small(small) => {
+                small.is_changed = true;
+                small.deadlines.remove(field);
+                small.edit.remove(field)
             }
             Self::Large(large) => {
-                let was_there = large.get_named(field, |_| ()).is_some();
-                if was_there {
-                    large.remove_named(field);
-                    large.head.count -= 1;
-                }
-                was_there
+                large.set_deadline(field, None);
+                large.remove_named(field);
+                large.head.count -= 1;
+                true
             }
         }
     }
 }
 
-impl SmallForm for Edit<'_> {
-    fn spread(&self, into: &mut Large<'_>) {
-        into.head.count = self.len() as u64;
-        self.for_each(|field, value| into.put_named(field, value, true));
+/// What a read of a stored value found.
+enum Looked<R> {
+    /// `None`: each field has expired.
+    Done(Option<R>),
+    IsLarge(Head),
+}
+
+/// Calls `read`, which it takes, with a stored hash, unless it is large.
+fn look<R, F: FnOnce(&HashView<'_>) -> R>(
+    stored: &[u8],
+    now: impl FnOnce() -> u64,
+    read: &mut Option<F>,
+) -> Result<Looked<R>> {
+    let mut call = |view: &HashView<'_>| Looked::Done(read.take().map(|read| read(view)));
+    if let Some(hash) = stored_value::hash(stored) {
+        return Ok(call(&HashView::Record(hash, Deadlines::default())));
+    }
+    let head = Head::read(stored).filter(|head| head.kind == ValueKind::Hash);
+    let head = head.ok_or(CommandError::WrongType)?;
+    let Some((hash, deadlines)) = Head::inline(stored).and_then(expiring_hash::read) else {
+        return Ok(Looked::IsLarge(head));
+    };
+    let now = now();
+    if head.soonest > now {
+        return Ok(call(&HashView::Record(hash, deadlines)));
+    }
+    let record = expiring_hash::shown(hash, deadlines, now);
+    match stored_value::hash(&record).filter(|hash| hash.len() > 0) {
+        Some(hash) => Ok(call(&HashView::Record(hash, deadlines))),
+        None => Ok(Looked::Done(None)),
     }
 }
 
-/// A small hash that becomes large.
-struct OldHash(Vec<(Vec<u8>, Vec<u8>)>);
-
-impl SmallForm for OldHash {
-    fn spread(&self, into: &mut Large<'_>) {
-        into.head.count = self.0.len() as u64;
-        self.0.iter().for_each(|(field, value)| into.put_named(field, value, true));
-    }
+/// Calls `read` with a large hash; `None` if each field has expired.
+fn look_at_large<R>(large: Large<'_>, read: impl FnOnce(&HashView<'_>) -> R) -> Option<R> {
+    (large.shown_len() > 0).then(|| read(&HashView::Large(large)))
 }
 
 impl KeyspaceStore {
-    /// Calls `read` with the hash of a key; `None` if the key is absent. Under the lock of the key if the
-    /// hash is large.
+    /// Calls `read` with the hash of a key; `None` if the key is absent, or each field has expired. Under the
+    /// lock of the key if the hash is large.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -173,37 +276,21 @@ impl KeyspaceStore {
         read: impl FnOnce(&HashView<'_>) -> R,
     ) -> Result<Option<R>> {
         let mut read = Some(read);
-        let mut small = |stored: &[u8]| -> Result<Option<R>> {
-            match stored_value::hash(stored) {
-                Some(hash) => Ok(read.take().map(|read| read(&HashView::Record(hash)))),
-                None if Head::read(stored).is_some_and(|head| head.kind == ValueKind::Hash) => {
-                    Ok(None)
-                }
-                None => Err(CommandError::WrongType),
-            }
-        };
-        let Some(done) = self.get_with(key, &mut small) else { return Ok(None) };
-        if let Some(done) = done? {
-            return Ok(Some(done));
+        let mut look = || self.get_with(key, |stored| look(stored, || self.now(), &mut read));
+        match look().transpose()? {
+            None => return Ok(None),
+            Some(Looked::Done(found)) => return Ok(found),
+            Some(Looked::IsLarge(_)) => {}
         }
         let _locked = self.collections.lock_shared(key);
-        let Some(read) = read else { return Ok(None) };
         // It may have become another value since.
-        let head = self.get_with(key, |stored| match Head::read(stored) {
-            Some(head) if head.kind == ValueKind::Hash => Ok(Ok(head)),
-            _ if stored_value::hash(stored).is_some() => Ok(Err(stored.to_vec())),
-            _ => Err(CommandError::WrongType),
-        });
-        Ok(match head.transpose()? {
-            None => None,
-            Some(Ok(head)) => Some(read(&HashView::Large(Large::new(
-                Source::Live(&self.store, &self.collections.positions),
-                head,
-            )))),
-            Some(Err(stored)) => {
-                stored_value::hash(&stored).map(|hash| read(&HashView::Record(hash)))
+        match look().transpose()? {
+            None => Ok(None),
+            Some(Looked::Done(found)) => Ok(found),
+            Some(Looked::IsLarge(head)) => {
+                Ok(read.and_then(|read| look_at_large(self.live(head), read)))
             }
-        })
+        }
     }
 
     /// Changes the hash of a key, or makes one. As
@@ -222,18 +309,14 @@ impl KeyspaceStore {
                 Attempt::Done(edited) => return Ok(edited),
                 Attempt::Grows if !is_exclusive => return Err(CommandError::NeedsExclusive),
                 Attempt::Grows => {
-                    let fields = |stored: &[u8]| {
-                        let copy =
-                            |(field, value): (&[u8], &[u8])| (field.to_vec(), value.to_vec());
-                        Some(OldHash(stored_value::hash(stored)?.iter().map(copy).collect()))
-                    };
-                    return self.make_large(key, ValueKind::Hash, fields, |large| {
-                        with_change(large, &mut change)
-                    });
+                    let read = |put: Put<&[u8]>| (put.value.to_vec(), put.expires_at);
+                    let found = self.get_entry_with(key, read);
+                    let (record, expires_at) = found.unzip();
+                    let record = record.as_deref();
+                    return self.edit_small(key, None, record, expires_at.flatten(), &mut change);
                 }
                 Attempt::IsLarge => {
-                    let edit = |large: &mut Large<'_>| with_change(large, &mut change);
-                    if let Some(edited) = self.edit_large(key, ValueKind::Hash, edit)? {
+                    if let Some(edited) = self.edit_head(key, &mut change)? {
                         return Ok(edited);
                     }
                 }
@@ -262,7 +345,9 @@ impl KeyspaceStore {
                     }
                 },
             };
-            let mut body = HashChange::Record { edit: Edit::of(hash), is_changed: false };
+            let (edit, deadlines) = (Edit::of(hash), DeadlineMap::new());
+            let small = SmallHash { edit, deadlines, now: 0, is_changed: false };
+            let mut body = HashChange::Small(small);
             let result = match change(&mut body) {
                 Ok(result) => result,
                 Err(error) => {
@@ -270,15 +355,15 @@ impl KeyspaceStore {
                     return Change::Keep;
                 }
             };
-            let HashChange::Record { edit, is_changed } = body else { return Change::Keep };
+            let HashChange::Small(small) = body else { return Change::Keep };
             let (mut put, mut effect) = (Change::Keep, Effect::Nothing);
-            if is_changed {
-                let record = edit.finish();
-                if edit.is_large(&record) {
+            if small.is_changed {
+                let record = small.edit.finish();
+                if !small.deadlines.is_empty() || small.edit.is_large(&record) {
                     attempt = Ok(Attempt::Grows);
                     return Change::Keep;
                 }
-                (put, effect) = match (edit.len(), found) {
+                (put, effect) = match (small.edit.len(), found) {
                     (0, None) => (Change::Keep, Effect::Nothing),
                     (0, Some(_)) => (Change::Remove, Effect::Removed),
                     (_, found) => {
@@ -293,28 +378,107 @@ impl KeyspaceStore {
         })?;
         attempt
     }
+
+    /// Changes a hash that has a head; `None` if there is none any more.
+    fn edit_head<R>(
+        &self,
+        key: &[u8],
+        change: &mut impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<Option<Edited<R>>> {
+        let _locked = self.collections.lock(key);
+        let read = |put: Put<&[u8]>| {
+            let inline = Head::inline(put.value).map(<[u8]>::to_vec);
+            Some((Head::read(put.value)?, inline, put.expires_at))
+        };
+        let Some((head, inline, expires_at)) = self.get_entry_with(key, read).flatten() else {
+            return Ok(None);
+        };
+        if head.kind != ValueKind::Hash {
+            return Err(CommandError::WrongType);
+        }
+        match inline.as_deref() {
+            Some(inline) => self.edit_small(key, Some(head), Some(inline), expires_at, change),
+            None => self.change_large(key, head, expires_at, |large| with_change(large, change)),
+        }
+        .map(Some)
+    }
+
+    /// Changes a small hash, or makes one, with a head before or afterwards. The caller has locked the
+    /// key if there is a head `before`, and excludes other commands if there is none. `stored` is what follows
+    /// that head, or the record.
+    fn edit_small<R>(
+        &self,
+        key: &[u8],
+        before: Option<Head>,
+        stored: Option<&[u8]>,
+        expires_at: Option<u64>,
+        change: &mut impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
+        let found = match before {
+            Some(_) => stored.and_then(expiring_hash::read),
+            None => stored.and_then(stored_value::hash).map(|hash| (hash, Deadlines::default())),
+        };
+        let deadlines = found.iter().flat_map(|(_, deadlines)| deadlines.iter());
+        let mut body = HashChange::Small(SmallHash {
+            edit: Edit::of(found.map(|(hash, _)| hash)),
+            deadlines: deadlines.map(|(field, at)| (field.to_vec(), at)).collect(),
+            now: self.now(),
+            is_changed: false,
+        });
+        let result = change(&mut body)?;
+        let HashChange::Small(small) = body else { return Err(CommandError::WrongType) };
+        let (record, len) = (small.edit.finish(), small.edit.len());
+        let effect = match (small.is_changed, len, stored) {
+            (false, ..) | (_, 0, None) => {
+                return Ok(Edited { result, effect: Effect::Nothing });
+            }
+            (_, 0, Some(_)) => Effect::Removed,
+            (_, _, None) => Effect::Made,
+            (_, _, Some(_)) => Effect::Changed,
+        };
+        if small.edit.is_large(&record) {
+            let id = before.map_or_else(|| self.collections.new_id(), |head| head.id);
+            let mut large = Large::new(Source::New, Head::new(ValueKind::Hash, id));
+            small.edit.spread(&mut large);
+            for (field, deadline) in &small.deadlines {
+                large.set_deadline(field, Some(*deadline));
+            }
+            self.write_large(key, before, expires_at, &large, false)?;
+        } else {
+            let grows = record.len() > stored.map_or(0, <[u8]>::len);
+            let fields = (record.as_slice(), len);
+            self.write_small(key, before, expires_at, fields, &small.deadlines, grows)?;
+        }
+        Ok(Edited { result, effect })
+    }
+}
+
+impl SmallForm for Edit<'_> {
+    fn spread(&self, into: &mut Large<'_>) {
+        into.head.count = self.len() as u64;
+        self.for_each(|field, value| into.put_named(field, value, true));
+    }
 }
 
 impl KeyspaceSnapshot {
     /// Calls `read` with the hash that a key holds in this snapshot; `None` if it holds none.
     pub fn read_hash<R>(&self, key: &[u8], read: impl FnOnce(&HashView<'_>) -> R) -> Option<R> {
-        self.get_with(key, |stored| {
-            if let Some(hash) = stored_value::hash(stored) {
-                return Some(read(&HashView::Record(hash)));
+        let mut read = Some(read);
+        let looked = self.get_with(key, |stored| look(stored, || self.time(), &mut read));
+        match looked?.ok()? {
+            Looked::Done(found) => found,
+            Looked::IsLarge(head) => {
+                let large = Large::new(Source::Snapshot(self.stored()), head).at(self.time());
+                look_at_large(large, read?)
             }
-            let head = Head::read(stored).filter(|head| head.kind == ValueKind::Hash)?;
-            Some(read(&HashView::Large(Large::new(Source::Snapshot(self.stored()), head))))
-        })
-        .flatten()
+        }
     }
-}
 
-impl KeyspaceSnapshot {
     /// Calls `read` with the hash of a key as one record, which is made if the hash is large; `None` if the
     /// key holds no hash.
     pub fn with_whole_hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Option<R> {
         self.read_hash(key, |view| match view {
-            HashView::Record(hash) => Some(read(*hash)),
+            HashView::Record(hash, _) => Some(read(*hash)),
             HashView::Large(_) => {
                 let mut edit = Edit::of(None);
                 view.for_each(|field, value| {

@@ -4,3 +4,6 @@ pub mod build;
 pub mod collection;
 pub mod hash;
 pub mod removal;
+
+#[cfg(test)]
+mod expiry_tests;

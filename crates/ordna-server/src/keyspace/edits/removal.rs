@@ -8,11 +8,25 @@ use ordna::sync::{fault, notice};
 use ordna::{Direction, Error, OrderedIndex, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
-use crate::keyspace::collections::head::Head;
-use crate::keyspace::stored_key::{self, DEADLINES, REMOVALS, deadline, removal, stored};
+use crate::keyspace::collections::head::{Head, NEVER};
+use crate::keyspace::collections::large::{Large, Source};
+use crate::keyspace::expiring_hash::{self, DeadlineMap};
+use crate::keyspace::stored_key::{self, DEADLINES, REMOVALS, removal, stored};
+use crate::keyspace::stored_value;
+use crate::keyspace::value_kind::ValueKind;
+use crate::wire::error::CommandError;
 
 /// Elements that one call removes at most: some tenths of a millisecond.
 const STRETCH: usize = 512;
+
+/// What the removal of expired fields did to a hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpiredFields {
+    /// Number of fields that were removed.
+    pub count: usize,
+    /// Whether no field is left, and so no key.
+    pub is_gone: bool,
+}
 
 impl KeyspaceStore {
     /// Removes or replaces the head of a key, which the caller has locked. The elements follow.
@@ -43,7 +57,7 @@ impl KeyspaceStore {
     ) -> Result<(), Error> {
         let removals: Vec<Vec<u8>> = gone.iter().map(|(head, _)| removal(head.id)).collect();
         let deadlines: Vec<Vec<u8>> =
-            gone.iter().filter_map(|(head, at)| Some(deadline((*at)?, head.id))).collect();
+            gone.iter().filter_map(|(head, at)| head.deadline_entry(*at)).collect();
         // With the shorter lifetime of the keys above.
         let mut batch: Vec<Write<'_, [u8], [u8]>> = batch;
         let only_removes = batch.iter().all(|write| matches!(write, Write::Remove(_)));
@@ -82,21 +96,25 @@ impl KeyspaceStore {
         Ok(())
     }
 
-    /// Sets or lifts the deadline of a head, whose key the caller has locked.
+    /// Sets or lifts the deadline of a head, whose key the caller has locked, and which is stored as `value`.
     pub(in crate::keyspace) fn set_expiry_of_head(
         &self,
         key: &[u8],
         head: Head,
+        value: &[u8],
         former: Option<u64>,
         expires_at: Option<u64>,
     ) -> Result<(), Error> {
-        let (stored_key, value) = (stored(key), head.stored());
-        let mut batch = vec![Write::Put(&*stored_key, Put { value: &value[..], expires_at })];
-        let former = former.map(|at| deadline(at, head.id));
-        let present = expires_at.map(|at| deadline(at, head.id));
-        batch.extend(former.as_ref().map(|entry| Write::Remove(entry.as_slice())));
-        batch.extend(present.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
-        let added = i64::from(present.is_some()) - i64::from(former.is_some());
+        let stored_key = stored(key);
+        let mut batch = vec![Write::Put(&*stored_key, Put { value, expires_at })];
+        let former = head.deadline_entry(former);
+        let present = head.deadline_entry(expires_at);
+        let mut added = 0;
+        if former != present {
+            batch.extend(former.as_ref().map(|entry| Write::Remove(entry.as_slice())));
+            batch.extend(present.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
+            added = i64::from(present.is_some()) - i64::from(former.is_some());
+        }
         self.write_elements(&batch, added, true)
     }
 
@@ -115,17 +133,20 @@ impl KeyspaceStore {
             vec![Write::Put(&*stored_to, Put { value, expires_at }), Write::Remove(&*from)];
         // The entry of its deadline names the new key.
         let moved = Head::read(value).filter(|_| !fault!("collections.rename.moves_deadline"));
-        let moved = moved.zip(expires_at).map(|(head, at)| deadline(at, head.id));
+        let moved = moved.and_then(|head| head.deadline_entry(expires_at));
         batch.extend(moved.as_ref().map(|entry| Write::put(entry.as_slice(), to)));
         self.write_with_removals(batch, gone.as_slice(), 0)
     }
 
-    /// Adds the ids of heads that have expired to the list of removals, some at a time. Returns whether
-    /// there may be more.
+    /// Removes fields that have expired, and adds the ids of heads that have expired to the list of removals,
+    /// some at a time. `report` is told which keys have lost fields. Returns whether there may be more.
     ///
     /// # Errors
     /// The log has failed.
-    pub fn remove_expired_heads(&self) -> Result<bool, Error> {
+    pub fn remove_expired(
+        &self,
+        mut report: impl FnMut(&[u8], ExpiredFields),
+    ) -> Result<bool, CommandError> {
         const MOST: usize = 64;
         let (now, mut due) = (self.store.now(), Vec::new());
         self.store.scan_with(DEADLINES, Direction::Ascending, MOST, |entry, key| {
@@ -135,16 +156,32 @@ impl KeyspaceStore {
             }
             ControlFlow::Continue(())
         });
-        let is_full = due.len() == MOST;
+        let (is_full, mut left) = (due.len() == MOST, STRETCH);
         for (entry, id, key) in due {
-            let _locked = self.collections.lock(&key);
+            let locked = self.collections.lock(&key);
             // The entry may be another one by now.
             if !self.store.contains(&entry) {
                 continue;
             }
-            let head = self.store.get_with(&stored(&key), Head::read).flatten();
-            if head.is_some_and(|head| head.id == id) {
-                // By the clock of the key it has not expired.
+            let read = |put: Put<&[u8]>| {
+                let inline = Head::inline(put.value).map(<[u8]>::to_vec);
+                Some((Head::read(put.value)?, inline, put.expires_at))
+            };
+            let found = self.store.get_entry_with(&stored(&key), read).flatten();
+            if let Some((head, inline, expires_at)) = found.filter(|(head, ..)| head.id == id) {
+                // Otherwise it is the key that expires, which by its clock has not yet.
+                if head.soonest <= now {
+                    let inline = inline.as_deref();
+                    let expired = self.expire_fields(&key, head, inline, expires_at, now)?;
+                    drop(locked);
+                    if expired.count > 0 {
+                        report(&key, expired);
+                    }
+                    left = left.saturating_sub(expired.count.max(1));
+                    if left == 0 {
+                        return Ok(true);
+                    }
+                }
                 continue;
             }
             let removal = removal(id);
@@ -154,6 +191,73 @@ impl KeyspaceStore {
             self.collections.removals.add(1);
         }
         Ok(is_full)
+    }
+
+    /// Removes fields of a hash, whose key is locked, that have expired at a time: of a large one at most
+    /// [`STRETCH`]. Corrects the time of the next one.
+    fn expire_fields(
+        &self,
+        key: &[u8],
+        head: Head,
+        inline: Option<&[u8]>,
+        expires_at: Option<u64>,
+        now: u64,
+    ) -> Result<ExpiredFields, CommandError> {
+        let mut large = self.live(head);
+        let mut count = 0;
+        match inline {
+            None => {
+                let due = large.due_fields(now, STRETCH);
+                for (_, part) in &due.fields {
+                    large.set_deadline_of_part(part, None);
+                    large.remove(part);
+                    large.head.count = large.head.count.saturating_sub(1);
+                }
+                count = due.fields.len();
+                large.head.soonest = due.next;
+                self.write_large(key, Some(head), expires_at, &large, false)?;
+            }
+            Some(inline) => {
+                let Some((hash, deadlines)) = expiring_hash::read(inline) else {
+                    return Ok(ExpiredFields { count, is_gone: false });
+                };
+                let record = expiring_hash::shown(hash, deadlines, now);
+                let left = deadlines.iter().filter(|(_, deadline)| *deadline > now);
+                let left = left.map(|(field, deadline)| (field.to_vec(), deadline)).collect();
+                let len = stored_value::elements(&record);
+                count = hash.len().saturating_sub(len);
+                self.write_small(key, Some(head), expires_at, (&record, len), &left, false)?;
+                large.head.count = len as u64;
+            }
+        }
+        Ok(ExpiredFields { count, is_gone: large.head.count == 0 })
+    }
+
+    /// Writes a small hash, which is a record of `len` fields, in place of the head `before` of a key that the
+    /// caller has locked: with a head if a field expires.
+    pub(super) fn write_small(
+        &self,
+        key: &[u8],
+        before: Option<Head>,
+        expires_at: Option<u64>,
+        (record, len): (&[u8], usize),
+        deadlines: &DeadlineMap,
+        grows: bool,
+    ) -> Result<(), CommandError> {
+        let id = before.map_or_else(|| self.collections.new_id(), |head| head.id);
+        let soonest = expiring_hash::soonest(deadlines);
+        if soonest == NEVER && len > 0 {
+            let (stored_key, entry) =
+                (stored(key), before.and_then(|head| head.deadline_entry(expires_at)));
+            let mut batch = vec![Write::Put(&*stored_key, Put { value: record, expires_at })];
+            batch.extend(entry.as_ref().map(|entry| Write::Remove(entry.as_slice())));
+            self.write_elements(&batch, -i64::from(entry.is_some()), !grows)?;
+            return Ok(());
+        }
+        let head = Head { count: len as u64, soonest, ..Head::new(ValueKind::Hash, id) };
+        let mut small = Large::new(Source::New, head);
+        small.inline = Some(expiring_hash::stored(record, deadlines));
+        self.write_large(key, before, expires_at, &small, grows)
     }
 
     /// Removes some elements of a collection that is being removed. Returns their number, 0 if there is
@@ -171,28 +275,38 @@ impl KeyspaceStore {
             ControlFlow::Break(())
         });
         let Some(id) = next else { return Ok(0) };
-        let prefix = stored_key::elements_of(id);
-        let end = prefix_end(&prefix);
-        let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-        let (mut met, mut last) = (0, None);
-        let bounds = (Bound::Included(prefix.as_slice()), upper);
-        self.store.scan_with(bounds, Direction::Ascending, STRETCH, |key, _| {
-            met += 1;
-            if met < STRETCH {
-                return ControlFlow::Continue(());
-            }
-            last = Some(key.to_vec());
-            ControlFlow::Break(())
-        });
-        let removed = match met {
-            0 => 0,
-            _ => {
+        let (mut removed, mut is_last) = (0, true);
+        let prefixes = [
+            stored_key::elements_of(id),
+            stored_key::deadlines_of_fields(id),
+            stored_key::fields_by_deadline(id),
+        ];
+        for prefix in &prefixes {
+            let end = prefix_end(prefix);
+            let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+            let (mut met, mut last) = (removed, None);
+            let bounds = (Bound::Included(prefix.as_slice()), upper);
+            self.store.scan_with(bounds, Direction::Ascending, STRETCH, |key, _| {
+                met += 1;
+                if met < STRETCH {
+                    return ControlFlow::Continue(());
+                }
+                last = Some(key.to_vec());
+                ControlFlow::Break(())
+            });
+            if met > removed {
                 let upper = last.as_deref().map_or(upper, Bound::Included);
-                self.store.try_remove_range(bounds.0, upper)?
+                let gone = self.store.try_remove_range(bounds.0, upper)?;
+                self.collections.reserved.add(-(gone as i64));
+                removed += gone;
             }
-        };
-        self.collections.reserved.add(-(removed as i64));
-        if notice!("collections.removal.ends", last.is_none()) {
+            // Another task may remove the same: then fewer went than were met.
+            is_last = last.is_none();
+            if !is_last {
+                break;
+            }
+        }
+        if notice!("collections.removal.ends", is_last) {
             // Two tasks may do this at once.
             let entry = removal(id);
             let mut was_there = false;

@@ -12,6 +12,7 @@ mod events;
 mod eviction;
 mod eviction_random;
 mod expiry;
+mod field_expiry;
 mod hashes_against_redis;
 mod memory_limit;
 mod ordered;

@@ -35,6 +35,8 @@ use disk::{Fault, Model};
 
 /// Histories that run at least.
 const LEAST: u64 = 4;
+/// The deadline of a field that does not pass.
+const FAR: u64 = 9_999_999_999_999;
 /// A deadline that is nearer may pass while states are read.
 const SOON: i64 = 3000;
 /// Runs that try to make a history shorter.
@@ -136,7 +138,7 @@ fn collection(random: &mut Random) -> Step {
         1 => format!("ZADD {key}{}", elements(&|at| format!(" {} m{at}", at % 7))),
         _ => format!("RPUSH {key}{}", elements(&|at| format!(" v{at}"))),
     };
-    let line = match random.below(16) {
+    let line = match random.below(20) {
         0 => format!("DEL {key}"),
         1 => format!("SET {key} text"),
         2 => format!("RENAME {key} {other}"),
@@ -148,6 +150,9 @@ fn collection(random: &mut Random) -> Step {
         8 => format!("HDEL {key} f1 f2 f3; ZREMRANGEBYRANK {key} 0 3; LTRIM {key} 2 -2"),
         9 => format!("DEL {key} {other}"),
         10 => "ORDNA.DELRANGE [big (bih".to_owned(),
+        11 | 12 => format!("HPEXPIREAT {key} {FAR} FIELDS 3 f1 f2 f3; HPERSIST {key} FIELDS 1 f1"),
+        13 => format!("HSETEX {key} PXAT {FAR} FIELDS 2 f4 x f5 y; HSET {key} f4 z"),
+        14 => format!("HPEXPIRE {key} 0 FIELDS 2 f6 f7"),
         _ => line,
     };
     line.split("; ").map(words).collect()

@@ -20,7 +20,7 @@ use ordna_server::Config;
 
 use crate::commands::against_redis::Redis;
 use crate::common::{Extent, request, show, start};
-use differences::ORDNA;
+use differences::{NEWER, ORDNA};
 use documents::{Argument, Document, documents};
 use frame::Frame;
 use generate::{CLIENTS, Generator, Step};
@@ -499,7 +499,8 @@ fn descriptions_of_commands_against_redis() {
     assert!(ours.len() > 150, "{} documents", ours.len());
     let mut different = Vec::new();
     for document in ours {
-        let is_ours = document.since == ORDNA || later.contains(&document.name.as_str());
+        let name = document.name.as_str();
+        let is_ours = document.since == ORDNA || later.contains(&name) || NEWER.contains(&name);
         match redis.iter().find(|other| other.name == document.name) {
             Some(other) => {
                 let parts = [&document, other].map(|document| {

@@ -1,5 +1,6 @@
 //! Descriptions of commands that only Ordna has: whatever they allow is accepted.
 
+use super::differences::NEWER;
 use super::documents::{Argument, Document};
 use super::{Connection, documents_of};
 use crate::common::{Random, show, start};
@@ -15,7 +16,8 @@ fn value(argument: &Argument) -> &'static str {
         (_, "id") => "1",
         (_, "vector") => "0",
         (_, "cursor" | "offset" | "position") => "0",
-        (_, "milliseconds") => "1000",
+        (_, "milliseconds" | "unix-time-seconds" | "unix-time-milliseconds") => "1000",
+        (_, "numfields") => "1",
         (Some(b"SCORE"), _) => "1.0",
         (_, "separator") => ";",
         (_, "property" | "filter") => "@f",
@@ -51,7 +53,10 @@ fn generate(arguments: &[Argument], random: &mut Random, words: &mut Vec<Vec<u8>
 }
 
 /// What an error says if the words, not the values, are wrong.
-const REFUSED: [&str; 6] = [
+const REFUSED: [&str; 9] = [
+    "Mandatory argument",
+    "must be a positive integer",
+    "must match the number of arguments",
     "ERR syntax error",
     "wrong number of arguments",
     "not supported",
@@ -68,7 +73,9 @@ fn descriptions_of_our_commands_are_accepted() {
     // Arguments of these depend on each other more than a description says.
     let left_out = ["ordna.node", "ft.aggregate", "ft.create", "ft.alter", "ordna.index|create"];
     let is_ours = |document: &&Document| {
-        ["ordna", "search"].contains(&document.group.as_str()) || document.name == "delifeq"
+        ["ordna", "search"].contains(&document.group.as_str())
+            || document.name == "delifeq"
+            || NEWER.contains(&document.name.as_str())
     };
     let ours = documents.iter().filter(is_ours);
     let mut random = Random::new(1);
