@@ -1,6 +1,8 @@
 //! Why an operation failed, and the limits that it exceeded.
 
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// The longest byte-string key, in bytes: its length is stored in two bytes.
 pub const MAX_KEY_LEN: usize = u16::MAX as usize;
@@ -8,7 +10,8 @@ pub const MAX_KEY_LEN: usize = u16::MAX as usize;
 /// The longest byte-string value, in bytes: 512 MiB, the limit of Redis.
 pub const MAX_VALUE_LEN: usize = 512 << 20;
 
-/// Why a write was refused. Nothing was written, unless the variant says otherwise.
+/// Why an operation of a store, a map or a transaction failed. Nothing was written, unless the
+/// variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,6 +43,96 @@ pub enum Error {
         /// The first failure.
         reason: std::sync::Arc<str>,
     },
+    /// The store holds a key of another type than the map's.
+    WrongKey(Box<WrongKey>),
+    /// A value is of another type than the map's, or cannot be stored.
+    WrongValue(Box<ValueError>),
+    /// A map, a snapshot, a batch or a transaction belongs to another store.
+    OtherStore,
+    /// The store has given all numbers of maps.
+    TooManyMaps,
+    /// What the transaction read was changed by others before it could commit, in each attempt.
+    Conflict {
+        /// Number of attempts.
+        attempts: u32,
+    },
+    /// The transaction is older than it may be.
+    TransactionTooOld {
+        /// The age limit.
+        limit: Duration,
+    },
+    /// Opening, a backup or a restore failed.
+    Durability(Cause),
+}
+
+/// Bytes that are not an encoded value of the type asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecodeError {
+    /// Position in the key.
+    pub at: usize,
+    /// The value that should stand there.
+    pub expected: &'static str,
+    /// The byte that stands there; `None` at the end of the key.
+    pub found: Option<u8>,
+}
+
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at byte {}: expected {}, found ", self.at, self.expected)?;
+        match self.found {
+            Some(byte) => write!(f, "{byte:#04x}"),
+            None => f.write_str("the end"),
+        }
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+/// A key that is not of the map's type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongKey {
+    /// The bytes of the key.
+    pub key: Vec<u8>,
+    /// Why they are no key of the map.
+    pub source: DecodeError,
+}
+
+/// Bytes that are not a value of the type asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ValueError {
+    /// Length of the value.
+    pub len: usize,
+    /// The type asked for.
+    pub expected: &'static str,
+    /// The reader's own words, if it has any.
+    pub reason: String,
+}
+
+impl fmt::Display for ValueError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { len, expected, reason } = self;
+        write!(f, "a value of {len} bytes is not a value of the type {expected}{reason}")
+    }
+}
+
+impl std::error::Error for ValueError {}
+
+/// The error under an [`Error`], shared by its clones. Equal if the texts are.
+#[derive(Debug, Clone)]
+pub struct Cause(pub Arc<dyn std::error::Error + Send + Sync>);
+
+impl PartialEq for Cause {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_string() == other.0.to_string()
+    }
+}
+
+impl Eq for Cause {}
+
+impl From<ValueError> for Error {
+    fn from(error: ValueError) -> Self {
+        Self::WrongValue(Box::new(error))
+    }
 }
 
 impl fmt::Display for Error {
@@ -61,11 +154,39 @@ impl fmt::Display for Error {
                 f,
                 "the log cannot be written: {reason}; writes are refused until a backup succeeds"
             ),
+            Self::WrongKey(wrong) => {
+                let WrongKey { key, source } = &**wrong;
+                write!(f, "the key {key:02x?} is not a key of the map: {source}")
+            }
+            Self::WrongValue(error) => error.fmt(f),
+            Self::OtherStore => f.write_str(
+                "the map, snapshot or transaction belongs to another store than the one it is used with",
+            ),
+            Self::TooManyMaps => {
+                write!(f, "the store has {} maps, which are the most", u32::MAX)
+            }
+            Self::Conflict { attempts } => write!(
+                f,
+                "the transaction conflicted with other writes in each of {attempts} attempts"
+            ),
+            Self::TransactionTooOld { limit } => {
+                write!(f, "the transaction is older than its age limit of {limit:?}")
+            }
+            Self::Durability(cause) => cause.0.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::WrongKey(wrong) => Some(&wrong.source),
+            // The texts of the others are this error's own.
+            Self::Durability(cause) => cause.0.source(),
+            _ => None,
+        }
+    }
+}
 
 /// The first invariant that an audit ([`crate::OrderedIndex::check_invariants`]) found broken.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,3 +199,14 @@ impl fmt::Display for Violation {
 }
 
 impl std::error::Error for Violation {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_no_larger_than_a_string() {
+        // Results of writes are returned through several calls.
+        assert!(size_of::<Error>() <= size_of::<String>());
+    }
+}

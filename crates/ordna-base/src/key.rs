@@ -8,12 +8,18 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 use crate::Error;
+use crate::data::AsData;
 use crate::encoding::Encoding;
 use crate::sequence::{FlatBytes, Sequence};
 
 pub use crate::error::MAX_KEY_LEN as MAX_LEN;
 
 /// A kind of key: `u64` or `[u8]`. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a kind of key",
+    label = "keys of a `Store` are `u64` or `[u8]`",
+    note = "for keys of other types use `ordna::Map<K, V>`"
+)]
 pub trait Key:
     sealed::Sealed
     + Encoding
@@ -22,8 +28,20 @@ pub trait Key:
     + Debug
     + Send
     + Sync
+    + AsData<Self>
     + 'static
-    + ToOwned<Owned: Borrow<Self> + Ord + Hash + Clone + Debug + Default + Send + Sync + 'static>
+    + ToOwned<
+        Owned: Borrow<Self>
+                   + AsData<Self>
+                   + Ord
+                   + Hash
+                   + Clone
+                   + Debug
+                   + Default
+                   + Send
+                   + Sync
+                   + 'static,
+    >
 {
     /// Whether [`Key::head`] alone decides every comparison.
     const HEAD_IS_KEY: bool;

@@ -8,6 +8,7 @@
 //! | [`arena`] | memory for records in large pages |
 //! | [`buffer`] | shared buffers of values that grow at their end |
 //! | [`checksum`] | CRCs of the file formats |
+//! | `data` | keys, values and ranges in the forms that callers have at hand |
 //! | [`encoding`] | keys and values as bytes in files |
 //! | [`entries`] | a flat buffer for the results of scans |
 //! | [`order`](mod@order) | the order of a leaf's keys |
@@ -22,6 +23,7 @@ pub mod arena;
 mod bounds;
 pub mod buffer;
 pub mod checksum;
+mod data;
 pub mod encoding;
 pub mod entries;
 mod error;
@@ -38,8 +40,9 @@ pub mod sync;
 pub mod tuple;
 pub mod value;
 
+pub use data::{AsData, KeyRange};
 pub use entries::Entries;
-pub use error::{Error, Violation};
+pub use error::{Cause, Error, ValueError, Violation, WrongKey};
 pub use index::{Change, Direction, InvariantReport, MemoryUsage, OrderedIndex};
 pub use key::Key;
 pub use locked_btree::Locked;

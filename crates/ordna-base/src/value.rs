@@ -5,6 +5,7 @@ use std::fmt::Debug;
 
 use crate::Error;
 use crate::buffer::Buffer;
+use crate::data::AsData;
 use crate::encoding::Encoding;
 use crate::sequence::{FlatBytes, Sequence};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,11 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub use crate::error::MAX_VALUE_LEN as MAX_LEN;
 
 /// A kind of value: `u64` or `[u8]`. Sealed.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a kind of value",
+    label = "values of a `Store` are `u64` or `[u8]`",
+    note = "for values of other types use `ordna::Map<K, V>`"
+)]
 pub trait Value:
     sealed::Sealed
     + Encoding
@@ -19,8 +25,9 @@ pub trait Value:
     + Debug
     + Send
     + Sync
+    + AsData<Self>
     + 'static
-    + ToOwned<Owned: Borrow<Self> + Eq + Clone + Debug + Send + Sync + 'static>
+    + ToOwned<Owned: Borrow<Self> + AsData<Self> + Eq + Clone + Debug + Send + Sync + 'static>
 {
     /// Whether a stored value is one word that is overwritten in place. Otherwise a new value
     /// comes with a new record.

@@ -5,10 +5,11 @@
 #![expect(unsafe_code, reason = "calls the functions of C")]
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
 use ordna::tuple::encode;
-use ordna::{Change, Map, OrderedIndex, Store};
+use ordna::{Store, Table};
 use ordna_c::{OrdnaSlice, OrdnaStore};
 
 const KEYS: u64 = 1000;
@@ -43,7 +44,8 @@ fn medians<const N: usize>(mut calls: [(&'static str, &mut dyn FnMut(u64)); N]) 
 fn main() {
     let keys: Vec<[u8; 8]> = (0..KEYS).map(|key| (key * 7919).to_be_bytes()).collect();
     let key = |number: u64| &keys[(number % KEYS) as usize];
-    let (rust, typed): (Store<[u8], [u8]>, Map<u64, u64>) = (Store::new(), Map::new());
+    let rust: Store<[u8], [u8]> = Store::new();
+    let typed: Table<u64, u64> = Table::over(Arc::new(Store::new()));
     let mut c: *mut OrdnaStore = std::ptr::null_mut();
     // SAFETY: the places for handles are variables of this function; slices are of live arrays.
     let slice = |bytes: &[u8]| OrdnaSlice { data: bytes.as_ptr(), len: bytes.len() };
@@ -77,7 +79,7 @@ fn main() {
     let put = medians([
         ("put, Rust", &mut |number| {
             let value = (number % KEYS).to_le_bytes();
-            rust.modify(key(number), |_| Change::Put(&value[..])).expect("short keys");
+            rust.put(key(number), value).expect("short keys");
         }),
         ("put, C", &mut |number| {
             let value = (number % KEYS).to_le_bytes();

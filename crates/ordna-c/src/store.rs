@@ -179,7 +179,7 @@ pub unsafe extern "C" fn ordna_put(
     unsafe {
         on(store, |store| {
             let (key, value) = (key.bytes()?, value.bytes()?);
-            store.modify(key, |_| Change::Put(value))?;
+            store.put(key, value)?;
             Ok(OrdnaStatus::Ok)
         })
     }
@@ -295,7 +295,7 @@ pub unsafe extern "C" fn ordna_remove_range(
         on(store, |store| {
             let scan = RangeScan::of(range)?;
             let (lower, upper) = scan.bounds();
-            let count = store.try_remove_range(lower, upper)?;
+            let count = store.remove_range((lower, upper))?;
             if !removed.is_null() {
                 removed.write(count);
             }

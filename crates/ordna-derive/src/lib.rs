@@ -14,6 +14,46 @@ pub fn tuple_key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
+/// Makes a type that serde knows a type of values of typed maps, stored in the format of the crate
+/// `postcard`.
+#[proc_macro_derive(Stored)]
+pub fn stored(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    let name = &input.ident;
+    let mut generics = input.generics.clone();
+    let bounds = generics.type_params().map(|parameter| {
+        let name = &parameter.ident;
+        syn::parse_quote!(#name: ::ordna::typed::SerdeOwned)
+    });
+    let bounds: Vec<syn::WherePredicate> = bounds.collect();
+    generics.make_where_clause().predicates.extend(bounds);
+    let (generic, types, bounds) = generics.split_for_impl();
+    quote! {
+        #[automatically_derived]
+        impl #generic ::ordna::typed::Stored for #name #types #bounds {
+            type Ref = Self;
+
+            fn load(bytes: &[u8]) -> ::core::result::Result<Self, ::ordna::ValueError> {
+                <::ordna::typed::Serde<Self> as ::ordna::typed::Stored>::load(bytes)
+                    .map(|value| value.0)
+            }
+        }
+        #[automatically_derived]
+        impl #generic ::ordna::typed::StoreAs<Self> for #name #types #bounds {
+            fn with_bytes<OrdnaResult>(
+                &self,
+                store: impl ::core::ops::FnOnce(&[u8]) -> OrdnaResult,
+            ) -> ::core::result::Result<OrdnaResult, ::ordna::ValueError> {
+                ::ordna::typed::StoreAs::<::ordna::typed::Serde<&Self>>::with_bytes(
+                    &::ordna::typed::Serde(self),
+                    store,
+                )
+            }
+        }
+    }
+    .into()
+}
+
 fn is_descending(field: &Field) -> syn::Result<bool> {
     let mut descending = false;
     for attribute in field.attrs.iter().filter(|attribute| attribute.path().is_ident("ordna")) {

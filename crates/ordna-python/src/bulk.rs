@@ -7,7 +7,7 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use ordna::tuple::{Encode, code, decode};
-use ordna::{Direction, OrderedIndex};
+use ordna::Direction;
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -192,7 +192,7 @@ pub fn put_many(
         Ok(())
     });
     // A call that failed may have written some of them.
-    if is_new && store.approximate_len() > 0 && (done.is_err() || present < keys.len()) {
+    if is_new && !store.is_empty() && (done.is_err() || present < keys.len()) {
         core.shapes.remember(&[keys.shape()]);
     }
     done.map_err(raise)
@@ -230,7 +230,7 @@ fn put_objects(
     joining.check(pairs.iter().map(|(key, _)| key.as_slice()))?;
     let done = py.detach(|| store.insert_many(&pairs));
     // A call that failed may have written some of them.
-    if done.is_ok() || store.approximate_len() > 0 {
+    if done.is_ok() || !store.is_empty() {
         joining.done(&core.shapes);
     }
     done.map(drop).map_err(raise)

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ordna::durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
-use ordna::{Change, Direction, Error, MemoryUsage, Options, OrderedIndex, Store, Write};
+use ordna::{Change, Direction, Error, MemoryUsage, Options, Put, Store, Write};
 use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
     PyOSError, PyTypeError, PyValueError,
@@ -157,7 +157,7 @@ impl Core {
 
     /// Forgets the shapes of an emptied store.
     fn forget_if_empty(&self, store: &Bytes) {
-        if store.approximate_len() == 0 {
+        if store.is_empty() {
             self.shapes.clear();
         }
     }
@@ -272,7 +272,7 @@ impl Core {
             (None, None) => Store::with_options(options),
         };
         let shapes = Shapes::default();
-        if store.approximate_len() > 0 {
+        if !store.is_empty() {
             // The types of these keys are not known: neighbours decide.
             shapes.accept_mixed();
         }
@@ -336,9 +336,9 @@ impl Core {
         let is_new = self.admit(&Source::Live(Arc::clone(&store)), &key)?;
         let mut present = false;
         let done = self.write(py, || {
-            store.modify(&key.bytes, |old| {
+            store.modify_entry(&key.bytes, |old| {
                 present = old.is_some();
-                Change::Put(value.as_slice())
+                Change::Put(Put::forever(value.as_slice()))
             })
         });
         done.map_err(raise)?;
@@ -587,7 +587,7 @@ impl Core {
         let store = self.store()?;
         let span = self.span(&Source::Live(Arc::clone(&store)), lo, hi, inclusive)?;
         let (lower, upper) = by_ref(&span);
-        let removed = py.detach(|| store.try_remove_range(lower, upper)).map_err(raise)?;
+        let removed = py.detach(|| store.remove_range((lower, upper))).map_err(raise)?;
         self.forget_if_empty(&store);
         Ok(removed)
     }
@@ -596,7 +596,7 @@ impl Core {
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
         let all = (Limit::Unbounded, Limit::Unbounded);
-        py.detach(|| store.try_remove_range(all.0, all.1)).map_err(raise)?;
+        py.detach(|| store.remove_range(all)).map_err(raise)?;
         self.forget_if_empty(&store);
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ordna::sync::Lock;
 use ordna::sync::atomic::{AtomicU32, Ordering};
-use ordna::{Direction, OrderedIndex, Snapshot, Store};
+use ordna::{AsData, Direction, Snapshot, Store};
 use smallvec::SmallVec;
 
 pub type Bytes = Store<[u8], [u8]>;
@@ -102,14 +102,14 @@ impl Source {
 
     pub fn contains(&self, key: &[u8]) -> bool {
         match self {
-            Self::Live(store) => store.contains(key),
-            Self::At(snapshot) => snapshot.contains(key),
+            Self::Live(store) => store.contains_key(key),
+            Self::At(snapshot) => snapshot.contains_key(key),
         }
     }
 
     pub fn len(&self) -> usize {
         match self {
-            Self::Live(store) => store.approximate_len(),
+            Self::Live(store) => store.len(),
             Self::At(snapshot) => snapshot.len(),
         }
     }
@@ -153,7 +153,7 @@ impl Source {
         found
     }
 
-    pub fn get_many<Q: std::borrow::Borrow<[u8]>>(
+    pub fn get_many<Q: AsData<[u8]>>(
         &self,
         keys: &[Q],
         each: impl FnMut(usize, Option<&[u8]>),

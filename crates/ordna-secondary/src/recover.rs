@@ -12,7 +12,7 @@ use std::thread;
 
 use ordna::durability::{BackupOptions, Disk, Manifest, OpenOptions};
 use ordna::store::{OwnedStore, Wanted};
-use ordna::{Direction, OrderedIndex, Store};
+use ordna::{Direction, Store};
 use serde::{Deserialize, Serialize};
 
 use crate::define::{IndexDefinition, Keys, entry_value, id_of, partition_of};

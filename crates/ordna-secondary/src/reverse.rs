@@ -8,13 +8,12 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use hashbrown::DefaultHashBuilder;
 use ordna::store::{EntryHash, OwnedStore, Owner, Wanted};
 use ordna::sync::notice;
-use ordna::{Error, OrderedIndex, Snapshot, Store};
+use ordna::{Error, Snapshot, Store};
 
 use crate::define::{Keys, id_of, partition_of};
 
@@ -61,7 +60,7 @@ impl IndexStore {
     pub fn clear(&self) {
         match self {
             Self::Pointers(store) => store.clear(),
-            Self::Copies(store) => drop(store.remove_range(Bound::Unbounded, Bound::Unbounded)),
+            Self::Copies(store) => drop(store.clear()),
         }
     }
 
@@ -104,7 +103,7 @@ fn copy(
     let mut writes = 0;
     let old = map.get(id).map_or(&[][..], |(_, keys)| keys);
     for gone in old.iter().filter(|old| !keys.contains(&&***old)) {
-        store.remove(gone);
+        store.remove(gone)?;
         writes += 1;
     }
     for new in keys.iter().filter(|new| !old.iter().any(|old| &**old == **new)) {
@@ -165,7 +164,8 @@ impl ReverseMap {
             Self::Copies { store, map, .. } => map.retain(|_, (of, keys)| {
                 if *of == partition {
                     for key in keys {
-                        store.remove(key);
+                        // The store is in memory: it has no log that could fail.
+                        _ = store.remove(key);
                     }
                 }
                 *of != partition

@@ -1,33 +1,53 @@
 //! An ordered, in-memory key-value store for many cores, to embed.
 //!
-//! [`Store`] implements the contract [`OrderedIndex`]: point operations that are linearizable,
-//! ordered scans in both directions, batches, and an audit of its own structure. It is generic over
-//! the kind of its keys and values: native `u64`, or byte strings of any content. A [`Snapshot`] is
-//! the state of one moment, at no cost for its size.
+//! A [`Map`] has keys and values of any type; a [`Store`], which is under it, native `u64` or byte
+//! strings of any content. Threads share both by reference. Point operations are linearizable,
+//! scans go in both directions, batches and transactions are atomic. A [`Snapshot`] is the state
+//! of one moment, at no cost for its size. A store or map that is [opened](Store::open) in a
+//! directory survives a crash.
 //!
 //! ```
-//! use ordna::{OrderedIndex, Store};
+//! use ordna::{Map, Store};
 //!
-//! let towns: Store<[u8], u64> = Store::new();
-//! towns.insert(b"Uppsala", &177_074)?;
+//! // Keys and values of your types.
+//! let towns: Map<String, u64> = Map::new();
+//! towns.insert("Uppsala", 177_074)?;
 //! let before = towns.snapshot();
-//! towns.insert(b"Lund", &94_393)?;
-//! assert_eq!(towns.get(b"Lund"), Some(94_393));
-//! assert_eq!(towns.first().unwrap().0, b"Lund");
-//! assert_eq!(before.get(b"Lund"), None);
+//! towns.insert("Lund", 94_393)?;
+//! assert_eq!(towns.get("Lund"), Some(94_393));
+//! assert_eq!(towns.first(), Some(("Lund".to_owned(), 94_393)));
+//! assert_eq!(before.get("Lund"), None);
+//!
+//! // Bytes and integers: the fastest form.
+//! let visits: Store<u64, u64> = Store::new();
+//! visits.put(1, 10)?;
+//! assert_eq!(visits.range(..5).count(), 1);
 //! # Ok::<(), ordna::Error>(())
 //! ```
 //!
+//! | type | is |
+//! |---|---|
+//! | [`Map`], [`Table`] | a map of typed keys and values; one in a store that holds others too |
+//! | [`Store`] | an ordered store of integers or byte strings |
+//! | [`Snapshot`], [`typed::MapSnapshot`] | a state that does not change |
+//! | [`Options`], [`OpenOptions`], [`SyncPolicy`] | memory limit, expiry clock, collectors; directory, log |
+//! | [`Error`] | why an operation failed |
+//!
 //! | module | holds |
 //! |---|---|
+//! | [`typed`] | the types behind [`Map`], and a table for users of other maps |
 //! | [`durability`] | the write-ahead log, backups and recovery |
 //! | [`store`] | the store: snapshots, collection, expiry, batches, memory limit |
-//! | [`typed`] | [`Map`]: typed keys and values over a store |
-//! | [`index`] | the contract [`OrderedIndex`] |
-//! | [`key`], [`value`] | the kinds of keys and values, and their limits |
-//! | [`entries`] | a flat buffer for the results of scans |
+//! | [`index`] | [`OrderedIndex`], the contract for code that is generic over indexes |
+//! | [`key`], [`value`], [`entries`] | the kinds of keys and values, their limits, buffers of them |
 //! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
-//! | [`reclaim`] | the reading section that [`OrderedIndex::pin`] enters |
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `derive` | `derive(TupleKey)`: structs as keys; with `serde`, `derive(Stored)`: structs and enums as values |
+//! | `serde` | [`typed::Serde`](typed): values of any type that serde knows |
+//! | `bigint`, `time`, `uuid` | keys of these crates' types |
+//! | `zstd` | backups compressed with Zstandard, a C library |
 
 #![cfg_attr(loom, allow(missing_docs, reason = "models see parts that have no users"))]
 
@@ -40,12 +60,34 @@ mod tree;
 pub mod typed;
 mod wal;
 
+pub use durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
 #[doc(hidden)]
 pub use ordna_base::checksum;
+#[doc(inline)]
 pub use ordna_base::{
-    Change, Direction, Entries, Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value,
-    Violation, entries, index, key, reclaim, sync, tuple, value,
+    AsData, Cause, Change, Direction, Entries, Error, InvariantReport, Key, KeyRange, MemoryUsage,
+    OrderedIndex, Value, ValueError, Violation, WrongKey, entries, index, key, tuple, value,
 };
+#[doc(hidden)]
+pub use ordna_base::{reclaim, sync};
+/// Derives a type of values: a struct or enum that serde knows. Needs the feature `serde`, too.
+///
+/// ```
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, ordna::Stored, Debug, PartialEq)]
+/// struct Point {
+///     x: f64,
+///     y: f64,
+/// }
+///
+/// let points: ordna::Map<u64, Point> = ordna::Map::new();
+/// points.insert(1, Point { x: 0.5, y: 1.5 })?;
+/// assert_eq!(points.get(1), Some(Point { x: 0.5, y: 1.5 }));
+/// # Ok::<(), ordna::Error>(())
+/// ```
+#[cfg(all(feature = "derive", feature = "serde"))]
+pub use ordna_derive::Stored;
 /// Derives tuple keys: a struct whose fields are ordered one after the other.
 ///
 /// ```
@@ -59,22 +101,24 @@ pub use ordna_base::{
 /// }
 ///
 /// let places: Map<Place, String> = Map::new();
-/// places.insert(&Place { country: "SE".into(), population: 94_393 }, "Lund")?;
-/// places.insert(&Place { country: "SE".into(), population: 177_074 }, "Uppsala")?;
-/// let (largest, name) = places.prefix(&("SE",)).next().unwrap()?;
+/// places.insert(Place { country: "SE".into(), population: 94_393 }, "Lund")?;
+/// places.insert(Place { country: "SE".into(), population: 177_074 }, "Uppsala")?;
+/// let (largest, name) = places.prefix(("SE",)).next().unwrap();
 /// assert_eq!((largest.population, name.as_str()), (177_074, "Uppsala"));
-/// # Ok::<(), ordna::typed::MapError>(())
+/// # Ok::<(), ordna::Error>(())
 /// ```
 #[cfg(feature = "derive")]
 pub use ordna_derive::TupleKey;
+#[doc(inline)]
 pub use store::{
     Clock, Collectors, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
-    Statistics, Store, Write,
+    Statistics, Store, Transaction, TransactionOptions, Write,
 };
 #[cfg(loom)]
 #[doc(hidden)]
 pub use tree::models;
-pub use typed::Map;
+#[doc(inline)]
+pub use typed::{Batch, Map, Table};
 
 /// Compiles and runs the examples of README.md as tests.
 #[cfg(doctest)]

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ordna::{Options, Snapshot, Store};
-use ordna_base::{Direction, OrderedIndex};
+use ordna_base::Direction;
 use ordna_testkit::random::Random;
 use ordna_testkit::snapshots::{Ends, check_memory_after_churn};
 
@@ -40,9 +40,9 @@ fn write_round(store: &Words, writer: u64, round: u64) {
     let key = key_of(writer, round % KEYS);
     if round.is_multiple_of(WIPE) {
         let end = key_of(writer, KEYS / 2);
-        store.remove_range(Bound::Included(&key_of(writer, 0)), Bound::Excluded(&end));
+        store.remove_range((Bound::Included(&key_of(writer, 0)), Bound::Excluded(&end))).unwrap();
     } else if round.is_multiple_of(3) {
-        store.remove(&key);
+        store.remove(&key).unwrap();
     } else {
         store.insert(&key, &round).unwrap();
     }

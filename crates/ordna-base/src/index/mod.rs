@@ -10,6 +10,8 @@ mod range;
 mod versioned;
 
 pub use crate::bounds::{Bounds, Direction, bounds_cross, is_above, is_below};
+#[doc(hidden)]
+pub use range::Ends;
 pub use range::{Chunk, READ_AHEAD_BYTES, Range, Source};
 pub use versioned::{ReadSnapshot, Versioned};
 

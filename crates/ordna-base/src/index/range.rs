@@ -5,12 +5,12 @@
 //! and the whole is one too: every chunk covers exactly the keys beyond the last one returned.
 
 use std::borrow::Borrow;
+use std::iter::FusedIterator;
 use std::ops::{Bound, ControlFlow};
 
 use crate::bounds::{Direction, is_above, is_below};
 use crate::{Entries, Key, Value};
 
-const FIRST_CHUNK: usize = 16;
 const LAST_CHUNK: usize = 1024;
 
 /// Bytes of keys and values after which a chunk ends: 256 KiB, as of 1,024 entries of 256 bytes. A scan
@@ -23,6 +23,10 @@ pub trait Source {
     type Key: Key + ?Sized;
     /// `u64` or `[u8]`.
     type Value: Value + ?Sized;
+
+    /// Entries that the first chunk of an iterator has at most; each chunk is twice as long as the
+    /// one before it.
+    const FIRST_CHUNK: usize = 16;
 
     /// Appends the first `limit` entries (at least one) within the bounds to `out`, in the given
     /// direction, or fewer whose bytes reach [`READ_AHEAD_BYTES`]. Returns whether one of these limits
@@ -69,17 +73,88 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Chunk<'a, K, V> {
 
 type Limit<S> = Bound<<<S as Source>::Key as ToOwned>::Owned>;
 type Entry<S> = (<<S as Source>::Key as ToOwned>::Owned, <<S as Source>::Value as ToOwned>::Owned);
+type Lent<'a, S> = (&'a <S as Source>::Key, &'a <S as Source>::Value);
 
 /// One end of the range: what it has read ahead, and how much of that is returned.
 struct Side<I: Source> {
     ahead: Entries<I::Key, I::Value>,
     next: usize,
     chunk: usize,
+    /// Whether it has read ahead.
+    is_used: bool,
 }
 
 impl<I: Source> Side<I> {
     fn new() -> Self {
-        Self { ahead: Entries::new(), next: 0, chunk: FIRST_CHUNK }
+        Self { ahead: Entries::new(), next: 0, chunk: I::FIRST_CHUNK, is_used: false }
+    }
+
+    /// The key that it returned last, if that is in its buffer.
+    fn last(&self) -> Option<&I::Key> {
+        self.ahead.get(self.next.checked_sub(1)?).map(|(key, _)| key)
+    }
+}
+
+/// The position of an iterator over a source that it does not hold: both ends of what is left.
+pub struct Ends<I: Source> {
+    /// The entries that neither side had returned when it last read ahead lie between these two.
+    lower: Limit<I>,
+    upper: Limit<I>,
+    front: Side<I>,
+    back: Side<I>,
+    is_done: bool,
+}
+
+impl<I: Source> Ends<I> {
+    /// Returns the position of an iterator over the entries within the bounds.
+    pub fn new(lower: Limit<I>, upper: Limit<I>) -> Self {
+        Self { lower, upper, front: Side::new(), back: Side::new(), is_done: false }
+    }
+
+    /// Returns the next entry of one side, in the buffer of that side. `index` is the same in each
+    /// call. After the last entry it returns `None` for ever.
+    pub fn advance(&mut self, index: &I, direction: Direction) -> Option<Lent<'_, I>> {
+        if self.is_done {
+            return None;
+        }
+        let (side, other) = match direction {
+            Direction::Ascending => (&mut self.front, &self.back),
+            Direction::Descending => (&mut self.back, &self.front),
+        };
+        // The bounds stay clear of what both sides have returned.
+        let (own, others) = match direction {
+            Direction::Ascending => (&mut self.lower, &self.upper),
+            Direction::Descending => (&mut self.upper, &self.lower),
+        };
+        let others = other.last().map_or(others.as_ref().map(Borrow::borrow), Bound::Excluded);
+        if side.next == side.ahead.len() {
+            if let Some(last) = side.last() {
+                *own = Bound::Excluded(last.to_owned());
+            }
+            side.ahead.clear();
+            side.next = 0;
+            let own = own.as_ref().map(Borrow::borrow);
+            let (lower, upper) = match direction {
+                Direction::Ascending => (own, others),
+                Direction::Descending => (others, own),
+            };
+            index.read_ahead(lower, upper, direction, side.chunk, &mut side.ahead);
+            side.chunk = (side.chunk * 2).min(LAST_CHUNK);
+            side.is_used = true;
+        }
+        let at = side.next;
+        // The other side may have come past this entry since it was read ahead.
+        let is_left = side.ahead.get(at).is_some_and(|(key, _)| match direction {
+            _ if !other.is_used => true,
+            Direction::Ascending => !is_above(key, others),
+            Direction::Descending => !is_below(key, others),
+        });
+        if !is_left {
+            self.is_done = true;
+            return None;
+        }
+        side.next += 1;
+        side.ahead.get(at)
     }
 }
 
@@ -87,66 +162,48 @@ impl<I: Source> Side<I> {
 ///
 /// Made by [`OrderedIndex::range`](crate::OrderedIndex::range) and
 /// [`OrderedIndex::prefix`](crate::OrderedIndex::prefix). Amortized O(1) per entry plus one
-/// seek per chunk.
+/// seek per chunk. As an [`Iterator`] it copies each key and value;
+/// [`next_ref`](Self::next_ref) lends them.
 pub struct Range<'a, I: Source> {
     index: &'a I,
-    /// The entries that neither side has returned lie between these two.
-    lower: Limit<I>,
-    upper: Limit<I>,
-    front: Side<I>,
-    back: Side<I>,
+    ends: Ends<I>,
 }
 
 impl<'a, I: Source> Range<'a, I> {
     /// Returns an iterator over the entries of `index` within the bounds.
     pub fn new(index: &'a I, lower: Limit<I>, upper: Limit<I>) -> Self {
-        Self { index, lower, upper, front: Side::new(), back: Side::new() }
+        Self { index, ends: Ends::new(lower, upper) }
     }
 
-    /// The next entry of one side. Moves that side's bound to it, so that the other side, and the
-    /// next chunk of this one, stay clear of what was returned.
-    fn advance(&mut self, direction: Direction) -> Option<Entry<I>> {
-        let side = match direction {
-            Direction::Ascending => &mut self.front,
-            Direction::Descending => &mut self.back,
-        };
-        if side.next == side.ahead.len() {
-            side.ahead.clear();
-            side.next = 0;
-            let lower = self.lower.as_ref().map(Borrow::borrow);
-            let upper = self.upper.as_ref().map(Borrow::borrow);
-            self.index.read_ahead(lower, upper, direction, side.chunk, &mut side.ahead);
-            side.chunk = (side.chunk * 2).min(LAST_CHUNK);
-        }
-        let (key, value) = side.ahead.get(side.next)?;
-        // The other side may have come past this entry since it was read ahead.
-        let taken = match direction {
-            Direction::Ascending => is_above(key, self.upper.as_ref().map(Borrow::borrow)),
-            Direction::Descending => is_below(key, self.lower.as_ref().map(Borrow::borrow)),
-        };
-        if taken {
-            return None;
-        }
-        side.next += 1;
-        let entry = (key.to_owned(), value.to_owned());
-        match direction {
-            Direction::Ascending => self.lower = Bound::Excluded(entry.0.clone()),
-            Direction::Descending => self.upper = Bound::Excluded(entry.0.clone()),
-        }
-        Some(entry)
+    /// Returns the next entry from the front, without copying it: it is lent until the next call.
+    /// Amortized O(1).
+    pub fn next_ref(&mut self) -> Option<Lent<'_, I>> {
+        self.ends.advance(self.index, Direction::Ascending)
     }
+
+    /// Returns the next entry from the back, without copying it: it is lent until the next call.
+    /// Amortized O(1).
+    pub fn next_back_ref(&mut self) -> Option<Lent<'_, I>> {
+        self.ends.advance(self.index, Direction::Descending)
+    }
+}
+
+fn copy<I: Source>((key, value): Lent<'_, I>) -> Entry<I> {
+    (key.to_owned(), value.to_owned())
 }
 
 impl<I: Source> Iterator for Range<'_, I> {
     type Item = Entry<I>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.advance(Direction::Ascending)
+        self.next_ref().map(copy::<I>)
     }
 }
 
 impl<I: Source> DoubleEndedIterator for Range<'_, I> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.advance(Direction::Descending)
+        self.next_back_ref().map(copy::<I>)
     }
 }
+
+impl<I: Source> FusedIterator for Range<'_, I> {}

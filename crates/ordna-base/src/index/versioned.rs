@@ -69,7 +69,8 @@ macro_rules! impl_versioned {
                 keys: &[Q],
                 out: &mut Vec<Option<V::Owned>>,
             ) {
-                self.get_many(keys, out);
+                let keys: Vec<&K> = keys.iter().map(std::borrow::Borrow::borrow).collect();
+                self.get_many(&keys, out);
             }
 
             fn visit_all(

@@ -7,6 +7,12 @@ use super::read::{DecodeError, Reader};
 ///
 /// For all `a`, `b` of one type: `a < b` if and only if the bytes of a are below those of b. The
 /// encoding of no value is a prefix of another's.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a type of keys",
+    label = "not a type of keys",
+    note = "structs: `#[derive(ordna::TupleKey)]` (feature `derive`)",
+    note = "dates, UUIDs and big integers: features `time`, `uuid`, `bigint`"
+)]
 pub trait Encode {
     /// Whether an encoded value may start with [`code::NULL`].
     const NULLABLE: bool = false;
@@ -25,7 +31,13 @@ pub trait Encode {
     }
 }
 
-/// A type that comes back from its encoding.
+/// A type that comes back from its encoding: the type of a map's keys.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a type of keys",
+    label = "not a type of keys",
+    note = "structs: `#[derive(ordna::TupleKey)]` (feature `derive`)",
+    note = "dates, UUIDs and big integers: features `time`, `uuid`, `bigint`"
+)]
 pub trait Decode: Encode + Sized {
     /// Reads one value. O(bytes).
     ///
@@ -49,9 +61,21 @@ pub trait Decode: Encode + Sized {
 }
 
 /// A type that encodes as `K` does: a borrowed form of it, or `K` itself.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a key of the type `{K}`",
+    label = "expected `{K}` or a borrowed form of it",
+    note = "strings may be `&str`, vectors slices, and the elements of tuples may be borrowed likewise",
+    note = "structs: `#[derive(ordna::TupleKey)]` (feature `derive`)",
+    note = "dates, UUIDs and big integers: features `time`, `uuid`, `bigint`"
+)]
 pub trait Like<K: ?Sized>: Encode {}
 
 /// The beginning of keys of the type `K`: the first elements of a tuple or struct, or of a string.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not the beginning of keys of the type `{K}`",
+    label = "not a prefix of `{K}`",
+    note = "a prefix of a tuple or struct is a tuple of its first fields, with one field `(field,)`"
+)]
 pub trait Prefix<K: ?Sized> {
     /// Appends the bytes with which exactly the keys start that begin so. O(bytes).
     fn encode_prefix(&self, out: &mut Vec<u8>);

@@ -12,7 +12,8 @@
 //! | integers of all widths, [`Number`] | one numeric order, whatever the Rust type |
 //! | `f32`, `f64` | `total_cmp`: −NaN, −∞, …, −0, 0, …, ∞, NaN; bits come back as they were |
 //! | `char`, strings, byte strings | as in Rust; zeros inside are ordinary bytes |
-//! | UUIDs, dates, times | bytewise; chronological |
+//! | UUIDs, dates, times, `SystemTime` | bytewise; chronological |
+//! | `NonZero`, `Wrapping`, IP addresses | as the integers; IPv4 below IPv6 |
 //! | tuples, arrays, vectors, derived structs | element by element, the shorter one first |
 //! | [`Reverse`](std::cmp::Reverse) | descending |
 //!
@@ -33,6 +34,7 @@ pub mod code;
 mod encode;
 mod number;
 mod read;
+mod std_types;
 mod types;
 mod value;
 

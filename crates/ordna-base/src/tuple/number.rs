@@ -243,7 +243,7 @@ fn big(reader: &mut Reader<'_>) -> Result<Number, DecodeError> {
     let length = bits.div_ceil(8);
     let ends_well = aligned.last().is_some_and(|last| *last != 0) && aligned[0] >= 0x80;
     // No key is longer than a key may be, and an integer has no more bytes than 2^16 of them.
-    if bits < 128 || length > crate::key::MAX_LEN || aligned.len() > length || !ends_well {
+    if bits < 128 || length > crate::error::MAX_KEY_LEN || aligned.len() > length || !ends_well {
         return Err(unread.error(EXPECTED));
     }
     let shift = (length * 8 - bits) as u32;

@@ -1,29 +1,7 @@
 //! Reading of encoded values.
 
 use super::code;
-
-/// Bytes that are not an encoded value of the type asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DecodeError {
-    /// Position in the key.
-    pub at: usize,
-    /// The value that should stand there.
-    pub expected: &'static str,
-    /// The byte that stands there; `None` at the end of the key.
-    pub found: Option<u8>,
-}
-
-impl std::fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "at byte {}: expected {}, found ", self.at, self.expected)?;
-        match self.found {
-            Some(byte) => write!(f, "{byte:#04x}"),
-            None => f.write_str("the end"),
-        }
-    }
-}
-
-impl std::error::Error for DecodeError {}
+pub use crate::error::DecodeError;
 
 /// A position in an encoded key.
 #[derive(Debug, Clone)]

@@ -209,7 +209,7 @@ impl Prefix<String> for str {
 
 impl Prefix<String> for String {
     fn encode_prefix(&self, out: &mut Vec<u8>) {
-        self.as_str().encode_prefix(out);
+        <str as Prefix<Self>>::encode_prefix(self, out);
     }
 }
 

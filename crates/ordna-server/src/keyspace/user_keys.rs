@@ -208,7 +208,7 @@ impl KeyspaceStore {
         }
     }
 
-    /// [`ordna::Store::try_remove_range`].
+    /// [`ordna::Store::remove_range`].
     pub fn try_remove_range(
         &self,
         lower: Bound<&[u8]>,
@@ -238,7 +238,7 @@ impl KeyspaceStore {
             })?;
             removed += usize::from(was_there);
         }
-        Ok(removed + self.store.try_remove_range(lower, upper)?)
+        Ok(removed + self.store.remove_range((lower, upper))?)
     }
 
     /// [`OrderedIndex::scan_with`] within bounds that may cross.

@@ -74,6 +74,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
+    /// Waits until the log is durable up to a [`log_position`](Self::log_position), without
+    /// blocking the thread; see [`durability`](crate::durability) for an example. At once in a
+    /// store without a directory.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub async fn until_durable(&self, position: u64) -> Result<(), Error> {
+        std::future::poll_fn(|context| self.poll_durable(position, context)).await
+    }
+
     /// Closes the log durably; later writes fail, also after a [backup](Store::backup). A write of
     /// another thread meanwhile is kept or fails. Dropping the store does the same and releases the
     /// directory, but cannot report a failure.

@@ -1,8 +1,7 @@
 //! Durability: a write-ahead log, backups and recovery.
 //!
 //! ```
-//! use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
-//! use ordna::{OrderedIndex, Store};
+//! use ordna::{BackupOptions, OpenOptions, Store, SyncPolicy};
 //!
 //! # let dir = std::env::temp_dir().join(format!("ordna-doc-mod-{}", std::process::id()));
 //! let options = OpenOptions::new().sync(SyncPolicy::Always);
@@ -13,10 +12,39 @@
 //! drop(towns);
 //!
 //! let towns: Store<[u8], u64> = Store::open(&dir, options)?;
-//! assert_eq!(towns.approximate_len(), 2);
+//! assert_eq!(towns.len(), 2);
 //! # drop(towns);
 //! # std::fs::remove_dir_all(dir)?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Durable writes in async programs
+//! Under [`SyncPolicy::Always`] a write blocks its thread until it is durable. With
+//! [`OpenOptions::acknowledge_later`] it returns at once, and
+//! [`Store::until_durable`](crate::Store::until_durable) is a future that waits, so one fsync serves the tasks of
+//! all threads:
+//!
+//! ```
+//! use ordna::{Error, OpenOptions, Store, SyncPolicy};
+//!
+//! async fn put_durably(store: &Store<[u8], [u8]>, key: &str, value: &str) -> Result<(), Error> {
+//!     store.put(key, value)?;
+//!     store.until_durable(store.log_position()).await
+//! }
+//!
+//! # let dir = std::env::temp_dir().join(format!("ordna-doc-async-{}", std::process::id()));
+//! let options = OpenOptions::new().sync(SyncPolicy::Always).acknowledge_later();
+//! let store = Store::open(&dir, options)?;
+//! // A runtime awaits it; here a loop does.
+//! let mut write = Box::pin(put_durably(&store, "a", "1"));
+//! let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+//! while write.as_mut().poll(&mut context)?.is_pending() {
+//!     std::thread::yield_now();
+//! }
+//! # drop(write);
+//! # drop(store);
+//! # std::fs::remove_dir_all(dir).unwrap();
+//! # Ok::<(), Error>(())
 //! ```
 //!
 //! # What is promised

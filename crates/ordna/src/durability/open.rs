@@ -48,8 +48,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`BackupError`]; the contents of the directory are not changed. Source: Nitro, §5.
     ///
     /// ```
-    /// use ordna::durability::OpenOptions;
-    /// use ordna::{OrderedIndex, Store};
+    /// use ordna::{OpenOptions, Store};
     ///
     /// # let dir = std::env::temp_dir().join(format!("ordna-doc-{}", std::process::id()));
     /// let towns: Store<[u8], u64> = Store::open(&dir, OpenOptions::new())?;

@@ -401,13 +401,9 @@ pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
         }
         Record::RemoveRange { lower, upper } => {
             let (lower, upper) = (lower.map(key), upper.map(key));
-            store.remove_range(borrowed::<K>(&lower), borrowed::<K>(&upper));
-            Ok(())
+            store.remove_within(borrowed::<K>(&lower), borrowed::<K>(&upper)).map(|_| ())
         }
-        Record::Clear => {
-            store.remove_range(Bound::Unbounded, Bound::Unbounded);
-            Ok(())
-        }
+        Record::Clear => store.clear(),
         // Only deltas have them; `decode_block` refuses them.
         Record::Was { .. } => Ok(()),
     }

@@ -136,6 +136,12 @@ impl fmt::Display for BackupError {
     }
 }
 
+impl From<BackupError> for ordna_base::Error {
+    fn from(error: BackupError) -> Self {
+        Self::Durability(ordna_base::Cause(std::sync::Arc::new(error)))
+    }
+}
+
 impl std::error::Error for BackupError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {

@@ -4,7 +4,7 @@ use super::budget::Budget;
 use super::engine::Payment;
 use super::handle::Store;
 use crate::entry::Put;
-use crate::tree::{GROUP, Probe, Tree};
+use crate::tree::{GROUP, Probe, Tree, WriteScope};
 use crate::wal::buffer::StripeBuffer;
 use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
@@ -95,6 +95,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`write_batch`](Self::write_batch) without the log.
     pub(super) fn write_batch_unlogged(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
+        let engine = self.engine();
+        self.write_paid(writes, |payment, reserved| {
+            engine.writing(|scope| self.apply_writes(writes, scope, payment, reserved))
+        })
+    }
+
+    /// Applies the writes if `is_valid` then, while no other writer writes.
+    ///
+    /// # Errors
+    /// [`Error::Conflict`] if it is not, and those of [`write_batch`](Self::write_batch).
+    pub(super) fn write_batch_if(
+        &self,
+        writes: &[Write<'_, K, V>],
+        is_valid: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        let engine = self.engine();
+        self.write_paid(writes, |payment, reserved| {
+            engine.writing_alone(|scope| match is_valid() {
+                true => self.apply_writes(writes, scope, payment, reserved),
+                false => Err(Error::Conflict { attempts: 1 }),
+            })
+        })
+    }
+
+    /// Runs `write` once the bytes of all writes are reserved.
+    fn write_paid(
+        &self,
+        writes: &[Write<'_, K, V>],
+        write: impl FnOnce(Payment, &mut ReservedBytes<'_>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         let mut bytes = 0_usize;
         for write in writes {
             write.check()?;
@@ -106,22 +136,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             self.within_limit(|engine| engine.budget.reserve(bytes))?;
             Payment::Done
         };
-        let engine = self.engine();
         let left = if payment == Payment::Done { bytes } else { 0 };
-        let mut reserved = ReservedBytes { budget: &engine.budget, left };
-        engine.writing(|scope| {
-            let mut probes = Vec::with_capacity(GROUP);
-            for group in writes.chunks(GROUP) {
-                probes.clear();
-                probes.extend(group.iter().map(|write| Probe::new(write.key())));
-                let addresses = engine.tree.locate_many(&probes, scope.guard);
-                for ((write, probe), address) in group.iter().zip(&probes).zip(addresses) {
-                    engine.apply_from(probe, Some(address), scope, payment, |_| write.change())?;
-                    reserved.spend(write.cost());
-                    point("store.batch.between_writes");
-                }
+        let mut reserved = ReservedBytes { budget: &self.engine().budget, left };
+        write(payment, &mut reserved)
+    }
+
+    fn apply_writes(
+        &self,
+        writes: &[Write<'_, K, V>],
+        scope: &WriteScope<'_>,
+        payment: Payment,
+        reserved: &mut ReservedBytes<'_>,
+    ) -> Result<(), Error> {
+        let engine = self.engine();
+        let mut probes = Vec::with_capacity(GROUP);
+        for group in writes.chunks(GROUP) {
+            probes.clear();
+            probes.extend(group.iter().map(|write| Probe::new(write.key())));
+            let addresses = engine.tree.locate_many(&probes, scope.guard);
+            for ((write, probe), address) in group.iter().zip(&probes).zip(addresses) {
+                engine.apply_from(probe, Some(address), scope, payment, |_| write.change())?;
+                reserved.spend(write.cost());
+                point("store.batch.between_writes");
             }
-            Ok(())
-        })
+        }
+        Ok(())
     }
 }

@@ -24,7 +24,7 @@ use crate::tree::{
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
-use ordna_base::sync::{fault, notice, point, stripe_of_this_thread};
+use ordna_base::sync::{Lock, fault, notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
 
 /// Announcements of writers are spread over this many cache lines.
@@ -83,6 +83,8 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub time: Timekeeper,
     pub deadlines: Deadlines<K>,
     pub scans: Scans,
+    /// Held by the transaction that commits.
+    pub commits: Lock<()>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
@@ -97,6 +99,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             time: Timekeeper::new(options.clock),
             deadlines: Deadlines::new(),
             scans: Scans::default(),
+            commits: Lock::new(()),
         }
     }
 
@@ -127,15 +130,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Calls `each` with position and value of every key, in order.
-    pub fn get_many<Q: Borrow<K>>(
+    pub fn get_many<'k>(
         &self,
         view: View,
-        keys: &[Q],
+        keys: impl ExactSizeIterator<Item = &'k K>,
         mut each: impl FnMut(usize, Option<&V>),
-    ) {
+    ) where
+        K: 'k,
+    {
         reentry::check(self);
         let guard = self.collector.pin();
-        let keys = keys.iter().map(Borrow::borrow);
         self.tree.get_many(keys, view.snapshot(), &guard, |at, found| {
             each(at, found.filter(|(_, deadline)| self.shows(view, *deadline)).map(|(v, _)| v));
         });
@@ -273,6 +277,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         done
     }
 
+    /// Runs `write` while no other writer writes, see [`Epochs::enter_alone`].
+    pub fn writing_alone<R>(&self, write: impl FnOnce(&WriteScope<'_>) -> R) -> R {
+        reentry::check(self);
+        let guard = self.collector.pin();
+        let done = {
+            let _turn = self.commits.lock();
+            let writer = self.epochs.enter_alone(stripe_of_this_thread());
+            let youngest = self.epochs.youngest();
+            write(&WriteScope { epoch: writer.epoch, youngest, guard: &guard })
+        };
+        drop(guard);
+        self.help();
+        done
+    }
+
+    /// Whether the entries within the bounds are surely those of the snapshot, and never expire.
+    /// No thread writes. O(log n + l) with l leaves within the bounds.
+    pub fn is_unchanged(&self, snapshot: Epoch, bounds: Bounds<'_, K>) -> bool {
+        bounds_cross(bounds.0, bounds.1)
+            || self.tree.is_unchanged(snapshot, bounds, &self.collector)
+    }
+
     /// The live snapshots, for prunes.
     pub fn live(&self) -> Option<LiveEpochs> {
         let (epochs, quiesced) = self.epochs.live_epochs();
@@ -325,7 +351,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                     progress.present += usize::from(present);
                     point("store.many.between_writes");
                 }
-                Ok(())
+                Ok::<(), Error>(())
             })?;
         }
         Ok(())

@@ -51,7 +51,9 @@ use std::time::Instant;
 use crate::epoch::AtomicEpoch;
 pub use crate::epoch::Epoch;
 use ordna_base::sync::atomic::{AtomicUsize, Ordering, fence};
-use ordna_base::sync::{Backoff, Lock, MutexGuard, StripedCounter, check, fault, order, point};
+use ordna_base::sync::{
+    Backoff, Lock, MutexGuard, StripedCounter, check, fault, notice, order, point,
+};
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -140,6 +142,41 @@ impl Epochs {
                 return writer;
             }
         }
+    }
+
+    /// Registers a writer that is the only one until it leaves: ends its epoch, so that later
+    /// writers wait at the barrier of the next one, and waits until the others of its epoch have
+    /// left. One caller at a time, which is no writer yet: two would wait for each other.
+    ///
+    /// One pass over the stripes that sees no other writer is enough, by invariant 1: the fence
+    /// comes after the epoch has ended.
+    pub fn enter_alone(&self, stripe: usize) -> ActiveWriter<'_> {
+        let writer = self.enter(stripe);
+        {
+            // A snapshot may have ended it.
+            let _live = self.live();
+            let is_current = self.current.load(Ordering::Relaxed) == writer.epoch;
+            if notice!("transaction.commit.ends_the_epoch", is_current) {
+                self.open(writer.epoch.next());
+            }
+        }
+        let mut backoff = Backoff::new();
+        while notice!("transaction.commit.alone", !self.is_alone(&writer)) {
+            backoff.wait();
+        }
+        writer
+    }
+
+    /// Whether no other writer of the epoch of `writer`, which is over, is left.
+    fn is_alone(&self, writer: &ActiveWriter<'_>) -> bool {
+        fence(Ordering::SeqCst);
+        // Acquire: pairs with the end of each registration.
+        let counter = |stripe: &'_ WriterStripe| {
+            let counter = &stripe.0[writer.epoch.parity()];
+            let own = usize::from(std::ptr::eq(counter, writer.counter));
+            counter.load(Ordering::Acquire) - own
+        };
+        self.writers.iter().all(|stripe| counter(stripe) == 0)
     }
 
     /// Registers a snapshot of all that was written up to now, and opens the next epoch. Returns its

@@ -208,6 +208,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().deadlines.report.set(Report(Box::new(report))).is_ok()
     }
 
+    /// Whether a snapshot is of this store.
+    pub(crate) fn has_taken(&self, snapshot: &Snapshot<K, V>) -> bool {
+        snapshot.is_of(self.engine())
+    }
+
     /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the
     /// writes under way. Collection runs by itself; this is for a moment of quiet.
     pub fn collect_garbage(&self) {

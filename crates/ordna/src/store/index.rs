@@ -3,10 +3,8 @@
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
-use super::batch::Write;
 use super::engine::View;
 use super::handle::Store;
-use crate::entry::Put;
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::fault;
@@ -21,16 +19,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         self.engine().get(View::Latest, key, |found| read(found.value))
     }
 
-    fn modify<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    fn modify<T, F>(&self, key: &K, change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<&V>) -> Change<T>,
     {
-        self.modify_entry(key, |found| match change(found.map(|found| found.value)) {
-            Change::Keep => Change::Keep,
-            Change::Put(value) => Change::Put(Put::forever(value)),
-            Change::Remove => Change::Remove,
-        })
+        Self::modify(self, key, change)
+    }
+
+    fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
+        // Not by `modify`, which keeps the deadline of the entry that it replaces.
+        Self::insert(self, key, value)
     }
 
     fn scan_with(
@@ -93,22 +92,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        // Each pair is asked for its key and value once: what is checked is what is written.
-        let writes: Vec<Write<'_, K, V>> =
-            pairs.iter().map(|(key, value)| Write::put(key.borrow(), value.borrow())).collect();
-        writes.iter().try_for_each(Write::check)?;
-        let progress = self.write_many(&writes)?;
-        Ok(progress.done - progress.present)
+        self.insert_pairs(pairs.iter().map(|(key, value)| (key.borrow(), value.borrow())))
     }
 
     fn remove_many<Q: Borrow<K>>(&self, keys: &[Q]) -> usize {
-        let keys = keys.iter().map(Borrow::borrow).filter(|key: &&K| key.check().is_ok());
-        let writes: Vec<Write<'_, K, V>> = keys.map(Write::Remove).collect();
-        self.write_many(&writes).map_or(0, |progress| progress.present)
+        self.remove_keys(keys.iter().map(Borrow::borrow)).unwrap_or(0)
     }
 
     fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
-        self.engine().get_many(View::Latest, keys, each);
+        self.engine().get_many(View::Latest, keys.iter().map(Borrow::borrow), each);
     }
 }
 

@@ -2,15 +2,15 @@
 //! limit.
 //!
 //! ```
-//! use ordna::{OrderedIndex, Store};
+//! use ordna::Store;
 //!
 //! let store: Store<[u8], u64> = Store::new();
-//! store.insert(b"Lund", &94_393)?;
+//! store.insert("Lund", 94_393)?;
 //! let then = store.snapshot();
-//! store.insert(b"Lund", &95_000)?;
-//! store.insert(b"Uppsala", &177_074)?;
-//! assert_eq!(store.get(b"Lund"), Some(95_000));
-//! assert_eq!(then.get(b"Lund"), Some(94_393));
+//! store.insert("Lund", 95_000)?;
+//! store.insert("Uppsala", 177_074)?;
+//! assert_eq!(store.get("Lund"), Some(95_000));
+//! assert_eq!(then.get("Lund"), Some(94_393));
 //! assert_eq!(then.len(), 1);
 //! # Ok::<(), ordna::Error>(())
 //! ```
@@ -31,9 +31,11 @@
 //! | module | holds |
 //! |---|---|
 //! | `handle`, `options` | the type [`Store`] and its options |
+//! | `operations` | reads, writes and iterators by their usual names |
 //! | `index` | the store as an [`OrderedIndex`](crate::OrderedIndex) |
 //! | `reads` | deadlines, counts and positions |
 //! | `writes`, `batch`, `splice` | writes and their records for the log; batches; writes within a value |
+//! | `transaction`, `commit` | transactions; their validation and application as one step |
 //! | `bulk` | building a store from sorted items, in parallel |
 //! | `reentry` | detection of closures that use their own store |
 //! | `snapshot` | reads of a stable state |
@@ -55,6 +57,7 @@ mod bulk;
 mod collection;
 mod collection_state;
 mod collectors;
+mod commit;
 mod engine;
 #[doc(hidden)]
 pub mod epochs;
@@ -64,6 +67,7 @@ mod handle;
 mod index;
 #[doc(hidden)]
 pub mod long_scans;
+mod operations;
 mod options;
 mod owned;
 mod reads;
@@ -71,6 +75,7 @@ mod reentry;
 mod snapshot;
 mod splice;
 mod statistics;
+mod transaction;
 mod writes;
 
 pub use crate::entry::{Found, Put};
@@ -83,3 +88,4 @@ pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
 pub use snapshot::Snapshot;
 pub use statistics::{LiveSnapshot, Statistics};
+pub use transaction::{Transaction, TransactionOptions};

@@ -30,7 +30,7 @@ use crate::entry::Put;
 use crate::tree::{GROUP, Probe, Tree};
 use ordna_base::index::Change;
 use ordna_base::record::Record;
-use ordna_base::{Error, Key, MemoryUsage, OrderedIndex};
+use ordna_base::{Error, Key, MemoryUsage};
 
 /// A record of an entry, and the entry's hash.
 type Hashed = (u64, Record<[u8], u64>);
@@ -295,7 +295,7 @@ impl Owner {
                             inserted += 1;
                         }
                     }
-                    Ok(())
+                    Ok::<(), Error>(())
                 })?;
             }
             Ok(())

@@ -1,8 +1,7 @@
 //! A stable state of the store.
 
-use std::borrow::Borrow;
 use std::fmt;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -13,7 +12,7 @@ use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use ordna_base::index::{Bounds, Chunk, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::{fault, point};
-use ordna_base::{Entries, Key, Value, key};
+use ordna_base::{AsData, Entries, Key, KeyRange, Value, key};
 
 struct SharedSnapshot<K: Key + ?Sized, V: Value + ?Sized> {
     engine: Arc<Engine<K, V>>,
@@ -90,6 +89,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         engine
     }
 
+    /// Whether it is of the store of this engine.
+    pub(super) fn is_of(&self, engine: &Engine<K, V>) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.0.engine), engine)
+    }
+
+    /// The epoch, for a thread that has read the snapshot: its writes are done.
+    pub(super) fn quiesced_epoch(&self) -> Epoch {
+        self.engine();
+        self.0.epoch
+    }
+
     fn view(&self) -> View {
         View::At { epoch: self.0.epoch, time: self.0.time }
     }
@@ -134,28 +144,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// Calls `read` with the value of `key`, without copying it. O(log n).
-    pub fn get_with<R>(&self, key: &K, read: impl FnOnce(&V) -> R) -> Option<R> {
-        self.engine().get(self.view(), key, |found| read(found.value))
+    pub fn get_with<R>(&self, key: impl AsData<K>, read: impl FnOnce(&V) -> R) -> Option<R> {
+        self.get_entry_with(key.as_data(), |entry| read(entry.value))
+    }
+
+    /// Calls `read` with value and deadline of `key`. O(log n).
+    pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
+        self.engine().get(self.view(), key, |found| {
+            read(Put { value: found.value, expires_at: found.expires_at })
+        })
     }
 
     /// The value of `key`, copied. O(log n).
-    pub fn get(&self, key: &K) -> Option<V::Owned> {
+    pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
         self.get_with(key, ToOwned::to_owned)
     }
 
-    /// Whether `key` is present.
-    pub fn contains(&self, key: &K) -> bool {
+    /// Whether `key` is present. O(log n).
+    pub fn contains_key(&self, key: impl AsData<K>) -> bool {
         self.get_with(key, |_| ()).is_some()
     }
 
     /// Calls `each` with the position and value of every key, in the order of `keys`, overlapping
     /// their memory accesses.
-    pub fn get_many_with<Q: Borrow<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
-        self.engine().get_many(self.view(), keys, each);
+    pub fn get_many_with<Q: AsData<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+        self.engine().get_many(self.view(), keys.iter().map(AsData::as_data), each);
     }
 
     /// Appends the value of every key to `out`, in the order of `keys`.
-    pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+    pub fn get_many<Q: AsData<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.reserve(keys.len());
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
     }
@@ -227,10 +244,45 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         }
     }
 
-    /// The entries within `bounds`, from both ends.
-    pub fn range<R: RangeBounds<K>>(&self, bounds: R) -> Range<'_, Self> {
-        let owned = |bound: Bound<&K>| bound.map(ToOwned::to_owned);
-        Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
+    /// The entry with the smallest key. O(log n).
+    pub fn first(&self) -> Option<(K::Owned, V::Owned)> {
+        self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Ascending)
+    }
+
+    /// The entry with the largest key. O(log n).
+    pub fn last(&self) -> Option<(K::Owned, V::Owned)> {
+        self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Descending)
+    }
+
+    /// The entry with the largest key that is at most `key`. O(log n).
+    pub fn floor(&self, key: impl AsData<K>) -> Option<(K::Owned, V::Owned)> {
+        self.nearest(Bound::Unbounded, Bound::Included(key.as_data()), Direction::Descending)
+    }
+
+    /// The entry with the smallest key that is at least `key`. O(log n).
+    pub fn ceiling(&self, key: impl AsData<K>) -> Option<(K::Owned, V::Owned)> {
+        self.nearest(Bound::Included(key.as_data()), Bound::Unbounded, Direction::Ascending)
+    }
+
+    /// The first entry within the bounds in the given direction.
+    fn nearest(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+    ) -> Option<(K::Owned, V::Owned)> {
+        let mut found = None;
+        self.scan_with((lower, upper), direction, 1, |key, entry| {
+            found = Some((key.to_owned(), entry.value.to_owned()));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
+    /// The entries of a range, in order, from both ends; as [`Store::range`](super::Store::range).
+    pub fn range(&self, range: impl KeyRange<K>) -> Range<'_, Self> {
+        let (lower, upper) = range.ends();
+        Range::new(self, lower.map(ToOwned::to_owned), upper.map(ToOwned::to_owned))
     }
 
     /// All entries, from both ends.
@@ -241,7 +293,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
 
 impl<V: Value + ?Sized> Snapshot<[u8], V> {
     /// The entries whose key starts with `prefix`, from both ends.
-    pub fn prefix(&self, prefix: &[u8]) -> Range<'_, Self> {
+    pub fn prefix(&self, prefix: impl AsData<[u8]>) -> Range<'_, Self> {
+        let prefix = prefix.as_data();
         let end = key::prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
         Range::new(self, Bound::Included(prefix.to_vec()), end)
     }

@@ -162,20 +162,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(all)
     }
 
-    /// [`try_remove_range`](Self::try_remove_range), but 0 in place of an error, even if the keys
-    /// are gone from memory.
-    pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
-        self.try_remove_range(lower, upper).unwrap_or(0)
+    /// [`insert_many`](Self::insert_many) of pairs that are asked for once: what is checked is
+    /// what is written.
+    pub(super) fn insert_pairs<'a>(
+        &self,
+        pairs: impl Iterator<Item = (&'a K, &'a V)>,
+    ) -> Result<usize, Error> {
+        let writes: Vec<Write<'_, K, V>> =
+            pairs.map(|(key, value)| Write::put(key, value)).collect();
+        writes.iter().try_for_each(Write::check)?;
+        let progress = self.write_many(&writes)?;
+        Ok(progress.done - progress.present)
     }
 
-    /// Removes every key within the bounds; returns how many. Every snapshot holds all of them or
-    /// none; keys inserted meanwhile may stay. O(log n) each; snapshots taken meanwhile are
-    /// readable when it is done.
-    ///
-    /// # Errors
-    /// [`Error::LogFailed`]. If the log had failed before, nothing is removed. If it fails at this
-    /// write, the keys are gone from memory, and a crash may bring them back.
-    pub fn try_remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
+    /// [`remove_many`](Self::remove_many). Keys beyond the limit are absent.
+    pub(super) fn remove_keys<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a K>,
+    ) -> Result<usize, Error> {
+        let keys = keys.filter(|key| key.check().is_ok());
+        let writes: Vec<Write<'_, K, V>> = keys.map(Write::Remove).collect();
+        Ok(self.write_many(&writes)?.present)
+    }
+
+    /// [`remove_range`](Self::remove_range).
+    pub(crate) fn remove_within(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
         let Some(wal) = self.wal() else {
             return Ok(self.remove_range_unlogged(lower, upper));
         };

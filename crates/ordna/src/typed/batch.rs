@@ -3,25 +3,27 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Map, MapError, StoreAs, Stored};
+use super::map::Map;
+use super::mode::Mode;
+use super::stored::{StoreAs, Stored};
 use crate::tuple::{Decode, Like};
-use crate::{Store, Write};
+use crate::{Error, Store, Write};
 
 /// Writes to maps of one store; every snapshot holds all of them or none.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use ordna::{Map, Store};
+/// use ordna::{Store, Table};
 ///
 /// let store = Arc::new(Store::new());
-/// let towns: Map<String, u64> = Map::named(&store, "towns")?;
-/// let by_size: Map<(u64, String), ()> = Map::named(&store, "towns by size")?;
+/// let towns: Table<String, u64> = Table::named(&store, "towns")?;
+/// let by_size: Table<(u64, String), ()> = Table::named(&store, "towns by size")?;
 /// let mut batch = towns.batch();
-/// batch.insert(&towns, "Lund", &94_393)?;
-/// batch.insert(&by_size, &(94_393, "Lund"), &())?;
+/// batch.insert(&towns, "Lund", 94_393)?;
+/// batch.insert(&by_size, (94_393, "Lund"), ())?;
 /// batch.commit()?;
 /// assert_eq!((towns.len(), by_size.len()), (1, 1));
-/// # Ok::<(), ordna::typed::MapError>(())
+/// # Ok::<(), ordna::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Batch {
@@ -31,7 +33,7 @@ pub struct Batch {
     writes: Vec<(Range<usize>, Option<Range<usize>>)>,
 }
 
-impl<K: Decode, V: Stored> Map<K, V> {
+impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
     /// An empty batch of writes to this map and others of its store.
     pub fn batch(&self) -> Batch {
         Batch::new(&self.store)
@@ -58,16 +60,12 @@ impl Batch {
     ///
     /// # Errors
     /// The map is of another store, or the value cannot be stored.
-    pub fn insert<K: Decode, V: Stored, Q, W>(
+    pub fn insert<K: Decode, V: Stored, M: Mode>(
         &mut self,
-        map: &Map<K, V>,
-        key: &Q,
-        value: &W,
-    ) -> Result<&mut Self, MapError>
-    where
-        Q: Like<K> + ?Sized,
-        W: StoreAs<V> + ?Sized,
-    {
+        map: &Map<K, V, M>,
+        key: impl Like<K>,
+        value: impl StoreAs<V>,
+    ) -> Result<&mut Self, Error> {
         let key = self.key(map, key)?;
         let start = self.bytes.len();
         value.with_bytes(|value| self.bytes.extend_from_slice(value))?;
@@ -79,11 +77,11 @@ impl Batch {
     ///
     /// # Errors
     /// The map is of another store.
-    pub fn remove<K: Decode, V: Stored, Q: Like<K> + ?Sized>(
+    pub fn remove<K: Decode, V: Stored, M: Mode>(
         &mut self,
-        map: &Map<K, V>,
-        key: &Q,
-    ) -> Result<&mut Self, MapError> {
+        map: &Map<K, V, M>,
+        key: impl Like<K>,
+    ) -> Result<&mut Self, Error> {
         let key = self.key(map, key)?;
         if key.len() <= crate::key::MAX_LEN {
             self.writes.push((key, None));
@@ -91,13 +89,13 @@ impl Batch {
         Ok(self)
     }
 
-    fn key<K: Decode, V: Stored, Q: Like<K> + ?Sized>(
+    fn key<K: Decode, V: Stored, M: Mode>(
         &mut self,
-        map: &Map<K, V>,
-        key: &Q,
-    ) -> Result<Range<usize>, MapError> {
+        map: &Map<K, V, M>,
+        key: impl Like<K>,
+    ) -> Result<Range<usize>, Error> {
         if !Arc::ptr_eq(&map.store, &self.store) {
-            return Err(MapError::OtherStore);
+            return Err(Error::OtherStore);
         }
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&map.lead);
@@ -109,7 +107,7 @@ impl Batch {
     ///
     /// # Errors
     /// A key or value is too long, or the memory limit is reached: nothing is applied.
-    pub fn commit(self) -> Result<(), MapError> {
+    pub fn commit(self) -> Result<(), Error> {
         let writes = self.writes.iter().map(|(key, value)| {
             let key = &self.bytes[key.clone()];
             match value {
@@ -117,6 +115,6 @@ impl Batch {
                 None => Write::Remove(key),
             }
         });
-        Ok(self.store.write_batch(&writes.collect::<Vec<_>>())?)
+        self.store.write_batch(&writes.collect::<Vec<_>>())
     }
 }

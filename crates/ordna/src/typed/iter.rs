@@ -1,245 +1,154 @@
 //! Iteration over the entries of a typed map.
 
+use std::iter::FusedIterator;
 use std::marker::PhantomData;
-use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
 
-use super::{MapError, Stored};
-use crate::index::{Range, Source};
-use crate::key::prefix_end;
-use crate::tuple::{Decode, Like, Reader};
+use super::mode::{Mode, Types};
+use super::range::{ByteBounds, key_of};
+use super::stored::Stored;
+use crate::index::{Direction, Ends, Source};
+use crate::store::Transaction;
+use crate::tuple::Decode;
+use crate::{Error, Snapshot, Store};
 
-/// Bounds in the bytes of the store.
-pub(super) type ByteBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+type Bytes = [u8];
 
-/// The bounds of a whole map whose keys start with `lead`.
-pub(super) fn all_with_lead(lead: &[u8]) -> ByteBounds {
-    let end = prefix_end(lead).map_or(Bound::Unbounded, Bound::Excluded);
-    (Bound::Included(lead.to_vec()), end)
+/// A store of byte strings.
+pub type ByteStore = Store<[u8], [u8]>;
+
+/// What a map's entries are read from: a store or a snapshot.
+pub trait MapSource: Source<Key = Bytes, Value = Bytes> {}
+impl MapSource for Store<Bytes, Bytes> {}
+impl MapSource for Snapshot<Bytes, Bytes> {}
+impl MapSource for Transaction<'_, Bytes, Bytes> {}
+
+/// How an iterator holds its source: by reference, or as a handle of its own.
+pub trait Holds {
+    #[doc(hidden)]
+    type Source: MapSource;
+    #[doc(hidden)]
+    fn source(&self) -> &Self::Source;
 }
 
-/// The bounds in the bytes of the store.
-pub(super) fn byte_bounds<K, Q, R>(lead: &[u8], bounds: &R) -> ByteBounds
-where
-    Q: Like<K> + ?Sized,
-    R: RangeBounds<Q>,
-{
-    let encode = |key: &Q| {
-        let mut out = lead.to_vec();
-        key.encode(&mut out);
-        out
-    };
-    let (first, end) = all_with_lead(lead);
-    let lower = match bounds.start_bound() {
-        Bound::Unbounded => first,
-        bound => bound.map(encode),
-    };
-    let upper = match bounds.end_bound() {
-        Bound::Unbounded => end,
-        bound => bound.map(encode),
-    };
-    (lower, upper)
+impl<S: MapSource> Holds for &S {
+    type Source = S;
+    fn source(&self) -> &S {
+        self
+    }
 }
 
-/// Both bounds, borrowed.
-pub(super) fn by_ref(byte_bounds: &ByteBounds) -> (Bound<&[u8]>, Bound<&[u8]>) {
-    (byte_bounds.0.as_ref().map(Vec::as_slice), byte_bounds.1.as_ref().map(Vec::as_slice))
+impl Holds for Arc<Store<Bytes, Bytes>> {
+    type Source = Store<Bytes, Bytes>;
+    fn source(&self) -> &Self::Source {
+        self
+    }
 }
 
-/// Reads a key whose first `lead` bytes name the map.
-pub(super) fn key_of<K: Decode>(key: &[u8], lead: usize) -> Result<K, MapError> {
-    let mut reader = Reader::new(key.get(lead..).unwrap_or_default());
-    let decoded = K::decode(&mut reader).and_then(|decoded| reader.finish().map(|()| decoded));
-    decoded.map_err(|source| MapError::Key { key: key.to_vec(), source })
+impl Holds for Snapshot<Bytes, Bytes> {
+    type Source = Self;
+    fn source(&self) -> &Self {
+        self
+    }
 }
 
 /// The entries of a map, of a snapshot, or of a range of them, in order, from both ends.
 ///
 /// Reads ahead in chunks and holds no lock and no reading section between calls. O(log n), then
-/// amortized O(1) per entry and the decoding.
-pub struct Iter<'a, K, V, S: Source<Key = [u8], Value = [u8]>> {
-    entries: Range<'a, S>,
+/// amortized O(1) an entry and the decoding. An iterator that was made by value
+/// ([`Map::into_iter`](super::Map), [`Map::into_range`](super::Map::into_range)) holds its map: it
+/// is `Send + 'static`, so tasks and threads may own it.
+pub struct Iter<K, V, M, H: Holds> {
+    source: H,
+    ends: Ends<H::Source>,
     lead: usize,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<K, V, M>,
 }
 
-impl<'a, K, V, S: Source<Key = [u8], Value = [u8]>> Iter<'a, K, V, S> {
-    pub(super) fn new(entries: Range<'a, S>, lead: usize) -> Self {
-        Self { entries, lead, types: PhantomData }
+impl<K, V, M, H: Holds> Iter<K, V, M, H> {
+    pub(super) fn new(source: H, ByteBounds(lower, upper): ByteBounds, lead: usize) -> Self {
+        Self { source, ends: Ends::new(lower, upper), lead, types: PhantomData }
     }
 }
 
-impl<K: Decode, V: Stored, S: Source<Key = [u8], Value = [u8]>> Iter<'_, K, V, S> {
-    fn decode(&self, (key, value): (Vec<u8>, Vec<u8>)) -> Result<(K, V), MapError> {
-        Ok((key_of(&key, self.lead)?, V::load(&value)?))
+impl<K: Decode, V: Stored, M: Mode, H: Holds> Iter<K, V, M, H> {
+    /// The next entry of one side, as bytes.
+    fn advance(&mut self, direction: Direction) -> Option<(&[u8], &[u8])> {
+        let (key, value) = self.ends.advance(self.source.source(), direction)?;
+        Some((key.get(self.lead..).unwrap_or_default(), value))
+    }
+
+    fn step<T>(
+        &mut self,
+        direction: Direction,
+        read: impl FnOnce(&[u8], &[u8]) -> Result<T, Error>,
+    ) -> Option<M::Read<T>> {
+        self.advance(direction).map(|(key, value)| M::read(read(key, value)))
+    }
+
+    /// Calls `read` with the next key and its value, which is lent without a copy.
+    ///
+    /// ```
+    /// let names: ordna::Map<u64, String> = [(1, "Lund"), (2, "Uppsala")].into_iter().collect();
+    /// let (mut all, mut longest) = (names.iter(), 0);
+    /// while let Some(len) = all.next_with(|_, name| name.len()) {
+    ///     longest = longest.max(len);
+    /// }
+    /// assert_eq!(longest, 7);
+    /// ```
+    pub fn next_with<R>(&mut self, read: impl FnOnce(K, &V::Ref) -> R) -> Option<M::Read<R>> {
+        self.step(Direction::Ascending, |key, value| {
+            let key = key_of(key, 0)?;
+            Ok(V::lend(value, |value| read(key, value))?)
+        })
     }
 }
 
-impl<K: Decode, V: Stored, S: Source<Key = [u8], Value = [u8]>> Iterator for Iter<'_, K, V, S> {
-    type Item = Result<(K, V), MapError>;
+fn entry<K: Decode, V: Stored>(key: &[u8], value: &[u8]) -> Result<(K, V), Error> {
+    Ok((key_of(key, 0)?, V::load(value)?))
+}
+
+impl<K: Decode, V: Stored, M: Mode, H: Holds> Iterator for Iter<K, V, M, H> {
+    type Item = M::Read<(K, V)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let entry = self.entries.next()?;
-        Some(self.decode(entry))
+        self.step(Direction::Ascending, entry)
     }
 }
 
-impl<K, V, S> DoubleEndedIterator for Iter<'_, K, V, S>
-where
-    K: Decode,
-    V: Stored,
-    S: Source<Key = [u8], Value = [u8]>,
-{
+impl<K: Decode, V: Stored, M: Mode, H: Holds> DoubleEndedIterator for Iter<K, V, M, H> {
     fn next_back(&mut self) -> Option<Self::Item> {
-        let entry = self.entries.next_back()?;
-        Some(self.decode(entry))
+        self.step(Direction::Descending, entry)
     }
 }
 
-/// The reading half of a typed map, once for maps and once for snapshots.
-///
-/// The type has the fields `lead` (what starts its keys) and the named one, the store or snapshot.
-macro_rules! reads {
-    ($source:ident: $type:ty) => {
-        /// Calls `f` with the bytes of a key.
-        #[inline]
-        fn with_key<Q: Like<K> + ?Sized, R>(&self, key: &Q, f: impl FnOnce(&[u8]) -> R) -> R {
-            with_scratch(|buffer| {
-                buffer.extend_from_slice(&self.lead);
-                key.encode(buffer);
-                f(buffer)
-            })
+impl<K: Decode, V: Stored, M: Mode, H: Holds> FusedIterator for Iter<K, V, M, H> {}
+
+macro_rules! halves {
+    ($($name:ident, $item:ident, $doc:literal, $read:expr;)*) => { $(
+        #[doc = $doc]
+        pub struct $name<K, V, M, H: Holds>(pub(super) Iter<K, V, M, H>);
+
+        impl<K: Decode, V: Stored, M: Mode, H: Holds> Iterator for $name<K, V, M, H> {
+            type Item = M::Read<$item>;
+
+            fn next(&mut self) -> Option<Self::Item> {
+                self.0.step(Direction::Ascending, $read)
+            }
         }
 
-        fn iter_over(&self, byte_bounds: &ByteBounds) -> Iter<'_, K, V, $type> {
-            Iter::new(self.$source.range(by_ref(byte_bounds)), self.lead.len())
+        impl<K: Decode, V: Stored, M: Mode, H: Holds> DoubleEndedIterator for $name<K, V, M, H> {
+            fn next_back(&mut self) -> Option<Self::Item> {
+                self.0.step(Direction::Descending, $read)
+            }
         }
 
-        /// The value of `key`. O(log n).
-        ///
-        /// # Errors
-        /// The value is of another type.
-        pub fn get<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<V>, MapError> {
-            let value = self.with_key(key, |key| self.$source.get_with(key, V::load));
-            Ok(value.transpose()?)
-        }
-
-        /// Whether `key` is present. O(log n).
-        pub fn contains_key<Q: Like<K> + ?Sized>(&self, key: &Q) -> bool {
-            self.with_key(key, |key| self.$source.contains(key))
-        }
-
-        /// All entries, in order, from both ends.
-        pub fn iter(&self) -> Iter<'_, K, V, $type> {
-            self.iter_over(&all_with_lead(&self.lead))
-        }
-
-        /// All keys, in order, from both ends. Reads the values too.
-        pub fn keys(&self) -> impl DoubleEndedIterator<Item = Result<K, MapError>> + Send + '_ {
-            self.iter().map(|entry| entry.map(|(key, _)| key))
-        }
-
-        /// All values in the order of their keys, from both ends.
-        pub fn values(&self) -> impl DoubleEndedIterator<Item = Result<V, MapError>> + Send + '_ {
-            self.iter().map(|entry| entry.map(|(_, value)| value))
-        }
-
-        /// The entries within `bounds`, in order, from both ends. Bounds that cross hold nothing.
-        pub fn range<Q, R>(&self, bounds: R) -> Iter<'_, K, V, $type>
-        where
-            Q: Like<K> + ?Sized,
-            R: RangeBounds<Q>,
-        {
-            self.iter_over(&byte_bounds(&self.lead, &bounds))
-        }
-
-        /// The entries whose keys begin with `prefix`: with the first elements of a tuple or
-        /// struct, with the beginning of a string. In order, from both ends.
-        pub fn prefix<P: Prefix<K> + ?Sized>(&self, prefix: &P) -> Iter<'_, K, V, $type> {
-            let mut start = self.lead.to_vec();
-            prefix.encode_prefix(&mut start);
-            self.iter_over(&all_with_lead(&start))
-        }
-
-        /// The entry with the smallest key. O(log n).
-        ///
-        /// # Errors
-        /// It is of other types.
-        pub fn first_key_value(&self) -> Result<Option<(K, V)>, MapError> {
-            self.nearest(&all_with_lead(&self.lead), Direction::Ascending)
-        }
-
-        /// The entry with the largest key. O(log n).
-        ///
-        /// # Errors
-        /// It is of other types.
-        pub fn last_key_value(&self) -> Result<Option<(K, V)>, MapError> {
-            self.nearest(&all_with_lead(&self.lead), Direction::Descending)
-        }
-
-        /// The entry with the largest key that is at most `key`. O(log n).
-        ///
-        /// # Errors
-        /// It is of other types.
-        pub fn floor<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<(K, V)>, MapError> {
-            let bounds = (Bound::Unbounded, Bound::Included(key));
-            self.nearest(&byte_bounds::<K, Q, _>(&self.lead, &bounds), Direction::Descending)
-        }
-
-        /// The entry with the smallest key that is at least `key`. O(log n).
-        ///
-        /// # Errors
-        /// It is of other types.
-        pub fn ceiling<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<(K, V)>, MapError> {
-            let bounds = (Bound::Included(key), Bound::Unbounded);
-            self.nearest(&byte_bounds::<K, Q, _>(&self.lead, &bounds), Direction::Ascending)
-        }
-
-        fn nearest(
-            &self,
-            byte_bounds: &ByteBounds,
-            direction: Direction,
-        ) -> Result<Option<(K, V)>, MapError> {
-            let (mut found, (lower, upper)) = (None, by_ref(byte_bounds));
-            self.$source.visit(lower, upper, direction, |key, value| {
-                let decoded = key_of(key, self.lead.len());
-                found = Some(decoded.and_then(|key| Ok((key, V::load(value)?))));
-                ControlFlow::Break(())
-            });
-            found.transpose()
-        }
-
-        /// How many keys are below `key`: its position from the front, if it is there. 40 entries
-        /// at a time.
-        pub fn rank<Q: Like<K> + ?Sized>(&self, key: &Q) -> usize {
-            self.count(&byte_bounds::<K, Q, _>(
-                &self.lead,
-                &(Bound::Unbounded, Bound::Excluded(key)),
-            ))
-        }
-
-        /// The entry at this position from the front, the first one at 0. 40 entries at a time.
-        ///
-        /// # Errors
-        /// It is of other types.
-        pub fn select(&self, position: usize) -> Result<Option<(K, V)>, MapError> {
-            let before = match self.lead.is_empty() {
-                true => 0,
-                false => self.$source.rank(&self.lead),
-            };
-            let found = self.$source.select_with(before + position, |key, value| {
-                // The entries of other maps follow.
-                key.starts_with(&self.lead).then(|| {
-                    key_of(key, self.lead.len()).and_then(|key| Ok((key, V::load(value)?)))
-                })
-            });
-            found.flatten().transpose()
-        }
-
-        /// Counts the entries within the bounds.
-        fn count(&self, byte_bounds: &ByteBounds) -> usize {
-            let (lower, upper) = by_ref(byte_bounds);
-            self.$source.count(lower, upper)
-        }
-    };
+        impl<K: Decode, V: Stored, M: Mode, H: Holds> FusedIterator for $name<K, V, M, H> {}
+    )* };
 }
-pub(super) use reads;
+halves! {
+    Keys, K, "The keys of a map or snapshot, in order, from both ends; see [`Iter`].",
+        |key, _| key_of(key, 0);
+    Values, V, "The values of a map or snapshot, in the order of their keys; see [`Iter`].",
+        |_, value| Ok(V::load(value)?);
+}

@@ -1,28 +1,87 @@
-//! The typed map.
+//! The typed map: its constructors and writes.
 
 use std::borrow::Borrow;
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::iter::{ByteBounds, all_with_lead, by_ref, byte_bounds, key_of, reads};
-use super::{Iter, MapError, MapSnapshot, StoreAs, Stored, with_scratch};
+use super::cursor::Cursor;
+use super::iter::{ByteStore, Iter, Keys, Values};
+use super::mode::{Mode, Own, Shared, Types};
+use super::range::{ByteBounds, MapRange, PrefixRange, from_key, key_of, to_key};
+use super::reads::reads;
+use super::scratch::with_scratch;
+use super::snapshot::MapSnapshot;
+use super::stored::{StoreAs, Stored};
+use crate::durability::{BackupOptions, OpenOptions, Summary};
 use crate::tuple::{Decode, Like, Prefix, encode};
-use crate::{Change, Direction, Error, Options, OrderedIndex, Snapshot, Store};
+use crate::{
+    BackupError, Change, Direction, Error, MemoryUsage, Options, Snapshot, Statistics, Store,
+};
 
 /// An ordered map of typed keys and values that many threads use at once.
 ///
-/// A handle: its clones, and maps of the same name, are one map. Writes take `&self`. Point
-/// operations are linearizable, iteration is live, as [`OrderedIndex`] says of both; a
-/// [`snapshot`](Self::snapshot) does not change. See the [module](super) for an example.
-pub struct Map<K, V> {
+/// `Map<K, V>` owns its store, so its reads return what they read. [`Table<K, V>`](Table) is a map
+/// in a store that holds others too; its reads return a `Result`, because an entry may be of other
+/// types. Below, `M::Read<T>` is `T` for the former and `Result<T, Error>` for the latter.
+///
+/// A map is a handle: its clones are one map. Writes take `&self`. Keys and values are given by
+/// value or by reference, or in a borrowed form (`&str` for `String`). Point operations are
+/// linearizable; iteration is live, as [`OrderedIndex`](crate::OrderedIndex) says; a
+/// [`snapshot`](Self::snapshot) does not change.
+///
+/// ```
+/// use ordna::Map;
+///
+/// let scores: Map<String, u64> = Map::new();
+/// scores.insert("ann", 5)?;
+/// scores.insert("bob", 7)?;
+/// scores.entry("ann").and_modify(|score| *score += 1).or_insert(1)?;
+/// assert_eq!(scores.get("ann"), Some(6));
+/// for (name, score) in &scores {
+///     println!("{name}: {score}");
+/// }
+/// let last: Vec<_> = scores.range("b"..).rev().collect();
+/// assert_eq!(last, [("bob".to_owned(), 7)]);
+/// # Ok::<(), ordna::Error>(())
+/// ```
+///
+/// # Errors
+/// Writes fail with [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::MemoryLimit`] and
+/// [`Error::LogFailed`]; the latter is the only one after which a write may have been made. A
+/// write to a `Table` fails with [`Error::WrongValue`] if the entry has a value of another type,
+/// and then changes nothing.
+///
+/// # Panics
+/// Reads of a `Map<K, V>` panic if a value does not come back from its bytes: if the type's
+/// [`Stored`] or serde implementation does not read what it wrote.
+pub struct Map<K, V, M = Own> {
     pub(super) store: Arc<Store<[u8], [u8]>>,
     pub(super) lead: Box<[u8]>,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<K, V, M>,
 }
 
-impl<K, V> Clone for Map<K, V> {
+/// A [`Map`] in a store that is shared: with other maps, or with code that uses the store itself.
+///
+/// ```
+/// use std::sync::Arc;
+/// use ordna::{Store, Table};
+///
+/// let store = Arc::new(Store::new());
+/// let towns: Table<String, u64> = Table::named(&store, "towns")?;
+/// let rivers: Table<String, f64> = Table::named(&store, "rivers")?;
+/// towns.insert("Lund", 94_393)?;
+/// assert_eq!(towns.get("Lund")?, Some(94_393));
+/// assert!(rivers.is_empty());
+/// # Ok::<(), ordna::Error>(())
+/// ```
+pub type Table<K, V> = Map<K, V, Shared>;
+
+/// A handle of the same map, not a copy of its entries.
+impl<K, V, M> Clone for Map<K, V, M> {
     fn clone(&self) -> Self {
         Self::with_lead(Arc::clone(&self.store), &self.lead)
     }
@@ -34,63 +93,124 @@ impl<K: Decode, V: Stored> Default for Map<K, V> {
     }
 }
 
-impl<K: Decode + fmt::Debug, V: Stored + fmt::Debug> fmt::Debug for Map<K, V> {
+impl<K, V, M> fmt::Debug for Map<K, V, M>
+where
+    K: Decode + fmt::Debug,
+    V: Stored + fmt::Debug,
+    M: Mode,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut map = f.debug_map();
-        for entry in self {
-            match entry {
-                Ok((key, value)) => map.entry(&key, &value),
-                Err(error) => map.entry(&"error", &error),
-            };
-        }
+        self.iter().for_each(|entry| M::debug::<K, V>(&mut map, entry));
         map.finish()
     }
 }
 
-impl<K, V> Map<K, V> {
+impl<K, V, M> Map<K, V, M> {
     fn with_lead(store: Arc<Store<[u8], [u8]>>, lead: &[u8]) -> Self {
         Self { store, lead: lead.into(), types: PhantomData }
     }
-
-    /// The store under the map.
-    pub fn store(&self) -> &Arc<Store<[u8], [u8]>> {
-        &self.store
-    }
 }
 
+/// # A map that owns its store
 impl<K: Decode, V: Stored> Map<K, V> {
-    /// An empty map in a store of its own.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::with_options(Options::new())
     }
 
-    /// An empty map in a store of its own.
+    /// Creates an empty map.
     pub fn with_options(options: Options) -> Self {
-        Self::over(Arc::new(Store::with_options(options)))
+        Self::with_lead(Arc::new(Store::with_options(options)), &[])
     }
 
-    /// The map that is all of a store. Every key of the store is a key of the map.
-    pub fn over(store: Arc<Store<[u8], [u8]>>) -> Self {
-        Self::with_lead(store, &[])
-    }
-
-    /// The map of this name in a store, made if there is none. O(log n).
+    /// Opens the map of a directory, which is created if it does not exist; see [`Store::open`].
+    /// Checks that all entries are of these types. O(n).
     ///
-    /// Types are not written down: a map that is opened with other ones than before gives errors
+    /// # Errors
+    /// [`Error::Durability`], or [`Error::WrongKey`] or [`Error::WrongValue`] if the directory
+    /// holds entries of other types.
+    ///
+    /// ```
+    /// use ordna::{Map, OpenOptions};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-map-{}", std::process::id()));
+    /// let events: Map<u64, String> = Map::open(&dir, OpenOptions::new())?;
+    /// events.insert(1, "started")?;
+    /// drop(events);
+    /// let events: Map<u64, String> = Map::open(&dir, OpenOptions::new())?;
+    /// assert_eq!(events.last(), Some((1, "started".to_owned())));
+    /// # drop(events);
+    /// # std::fs::remove_dir_all(dir).unwrap();
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn open(dir: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
+        let opened: Table<K, V> = Table::over(Arc::new(Store::open(dir, options)?));
+        opened.for_each(.., |_: K, _: &V::Ref| ControlFlow::Continue(()))?;
+        Ok(Self::with_lead(opened.store, &[]))
+    }
+
+    /// Creates a map of pairs in ascending order of distinct keys, bottom-up. O(n).
+    ///
+    /// # Errors
+    /// [`Error::NotSorted`] with the number of the first pair that is not above the one before it.
+    pub fn from_sorted<Q: Like<K>, W: StoreAs<V>>(
+        options: Options,
+        pairs: impl IntoIterator<Item = (Q, W)>,
+    ) -> Result<Self, Error> {
+        let bytes = pairs
+            .into_iter()
+            .map(|(key, value)| Ok((encode(&key), value.with_bytes(<[u8]>::to_vec)?)));
+        let bytes = bytes.collect::<Result<Vec<(Vec<u8>, Vec<u8>)>, Error>>()?;
+        Ok(Self::with_lead(Arc::new(Store::from_sorted(options, vec![bytes])?), &[]))
+    }
+
+    /// Returns the statistics of the store.
+    pub fn statistics(&self) -> Statistics {
+        self.store.statistics()
+    }
+
+    /// Returns the bytes held, by part. O(n).
+    pub fn memory_usage(&self) -> MemoryUsage {
+        self.store.memory_usage()
+    }
+
+    /// Backs up the map into its directory, see [`Store::backup`].
+    ///
+    /// # Errors
+    /// [`BackupError`].
+    pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
+        self.store.backup(options)
+    }
+
+    /// Makes everything written so far durable, see [`Store::sync_log`].
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn sync_log(&self) -> Result<(), Error> {
+        self.store.sync_log()
+    }
+}
+
+/// # A map in a shared store
+impl<K: Decode, V: Stored> Table<K, V> {
+    /// Opens the map of a name in a store; it is created if there is none. O(log n).
+    ///
+    /// Types are not written down: a map that is opened with other ones than before returns errors
     /// where it reads older entries.
     ///
     /// # Errors
     /// The memory limit is reached, or the name is longer than a key may be.
-    pub fn named(store: &Arc<Store<[u8], [u8]>>, name: &str) -> Result<Self, MapError> {
+    pub fn named(store: &Arc<Store<[u8], [u8]>>, name: &str) -> Result<Self, Error> {
         const LAST: &[u8] = &[0];
         // Behind the counter's own key, whatever the name is.
         let entry = [LAST, &[1], name.as_bytes()].concat();
         let mut number = store.get(&entry);
         if number.is_none() {
-            let mut next = Err(MapError::TooManyMaps);
+            let mut next = Err(Error::TooManyMaps);
             store.modify(LAST, |last| {
                 next = match last.map_or(Ok(0), u32::load) {
-                    Ok(last) => last.checked_add(1).ok_or(MapError::TooManyMaps),
+                    Ok(last) => last.checked_add(1).ok_or(Error::TooManyMaps),
                     Err(damaged) => Err(damaged.into()),
                 };
                 match next {
@@ -98,147 +218,288 @@ impl<K: Decode, V: Stored> Map<K, V> {
                     Err(_) => Change::Keep,
                 }
             })?;
-            // Another thread may have named it meanwhile; then this number stays unused.
+            // Another thread may have named it in the meantime; then this number stays unused.
             let mine = next?.to_le_bytes();
-            number = store.insert_if_absent(&entry, &mine)?.or(Some(mine.to_vec()));
+            number = store.insert_if_absent(&entry, mine)?.or(Some(mine.to_vec()));
         }
         let number = u32::load(&number.unwrap_or_default())?;
         Ok(Self::with_lead(Arc::clone(store), &encode(&number)))
     }
 
+    /// Returns the map that is all of a store: every key of the store is a key of the map.
+    pub fn over(store: Arc<Store<[u8], [u8]>>) -> Self {
+        Self::with_lead(store, &[])
+    }
+
+    /// Returns the store under the map.
+    pub fn store(&self) -> &Arc<Store<[u8], [u8]>> {
+        &self.store
+    }
+}
+
+/// # Reads
+impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
     reads!(store: Store<[u8], [u8]>);
 
-    /// Number of entries: O(1) and exact while no thread writes, if the map is all of its store;
-    /// otherwise they are counted, O(n).
+    /// Returns the number of entries: O(1) and exact while no thread writes, if the map is all of
+    /// its store; otherwise as [`count`](Self::count).
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
-            return self.store.approximate_len();
+            return self.store.len();
         }
-        self.count(&all_with_lead(&self.lead))
+        self.count(..)
     }
 
-    /// Whether there are no entries. O(log n).
-    pub fn is_empty(&self) -> bool {
-        let (byte_bounds, mut empty) = (all_with_lead(&self.lead), true);
-        let (lower, upper) = by_ref(&byte_bounds);
-        self.store.visit(lower, upper, Direction::Ascending, |_, _| {
-            empty = false;
-            ControlFlow::Break(())
-        });
-        empty
+    /// Returns the time until `key` expires: `None` if it is absent, `Some(None)` if it does not
+    /// expire. O(log n).
+    pub fn expires_in(&self, key: impl Like<K>) -> Option<Option<Duration>> {
+        self.with_key(key, |key| self.store.expires_in(key))
     }
 
-    /// Sets the value of `key`; returns the one it had. O(log n).
+    /// Returns the entries of a range, in an iterator that holds this handle: it is `Send +
+    /// 'static`.
+    pub fn into_range(self, range: impl MapRange<K>) -> Iter<K, V, M, Arc<ByteStore>> {
+        let (byte_bounds, lead) = (range.byte_bounds(&self.lead), self.lead.len());
+        Iter::new(self.store, byte_bounds, lead)
+    }
+
+    /// Returns a state of the map that does not change. O(log s) with s live snapshots.
+    pub fn snapshot(&self) -> MapSnapshot<K, V, M> {
+        MapSnapshot::new(self.store.snapshot(), &self.lead)
+    }
+
+    /// Returns this map as a snapshot of its store has it.
     ///
     /// # Errors
-    /// Key or value too long, the memory limit is reached, or the old value is of another type
-    /// (then the new one is in place).
-    pub fn insert<Q, W>(&self, key: &Q, value: &W) -> Result<Option<V>, MapError>
-    where
-        Q: Like<K> + ?Sized,
-        W: StoreAs<V> + ?Sized,
-    {
-        let mut old = None;
+    /// [`Error::OtherStore`] if the snapshot is of another store.
+    pub fn at(
+        &self,
+        snapshot: impl Borrow<Snapshot<[u8], [u8]>>,
+    ) -> Result<MapSnapshot<K, V, M>, Error> {
+        let snapshot = snapshot.borrow();
+        if !self.store.has_taken(snapshot) {
+            return Err(Error::OtherStore);
+        }
+        Ok(MapSnapshot::new(snapshot.clone(), &self.lead))
+    }
+}
+
+/// # Writes
+///
+/// The errors are those of [`Map`].
+impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
+    /// Sets the value of `key`. The entry does not expire. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn put(&self, key: impl Like<K>, value: impl StoreAs<V>) -> Result<(), Error> {
+        self.with_key(key, |key| value.with_bytes(|value| self.store.put(key, value)))?
+    }
+
+    /// Sets the value of `key`; returns the one it had, which [`put`](Self::put) does not read.
+    /// The entry does not expire. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn insert(&self, key: impl Like<K>, value: impl StoreAs<V>) -> Result<Option<V>, Error> {
         self.with_key(key, |key| {
             value.with_bytes(|value| {
-                self.store.modify(key, |current| {
-                    old = current.map(V::load);
-                    Change::Put(value)
-                })
+                let mut old = Ok(None);
+                self.store.modify_entry(key, |found| {
+                    old = found.map(|found| V::load(found.value)).transpose();
+                    match &old {
+                        Ok(_) => Change::Put(crate::Put::forever(value)),
+                        Err(_) => Change::Keep,
+                    }
+                })?;
+                Ok(old?)
             })
-        })??;
-        Ok(old.transpose()?)
+        })?
     }
 
-    /// Inserts `key` unless it is present; returns the value that is in the way, if one is.
+    /// Sets the value of `key`, which expires after `life`. O(log n).
     ///
     /// # Errors
-    /// As [`insert`](Self::insert).
-    pub fn insert_if_absent<Q, W>(&self, key: &Q, value: &W) -> Result<Option<V>, MapError>
-    where
-        Q: Like<K> + ?Sized,
-        W: StoreAs<V> + ?Sized,
-    {
-        let mut present = None;
+    /// See [errors](Map#errors).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let sessions: ordna::Map<u64, String> = ordna::Map::new();
+    /// sessions.insert_for(1, "ann", Duration::from_secs(60))?;
+    /// // Neither this nor `modify` makes the entry immortal; `insert` would.
+    /// sessions.entry(1).and_modify(|name| name.push('a')).or_insert("")?;
+    /// assert!(sessions.expires_in(1).unwrap().is_some());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn insert_for(
+        &self,
+        key: impl Like<K>,
+        value: impl StoreAs<V>,
+        life: Duration,
+    ) -> Result<(), Error> {
+        self.with_key(key, |key| value.with_bytes(|value| self.store.insert_for(key, value, life)))?
+    }
+
+    /// Makes the entry of `key` expire after `life`, whatever its deadline was; returns whether
+    /// the key is present. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn expire_in(&self, key: impl Like<K>, life: Duration) -> Result<bool, Error> {
+        self.with_key(key, |key| self.store.expire_in(key, life))
+    }
+
+    /// Removes the deadline of `key`; returns whether the key is present. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn persist(&self, key: impl Like<K>) -> Result<bool, Error> {
+        self.with_key(key, |key| self.store.set_expiry(key, None))
+    }
+
+    /// Inserts all pairs, later ones over earlier ones, in groups of which each pair is a write of
+    /// its own. O(log n) each.
+    ///
+    /// # Errors
+    /// See [errors](Map#errors): the pairs before the group that failed are inserted.
+    pub fn try_extend<Q: Like<K>, W: StoreAs<V>>(
+        &self,
+        pairs: impl IntoIterator<Item = (Q, W)>,
+    ) -> Result<(), Error> {
+        /// Pairs of a group: enough that memory accesses overlap.
+        const AT_ONCE: usize = 256;
+        let mut pairs = pairs.into_iter();
+        let mut group: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+        loop {
+            group.clear();
+            for (key, value) in pairs.by_ref().take(AT_ONCE) {
+                let key = self.with_key(key, <[u8]>::to_vec);
+                group.push((key, value.with_bytes(<[u8]>::to_vec)?));
+            }
+            if group.is_empty() {
+                return Ok(());
+            }
+            self.store.insert_many(&group)?;
+        }
+    }
+
+    /// Inserts `key` unless it is present; returns the value that it has in that case. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn insert_if_absent(
+        &self,
+        key: impl Like<K>,
+        value: impl StoreAs<V>,
+    ) -> Result<Option<V>, Error> {
         self.with_key(key, |key| {
             value.with_bytes(|value| {
+                let mut present = None;
                 self.store.modify(key, |current| {
                     present = current.map(V::load);
                     if present.is_some() { Change::Keep } else { Change::Put(value) }
-                })
+                })?;
+                Ok(present.transpose()?)
             })
-        })??;
-        Ok(present.transpose()?)
+        })?
     }
 
-    /// The value of `key`; if it is absent, what `make` gives is inserted first. If another thread
-    /// inserts a value meanwhile, its value is returned and the made one dropped.
+    /// Returns the value of `key`; if the key is absent, the value that `make` returns is inserted
+    /// first. If another thread inserts one at the same time, its value is returned.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert).
-    pub fn get_or_insert_with<Q>(&self, key: &Q, make: impl FnOnce() -> V) -> Result<V, MapError>
+    /// See [errors](Map#errors).
+    pub fn get_or_insert_with(
+        &self,
+        key: impl Like<K>,
+        make: impl FnOnce() -> V,
+    ) -> Result<V, Error>
     where
-        Q: Like<K> + ?Sized,
         V: StoreAs<V>,
     {
-        if let Some(value) = self.get(key)? {
-            return Ok(value);
-        }
-        let made = make();
-        Ok(self.insert_if_absent(key, &made)?.unwrap_or(made))
+        self.entry(key).or_insert_with(make)
     }
 
-    /// Shows the value of `key` (`None`: absent) to `change` and does what it says, as one step.
-    /// `change` may run several times and must not use this map; see [`OrderedIndex::modify`].
+    /// Shows the value of `key` (`None`: absent) to `change` and does what it says, as one step. A
+    /// value that it puts has the deadline of the one that it replaces. O(log n).
+    ///
+    /// `change` may run several times; the last run counts. It must be short and must not use the
+    /// map, its store or its snapshots: debug builds panic in that case, others wait for ever.
     ///
     /// # Errors
-    /// As [`insert`](Self::insert); a present value of another type is left as it is.
-    pub fn modify<Q>(
+    /// See [errors](Map#errors).
+    pub fn modify(
         &self,
-        key: &Q,
-        mut change: impl FnMut(Option<V>) -> Change<V>,
-    ) -> Result<(), MapError>
+        key: impl Like<K>,
+        change: impl FnMut(Option<V>) -> Change<V>,
+    ) -> Result<(), Error>
     where
-        Q: Like<K> + ?Sized,
+        V: StoreAs<V>,
+    {
+        self.with_key(key, |key| self.modify_bytes(key, change))
+    }
+
+    /// [`modify`](Self::modify) of a key in the bytes of the store.
+    pub(super) fn modify_bytes(
+        &self,
+        key: &[u8],
+        mut change: impl FnMut(Option<V>) -> Change<V>,
+    ) -> Result<(), Error>
+    where
         V: StoreAs<V>,
     {
         let mut refused = None;
-        let done = self.with_key(key, |key| {
-            self.store.modify(key, |current| {
-                refused = None;
-                let decided = current.map(V::load).transpose().map(&mut change);
-                let stored = match decided {
-                    Ok(Change::Put(value)) => value.with_bytes(<[u8]>::to_vec).map(Change::Put),
-                    Ok(Change::Remove) => Ok(Change::Remove),
-                    Ok(Change::Keep) => Ok(Change::Keep),
-                    Err(error) => Err(error),
-                };
-                stored.unwrap_or_else(|error| {
-                    refused = Some(error);
-                    Change::Keep
-                })
+        self.store.modify(key, |current| {
+            refused = None;
+            let decided = current.map(V::load).transpose().map(&mut change);
+            let stored = match decided {
+                Ok(Change::Put(value)) => value.with_bytes(<[u8]>::to_vec).map(Change::Put),
+                Ok(Change::Remove) => Ok(Change::Remove),
+                Ok(Change::Keep) => Ok(Change::Keep),
+                Err(error) => Err(error),
+            };
+            stored.unwrap_or_else(|error| {
+                refused = Some(error);
+                Change::Keep
             })
-        });
-        done?;
+        })?;
         refused.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
-    /// absent); returns whether it was. Values are compared as they are stored.
+    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
+    /// if the key is absent. The rules for `update` are those of [`modify`](Self::modify).
     ///
     /// # Errors
-    /// Key or value too long, or the memory limit is reached.
-    pub fn compare_and_set<Q, W>(
+    /// See [errors](Map#errors).
+    pub fn update(
         &self,
-        key: &Q,
-        expected: Option<&W>,
-        new: Option<&W>,
-    ) -> Result<bool, MapError>
+        key: impl Like<K>,
+        mut update: impl FnMut(V) -> V,
+    ) -> Result<Option<V>, Error>
     where
-        Q: Like<K> + ?Sized,
-        W: StoreAs<V> + ?Sized,
+        V: StoreAs<V> + Clone,
     {
-        let bytes = |value: Option<&W>| value.map(|value| value.with_bytes(<[u8]>::to_vec));
+        let mut new = None;
+        self.modify(key, |current| {
+            new = current.map(&mut update);
+            new.clone().map_or(Change::Keep, Change::Put)
+        })?;
+        Ok(new)
+    }
+
+    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
+    /// absent); returns whether it was. Values are compared as they are stored. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn compare_and_set<W: StoreAs<V>>(
+        &self,
+        key: impl Like<K>,
+        expected: Option<W>,
+        new: Option<W>,
+    ) -> Result<bool, Error> {
+        let bytes = |value: Option<W>| value.map(|value| value.with_bytes(<[u8]>::to_vec));
         let (expected, new) = (bytes(expected).transpose()?, bytes(new).transpose()?);
         let done = self.with_key(key, |key| {
             self.store.compare_exchange(key, expected.as_deref(), new.as_deref())
@@ -249,31 +510,33 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// Removes `key`; returns the value it had. A key that is too long is absent. O(log n).
     ///
     /// # Errors
-    /// The value was of another type; it is removed. Or the log has failed.
-    pub fn remove<Q: Like<K> + ?Sized>(&self, key: &Q) -> Result<Option<V>, MapError> {
-        let mut old = None;
+    /// See [errors](Map#errors).
+    pub fn remove(&self, key: impl Like<K>) -> Result<Option<V>, Error> {
+        let mut old = Ok(None);
         let removed = self.with_key(key, |key| {
             self.store.modify::<&[u8], _>(key, |current| {
-                old = current.map(V::load);
-                Change::Remove
+                old = current.map(V::load).transpose();
+                if old.is_ok() { Change::Remove } else { Change::Keep }
             })
         });
         match removed {
-            Ok(()) | Err(Error::KeyTooLong { .. }) => Ok(old.transpose()?),
-            Err(error) => Err(error.into()),
+            Ok(()) | Err(Error::KeyTooLong { .. }) => Ok(old?),
+            Err(error) => Err(error),
         }
     }
 
-    /// Removes the entries of which `keep` says no; returns how many. An entry that changes
-    /// meanwhile stays. O(n).
+    /// Removes the entries for which `keep` returns `false`; returns how many. An entry that
+    /// changes in the meantime stays. O(n).
     ///
     /// # Errors
-    /// An entry is of other types, or the log has failed: the entries before it are gone.
-    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, MapError> {
-        let (byte_bounds, mut removed) = (all_with_lead(&self.lead), 0);
-        for (key, value) in self.store.range(by_ref(&byte_bounds)) {
-            if !keep(&key_of(&key, self.lead.len())?, &V::load(&value)?) {
-                let done = self.store.compare_exchange(&key, Some(&value), None)?;
+    /// See [errors](Map#errors): the entries before the one that failed are gone.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, Error> {
+        let (byte_bounds, mut removed) = (ByteBounds::with_lead(&self.lead), 0);
+        let (lower, upper) = byte_bounds.as_ref();
+        let mut entries = self.store.range((lower, upper));
+        while let Some((key, value)) = entries.next_ref() {
+            if !keep(&key_of(key, self.lead.len())?, &V::load(value)?) {
+                let done = self.store.compare_exchange(key, Some(value), None)?;
                 removed += usize::from(done.is_ok());
             }
         }
@@ -283,23 +546,23 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// Removes the entry with the smallest key and returns it. O(log n).
     ///
     /// # Errors
-    /// It is of other types; it stays.
-    pub fn pop_first(&self) -> Result<Option<(K, V)>, MapError> {
+    /// See [errors](Map#errors).
+    pub fn pop_first(&self) -> Result<Option<(K, V)>, Error> {
         self.pop(Direction::Ascending)
     }
 
     /// Removes the entry with the largest key and returns it. O(log n).
     ///
     /// # Errors
-    /// It is of other types; it stays.
-    pub fn pop_last(&self) -> Result<Option<(K, V)>, MapError> {
+    /// See [errors](Map#errors).
+    pub fn pop_last(&self) -> Result<Option<(K, V)>, Error> {
         self.pop(Direction::Descending)
     }
 
-    fn pop(&self, direction: Direction) -> Result<Option<(K, V)>, MapError> {
-        let byte_bounds = all_with_lead(&self.lead);
+    fn pop(&self, direction: Direction) -> Result<Option<(K, V)>, Error> {
+        let byte_bounds = ByteBounds::with_lead(&self.lead);
         loop {
-            let (mut found, (lower, upper)) = (None, by_ref(&byte_bounds));
+            let (mut found, (lower, upper)) = (None, byte_bounds.as_ref());
             self.store.visit(lower, upper, direction, |key, value| {
                 found = Some((key.to_vec(), value.to_vec()));
                 ControlFlow::Break(())
@@ -313,84 +576,76 @@ impl<K: Decode, V: Stored> Map<K, V> {
         }
     }
 
-    /// Removes every key within the bounds; returns how many. See [`Store::try_remove_range`].
+    /// Removes every key of a range; returns how many. Every snapshot holds all of them or none.
+    /// See [`Store::remove_range`].
     ///
     /// # Errors
-    /// The log has failed.
-    pub fn remove_range<Q, R>(&self, bounds: R) -> Result<usize, MapError>
-    where
-        Q: Like<K> + ?Sized,
-        R: RangeBounds<Q>,
-    {
-        let byte_bounds = byte_bounds(&self.lead, &bounds);
-        let (lower, upper) = by_ref(&byte_bounds);
-        Ok(self.store.try_remove_range(lower, upper)?)
+    /// See [errors](Map#errors).
+    pub fn remove_range(&self, range: impl MapRange<K>) -> Result<usize, Error> {
+        let byte_bounds = range.byte_bounds(&self.lead);
+        let (lower, upper) = byte_bounds.as_ref();
+        self.store.remove_range((lower, upper))
     }
 
     /// Removes every entry. Every snapshot holds all of them or none.
     ///
     /// # Errors
-    /// The log has failed.
-    pub fn clear(&self) -> Result<(), MapError> {
-        let byte_bounds = all_with_lead(&self.lead);
-        let (lower, upper) = by_ref(&byte_bounds);
-        self.store.try_remove_range(lower, upper)?;
-        Ok(())
-    }
-
-    /// The value of every key, in the order of `keys`; their memory accesses overlap.
-    ///
-    /// # Errors
-    /// A value is of another type.
-    pub fn get_many<Q: Like<K>>(&self, keys: &[Q]) -> Result<Vec<Option<V>>, MapError> {
-        let keys: Vec<Vec<u8>> =
-            keys.iter().map(|key| self.with_key(key, <[u8]>::to_vec)).collect();
-        let mut values = Vec::with_capacity(keys.len());
-        self.store.get_many_with(&keys, |_, value| values.push(value.map(V::load).transpose()));
-        Ok(values.into_iter().collect::<Result<_, _>>()?)
-    }
-
-    /// A state of the map that does not change. O(log s) with s live snapshots.
-    pub fn snapshot(&self) -> MapSnapshot<K, V> {
-        self.at(self.store.snapshot())
-    }
-
-    /// This map as a snapshot of its store has it. The snapshot must be of the same store.
-    pub fn at(&self, snapshot: impl Borrow<Snapshot<[u8], [u8]>>) -> MapSnapshot<K, V> {
-        MapSnapshot::new(snapshot.borrow().clone(), &self.lead)
+    /// See [errors](Map#errors).
+    pub fn clear(&self) -> Result<(), Error> {
+        self.remove_range(..).map(|_| ())
     }
 }
 
-impl<'a, K: Decode, V: Stored> IntoIterator for &'a Map<K, V> {
-    type Item = Result<(K, V), MapError>;
-    type IntoIter = Iter<'a, K, V, Store<[u8], [u8]>>;
+impl<'a, K: Decode, V: Stored, M: Mode> IntoIterator for &'a Map<K, V, M> {
+    type Item = M::Read<(K, V)>;
+    type IntoIter = Iter<K, V, M, &'a Store<[u8], [u8]>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-/// Inserts all pairs.
-///
-/// # Panics
-/// If the map refuses a pair; [`Map::insert`] returns the error instead.
-impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> Extend<(Q, W)> for Map<K, V> {
-    fn extend<I: IntoIterator<Item = (Q, W)>>(&mut self, pairs: I) {
-        for (key, value) in pairs {
-            let inserted = self.insert(&key, &value);
-            inserted.unwrap_or_else(|error| panic!("a pair was refused: {error}"));
-        }
+/// The iterator holds this handle: it is `Send + 'static`. The entries stay in the map.
+impl<K: Decode, V: Stored, M: Mode> IntoIterator for Map<K, V, M> {
+    type Item = M::Read<(K, V)>;
+    type IntoIter = Iter<K, V, M, Arc<ByteStore>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.into_range(..)
     }
 }
 
-/// Creates a map of all pairs in a new store.
+/// Inserts all pairs.
 ///
 /// # Panics
-/// If the map refuses a pair; [`Map::insert`] returns the error instead.
+/// If the map refuses a pair; [`Map::try_extend`] returns the error instead.
+impl<K: Decode, V: Stored, M: Mode, Q: Like<K>, W: StoreAs<V>> Extend<(Q, W)> for Map<K, V, M> {
+    fn extend<I: IntoIterator<Item = (Q, W)>>(&mut self, pairs: I) {
+        let inserted = self.try_extend(pairs);
+        inserted.unwrap_or_else(|error| panic!("a pair was refused: {error}"));
+    }
+}
+
+/// Creates a map of all pairs.
+///
+/// # Panics
+/// If the map refuses a pair; [`Map::try_extend`] returns the error instead.
 impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> FromIterator<(Q, W)> for Map<K, V> {
     fn from_iter<I: IntoIterator<Item = (Q, W)>>(pairs: I) -> Self {
         let mut map = Self::new();
         map.extend(pairs);
         map
+    }
+}
+
+/// Creates a map of all pairs.
+///
+/// # Panics
+/// As [`from_iter`](Self::from_iter).
+impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>, const N: usize> From<[(Q, W); N]>
+    for Map<K, V>
+{
+    fn from(pairs: [(Q, W); N]) -> Self {
+        pairs.into_iter().collect()
     }
 }

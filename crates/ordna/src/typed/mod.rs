@@ -1,132 +1,76 @@
 //! Typed maps over a store of byte strings.
 //!
 //! Keys are written in the [tuple encoding](crate::tuple), so their byte order is their own order;
-//! values as [`StoreAs`] says. A call costs its untyped twin plus the encoding.
+//! values as [`Stored`] says. A call costs its untyped twin plus the encoding.
 //!
 //! ```
 //! use ordna::Map;
 //!
 //! let towns: Map<(String, String), u64> = Map::new();
-//! towns.insert(&("SE", "Uppsala"), &177_074)?;
-//! towns.insert(&("SE", "Lund"), &94_393)?;
-//! towns.insert(&("NO", "Oslo"), &709_037)?;
-//! assert_eq!(towns.get(&("SE", "Lund"))?, Some(94_393));
+//! towns.insert(("SE", "Uppsala"), 177_074)?;
+//! towns.insert(("SE", "Lund"), 94_393)?;
+//! towns.insert(("NO", "Oslo"), 709_037)?;
+//! assert_eq!(towns.get(("SE", "Lund")), Some(94_393));
 //!
 //! let before = towns.snapshot();
-//! towns.remove(&("SE", "Lund"))?;
-//! let names = |entry: Result<((String, String), u64), _>| entry.map(|((_, name), _)| name);
-//! assert_eq!(towns.prefix(&("SE",)).map(names).collect::<Result<Vec<_>, _>>()?, ["Uppsala"]);
-//! assert_eq!(before.prefix(&("SE",)).count(), 2);
-//! # Ok::<(), ordna::typed::MapError>(())
+//! towns.remove(("SE", "Lund"))?;
+//! let swedish: Vec<_> = towns.prefix(("SE",)).map(|((_, name), _)| name).collect();
+//! assert_eq!(swedish, ["Uppsala"]);
+//! assert_eq!(before.prefix(("SE",)).count(), 2);
+//! # Ok::<(), ordna::Error>(())
 //! ```
 //!
 //! # Several maps in one store
-//! [`Map::named`] gives each map of a store a number, which starts its keys. A [`Batch`] writes to
-//! several of them, and [`Map::at`] reads them at one snapshot.
+//! [`Table::named`] gives each map of a store a number, which starts its keys. A [`Batch`] writes to
+//! several of them, a [transaction](crate::Transaction) reads and writes them, and [`Map::at`] reads
+//! them at one snapshot.
 //!
 //! | entry of the store | key | value |
 //! |---|---|---|
 //! | last number given | `00` | 4 bytes, little-endian |
 //! | a map's number | `00 01`, the name | 4 bytes, little-endian |
 //! | a map's entry | the number in the tuple encoding, the key | the value |
+//!
+//! # For users of other maps
+//! | `BTreeMap`, `SkipMap`, papaya, redb | [`Map`] | why it differs |
+//! |---|---|---|
+//! | `get(&k) -> Option<&V>`, guards, entries | `get(k) -> Option<V>`; [`get_with`](Map::get_with) lends | a reference would keep removed memory from being freed |
+//! | `map[&k]` | `get(k)` | `Index` returns a reference |
+//! | `insert(k, v) -> Option<V>` | `Result<Option<V>, Error>`; [`put`](Map::put) does not read the old value | the memory limit, the log and the limits of lengths refuse writes |
+//! | `entry(k).or_insert(v) -> &mut V` | a copy of the value; [`and_modify`](Entry::and_modify) changes it | threads share the map |
+//! | `get_mut`, `iter_mut`, `values_mut` | [`modify`](Map::modify), [`update`](Map::update), [`entry`](Map::entry) | threads share the map |
+//! | `contains_key`, `first_key_value`, `last_key_value`, `pop_first`, `pop_last`, `len`, `is_empty`, `clear`, `retain` | the same; `SkipMap`'s `front`, `back` are [`first`](Map::first), [`last`](Map::last) | |
+//! | `range(a..b)`, `range::<str, _>("a".."b")` | `range(a..b)`, `range("a".."b")`, `range(..)` | |
+//! | `iter`, `keys`, `values`, `rev()`, `for (k, v) in &map` | the same, by value | see `get` |
+//! | `lower_bound`, `upper_bound` (cursors) | [`lower_bound`](Map::lower_bound), [`upper_bound`](Map::upper_bound) | |
+//! | `split_off`, `append`, `extract_if` | [`remove_range`](Map::remove_range), [`try_extend`](Map::try_extend), `retain` | |
+//! | `collect()`, `extend`, `From<[_; N]>`, `Default`, `Debug` | the same | |
+//! | `clone()` copies | `clone()` is a handle of the same map; [`snapshot`](Map::snapshot) is the copy | threads share the map |
+//! | papaya's `compute`, `update_or_insert` | [`modify`](Map::modify), [`entry`](Map::entry) | |
+//! | redb's tables, transactions | [`Table`], [`transaction`](crate::Store::transaction) | |
 
 mod batch;
+mod cursor;
+mod entry;
 mod iter;
 mod map;
+mod mode;
+mod range;
+mod reads;
+mod scratch;
 mod snapshot;
 mod stored;
+mod transaction;
 
 pub use batch::Batch;
-pub use iter::Iter;
-pub use map::Map;
+pub use cursor::Cursor;
+pub use entry::Entry;
+pub use iter::{Holds, Iter, Keys, MapSource, Values};
+pub use map::{Map, Table};
+pub use mode::{Mode, Own, Shared};
+pub use range::{MapRange, PrefixRange};
 pub use snapshot::MapSnapshot;
-use std::fmt;
 #[cfg(feature = "serde")]
-pub use stored::Serde;
-
+pub use stored::{Serde, SerdeOwned};
 pub use stored::{StoreAs, Stored, ValueError};
-
-use crate::tuple::DecodeError;
-
-/// Why a call on a typed map failed. A write that failed has changed nothing.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum MapError {
-    /// The store refused the write.
-    Store(crate::Error),
-    /// The store holds a key of another type.
-    Key {
-        /// The bytes of the key.
-        key: Vec<u8>,
-        /// Why they are no key of this map.
-        source: DecodeError,
-    },
-    /// The store holds a value of another type.
-    Value(ValueError),
-    /// A map and a batch belong to two stores.
-    OtherStore,
-    /// The store has given all numbers of maps.
-    TooManyMaps,
-}
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store(error) => error.fmt(f),
-            Self::Key { key, source } => {
-                write!(f, "the key {key:02x?} is of another type: {source}")
-            }
-            Self::Value(error) => error.fmt(f),
-            Self::OtherStore => f.write_str("the map belongs to another store than the batch"),
-            Self::TooManyMaps => {
-                write!(f, "the store has {} maps, which are the most", u32::MAX)
-            }
-        }
-    }
-}
-
-impl std::error::Error for MapError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            // Their texts are this error's own.
-            Self::Store(error) => error.source(),
-            Self::Value(error) => error.source(),
-            Self::Key { source, .. } => Some(source),
-            Self::OtherStore | Self::TooManyMaps => None,
-        }
-    }
-}
-
-impl From<crate::Error> for MapError {
-    fn from(error: crate::Error) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl From<ValueError> for MapError {
-    fn from(error: ValueError) -> Self {
-        Self::Value(error)
-    }
-}
-
-use std::cell::Cell;
-
-thread_local! {
-    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
-}
-
-/// A buffer beyond this many bytes is not kept for the next call.
-const KEPT: usize = 64 << 10;
-
-/// Calls `f` with an empty buffer that the thread keeps; a nested call gets a new one.
-fn with_scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-    SCRATCH.with(|scratch| {
-        let mut buffer = scratch.take();
-        buffer.clear();
-        let done = f(&mut buffer);
-        if buffer.capacity() <= KEPT {
-            scratch.set(buffer);
-        }
-        done
-    })
-}
+pub use transaction::MapTransaction;

@@ -2,66 +2,83 @@
 
 use std::fmt;
 use std::marker::PhantomData;
-use std::ops::{Bound, ControlFlow, RangeBounds};
+use std::ops::{Bound, ControlFlow};
 
-use super::iter::{ByteBounds, all_with_lead, by_ref, byte_bounds, key_of, reads};
-use super::{Iter, MapError, Stored, with_scratch};
+use super::cursor::Cursor;
+use super::iter::{Iter, Keys, Values};
+use super::mode::{Mode, Own, Types};
+use super::range::{ByteBounds, MapRange, PrefixRange, from_key, key_of, to_key};
+use super::reads::reads;
+use super::scratch::with_scratch;
+use super::stored::Stored;
 use crate::tuple::{Decode, Like, Prefix};
-use crate::{Direction, Snapshot};
+use crate::{Direction, Error, Snapshot};
 
-/// A state of a [`Map`](super::Map) that does not change.
-pub struct MapSnapshot<K, V> {
+/// A state of a [`Map`](super::Map) that does not change. Clones share it.
+pub struct MapSnapshot<K, V, M = Own> {
     snapshot: Snapshot<[u8], [u8]>,
     lead: Box<[u8]>,
-    types: PhantomData<fn() -> (K, V)>,
+    types: Types<K, V, M>,
 }
 
-impl<K, V> Clone for MapSnapshot<K, V> {
+impl<K, V, M> Clone for MapSnapshot<K, V, M> {
     fn clone(&self) -> Self {
         Self::new(self.snapshot.clone(), &self.lead)
     }
 }
 
-impl<K, V> fmt::Debug for MapSnapshot<K, V> {
+impl<K, V, M> fmt::Debug for MapSnapshot<K, V, M>
+where
+    K: Decode + fmt::Debug,
+    V: Stored + fmt::Debug,
+    M: Mode,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("MapSnapshot").field("snapshot", &self.snapshot).finish_non_exhaustive()
+        let mut map = f.debug_map();
+        self.iter().for_each(|entry| M::debug::<K, V>(&mut map, entry));
+        map.finish()
     }
 }
 
-impl<K, V> MapSnapshot<K, V> {
+impl<K, V, M> MapSnapshot<K, V, M> {
     pub(super) fn new(snapshot: Snapshot<[u8], [u8]>, lead: &[u8]) -> Self {
         Self { snapshot, lead: lead.into(), types: PhantomData }
     }
 
-    /// The snapshot of the store; [`Map::at`](super::Map::at) reads other maps there.
+    /// Returns the snapshot of the store; [`Map::at`](super::Map::at) reads other maps there.
     pub fn snapshot(&self) -> &Snapshot<[u8], [u8]> {
         &self.snapshot
     }
 }
 
-impl<K: Decode, V: Stored> MapSnapshot<K, V> {
+impl<K: Decode, V: Stored, M: Mode> MapSnapshot<K, V, M> {
     reads!(snapshot: Snapshot<[u8], [u8]>);
 
-    /// Number of entries. O(1) if the map is all of its store and no entry ever expired; otherwise
-    /// they are counted, O(n).
+    /// Returns the number of entries. O(1) if the map is all of its store and no entry ever
+    /// expired; otherwise as [`count`](Self::count).
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
             return self.snapshot.len();
         }
-        self.count(&all_with_lead(&self.lead))
-    }
-
-    /// Whether there are no entries.
-    pub fn is_empty(&self) -> bool {
-        self.iter().next().is_none()
+        self.count(..)
     }
 }
 
-impl<'a, K: Decode, V: Stored> IntoIterator for &'a MapSnapshot<K, V> {
-    type Item = Result<(K, V), MapError>;
-    type IntoIter = Iter<'a, K, V, Snapshot<[u8], [u8]>>;
+impl<'a, K: Decode, V: Stored, M: Mode> IntoIterator for &'a MapSnapshot<K, V, M> {
+    type Item = M::Read<(K, V)>;
+    type IntoIter = Iter<K, V, M, &'a Snapshot<[u8], [u8]>>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
+    }
+}
+
+/// The iterator holds the snapshot: it is `Send + 'static`.
+impl<K: Decode, V: Stored, M: Mode> IntoIterator for MapSnapshot<K, V, M> {
+    type Item = M::Read<(K, V)>;
+    type IntoIter = Iter<K, V, M, Snapshot<[u8], [u8]>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        Iter::new(self.snapshot, ByteBounds::with_lead(&self.lead), self.lead.len())
     }
 }

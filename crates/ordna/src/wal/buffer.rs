@@ -22,6 +22,14 @@ pub(crate) enum WrittenKeys<'a, K: ?Sized> {
     Key(&'a K),
     Keys(&'a [&'a K]),
     Range(Bound<&'a K>, Bound<&'a K>),
+    /// The keys that a transaction writes. No other write of these, or of those that it has read,
+    /// runs next to it.
+    Transaction {
+        written: &'a [&'a K],
+        read: &'a [&'a K],
+        /// Whether it has read ranges, of which any key may be.
+        reads_any: bool,
+    },
 }
 
 /// The records and saved states of a stripe, for writes in its critical section.
@@ -140,7 +148,9 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
         match *scope {
             WrittenKeys::Key(key) => self.save_key(key, store),
             WrittenKeys::Keys(_) if fault!("live.batch.spills") => {}
-            WrittenKeys::Keys(keys) => keys.iter().for_each(|key| self.save_key(*key, store)),
+            WrittenKeys::Keys(keys) | WrittenKeys::Transaction { written: keys, .. } => {
+                keys.iter().for_each(|key| self.save_key(*key, store))
+            }
             WrittenKeys::Range(..) if fault!("live.range.spills") => {}
             WrittenKeys::Range(lower, upper) => store.scan_with(lower, upper, &mut |key, put| {
                 if self.needs_state(key) {

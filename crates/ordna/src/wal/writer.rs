@@ -220,6 +220,13 @@ impl<K: Key + ?Sized> Wal<K> {
                 let Some(buffer) = held.first_mut() else { return Ok(()) };
                 self.write_locked(buffer, scope, store, write)?
             }
+            WrittenKeys::Transaction { written, read, reads_any } => {
+                let keys = written.iter().chain(read);
+                let some = keys.fold(0, |bits, key| bits | 1 << stripe_of(*key));
+                let mut held = self.lock_stripes(if reads_any { u64::MAX } else { some });
+                let Some(buffer) = held.first_mut() else { return Ok(()) };
+                self.write_locked(buffer, scope, store, write)?
+            }
             WrittenKeys::Range(..) => {
                 let mut held = self.lock_stripes(u64::MAX);
                 let Some(buffer) = held.first_mut() else { return Ok(()) };

@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ordna::Put;
 use ordna::durability::{
     BackupError, BackupOptions, Compression, Progress, SyncPolicy, install, verify,
 };
-use ordna::{OrderedIndex, Put};
 
 use super::disk::Model;
 use super::steps::{Bytes, DIR, State, compressions, options, script, state_of};

@@ -3,7 +3,6 @@
 
 use std::path::{Path, PathBuf};
 
-use ordna::OrderedIndex;
 use ordna::durability::{BackupError, BackupOptions, Progress, Storage, SyncPolicy, verify};
 use ordna_testkit::random::Random;
 

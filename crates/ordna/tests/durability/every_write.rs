@@ -7,7 +7,7 @@
 use std::ops::Bound;
 
 use ordna::durability::{BackupOptions, Mode, SyncPolicy};
-use ordna::{Change, Direction, Options, OrderedIndex, Put, Write};
+use ordna::{Change, Direction, Options, Put, Write};
 use ordna_testkit::random::Random;
 
 use super::disk::Model;
@@ -41,10 +41,7 @@ fn operate(store: &Bytes, random: &mut Random) -> (&'static str, bool) {
     match random.below(17) {
         0 => ("insert", store.insert(&a, &v).is_err()),
         1 => ("insert_if_absent", store.insert_if_absent(&a, &v).is_err()),
-        2 => {
-            store.remove(&a);
-            ("remove", false)
-        }
+        2 => ("remove", store.remove(&a).is_err()),
         3 => {
             let current = store.get(&a);
             let expected = current.as_deref().filter(|_| random.below(5) > 0);
@@ -81,13 +78,10 @@ fn operate(store: &Bytes, random: &mut Random) -> (&'static str, bool) {
                 (0..1 + random.below(40)).map(|_| (key(random), value(random))).collect();
             ("insert_many", store.insert_many(&pairs).is_err())
         }
-        10 => {
-            store.remove_many(&[a, b, c]);
-            ("remove_many", false)
-        }
+        10 => ("remove_many", store.remove_many(&[a, b, c]).is_err()),
         11 => {
-            store.remove_range(Bound::Included(&a), Bound::Excluded(&b));
-            ("remove_range", false)
+            let bounds = (Bound::Included(&a), Bound::Excluded(&b));
+            ("remove_range", store.remove_range(bounds).is_err())
         }
         12 => ("append", store.append(&a, &v).is_err()),
         13 => {
@@ -97,7 +91,7 @@ fn operate(store: &Bytes, random: &mut Random) -> (&'static str, bool) {
         14 => {
             let refused = store.log_group(|| {
                 let refused = store.insert(&a, &v).is_err();
-                store.remove(&b);
+                let refused = store.remove(&b).is_err() || refused;
                 store.append(&c, &w).is_err() || refused
             });
             ("log_group", refused.unwrap())

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use ordna::OrderedIndex;
 use ordna::durability::{BackupOptions, SyncPolicy};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;

@@ -5,7 +5,6 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use ordna::OrderedIndex;
 use ordna::durability::{BackupOptions, SyncPolicy};
 use ordna_base::sync::schedule::Schedule;
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ordna::durability::{BackupOptions, Mode, SyncPolicy};
-use ordna::{Options, OrderedIndex, Write};
+use ordna::{Options, Write};
 
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options};

@@ -7,8 +7,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ordna::Options;
 use ordna::durability::{BackupOptions, OutFile, Progress, Storage, SyncPolicy, verify};
-use ordna::{Options, OrderedIndex};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ordna::Options;
 use ordna::durability::{BackupOptions, OutFile, Progress, Storage, SyncPolicy, verify};
-use ordna::{Options, OrderedIndex};
 use ordna_testkit::random::Random;
 
 use super::disk::Model;

@@ -127,7 +127,7 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compre
     store.set_expiry(b"c", Some(LATE + 1)).unwrap();
     let range =
         (std::ops::Bound::Excluded(b"q".as_slice()), std::ops::Bound::Included(b"s".as_slice()));
-    store.remove_range(range.0, range.1);
+    store.remove_range(range).unwrap();
     if version >= 2 {
         store.append(b"d", b", appended").unwrap();
         store.splice(b"i", |_| Some((2, b"TIL, and far"))).unwrap();

@@ -15,8 +15,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use ordna::Write;
 use ordna::durability::{BackupOptions, Mode, OpenOptions, SyncPolicy};
-use ordna::{OrderedIndex, Write};
 use ordna_testkit::random::Random;
 
 use super::steps::{Bytes, compressions, flush};
@@ -78,7 +78,7 @@ fn apply(step: &Step, range: &mut Range) {
 fn run(step: &Step, store: &Bytes) {
     match step {
         Step::Remove { from, to } => {
-            store.remove_range(Bound::Included(from), Bound::Excluded(to));
+            store.remove_range((Bound::Included(from), Bound::Excluded(to))).unwrap();
         }
         Step::Writes { group: true, writes } => {
             let work = || {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use ordna::durability::{BackupError, BackupOptions, Mode, OpenOptions, Progress, SyncPolicy};
-use ordna::{Options, OrderedIndex, Store, Write};
+use ordna::{Options, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
 use ordna_testkit::random::Random;
@@ -59,7 +59,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
                         10 => {
                             let group = || {
                                 store.insert(&own, &value).unwrap();
-                                store.remove(&key(number / 2));
+                                store.remove(&key(number / 2)).unwrap();
                             };
                             store.log_group(group).unwrap();
                         }
@@ -71,7 +71,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
                                 std::ops::Bound::Included(own.as_slice()),
                                 std::ops::Bound::Excluded(end.as_slice()),
                             );
-                            store.remove_range(bounds.0, bounds.1);
+                            store.remove_range(bounds).unwrap();
                         }
                     }
                     rounds.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ fn a_backup_saves_the_state_of_a_key_once() {
             let writes: Vec<Write<'_, [u8], [u8]>> =
                 keys.iter().map(|key| Write::put(key.as_slice(), b"batch".as_slice())).collect();
             writes.chunks(7).for_each(|writes| store.write_batch(writes).unwrap());
-            _ = store.remove_range(std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+            _ = store.remove_range(..);
         }
     });
     assert!((KEYS / 2..=KEYS).contains(&summary.spilled), "{summary:?}");

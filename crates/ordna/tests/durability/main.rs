@@ -17,6 +17,7 @@
 //! | `faults_space` | full disks, slow syncs | `wal` |
 //! | `histories` | random histories of crashes, power failures and damages | all |
 //! | `kill` | a process that is killed at random moments | all |
+//! | `transaction_log` | transactions are whole, and behind what they have read | `store`, `wal` |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
 mod damage;
@@ -37,3 +38,4 @@ mod order;
 mod round_trips;
 mod splices;
 mod steps;
+mod transaction_log;

@@ -1,6 +1,5 @@
 //! What is written comes back.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use ordna::durability::{
@@ -194,10 +193,7 @@ fn a_successor_begins_empty_and_the_log_says_so() {
     next.insert(b"d", b"4").unwrap();
     drop(next);
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
-    let keys: Vec<_> = store
-        .range::<(Bound<&[u8]>, Bound<&[u8]>)>((Bound::Unbounded, Bound::Unbounded))
-        .map(|(key, _)| key)
-        .collect();
+    let keys: Vec<_> = store.range(..).map(|(key, _)| key).collect();
     assert_eq!(keys, [b"c", b"d"]);
 }
 

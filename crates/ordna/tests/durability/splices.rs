@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use ordna::OrderedIndex;
 use ordna::durability::{BackupOptions, SyncPolicy};
 
 use super::disk::Model;
@@ -26,7 +25,7 @@ fn the_log_has_the_bytes_that_were_appended_and_repeats_them() {
             store.backup(&BackupOptions::new()).unwrap();
         }
         if round == 700 {
-            store.remove(b"new");
+            store.remove(b"new").unwrap();
         }
     }
     // A few words each, and the value itself nowhere.

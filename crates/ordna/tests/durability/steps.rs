@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use ordna::durability::{
     BackupError, BackupOptions, Compression, Mode, OpenOptions, Recovery, SyncPolicy,
 };
-use ordna::{Error, Options, OrderedIndex, Put, Store, Write};
+use ordna::{Error, Options, Put, Store, Write};
 
 use super::disk::Model;
 
@@ -120,7 +120,7 @@ impl Step {
                                 store.insert(key.as_bytes(), value.as_bytes()).unwrap();
                             }
                             None => {
-                                store.remove(key.as_bytes());
+                                store.remove(key.as_bytes()).unwrap();
                             }
                         }
                     }
@@ -128,11 +128,8 @@ impl Step {
                 store.log_group(work).map_err(text)
             }
             Self::RemoveRange(from, to) => {
-                store.check_log().map_err(text)?;
                 let bounds = (Bound::Included(from.as_bytes()), Bound::Excluded(to.as_bytes()));
-                store.remove_range(bounds.0, bounds.1);
-                // It cannot tell of a failure by itself.
-                store.check_log().map_err(text)
+                store.remove_range(bounds).map(|_| ()).map_err(text)
             }
             Self::Backup(mode) => {
                 let options = BackupOptions::new().workers(2).mode(*mode);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordna::{Options, Store};
+use ordna_base::Value;
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
-use ordna_base::{OrderedIndex, Value};
 use ordna_testkit::kinds::{TestKey, TestValue};
 
 fn bounds<'a, K: ?Sized>(
@@ -72,7 +72,7 @@ fn counts_are_those_of_a_scan<K: TestKey + ?Sized, V: TestValue + ?Sized>(slots:
             store.insert(K::number(n).borrow(), V::dress(n + round).borrow()).unwrap();
         }
         for n in (0..keys).filter(|n| (n * 7 + round).is_multiple_of(4)) {
-            store.remove(K::number(n).borrow());
+            store.remove(K::number(n).borrow()).unwrap();
         }
         let now = scanned();
         check::<K, V>(&now, &others, |l, u| store.count(l, u), |at| store.select(at));
@@ -90,9 +90,7 @@ trait IterKeys<K: TestKey + ?Sized> {
 
 impl<K: TestKey + ?Sized, V: Value + ?Sized> IterKeys<K> for Store<K, V> {
     fn iter_keys(&self) -> Vec<K::Owned> {
-        self.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded))
-            .map(|(key, _)| key)
-            .collect()
+        self.range(..).map(|(key, _)| key).collect()
     }
 }
 

@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::{Options, Store};
-use ordna_base::OrderedIndex;
+use ordna::{Change, Options, Store};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::{Schedule, held};
 
@@ -32,6 +31,28 @@ fn expired_keys_are_collected_in_the_background() {
     assert_eq!(store.get(&1_u32.to_be_bytes()), Some(1));
     assert_eq!(store.statistics().expiring.0, 1);
     store.check_invariants().unwrap();
+}
+
+/// Writes that change a value keep its deadline; those that set an entry anew do not.
+#[test]
+fn changes_of_a_value_keep_its_deadline() {
+    let options = Options::new().background_collector(false).clock(|| 1000);
+    let store: Store<u64, u64> = Store::with_options(options);
+    store.insert_for(1, 1, Duration::from_millis(500)).unwrap();
+    assert_eq!(store.expiry(&1), Some(Some(1500)));
+    store.modify(1, |value| Change::Put(value.copied().unwrap() + 1)).unwrap();
+    store.update(1, |value| value + 1).unwrap();
+    store.compare_exchange(1, Some(&3), Some(&4)).unwrap().unwrap();
+    ordna::OrderedIndex::modify(&store, &1, |_| Change::Put(5)).unwrap();
+    assert_eq!((store.get(1), store.expiry(&1)), (Some(5), Some(Some(1500))));
+    assert_eq!(store.expires_in(1), Some(Some(Duration::from_millis(500))));
+    assert!(store.expire_in(1, Duration::from_micros(1_000_001)).unwrap());
+    assert_eq!(store.expiry(&1), Some(Some(2001)), "rounded up");
+    store.insert(1, 6).unwrap();
+    assert_eq!(store.expiry(&1), Some(None));
+    store.modify(2, |_| Change::Put(7)).unwrap();
+    assert_eq!(store.expiry(&2), Some(None));
+    assert_eq!(store.expires_in(3), None);
 }
 
 /// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for
@@ -89,7 +110,7 @@ fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
         assert!(Instant::now() < give_up, "{:?}", store.statistics());
         store.insert(&2, &2).unwrap();
         let snapshot = store.snapshot();
-        store.remove(&2);
+        store.remove(&2).unwrap();
         drop(snapshot);
         // Slow enough for the queue not to grow so long that writers would help in any case.
         std::thread::sleep(Duration::from_millis(1));

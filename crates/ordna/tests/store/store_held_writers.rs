@@ -309,7 +309,7 @@ where
         }
         self.store.check_invariants().unwrap_or_else(|broken| panic!("{told}: {broken}"));
         drop(self.snapshots);
-        self.store.remove_range(Bound::Unbounded, Bound::Unbounded);
+        self.store.remove_range(..).unwrap();
         self.store.collect_garbage();
         let left = self.store.statistics();
         assert_eq!((left.bytes, left.dead, left.items, left.expiring), (0, 0, 0, (0, 0)), "{told}");
@@ -353,7 +353,7 @@ where
         }
         Operation::Remove(rank) => _ = store.remove(key(*rank)),
         Operation::RemoveRange(low, high) => {
-            _ = store.remove_range(Bound::Included(key(*low)), Bound::Excluded(key(*high)));
+            _ = store.remove_range((Bound::Included(key(*low)), Bound::Excluded(key(*high))));
         }
         Operation::Batch(writes) => {
             let values: Vec<_> = writes.iter().map(|(_, word)| word.map(V::dress)).collect();
@@ -518,7 +518,7 @@ fn a_walk_downwards_meets_a_new_last_leaf() {
         Store::with_options(Options::new().background_collector(false).sizes(4, 3));
     [10, 20, 30, 40].iter().for_each(|n| _ = store.insert(n, n).unwrap());
     let snapshot = store.snapshot();
-    store.remove(&40);
+    store.remove(&40).unwrap();
     store.insert(&15, &15).unwrap();
     let schedule = Schedule::new();
     schedule.hold("writer", "tree.split.linked");

@@ -54,7 +54,7 @@ impl Change {
             Self::Split => (1000..1060).for_each(|n| put(n, n)),
             Self::Merge => others().for_each(remove),
             Self::Clear if fully => {
-                _ = store.remove_range(Bound::Unbounded, Bound::Unbounded);
+                _ = store.remove_range(..);
             }
             Self::Clear | Self::Rewrite => others().for_each(|n| put(n, n + 500)),
             Self::ComeAndGo => {
@@ -175,7 +175,7 @@ fn a_slot_taken_by_another_key_is_not_the_answer() {
             let found =
                 held("tree.seek.found", || store.get_with(key.as_ref(), |value| value.word()))
                     .meanwhile(|| {
-                        store.remove(key.as_ref());
+                        store.remove(key.as_ref()).unwrap();
                         let value = V::dress(other);
                         let key = as_key::<K>(other);
                         store.insert(key.as_ref(), std::borrow::Borrow::borrow(&value)).unwrap();
@@ -438,7 +438,7 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     let before = store.snapshot();
     let mut during = None;
     let removed = held("tree.range.leaf_done", || {
-        store.remove_range(Bound::Included(&5), Bound::Excluded(&35))
+        store.remove_range((Bound::Included(&5), Bound::Excluded(&35))).unwrap()
     })
     .meanwhile(|| {
         during = Some(store.snapshot());
@@ -663,7 +663,7 @@ fn a_range_is_dropped_under_readers_and_writers() {
         let (low, high) = (as_ref(&sorted[10]), as_ref(&sorted[50]));
         let drop_range = |store: &Store<K, u64>| {
             let (low, high) = (Bound::Included(low.as_ref()), Bound::Excluded(high.as_ref()));
-            assert_eq!(store.remove_range(low, high), 40);
+            assert_eq!(store.remove_range((low, high)).unwrap(), 40);
         };
         for own in (0..60).step_by(3) {
             let key = as_ref(&sorted[own]);
@@ -682,8 +682,7 @@ fn a_range_is_dropped_under_readers_and_writers() {
         }
         for stop in ["tree.scan.before_validate", "tree.scan.read"] {
             let store = filled();
-            let all =
-                || store.range::<(Bound<&K>, Bound<&K>)>((Bound::Unbounded, Bound::Unbounded));
+            let all = || store.range(..);
             let scanned: Vec<K::Owned> =
                 held(stop, || all().map(|(key, _)| key).collect()).meanwhile(|| drop_range(&store));
             assert!(scanned.is_sorted(), "at {stop}");

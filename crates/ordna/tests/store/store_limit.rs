@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordna::{MemoryBudget, Options, Put, Store, Write};
-use ordna_base::{Error, OrderedIndex};
+use ordna_base::Error;
 
 /// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
 #[test]
@@ -24,7 +24,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     });
     assert_eq!(store.get(&key(3)), Some(value.to_vec()));
     // Half of a batch fits: nothing of it is applied.
-    assert_eq!(store.remove(&key(0)), Some(value.to_vec()));
+    assert_eq!(store.remove(&key(0)), Ok(Some(value.to_vec())));
     let keys = [key(0), key(filled)];
     let batch = keys.each_ref().map(|key| Write::put(&key[..], &value[..]));
     assert_eq!(store.write_batch(&batch), Err(Error::MemoryLimit { limit: 1 << 20 }));
@@ -32,7 +32,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     store.write_batch(&batch[..1]).unwrap();
     // What a snapshot keeps is not freed by removals; reads and removals go on.
     let snapshot = store.snapshot();
-    assert_eq!(store.remove_range(Bound::Unbounded, Bound::Excluded(&key(100))), 100);
+    assert_eq!(store.remove_range((Bound::Unbounded, Bound::Excluded(&key(100)))).unwrap(), 100);
     assert!(store.insert(&key(0), &value).is_err());
     assert_eq!(snapshot.len(), filled as usize);
     drop(snapshot);
@@ -41,10 +41,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     // Another thread frees and keeps the credit: it is not lost to this one.
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            assert_eq!(
-                store.remove_range(Bound::Unbounded, Bound::Unbounded),
-                filled as usize - 99
-            );
+            assert_eq!(store.remove_range(..).unwrap(), filled as usize - 99);
         });
     });
     assert_eq!(
@@ -168,8 +165,8 @@ fn short_keys_take_what_they_give_back() {
     for round in 0..100 {
         store.insert(b"a", &round).unwrap();
         store.write_batch(&[Write::put(b"a", &round), Write::put(b"", &round)]).unwrap();
-        assert_eq!(store.remove(b""), Some(round));
-        assert_eq!(store.remove(b"a"), Some(round));
+        assert_eq!(store.remove(b""), Ok(Some(round)));
+        assert_eq!(store.remove(b"a"), Ok(Some(round)));
     }
     assert_eq!(store.statistics().bytes, before);
 }
@@ -190,7 +187,7 @@ fn a_batch_under_a_snapshot_is_whole_at_the_limit() {
     let is_new = |key: &[u8]| store.get(key) == Some(b"new".to_vec());
     assert_eq!((is_new(b"a"), is_new(b"b")), (done.is_ok(), done.is_ok()));
     drop(snapshot);
-    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    store.remove_range(..).unwrap();
     store.collect_garbage();
     assert_eq!(store.statistics().bytes, 0, "bytes of a refused batch are given back");
 }
@@ -215,7 +212,7 @@ fn a_batch_that_panics_gives_back_what_it_did_not_use() {
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| store.write_batch(&batch)));
     assert!(done.is_err());
     looks.store(u64::MAX, Ordering::Relaxed);
-    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    store.remove_range(..).unwrap();
     store.collect_garbage();
     assert_eq!(store.statistics().bytes, 0);
 }
@@ -231,7 +228,7 @@ fn the_largest_deadline_is_none() {
     let built: Store<u64, u64> = Store::from_sorted_entries(options(), sorted).unwrap();
     for store in [store, built] {
         assert_eq!(store.statistics().expiring, (0, 0));
-        store.remove_range(Bound::Unbounded, Bound::Unbounded);
+        store.remove_range(..).unwrap();
         assert_eq!(store.statistics().bytes, 0);
     }
 }

@@ -1,10 +1,9 @@
 //! Writes at a position of a value: as a vector would have them, whatever snapshots keep.
 
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ordna::{Found, Options, OrderedIndex, Snapshot, Store};
+use ordna::{Found, Options, Snapshot, Store};
 use ordna_base::{Error, value};
 use ordna_testkit::memory::live_here;
 use ordna_testkit::random::Random;
@@ -51,7 +50,7 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
                     model.insert(key, bytes);
                 }
                 8 => {
-                    assert_eq!(store.remove(&key), model.remove(&key));
+                    assert_eq!(store.remove(&key), Ok(model.remove(&key)));
                 }
                 _ if snapshots.len() < 5 => snapshots.push((store.snapshot(), model.clone())),
                 _ => {
@@ -65,7 +64,7 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
         store.check_invariants().unwrap();
         snapshots.clear();
         store.collect_garbage();
-        store.remove_range(Bound::Unbounded, Bound::Unbounded);
+        store.remove_range(..).unwrap();
         assert_eq!(store.statistics().bytes, 0, "seed {seed}");
     }
     let left = live_here() - before;
@@ -90,7 +89,7 @@ fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
     // Once the value outgrew its room, the former buffer waited for this thread's guard to end.
     assert!(most < 2 * (len + room) as i64, "{most} bytes for a value of {len}");
     assert!(store.statistics().bytes < len + room);
-    assert_eq!(store.remove(b"large").map(|value| value.len()), Some(len));
+    assert_eq!(store.remove(b"large").unwrap().map(|value| value.len()), Some(len));
     assert_eq!(store.statistics().bytes, 0);
     let left = live_here() - before;
     assert!(left < 1 << 20, "{left} bytes are held after the removal");
@@ -120,7 +119,7 @@ fn room_counts_against_the_limit() {
     drop(snapshot);
     store.collect_garbage();
     assert_eq!(store.statistics().bytes, room);
-    store.remove(b"key");
+    store.remove(b"key").unwrap();
     assert_eq!(store.statistics().bytes, 0);
     let far = |_: Option<Found<'_, [u8]>>| Some((value::MAX_LEN, b"x"));
     assert_eq!(store.splice(b"key", far), Err(Error::ValueTooLong { len: value::MAX_LEN + 1 }));
@@ -144,7 +143,7 @@ fn deadlines_stay_and_what_has_expired_is_begun_anew() {
     assert_eq!(store.expiry(b"key"), Some(None));
     store.collect_garbage();
     assert_eq!(store.get(b"key".as_slice()).as_deref(), Some(b"new".as_slice()));
-    store.remove(b"key");
+    store.remove(b"key").unwrap();
     assert_eq!((store.statistics().bytes, store.statistics().expiring.0), (0, 0));
 }
 
@@ -174,7 +173,7 @@ fn readers_and_snapshots_see_whole_appends() {
                         let key = [random.below(5) as u8];
                         store.append(&key, &[writer; PIECE]).unwrap();
                         if round % 200 == 0 {
-                            store.remove(&key);
+                            store.remove(&key).unwrap();
                         }
                     }
                 })
@@ -198,7 +197,7 @@ fn readers_and_snapshots_see_whole_appends() {
     });
     assert_eq!(torn.load(Ordering::Relaxed), 0);
     store.collect_garbage();
-    store.remove_range(Bound::Unbounded, Bound::Unbounded);
+    store.remove_range(..).unwrap();
     store.collect_garbage();
     assert_eq!(store.statistics().bytes, 0);
     store.check_invariants().unwrap();

@@ -139,23 +139,26 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                 let key = Self::key(*k);
                 let before = self.now(&key).map(|(word, _)| V::dress(word));
                 self.state.remove(&key);
-                show(self.store.remove(key.borrow()), before)
+                show(self.store.remove(key.borrow()), Ok::<_, ordna_base::Error>(before))
             }
             Op::Update(k) => {
                 let key = Self::key(*k);
-                let after = self.now(&key).map(|(word, _)| word + 1);
-                if let Some(word) = after {
-                    self.put(key.clone(), word, None);
+                let after = self.now(&key).map(|(word, deadline)| (word + 1, deadline));
+                if let Some((word, deadline)) = after {
+                    self.put(key.clone(), word, deadline);
                 }
                 let done = self.store.update(key.borrow(), |value| V::dress(value.word() + 1));
-                show(done, Ok::<_, ordna_base::Error>(after.map(V::dress)))
+                show(done, Ok::<_, ordna_base::Error>(after.map(|(word, _)| V::dress(word))))
             }
             Op::CompareExchange(k, expected, new) => {
                 let key = Self::key(*k);
-                let before = self.now(&key).map(|(word, _)| word);
+                let found = self.now(&key);
+                let before = found.map(|(word, _)| word);
                 if before == *expected {
                     match new {
-                        Some(word) => self.put(key.clone(), *word, None),
+                        Some(word) => {
+                            self.put(key.clone(), *word, found.and_then(|(_, deadline)| deadline));
+                        }
                         None => drop(self.state.remove(&key)),
                     }
                 }
@@ -178,7 +181,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                     self.state.remove(key);
                 }
                 let (low, high) = (Bound::Included(low.borrow()), Bound::Excluded(high.borrow()));
-                show(self.store.remove_range(low, high), present)
+                show(self.store.remove_range((low, high)).unwrap(), present)
             }
             Op::Batch(writes) => {
                 let owned: Vec<_> =
@@ -383,7 +386,7 @@ fn a_key_absent_in_the_oldest_snapshot_stays_absent_there() {
     let store: Store<u64, u64> = Store::with_options(options);
     let old = store.snapshot();
     store.insert(&1, &10).unwrap();
-    store.remove(&1);
+    store.remove(&1).unwrap();
     let middle = store.snapshot();
     store.insert(&1, &11).unwrap();
     drop(middle);
@@ -425,7 +428,7 @@ fn a_store_from_sorted_parts() {
     assert_eq!(snapshot.len(), 5000);
     for n in 0..5000 {
         assert_eq!(store.get(&key(n)), Some(value_of(n)));
-        assert_eq!(store.remove(&key(n)), Some(value_of(n)));
+        assert_eq!(store.remove(&key(n)), Ok(Some(value_of(n))));
         store.insert(&key(n + 7000), b"new").unwrap();
     }
     assert!(snapshot.iter().eq((0..5000).map(|n| (key(n), value_of(n)))));
@@ -523,7 +526,7 @@ fn a_deadline_is_forgotten_with_its_entry() {
         assert_eq!(store.statistics().expiring.0, 2);
         let snapshot = under_a_snapshot.then(|| store.snapshot());
         store.insert(&1, &2).unwrap();
-        store.remove(&2);
+        store.remove(&2).unwrap();
         assert_eq!(store.statistics().expiring, (0, 0), "snapshot: {under_a_snapshot}");
         drop(snapshot);
     }

@@ -296,7 +296,7 @@ impl KeyspaceStore {
             });
             if met > removed {
                 let upper = last.as_deref().map_or(upper, Bound::Included);
-                let gone = self.store.try_remove_range(bounds.0, upper)?;
+                let gone = self.store.remove_range((bounds.0, upper))?;
                 self.collections.reserved.add(-(gone as i64));
                 removed += gone;
             }

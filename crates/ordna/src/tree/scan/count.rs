@@ -28,7 +28,7 @@ use ordna_base::{Key, Value};
 
 use super::{LeafRequest, ScanBatch};
 use crate::tree::Tree;
-use crate::tree::leaf::Leaf;
+use crate::tree::leaf::{FOREVER, Leaf};
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
@@ -77,6 +77,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             true
         });
         total
+    }
+
+    /// Whether the entries within the bounds are surely those at the snapshot, and have no
+    /// deadline: no leaf of them has a record of a change since. A change next to the bounds may
+    /// be taken for one within them. O(log n + l) with l leaves within the bounds.
+    pub fn is_unchanged(
+        &self,
+        snapshot: Epoch,
+        bounds: (Bound<&K>, Bound<&K>),
+        collector: &Collector,
+    ) -> bool {
+        let mut unchanged = true;
+        self.step_by_leaves(Some(snapshot), bounds, collector, |batch, step| {
+            if let CountStep::Entries(begin, end) = step {
+                let lasts = |at| batch.entry(at).deadline == FOREVER;
+                unchanged = batch.is_latest && (begin..end).all(lasts);
+            }
+            unchanged
+        });
+        unchanged
     }
 
     /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l

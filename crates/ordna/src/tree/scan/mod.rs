@@ -42,6 +42,8 @@ pub(super) struct ScanBatch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) order: [u8; ordna_base::order::MOST],
     /// The entries at a snapshot, where they differ from the copy.
     pub(super) at_snapshot: Option<Vec<LeafEntry>>,
+    /// Whether the entries are those of the latest state.
+    pub(super) is_latest: bool,
     /// Whether the copy holds the entries in order, none with a deadline.
     plain: bool,
     /// Bytes of the scan's bound: other keys are about as long.
@@ -59,6 +61,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
             copy: LeafCopy::empty(),
             order,
             at_snapshot: None,
+            is_latest: true,
             plain: false,
             key_len: USUAL_KEY,
             guess: (0, 0),
@@ -438,6 +441,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 batch.copy.prefetch_records(order.iter().copied(), batch.key_len);
             }
             batch.at_snapshot = None;
+            batch.is_latest =
+                old.is_empty() && check!("transaction.validate.range_versions", !at_range_version);
             let is_ordered = at_range_version || ordered.is_some();
             batch.plain = is_ordered && old.is_empty() && batch.copy.deadlines.is_none();
             if !old.is_empty() {

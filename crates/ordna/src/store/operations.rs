@@ -1,0 +1,455 @@
+//! Reads, writes and iterators of a store by their usual names. They do what those of
+//! [`OrderedIndex`] do, take keys and values in any form that is an [`AsData`], and report
+//! a log that has failed.
+
+use std::borrow::Borrow;
+use std::ops::{Bound, ControlFlow};
+use std::time::Duration;
+
+use super::engine::View;
+use super::handle::Store;
+use crate::entry::{Found, Put};
+use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, Range};
+use ordna_base::key::prefix_end;
+use ordna_base::sync::notice;
+use ordna_base::{AsData, Error, Key, KeyRange, OrderedIndex, Value, Violation};
+
+/// An entry, copied.
+type Entry<K, V> = (<K as ToOwned>::Owned, <V as ToOwned>::Owned);
+
+/// The change of an entry that keeps its deadline.
+pub(super) fn keeping_deadline<T, V: ?Sized>(
+    change: Change<T>,
+    found: Option<Found<'_, V>>,
+) -> Change<Put<T>> {
+    match change {
+        Change::Keep => Change::Keep,
+        Change::Remove => Change::Remove,
+        Change::Put(value) => {
+            let found = found.filter(|_| notice!("store.modify.keeps_the_deadline", true));
+            Change::Put(Put { value, expires_at: found.and_then(|found| found.expires_at) })
+        }
+    }
+}
+
+/// # Reads
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Returns the value of `key`, copied. O(log n).
+    #[inline]
+    pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
+        self.get_with(key, ToOwned::to_owned)
+    }
+
+    /// Calls `read` with the value of `key`, without copying it; `None` if the key is absent.
+    /// `read` must be short and must not write to this store. O(log n).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.insert(1, "Uppsala")?;
+    /// assert_eq!(names.get_with(1, |name| name.len()), Some(7));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    #[inline]
+    pub fn get_with<R>(&self, key: impl AsData<K>, read: impl FnOnce(&V) -> R) -> Option<R> {
+        self.engine().get(View::Latest, key.as_data(), |found| read(found.value))
+    }
+
+    /// Returns whether `key` is present. O(log n).
+    #[inline]
+    pub fn contains_key(&self, key: impl AsData<K>) -> bool {
+        self.get_with(key, |_| ()).is_some()
+    }
+
+    /// Appends the value of every key to `out`, in the order of `keys`. Their memory accesses
+    /// overlap.
+    pub fn get_many<Q: AsData<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
+        out.reserve(keys.len());
+        self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
+    }
+
+    /// Calls `each` with the position and value of every key, in the order of `keys`. Their memory
+    /// accesses overlap.
+    pub fn get_many_with<Q: AsData<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
+        self.engine().get_many(View::Latest, keys.iter().map(AsData::as_data), each);
+    }
+
+    /// Calls `each` with the position of a range and its entries in order, range by range, at most
+    /// as many entries of a range as stand beside it. The memory accesses of all ranges overlap.
+    pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
+        self.engine().scan_many(View::Latest, ranges, each);
+    }
+
+    /// Returns the number of entries: exact while no thread writes, otherwise off by at most the
+    /// writes in progress. O(1).
+    pub fn len(&self) -> usize {
+        self.approximate_len()
+    }
+
+    /// Returns whether there are no entries, see [`len`](Self::len).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the entry with the smallest key. O(log n).
+    pub fn first(&self) -> Option<Entry<K, V>> {
+        OrderedIndex::first(self)
+    }
+
+    /// Returns the entry with the largest key. O(log n).
+    pub fn last(&self) -> Option<Entry<K, V>> {
+        OrderedIndex::last(self)
+    }
+
+    /// Returns the entry with the largest key that is at most `key`. O(log n).
+    pub fn floor(&self, key: impl AsData<K>) -> Option<Entry<K, V>> {
+        OrderedIndex::floor(self, key.as_data())
+    }
+
+    /// Returns the entry with the smallest key that is at least `key`. O(log n).
+    pub fn ceiling(&self, key: impl AsData<K>) -> Option<Entry<K, V>> {
+        OrderedIndex::ceiling(self, key.as_data())
+    }
+
+    /// Returns the entries of a range, in order, from both ends. Reads ahead in chunks and holds
+    /// no lock between calls. A live scan: see [`OrderedIndex`]. O(log n), then amortized O(1) an
+    /// entry; [`Range::next_ref`] lends entries where the iterator copies them.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.insert("Lund", 94_393)?;
+    /// towns.insert("Uppsala", 177_074)?;
+    /// assert_eq!(towns.range("A".."M").count(), 1);
+    /// assert_eq!(towns.range(..).next_back().unwrap().1, 177_074);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn range(&self, range: impl KeyRange<K>) -> Range<'_, Self> {
+        let (lower, upper) = range.ends();
+        Range::new(self, lower.map(ToOwned::to_owned), upper.map(ToOwned::to_owned))
+    }
+
+    /// Returns all entries, in order, from both ends; see [`range`](Self::range).
+    pub fn iter(&self) -> Range<'_, Self> {
+        Range::new(self, Bound::Unbounded, Bound::Unbounded)
+    }
+
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks: the fastest
+    /// scan, without a copy. Bounds that cross hold nothing. `visit` must not write to this store,
+    /// and long work in it delays the freeing of memory. O(log n), then O(1) an entry.
+    pub fn visit(
+        &self,
+        lower: Bound<&K>,
+        upper: Bound<&K>,
+        direction: Direction,
+        visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) {
+        OrderedIndex::visit(self, lower, upper, direction, visit);
+    }
+
+    /// Returns the bytes held, by part. O(n); exact while no thread writes.
+    pub fn memory_usage(&self) -> MemoryUsage {
+        OrderedIndex::memory_usage(self)
+    }
+
+    /// Audits the structure: order, links and counts. O(n); call it while no thread writes.
+    ///
+    /// # Errors
+    /// The first invariant found broken.
+    pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
+        OrderedIndex::check_invariants(self)
+    }
+}
+
+impl<V: Value + ?Sized> Store<[u8], V> {
+    /// Returns the entries whose key starts with `prefix`, in order, from both ends; see
+    /// [`range`](Self::range).
+    pub fn prefix(&self, prefix: impl AsData<[u8]>) -> Range<'_, Self> {
+        let prefix = prefix.as_data();
+        let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        Range::new(self, Bound::Included(prefix.to_vec()), end)
+    }
+}
+
+/// # Writes
+///
+/// All writes of one key are linearizable. They fail with [`Error::KeyTooLong`],
+/// [`Error::ValueTooLong`], [`Error::MemoryLimit`], or, in a store that was opened in a directory,
+/// [`Error::LogFailed`]; the latter is the only one after which a write may have been made.
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Sets the value of `key`. The entry does not expire. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    #[inline]
+    pub fn put(&self, key: impl AsData<K>, value: impl AsData<V>) -> Result<(), Error> {
+        let put = Put::forever(value.as_data());
+        self.modify_entry(key.as_data(), |_| Change::Put(put))
+    }
+
+    /// Sets the value of `key` and returns the one it had; [`put`](Self::put) does so without a
+    /// copy of the former value. The entry does not expire. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    pub fn insert(
+        &self,
+        key: impl AsData<K>,
+        value: impl AsData<V>,
+    ) -> Result<Option<V::Owned>, Error> {
+        let (mut old, put) = (None, Put::forever(value.as_data()));
+        self.modify_entry(key.as_data(), |found| {
+            old = found.map(|found| found.value.to_owned());
+            Change::Put(put)
+        })?;
+        Ok(old)
+    }
+
+    /// Sets the value of `key`, which expires after `life`. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let sessions: ordna::Store<[u8], [u8]> = ordna::Store::new();
+    /// sessions.insert_for("id", "ann", Duration::from_secs(60))?;
+    /// assert!(sessions.expires_in("id").unwrap().unwrap() <= Duration::from_secs(60));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn insert_for(
+        &self,
+        key: impl AsData<K>,
+        value: impl AsData<V>,
+        life: Duration,
+    ) -> Result<(), Error> {
+        self.insert_until(key.as_data(), value.as_data(), self.after(life))
+    }
+
+    /// Makes the entry of `key` expire after `life`, whatever its deadline was; returns whether
+    /// the key is present. [`set_expiry`](Self::set_expiry) with `None` removes a deadline.
+    /// O(log n).
+    ///
+    /// # Errors
+    /// As [`modify_expiry`](Self::modify_expiry).
+    pub fn expire_in(&self, key: impl AsData<K>, life: Duration) -> Result<bool, Error> {
+        self.set_expiry(key.as_data(), Some(self.after(life)))
+    }
+
+    /// The time on the store's clock after a span, rounded up to a millisecond.
+    pub(super) fn after(&self, span: Duration) -> u64 {
+        let millis = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        self.now().saturating_add(millis)
+    }
+
+    /// Returns the time until `key` expires: `None` if it is absent, `Some(None)` if it does not
+    /// expire. O(log n).
+    pub fn expires_in(&self, key: impl AsData<K>) -> Option<Option<Duration>> {
+        let left = |at: u64| Duration::from_millis(at.saturating_sub(self.now()));
+        self.expiry(key.as_data()).map(|expires_at| expires_at.map(left))
+    }
+
+    /// Inserts `key` unless it is present; returns the value that it has in that case. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    pub fn insert_if_absent(
+        &self,
+        key: impl AsData<K>,
+        value: impl AsData<V>,
+    ) -> Result<Option<V::Owned>, Error> {
+        OrderedIndex::insert_if_absent(self, key.as_data(), value.as_data())
+    }
+
+    /// Returns the value of `key`; if the key is absent, the value that `make` returns is inserted
+    /// first. If another thread inserts one at the same time, its value is returned. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    pub fn get_or_insert_with(
+        &self,
+        key: impl AsData<K>,
+        make: impl FnOnce() -> V::Owned,
+    ) -> Result<V::Owned, Error> {
+        let key = key.as_data();
+        if let Some(value) = self.get(key) {
+            return Ok(value);
+        }
+        let made = make();
+        Ok(self.insert_if_absent(key, Borrow::<V>::borrow(&made))?.unwrap_or(made))
+    }
+
+    /// Removes `key` and returns the value it had. A key beyond the limit is absent. O(log n).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`]. If the log had failed before, the key is still there.
+    pub fn remove(&self, key: impl AsData<K>) -> Result<Option<V::Owned>, Error> {
+        let mut old = None;
+        let done = self.modify_entry::<&V, _>(key.as_data(), |found| {
+            old = found.map(|found| found.value.to_owned());
+            Change::Remove
+        });
+        match done {
+            Ok(()) => Ok(old),
+            Err(Error::KeyTooLong { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Shows the value of `key` (`None`: absent) to `change` and does what it says, as one step. A
+    /// value that it puts has the deadline of the one that it replaces. O(log n).
+    ///
+    /// `change` may run several times; the last run counts. It runs under the lock of a leaf: it
+    /// must be short and must not use this store or its snapshots, or it waits for itself. Debug
+    /// builds panic in that case. If it panics, nothing is changed.
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    ///
+    /// ```
+    /// use ordna::{Change, Store};
+    ///
+    /// let counts: Store<[u8], u64> = Store::new();
+    /// counts.modify("a", |count| Change::Put(count.map_or(1, |count| count + 1)))?;
+    /// assert_eq!(counts.get("a"), Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn modify<T, F>(&self, key: impl AsData<K>, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<&V>) -> Change<T>,
+    {
+        self.modify_entry(key.as_data(), |found| {
+            keeping_deadline(change(found.map(|found| found.value)), found)
+        })
+    }
+
+    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
+    /// if the key is absent. The rules for `update` are those of [`modify`](Self::modify).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    pub fn update(
+        &self,
+        key: impl AsData<K>,
+        update: impl FnMut(&V) -> V::Owned,
+    ) -> Result<Option<V::Owned>, Error> {
+        OrderedIndex::update(self, key.as_data(), update)
+    }
+
+    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
+    /// absent). Returns `Ok(Err(actual))` if it is not. O(log n).
+    ///
+    /// # Errors
+    /// See [writes](#writes).
+    pub fn compare_exchange(
+        &self,
+        key: impl AsData<K>,
+        expected: Option<&V>,
+        new: Option<&V>,
+    ) -> Result<Result<(), Option<V::Owned>>, Error> {
+        OrderedIndex::compare_exchange(self, key.as_data(), expected, new)
+    }
+
+    /// Inserts every pair, later ones over earlier ones; returns how many keys were new. Each is a
+    /// write of its own, and their memory accesses overlap;
+    /// [`write_batch`](Self::write_batch) makes them one.
+    ///
+    /// # Errors
+    /// A key or value is too long: nothing is written. Otherwise see [writes](#writes): the pairs
+    /// before the one that failed are written.
+    pub fn insert_many<Q: AsData<K>, W: AsData<V>>(
+        &self,
+        pairs: &[(Q, W)],
+    ) -> Result<usize, Error> {
+        self.insert_pairs(pairs.iter().map(|(key, value)| (key.as_data(), value.as_data())))
+    }
+
+    /// Removes every key; returns how many were present. Each is a write of its own, and their
+    /// memory accesses overlap.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`]: the keys before the one that failed are removed.
+    pub fn remove_many<Q: AsData<K>>(&self, keys: &[Q]) -> Result<usize, Error> {
+        self.remove_keys(keys.iter().map(AsData::as_data))
+    }
+
+    /// Removes every key of a range; returns how many. Every snapshot holds all of them or none;
+    /// keys inserted in the meantime may stay. O(log n) each.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`]. If the log had failed before, nothing is removed. If it fails at this
+    /// write, the keys are gone from memory, and a crash may bring them back.
+    ///
+    /// ```
+    /// let log: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// log.insert_many(&[(1, "a"), (2, "b"), (3, "c")])?;
+    /// assert_eq!(log.remove_range(..3)?, 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn remove_range(&self, range: impl KeyRange<K>) -> Result<usize, Error> {
+        let (lower, upper) = range.ends();
+        self.remove_within(lower, upper)
+    }
+
+    /// Removes every entry, see [`remove_range`](Self::remove_range).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn clear(&self) -> Result<(), Error> {
+        self.remove_range(..).map(|_| ())
+    }
+
+    /// Removes the entry with the smallest key and returns it. O(log n).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn pop_first(&self) -> Result<Option<Entry<K, V>>, Error> {
+        self.pop(Self::first)
+    }
+
+    /// Removes the entry with the largest key and returns it. O(log n).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`].
+    pub fn pop_last(&self) -> Result<Option<Entry<K, V>>, Error> {
+        self.pop(Self::last)
+    }
+
+    fn pop(
+        &self,
+        find: impl Fn(&Self) -> Option<Entry<K, V>>,
+    ) -> Result<Option<Entry<K, V>>, Error> {
+        while let Some((key, value)) = find(self) {
+            // Another thread may have taken or changed it.
+            let value_now = Some(Borrow::<V>::borrow(&value));
+            if self.compare_exchange(Borrow::<K>::borrow(&key), value_now, None)?.is_ok() {
+                return Ok(Some((key, value)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes the entries for which `keep` returns `false`; returns how many. An entry that
+    /// changes in the meantime stays. O(n).
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`]: the entries before the one that failed are gone.
+    pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, Error> {
+        let (mut removed, mut entries) = (0, self.iter());
+        while let Some((key, value)) = entries.next_ref() {
+            if !keep(key, value) {
+                removed += usize::from(self.compare_exchange(key, Some(value), None)?.is_ok());
+            }
+        }
+        Ok(removed)
+    }
+}
+
+impl<'a, K: Key + ?Sized, V: Value + ?Sized> IntoIterator for &'a Store<K, V> {
+    type Item = Entry<K, V>;
+    type IntoIter = Range<'a, Store<K, V>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}

@@ -1,0 +1,122 @@
+//! The place of a key in a map.
+
+use super::map::Map;
+use super::mode::Mode;
+use super::stored::{StoreAs, Stored};
+use crate::tuple::{Decode, Like};
+use crate::{Change, Error};
+
+/// The place of a key in a [`Map`], made by [`Map::entry`]. Nothing is locked: each method that
+/// ends it is one step.
+#[must_use = "an entry changes nothing before `or_insert`, `or_insert_with` or `or_default`"]
+pub struct Entry<'a, K, V, M, F = fn(&mut V)> {
+    map: &'a Map<K, V, M>,
+    /// In the bytes of the store.
+    key: Vec<u8>,
+    modify: Option<F>,
+}
+
+impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
+    /// Returns the place of a key, for an insertion or a change of what is there, as one step.
+    ///
+    /// ```
+    /// let words: ordna::Map<String, u64> = ordna::Map::new();
+    /// for word in "a rose is a rose".split(' ') {
+    ///     words.entry(word).and_modify(|count| *count += 1).or_insert(1)?;
+    /// }
+    /// assert_eq!(words.get("rose"), Some(2));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn entry(&self, key: impl Like<K>) -> Entry<'_, K, V, M> {
+        Entry::new(self, self.with_key(key, <[u8]>::to_vec))
+    }
+}
+
+impl<'a, K: Decode, V: Stored, M: Mode> Entry<'a, K, V, M> {
+    fn new(map: &'a Map<K, V, M>, key: Vec<u8>) -> Self {
+        Self { map, key, modify: None }
+    }
+
+    /// Changes the value by `modify` if the key is present. `modify` may run several times, each
+    /// on a value that no other run has changed; the rules of [`Map::modify`] apply.
+    pub fn and_modify<F: FnMut(&mut V)>(self, modify: F) -> Entry<'a, K, V, M, F> {
+        Entry { map: self.map, key: self.key, modify: Some(modify) }
+    }
+}
+
+impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
+    /// Inserts `value` if the key is absent; returns a copy of the value that it has then. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn or_insert(self, value: impl StoreAs<V>) -> Result<V, Error>
+    where
+        V: StoreAs<V>,
+    {
+        let made = value.with_bytes(V::load)??;
+        self.or_insert_with(|| made)
+    }
+
+    /// Inserts the default value if the key is absent; returns a copy of the value that it has
+    /// then. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn or_default(self) -> Result<V, Error>
+    where
+        V: StoreAs<V> + Default,
+    {
+        self.or_insert_with(V::default)
+    }
+
+    /// Inserts the value that `make` returns if the key is absent; returns a copy of the value that
+    /// it has then. `make` may use the map. O(log n).
+    ///
+    /// # Errors
+    /// See [errors](Map#errors).
+    pub fn or_insert_with(mut self, make: impl FnOnce() -> V) -> Result<V, Error>
+    where
+        V: StoreAs<V>,
+    {
+        if let Some(value) = self.change(None)? {
+            return Ok(value);
+        }
+        let made = make().with_bytes(<[u8]>::to_vec)?;
+        match self.change(Some(&made))? {
+            Some(value) => Ok(value),
+            None => Ok(V::load(&made)?),
+        }
+    }
+
+    /// Modifies the value if the key is present, otherwise inserts `made`, if it is made. Returns
+    /// the value that was present, as it is now.
+    fn change(&mut self, made: Option<&[u8]>) -> Result<Option<V>, Error>
+    where
+        V: StoreAs<V>,
+    {
+        let mut present: Result<Option<V>, Error> = Ok(None);
+        self.map.store.modify(self.key.as_slice(), |current| {
+            let Some(current) = current else {
+                present = Ok(None);
+                return made.map_or(Change::Keep, |made| Change::Put(made.to_vec()));
+            };
+            let changed = V::load(current).and_then(|mut value| {
+                let Some(modify) = &mut self.modify else { return Ok((value, Change::Keep)) };
+                modify(&mut value);
+                let bytes = value.with_bytes(<[u8]>::to_vec)?;
+                Ok((value, Change::Put(bytes)))
+            });
+            match changed {
+                Ok((value, change)) => {
+                    present = Ok(Some(value));
+                    change
+                }
+                Err(error) => {
+                    present = Err(error.into());
+                    Change::Keep
+                }
+            }
+        })?;
+        present
+    }
+}

@@ -1,0 +1,80 @@
+//! Whether a map owns its store, and what its reads return.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use crate::Error;
+
+/// The types of a map, which holds none of their values.
+pub(super) type Types<K, V, M> = PhantomData<fn() -> (K, V, M)>;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Whether a map owns its store: [`Own`] or [`Shared`].
+pub trait Mode: sealed::Sealed + 'static {
+    /// The result of a read: `T` of a map that owns its store, otherwise `Result<T, Error>`.
+    type Read<T>;
+
+    /// Returns what a read returns.
+    #[doc(hidden)]
+    fn read<T>(result: Result<T, Error>) -> Self::Read<T>;
+
+    /// Writes an entry of a map for debugging.
+    #[doc(hidden)]
+    fn debug<K: fmt::Debug, V: fmt::Debug>(
+        map: &mut fmt::DebugMap<'_, '_>,
+        entry: Self::Read<(K, V)>,
+    );
+}
+
+/// Of a map that owns its store. Nobody else can write to it, so all its entries are of the map's
+/// types, and its reads return what they read.
+#[derive(Debug, Clone, Copy)]
+pub enum Own {}
+
+/// Of a map in a store that others can write to. An entry may be of other types, so its reads
+/// return a `Result`.
+#[derive(Debug, Clone, Copy)]
+pub enum Shared {}
+
+impl sealed::Sealed for Own {}
+impl sealed::Sealed for Shared {}
+
+impl Mode for Own {
+    type Read<T> = T;
+
+    #[inline]
+    fn read<T>(result: Result<T, Error>) -> T {
+        result.unwrap_or_else(|error| wrong_type(&error))
+    }
+
+    fn debug<K: fmt::Debug, V: fmt::Debug>(map: &mut fmt::DebugMap<'_, '_>, (key, value): (K, V)) {
+        map.entry(&key, &value);
+    }
+}
+
+#[cold]
+fn wrong_type(error: &Error) -> ! {
+    panic!("a type of keys or values does not read what it wrote: {error}")
+}
+
+impl Mode for Shared {
+    type Read<T> = Result<T, Error>;
+
+    #[inline]
+    fn read<T>(result: Result<T, Error>) -> Result<T, Error> {
+        result
+    }
+
+    fn debug<K: fmt::Debug, V: fmt::Debug>(
+        map: &mut fmt::DebugMap<'_, '_>,
+        entry: Result<(K, V), Error>,
+    ) {
+        match entry {
+            Ok((key, value)) => map.entry(&key, &value),
+            Err(error) => map.entry(&"error", &error),
+        };
+    }
+}
