@@ -116,7 +116,7 @@ fn keys_of(
 const WRITES: &[(&str, [&[&str]; 2])] = &[
     ("append hsetnx", [&["RW", "insert"]; 2]),
     ("setnx msetnx", [&["OW", "insert"]; 2]),
-    ("set setex psetex restore mset bitop copy", [&["OW", "update"]; 2]),
+    ("set setex psetex restore mset bitop copy sort", [&["OW", "update"]; 2]),
     ("del unlink", [&["RM", "delete"]; 2]),
     ("hdel getdel", [&["RW", "delete"]; 2]),
     ("rename", [&["RW", "delete"], &["OW", "update"]]),
@@ -159,6 +159,8 @@ fn key_ranges(spec: &CommandSpec) -> Vec<(KeyAccess, i64, i64, i64)> {
         _ if first == 0 => Vec::new(),
         // The others are counted.
         _ if spec.key_count_at > 0 => vec![(access(0), first, 0, 1)],
+        // That of the key which an option names is not known.
+        _ if spec.last_key.is_some() => vec![(access(0), first, 0, 1)],
         KeyAccesses::FirstAndRest(..) => {
             let rest = if last < 0 { last } else { last - first - 1 };
             vec![(access(0), first, 0, 1), (access(1), first + 1, rest, step)]
@@ -266,7 +268,9 @@ fn write_arguments(arguments: &[Argument], out: &mut Replies) {
         ];
         let flags: Vec<&str> = flags.iter().filter(|flag| flag.0).map(|flag| flag.1).collect();
         let key = match argument.kind {
-            ArgumentKind::Key(specification) => Some(specification),
+            ArgumentKind::Key(specification) | ArgumentKind::KeyPattern(specification) => {
+                Some(specification)
+            }
             _ => None,
         };
         let parts = [key.is_some(), !flags.is_empty(), !argument.nested.is_empty()];
@@ -349,7 +353,10 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     out.array(0);
     let ranges = key_ranges(spec);
     let of_channels = usize::from(channels != NO_KEY);
-    out.array(ranges.len() + usize::from(spec.key_count_at > 0) + of_channels);
+    let unknown = if spec.name.starts_with("sort") { &UNKNOWN_KEYS[..] } else { &[] };
+    let unknown = &unknown[..unknown.len().min(if spec.is_write() { 2 } else { 1 })];
+    let counted = usize::from(spec.key_count_at > 0);
+    out.array(ranges.len() + counted + of_channels + unknown.len());
     if channels != NO_KEY {
         let last = if last < 0 { last } else { last - first };
         let fields = [("lastkey", last), ("keystep", step), ("limit", 0)];
@@ -370,9 +377,37 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
         let fields = [("keynumidx", 0), ("firstkey", 1), ("keystep", 1)];
         write_keys(&flags, at, "keynum", &fields, out);
     }
+    for (note, flags) in unknown {
+        out.map(4);
+        out.bulk(b"notes");
+        out.bulk(note.as_bytes());
+        out.bulk(b"flags");
+        out.set(flags.len());
+        flags.iter().for_each(|flag| out.simple(flag));
+        for part in ["begin_search", "find_keys"] {
+            out.bulk(part.as_bytes());
+            out.map(2);
+            out.bulk(b"type");
+            out.bulk(b"unknown");
+            out.bulk(b"spec");
+            out.map(0);
+        }
+    }
     out.array(spec.subcommands.len());
     spec.subcommands.iter().for_each(|subcommand| info_of(subcommand, out));
 }
+
+/// Keys of `SORT` whose positions Redis does not describe, with its words, and the access to them.
+const UNKNOWN_KEYS: [(&str, [&str; 2]); 2] = [
+    (
+        "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort",
+        ["RO", "access"],
+    ),
+    (
+        "For the optional STORE keyword. It is marked 'unknown' because the keyword can appear anywhere in the argument array",
+        ["OW", "update"],
+    ),
+];
 
 /// Writes a key specification of `COMMAND INFO`.
 fn write_keys(flags: &[&str], first: i64, kind: &str, fields: &[(&str, i64)], out: &mut Replies) {

@@ -30,6 +30,7 @@ mod search;
 mod server;
 mod set;
 mod snapshots;
+mod sort;
 mod sorted_set;
 mod sorted_set_algebra;
 mod sorted_set_ranges;
@@ -80,6 +81,7 @@ pub fn table() -> &'static CommandTable {
             ("server", server::COMMANDS),
             ("set", set::COMMANDS),
             ("ordna", snapshots::COMMANDS),
+            ("generic", sort::COMMANDS),
             ("sorted-set", sorted_set::COMMANDS),
             ("sorted-set", sorted_set_algebra::COMMANDS),
             ("sorted-set", sorted_set_ranges::COMMANDS),

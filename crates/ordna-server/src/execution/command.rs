@@ -133,6 +133,7 @@ impl Command {
             flags,
             keys,
             key_count_at: 0,
+            last_key: None,
             access: KeyAccesses::OfFlags,
             channels: ChannelAccess::None,
             range: None,
@@ -194,6 +195,12 @@ impl Command {
     /// Sets the position of the argument that says how many keys follow it.
     pub const fn key_count_at(mut self, at: usize) -> Self {
         self.spec.key_count_at = at;
+        self
+    }
+
+    /// Sets the function that finds the position of a last key, which an option names.
+    pub const fn last_key(mut self, last: fn(Arguments<'_>) -> Option<usize>) -> Self {
+        self.spec.last_key = Some(last);
         self
     }
 

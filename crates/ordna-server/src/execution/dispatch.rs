@@ -242,5 +242,4 @@ const INSTEAD: &[(&str, &str)] = &[
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
     ),
     ("fcall fcall_ro function", "Ordna has no functions; EVAL and EVALSHA run scripts"),
-    ("sort sort_ro", "Ordna has no SORT yet; a sorted set is in order already"),
 ];

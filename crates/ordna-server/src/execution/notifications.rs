@@ -21,7 +21,10 @@ impl Context<'_> {
         let command = self.session.client.last_command.load(Ordering::Relaxed);
         let Some(name) = self.table.catalog.name_of(command) else { return };
         let spec = self.table.catalog.by_full_name(name);
-        let class = Classes::of_group(spec.map_or("", |spec| spec.group));
+        let class = match name {
+            "sort" => Classes::LIST,
+            _ => Classes::of_group(spec.map_or("", |spec| spec.group)),
+        };
         self.publish_event(class, event_of(name), key, wrote);
     }
 

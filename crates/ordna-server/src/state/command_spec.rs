@@ -225,6 +225,8 @@ pub struct CommandSpec {
     pub keys: KeyPositions,
     /// Position of the argument that says how many keys follow it; 0: none does.
     pub key_count_at: usize,
+    /// Finds the position of a last key, which an option names.
+    pub last_key: Option<fn(Arguments<'_>) -> Option<usize>>,
     pub access: KeyAccesses,
     pub channels: ChannelAccess,
     /// For a command that names no keys and may access all of them: those that a call accesses.
@@ -316,7 +318,9 @@ impl CommandSpec {
             }
             "sortedset" => self.group == "sorted-set",
             "keyspace" => {
+                // As in Redis, SORT is of its types only.
                 self.group == "generic"
+                    && !self.name.starts_with("sort")
                     && (self.has(CommandFlags::WRITE) || self.has(CommandFlags::READONLY))
             }
             "transaction" => self.group == "transactions",
@@ -358,7 +362,8 @@ impl CommandSpec {
                 _ => (1..1, 1..1),
             },
         };
-        range.step_by(step.max(1) as usize).chain(counted).map(|at| at as usize)
+        let last = self.last_key.and_then(|last| last(arguments));
+        range.step_by(step.max(1) as usize).chain(counted).map(|at| at as usize).chain(last)
     }
 
     /// Positions of the channels among the arguments.

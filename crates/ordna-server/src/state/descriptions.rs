@@ -14,7 +14,7 @@
 //! | form | argument |
 //! |---|---|
 //! | `value` | a string; `value:int`, `:double`, `:time` and `:pattern` have other types |
-//! | `key:key`, `to:key1` | a key, with the number of its key specification |
+//! | `key:key`, `to:key1` | a key, with the number of its key specification; `:pattern1`: a pattern of keys |
 //! | `NX`, `name=NX` | a word to be given as it is |
 //! | `EX/seconds:int` | an argument after a word |
 //! | `name(A \| B)` | one of the arguments |
@@ -36,6 +36,8 @@ pub enum ArgumentKind {
     UnixTime,
     /// A key, with the number of its key specification.
     Key(u8),
+    /// A pattern of keys, with the number of their key specification.
+    KeyPattern(u8),
     /// A word to be given as it is.
     PureToken,
     /// One of the nested arguments.
@@ -51,7 +53,7 @@ impl ArgumentKind {
             Self::String => "string",
             Self::Integer => "integer",
             Self::Double => "double",
-            Self::Pattern => "pattern",
+            Self::Pattern | Self::KeyPattern(_) => "pattern",
             Self::UnixTime => "unix-time",
             Self::Key(_) => "key",
             Self::PureToken => "pure-token",
@@ -274,6 +276,8 @@ impl Parser {
             "time" => ArgumentKind::UnixTime,
             "key" => ArgumentKind::Key(0),
             "key1" => ArgumentKind::Key(1),
+            "key2" => ArgumentKind::Key(2),
+            "pattern1" => ArgumentKind::KeyPattern(1),
             _ => return None,
         })
     }

@@ -118,6 +118,7 @@ pub fn event_of(command: &'static str) -> &'static str {
         "hmset" | "hsetnx" => "hset",
         "expireat" | "pexpire" | "pexpireat" => "expire",
         "copy" => "copy_to",
+        "sort" => "sortstore",
         "lpushx" => "lpush",
         "rpushx" => "rpush",
         "zincrby" => "zincr",

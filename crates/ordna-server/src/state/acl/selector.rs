@@ -215,6 +215,11 @@ impl Selector {
         Ok(())
     }
 
+    /// Whether all keys may be read.
+    pub fn reads_all_keys(&self) -> bool {
+        self.all_keys || self.keys.iter().any(|rule| rule.access.read && rule.text == b"*")
+    }
+
     /// Whether a command is allowed and may read all keys with these prefixes.
     pub fn reads_prefixes(&self, spec: &CommandSpec, prefixes: &[Vec<u8>]) -> bool {
         self.allowed.get(spec.id).copied().unwrap_or(false) && self.covers(prefixes)

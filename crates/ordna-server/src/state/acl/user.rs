@@ -124,6 +124,18 @@ impl User {
         })
     }
 
+    /// Whether the user may make a call and read all keys by it.
+    pub fn reads_all_keys(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        indexes: &Indexes,
+    ) -> bool {
+        let mut all = std::iter::once(&self.root).chain(&self.selectors);
+        self.is_unlimited
+            || all.any(|it| it.reads_all_keys() && it.check(spec, arguments, indexes).is_ok())
+    }
+
     /// Whether the user may receive the messages of a channel, or of all channels that match a pattern.
     pub fn may_receive(&self, channel: &[u8], is_pattern: bool) -> bool {
         let mut all = std::iter::once(&self.root).chain(&self.selectors);

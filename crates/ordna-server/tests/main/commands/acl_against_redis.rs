@@ -455,7 +455,9 @@ fn obeys(subject: &mut Client, calls: &[Words], verdicts: &[String], keyed: &[(S
         let name = String::from_utf8_lossy(&call[0]).to_ascii_lowercase();
         // A script may be allowed, and not what it calls; a subscription changes what is allowed.
         let is_keyed = keyed.iter().any(|(known, _)| *known == name);
-        if is_keyed && !name.starts_with("eval") && !name.ends_with("subscribe") {
+        // And what waits has no reply.
+        let waits = ["blpop", "brpop", "blm", "bzpop", "bzm"].iter().any(|it| name.starts_with(it));
+        if is_keyed && !waits && !name.starts_with("eval") && !name.ends_with("subscribe") {
             let reply = ask(call);
             assert!(!reply.starts_with("-NOPERM"), "{}: {reply}", show(&words(call)));
         }

@@ -19,5 +19,6 @@ mod ordered;
 mod scan;
 mod scripts;
 mod snapshots;
+mod sort;
 mod strings;
 mod transactions;

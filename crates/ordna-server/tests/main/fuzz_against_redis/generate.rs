@@ -153,6 +153,10 @@ const PATTERNS: &[&str] = &[
     "*", "a", "?", "[ab]", "[^a]", "[a-c]", "[c-a]", "\\*", "a*", "a**", "**a", "", "[", "[a",
     "a\\", "h?", "[^", "*a*b*", "[]", "[a-]", "[\\a]",
 ];
+/// Patterns that name a key, or a field, for an element.
+const KEY_PATTERNS: &[&str] = &[
+    "#", "nosort", "*", "*->f", "a->*", "*->", "*->1", "1*", "**", "a*->g", "*\0->f", "->*", "*-",
+];
 const ENCODINGS: &[&str] = &[
     "u8", "i8", "u1", "i1", "u2", "i5", "u4", "i16", "u16", "u31", "u32", "i32", "u63", "i63",
     "i64", "u64", "i65", "u0", "i0", "x8", "u", "", "U8", "u-1", "i+8", "u08", "u8x",
@@ -215,6 +219,11 @@ const WORDS: &[&str] = &[
     "MAX",
     "LEFT",
     "RIGHT",
+    "ASC",
+    "DESC",
+    "ALPHA",
+    "BY",
+    "STORE",
     "BEFORE",
     "AFTER",
     "RANK",
@@ -468,6 +477,8 @@ impl<'a> Generator<'a> {
                 .into(),
             ("unix-time", _) => self.pick(NUMBERS).into(),
             ("double", _) => self.pick(DOUBLES).into(),
+            // Of SORT.
+            ("pattern", "pattern") if !self.one_in(4) => self.pick(KEY_PATTERNS).into(),
             ("pattern", _) => self.pick(PATTERNS).into(),
             (_, "encoding") => self.pick(ENCODINGS).into(),
             (_, "field") => self.pick(&FIELDS).to_vec(),
