@@ -55,8 +55,8 @@ impl Context<'_> {
                 self.state.notify(Classes::GENERIC, event, key);
             }
             Wrote::Removal => {
-                // The last element of a value was removed.
-                if of_elements.contains(&class) {
+                // The last element of a value was removed, or an empty result replaces it.
+                if of_elements.contains(&class) && !event.ends_with("store") {
                     self.state.notify(class, event, key);
                 }
                 self.state.notify(Classes::GENERIC, "del", key);

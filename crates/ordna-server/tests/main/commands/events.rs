@@ -77,6 +77,27 @@ const CONVERSATION: &str = "
     SET w x
     INCR w
     HSET w f x
+    RPUSH numbers 3 1 2
+    SORT numbers STORE sorted
+    SORT nothing STORE sorted
+    LMOVE numbers moved LEFT RIGHT
+    RPOPLPUSH numbers numbers
+    BRPOPLPUSH numbers moved 0
+    LMPOP 1 numbers LEFT COUNT 9
+    BRPOP moved 0
+    BLMPOP 0 1 moved LEFT
+    ZADD scores 1 a 2 b 3 c
+    ZMPOP 1 scores MAX
+    BZPOPMIN scores 0
+    BZMPOP 0 1 scores MIN
+    SADD members a b
+    SUNIONSTORE stored members
+    SINTERSTORE stored members nothing
+    ZADD scores 1 a
+    ZUNIONSTORE stored 1 scores
+    ZINTERSTORE stored 2 scores nothing
+    ZRANGESTORE stored scores 0 -1
+    ZRANGESTORE stored scores 5 6
 ";
 
 #[test]
