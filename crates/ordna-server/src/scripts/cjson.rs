@@ -11,7 +11,7 @@ const DEEPEST: usize = 1000;
 /// Digits of a number.
 const DIGITS: usize = 14;
 /// Bytes of an encoded value: a script could hold no more.
-const MOST_BYTES: usize = super::engine::MOST_MEMORY;
+const MOST_BYTES: usize = super::limits::MOST_MEMORY;
 
 /// Numbers that JSON does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -16,12 +16,10 @@ use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, V
 use ordna::sync::Lock;
 use sha1::{Digest, Sha1};
 
+use crate::scripts::limits::MOST_MEMORY;
 use crate::scripts::{bits, cjson, cmsgpack, conversion, numbers, structs};
 use crate::wire::reply::Replies;
 
-/// Memory of all that scripts hold, in bytes: tables of some million entries fit. A script that needs more
-/// fails with "not enough memory".
-pub const MOST_MEMORY: usize = 256 << 20;
 /// Memory from which on the state is collected after a script, in bytes.
 const COLLECTED: usize = 16 << 20;
 /// Instructions between two looks at the clock and at [`Control`].

@@ -7,5 +7,6 @@ mod cjson;
 mod cmsgpack;
 mod conversion;
 pub mod engine;
+mod limits;
 mod numbers;
 mod structs;
