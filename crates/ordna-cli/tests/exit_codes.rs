@@ -189,3 +189,62 @@ fn a_server_reloads_on_sighup_and_exits_with_0_on_sigterm() {
     server.signal("-TERM");
     assert_eq!(server.process.wait().unwrap().code(), Some(DONE));
 }
+
+/// Sends an inline command; returns the reply, whose last line is `end`.
+fn ask(port: &str, line: &str, end: &str) -> String {
+    let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    let mut reader = BufReader::new(stream);
+    while !reply.ends_with(&format!("{end}\r\n")) {
+        assert!(reader.read_line(&mut reply).unwrap() > 0, "{reply}");
+    }
+    reply.replace("\r\n", " ").trim_end().to_owned()
+}
+
+#[test]
+fn records_are_loaded_into_sorted_sets() {
+    let folder = Folder::new("zset");
+    let server = Server::start(&[]);
+    let port = server.port.as_str();
+    let file = folder.path("towns.tsv");
+    let text = "id\tland\tname\tpeople\n1\tSE\tKiruna\t22841\n2\tNO\tOslo\t580000\n\
+                3\tSE\tVisby\tunknown\n4\tSE\tLund\t94703\n5\tSE\tKiruna\t7.5\n";
+    std::fs::write(&file, text).unwrap();
+    let load = |words: &[&str]| {
+        let all = [&["load", &file, "--port", port], words].concat();
+        let output = output(&all);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let zset = ["--zset", "people", "--member", "name"];
+    let (code, error) = load(&[&zset[..], &["--key", "land", "--prefix", "top:"]].concat());
+    assert_eq!(code, Some(FAILED));
+    assert!(error.contains("line 4: field `people`: `unknown` is not a number"), "{error}");
+    assert!(error.contains("4 records stored") && !error.contains("replaced"), "{error}");
+    let found = ask(port, "ZRANGE top:SE 0 -1 WITHSCORES", "94703");
+    assert_eq!(found, "*4 $6 Kiruna $3 7.5 $4 Lund $5 94703", "the later record stays");
+    // One sorted set of all, with members of two fields.
+    let (_, error) =
+        load(&["--zset", "id", "--member", "land,name", "--prefix", "all", "--separator", "/"]);
+    assert!(error.contains("5 records stored"), "{error}");
+    assert_eq!(ask(port, "ZRANGE all 0 1", "SE/Visby"), "*2 $7 NO/Oslo $8 SE/Visby");
+    // The server refuses what is no sorted set; the line is named.
+    ask(port, "SET top:NO text", "OK");
+    let (code, error) = load(&[&zset[..], &["--key", "land", "--prefix", "top:"]].concat());
+    assert!(
+        code == Some(FAILED) && error.contains("line 3: the server says: WRONGTYPE"),
+        "{error}"
+    );
+    for (words, code, reason) in [
+        (&["--zset", "people", "--key", "id"][..], WRONG_USAGE, "--member"),
+        (&["--member", "name", "--key", "id"], WRONG_USAGE, "--zset"),
+        (&zset, FAILED, "--zset needs --key"),
+        (&["--zset", "people", "--member", "nope", "--key", "id"], FAILED, "no field `nope`"),
+        (&["--zset", "nope", "--member", "name", "--key", "id"], FAILED, "no field `nope`"),
+        (&[], FAILED, "--key FIELD"),
+    ] {
+        let (found, error) = load(words);
+        assert!(found == Some(code) && error.contains(reason), "{words:?}: {found:?} {error}");
+    }
+}

@@ -21,7 +21,7 @@ use crate::client::{Client, Replies, ServerAddress, write_request};
 
 mod records;
 
-use records::{Format, KeySpec, Record};
+use records::{Fields, Format, KeySpec, Record};
 
 /// Requests are sent in writes of about this size.
 const WRITE: usize = 64 << 10;
@@ -56,6 +56,15 @@ pub struct LoadOptions {
     /// other fields.
     #[arg(long)]
     hash: bool,
+    /// Add each record to a sorted set (ZADD), with the number of this field as its score
+    ///
+    /// --member names the fields of the member, --key those of the key of the sorted set. Without --key
+    /// all records are in one sorted set, whose key is --prefix.
+    #[arg(long, value_name = "FIELD", requires = "member", conflicts_with = "hash")]
+    zset: Option<String>,
+    /// Fields that make the member of a sorted set, in order, as --key does
+    #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]", requires = "zset")]
+    member: Vec<KeySpec>,
     /// Prefix of each key
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
@@ -95,9 +104,19 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
             format!("cannot tell the format of {path} by its name; give --format")
         })?,
     };
-    if options.hash && format == Format::Lines {
-        bail!("--hash has no meaning for --format lines: a line has no fields");
+    for (option, is_given) in [("--hash", options.hash), ("--zset", options.zset.is_some())] {
+        if is_given && format == Format::Lines {
+            bail!("{option} has no meaning for --format lines: a line has no fields");
+        }
     }
+    if options.key.is_empty() && format != Format::Lines && options.zset.is_none() {
+        bail!("--key FIELD[,FIELD…] is needed");
+    }
+    if options.zset.is_some() && options.key.is_empty() && options.prefix.is_empty() {
+        bail!("--zset needs --key FIELD[,FIELD…], or --prefix KEY for one sorted set");
+    }
+    let score = options.zset.as_ref().map(|field| KeySpec::of_field(field));
+    let others: Vec<KeySpec> = options.member.iter().cloned().chain(score).collect();
     let mut client = options.server.connect()?;
     let before = keys(&mut client)?;
     let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(
@@ -113,12 +132,20 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let mut records = 0_u64;
     let mut pending = Vec::new();
     let separator = (!options.tuple).then_some(options.separator.as_bytes());
-    let read = records::read(bar.wrap_read(file), format, &options.key, separator, |line, item| {
+    let spec = Fields { key: &options.key, others: &others, separator };
+    let read = records::read(bar.wrap_read(file), format, &spec, |line, item| {
+        let item = item.and_then(|record| {
+            let Some(score) = &options.zset else { return Ok((record, None)) };
+            let scored = scored(&record.value, score, &options.member, separator)?;
+            Ok((record, Some(scored)))
+        });
         match item {
-            Ok(Record { key, value }) => {
+            Ok((Record { key, value }, scored)) => {
                 let key = [options.prefix.as_bytes(), &key].concat();
                 let fields = if options.hash { fields(&value)? } else { Vec::new() };
-                if options.hash {
+                if let Some((score, member)) = scored {
+                    write_request(&mut out, &[b"ZADD", &key, score.as_bytes(), &member]);
+                } else if options.hash {
                     let parts = fields.iter().flat_map(|(name, value)| [name, value]);
                     let parts = parts.map(String::as_bytes);
                     let request: Vec<&[u8]> =
@@ -162,7 +189,8 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     if let Some(after) = after {
         let new = after - before;
         eprintln!("the server now has {after} keys, {new} more than before");
-        if new >= 0 && (new as u64) < stored {
+        // A sorted set takes many records.
+        if options.zset.is_none() && new >= 0 && (new as u64) < stored {
             let replaced = stored - new as u64;
             eprintln!("so {replaced} records replaced one with the same key (or others wrote too)");
         }
@@ -188,6 +216,29 @@ fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
         other => Ok((name, other.to_owned())),
     };
     present.map(text).collect()
+}
+
+/// Score and member of a record.
+///
+/// # Errors
+/// A field is absent, or the score is not a number.
+fn scored(
+    value: &[u8],
+    score: &str,
+    member: &[KeySpec],
+    separator: Option<&[u8]>,
+) -> Result<(String, Vec<u8>), String> {
+    let fields: BTreeMap<String, String> =
+        fields(value).map_err(|error| format!("{error:#}"))?.into_iter().collect();
+    let content_of =
+        |field: &str| fields.get(field).cloned().ok_or_else(|| format!("no field `{field}`"));
+    let text = content_of(score)?;
+    let is_number = text.parse::<f64>().is_ok_and(|number| !number.is_nan());
+    if !is_number {
+        return Err(format!("field `{score}`: `{text}` is not a number"));
+    }
+    let member = records::join(content_of, member, separator)?;
+    Ok((text, member))
 }
 
 fn keys(client: &mut Client) -> anyhow::Result<i64> {
@@ -239,7 +290,32 @@ fn take_replies(mut replies: Replies, awaited: &Receiver<u64>) -> Refused {
 
 #[cfg(test)]
 mod tests {
-    use super::fields;
+    use super::{fields, scored};
+
+    #[test]
+    fn a_record_has_a_score_and_a_member() {
+        let spec = ["name".parse().unwrap(), "id/4".parse().unwrap()];
+        let read = |text: &str| scored(text.as_bytes(), "n", &spec, Some(b":"));
+        let found = read(r#"{"name":"a","id":7,"n":-1.50}"#).unwrap();
+        assert_eq!(found, ("-1.50".to_owned(), b"a:0007".to_vec()));
+        let found = read(r#"{"name":"a","id":"7","n":"inf","x":[1]}"#).unwrap();
+        assert_eq!(found, ("inf".to_owned(), b"a:0007".to_vec()));
+        for (text, reason) in [
+            (r#"{"name":"a","id":7,"n":"many"}"#, "field `n`: `many` is not a number"),
+            (r#"{"name":"a","id":7,"n":"nan"}"#, "is not a number"),
+            (r#"{"name":"a","id":7,"n":""}"#, "`` is not a number"),
+            (r#"{"name":"a","id":7,"n":null}"#, "no field `n`"),
+            (r#"{"name":"a","id":7}"#, "no field `n`"),
+            (r#"{"id":7,"n":1}"#, "no field `name`"),
+            (r#"{"name":"a:b","id":7,"n":1}"#, "holds the separator"),
+            (r#"{"name":"a","id":"x","n":1}"#, "is no number without sign"),
+        ] {
+            let error = read(text).unwrap_err();
+            assert!(error.contains(reason), "{text}: {error}");
+        }
+        let tuple = scored(br#"{"name":"a:b","id":7,"n":1}"#, "n", &spec, None).unwrap();
+        assert_eq!(tuple.1, ordna::tuple::encode(&["a:b", "0007"]));
+    }
 
     #[test]
     fn a_record_becomes_fields() {

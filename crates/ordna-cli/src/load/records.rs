@@ -66,6 +66,23 @@ impl FromStr for KeySpec {
     }
 }
 
+impl KeySpec {
+    /// A field as it is.
+    pub fn of_field(field: &str) -> Self {
+        Self { field: field.to_owned(), width: None }
+    }
+}
+
+/// The fields of a record that are used one by one.
+#[derive(Debug, Clone, Copy)]
+pub struct Fields<'a> {
+    pub key: &'a [KeySpec],
+    /// Fields that the header of a file with columns must have besides those of the key.
+    pub others: &'a [KeySpec],
+    /// Separates the fields of the key; `None`: the key is a tuple.
+    pub separator: Option<&'a [u8]>,
+}
+
 /// The fields that become an entry.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
@@ -80,28 +97,24 @@ pub type Item = Result<Record, String>;
 pub fn read(
     file: impl Read,
     format: Format,
-    spec: &[KeySpec],
-    separator: Option<&[u8]>,
+    fields: &Fields<'_>,
     each: impl FnMut(u64, Item) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    match (format, spec.is_empty()) {
-        (Format::Lines, false) => bail!("--key has no meaning for --format lines"),
-        (Format::Lines, true) | (_, false) => {}
-        (_, true) => bail!("--key FIELD[,FIELD…] is needed"),
+    if format == Format::Lines && !fields.key.is_empty() {
+        bail!("--key has no meaning for --format lines");
     }
     let mut file = BufReader::with_capacity(256 << 10, file);
     if file.fill_buf()?.starts_with(&[0x1F, 0x8B]) {
-        parse(BufReader::new(MultiGzDecoder::new(file)), format, spec, separator, each)
+        parse(BufReader::new(MultiGzDecoder::new(file)), format, fields, each)
     } else {
-        parse(file, format, spec, separator, each)
+        parse(file, format, fields, each)
     }
 }
 
 fn parse(
     input: impl BufRead,
     format: Format,
-    spec: &[KeySpec],
-    separator: Option<&[u8]>,
+    &Fields { key: spec, others, separator }: &Fields<'_>,
     mut each: impl FnMut(u64, Item) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     match format {
@@ -119,7 +132,7 @@ fn parse(
                 .quoting(!tabs)
                 .from_reader(Watched { input, last: 0, ended: false });
             let header = reader.headers().context("the header line is not readable")?.clone();
-            for KeySpec { field, .. } in spec {
+            for KeySpec { field, .. } in spec.iter().chain(others) {
                 if !header.iter().any(|name| name == field) {
                     let fields: Vec<_> = header.iter().collect();
                     bail!("there is no field `{field}`; there are: {}", fields.join(", "));
@@ -255,6 +268,18 @@ fn make(
     spec: &[KeySpec],
     separator: Option<&[u8]>,
 ) -> Item {
+    check(Record { key: join(content_of, spec, separator)?, value })
+}
+
+/// What `content_of` each field, joined by a separator or, without one, as a tuple.
+///
+/// # Errors
+/// A field is absent, is not a number of the stated width, or holds the separator.
+pub fn join(
+    content_of: impl Fn(&str) -> Result<String, String>,
+    spec: &[KeySpec],
+    separator: Option<&[u8]>,
+) -> Result<Vec<u8>, String> {
     let mut fields = Vec::with_capacity(spec.len());
     for (at, KeySpec { field, width }) in spec.iter().enumerate() {
         let content = content_of(field)?;
@@ -279,11 +304,10 @@ fn make(
         }
         fields.push(content);
     }
-    let key = match separator {
+    Ok(match separator {
         Some(separator) => fields.iter().map(String::as_bytes).collect::<Vec<_>>().join(separator),
         None => tuple::encode(&fields),
-    };
-    check(Record { key, value })
+    })
 }
 
 /// Refuses a record that the server would refuse.
@@ -303,7 +327,8 @@ mod tests {
         let spec: Vec<KeySpec> =
             key.split(',').filter(|f| !f.is_empty()).map(|f| f.parse().unwrap()).collect();
         let mut items = Vec::new();
-        read(text, format, &spec, separator.map(str::as_bytes), |line, item| {
+        let separator = separator.map(str::as_bytes);
+        read(text, format, &Fields { key: &spec, others: &[], separator }, |line, item| {
             items.push((line, item));
             Ok(())
         })
@@ -382,7 +407,8 @@ mod tests {
     #[test]
     fn two_columns_of_one_name_are_refused() {
         let spec = ["a".parse().unwrap()];
-        let error = read(&b"a,b,b\n1,2,3\n"[..], Format::Csv, &spec, None, |_, _| Ok(()));
+        let fields = Fields { key: &spec, others: &[], separator: None };
+        let error = read(&b"a,b,b\n1,2,3\n"[..], Format::Csv, &fields, |_, _| Ok(()));
         assert!(error.unwrap_err().to_string().contains("two columns are named `b`"));
     }
 
@@ -396,10 +422,14 @@ mod tests {
 
     #[test]
     fn wrong_keys_are_told() {
-        let spec = ["nosuch".parse().unwrap()];
-        let error = read(&b"a,b\n"[..], Format::Csv, &spec, None, |_, _| Ok(())).unwrap_err();
-        assert_eq!(error.to_string(), "there is no field `nosuch`; there are: a, b");
-        assert!(read(&b"a,b\n"[..], Format::Csv, &[], None, |_, _| Ok(())).is_err());
+        let (key, other) = (["a".parse().unwrap()], ["nosuch".parse().unwrap()]);
+        for (key, others) in [(&other, &key), (&key, &other)] {
+            let fields = Fields { key, others, separator: None };
+            let error = read(&b"a,b\n"[..], Format::Csv, &fields, |_, _| Ok(())).unwrap_err();
+            assert_eq!(error.to_string(), "there is no field `nosuch`; there are: a, b");
+        }
+        let fields = Fields { key: &key, others: &[], separator: None };
+        assert!(read(&b"a,b\n"[..], Format::Lines, &fields, |_, _| Ok(())).is_err());
         assert!("a/0".parse::<KeySpec>().is_err() && "/3".parse::<KeySpec>().is_err());
     }
 }
