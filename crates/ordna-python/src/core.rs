@@ -595,8 +595,7 @@ impl Core {
     /// Removes all entries. The GIL is released.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
-        let all = (Limit::Unbounded, Limit::Unbounded);
-        py.detach(|| store.remove_range(all)).map_err(raise)?;
+        py.detach(|| store.clear()).map_err(raise)?;
         self.forget_if_empty(&store);
         Ok(())
     }
