@@ -13,6 +13,8 @@ mod channels;
 mod concurrent_tests;
 mod config;
 mod connection;
+#[cfg(test)]
+mod docs_table;
 mod expiry;
 mod hash;
 mod hash_expiry;

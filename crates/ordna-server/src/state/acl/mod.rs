@@ -3,7 +3,7 @@
 //! A user is immutable. A change replaces it and raises the version, and each session reloads its
 //! user when the version has changed. Rules may name commands and categories that only Redis has.
 
-mod redis_commands;
+pub mod redis_commands;
 pub mod selector;
 pub mod user;
 

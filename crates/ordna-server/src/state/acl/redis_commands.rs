@@ -37,6 +37,15 @@ pub fn has_subcommands(command: &str) -> bool {
     NAMES.split_whitespace().any(of)
 }
 
+/// The commands, each with its subcommands that Ordna lacks.
+#[cfg(test)]
+pub fn all() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+    NAMES.split_whitespace().map(|known| match known.split_once('|') {
+        Some((command, words)) => (command, words.split(',').collect()),
+        None => (known, Vec::new()),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
