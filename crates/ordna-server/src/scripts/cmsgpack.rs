@@ -148,12 +148,13 @@ fn pack(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
                 }
             }
             None => {
-                let pairs: Vec<(Value, Value)> =
-                    table.pairs().collect::<mlua::Result<_>>().map_err(failed)?;
-                length(pairs.len(), Some((0x80, 15)), [None, Some(0xDE), Some(0xDF)], out);
-                for (key, value) in &pairs {
-                    pack(key, depth + 1, out)?;
-                    pack(value, depth + 1, out)?;
+                // Not collected: only some thousand values can be held outside of Lua.
+                let count = table.pairs::<Value, Value>().count();
+                length(count, Some((0x80, 15)), [None, Some(0xDE), Some(0xDF)], out);
+                for pair in table.pairs::<Value, Value>() {
+                    let (key, value) = pair.map_err(failed)?;
+                    pack(&key, depth + 1, out)?;
+                    pack(&value, depth + 1, out)?;
                 }
             }
         },

@@ -141,16 +141,17 @@ fn write_table(table: &Table, is_typed: bool, depth: usize, out: &mut Replies) -
     }
     for (name, is_map) in [("map", true), ("set", false)] {
         if let Value::Table(items) = field(name) {
-            let pairs: Vec<(Value, Value)> = items.pairs().flatten().collect();
+            // Not collected: only some thousand values can be held outside of Lua.
+            let pairs = || items.pairs::<Value, Value>().flatten();
             if is_map {
-                out.map(pairs.len())
+                out.map(pairs().count())
             } else {
-                out.set(pairs.len())
+                out.set(pairs().count())
             }
-            for (key, value) in &pairs {
-                write(key, is_typed, depth + 1, out)?;
+            for (key, value) in pairs() {
+                write(&key, is_typed, depth + 1, out)?;
                 if is_map {
-                    write(value, is_typed, depth + 1, out)?;
+                    write(&value, is_typed, depth + 1, out)?;
                 }
             }
             return Some(());
@@ -174,13 +175,8 @@ fn write_table(table: &Table, is_typed: bool, depth: usize, out: &mut Replies) -
         return Some(());
     }
     // Up to the first nil.
-    let mut items = Vec::new();
-    loop {
-        match table.raw_get::<Value>(items.len() + 1) {
-            Ok(Value::Nil) | Err(_) => break,
-            Ok(item) => items.push(item),
-        }
-    }
-    out.array(items.len());
-    items.iter().try_for_each(|item| write(item, is_typed, depth + 1, out))
+    let item = |at: usize| table.raw_get::<Value>(at).unwrap_or(Value::Nil);
+    let len = (1..).take_while(|at| !item(*at).is_nil()).count();
+    out.array(len);
+    (1..=len).try_for_each(|at| write(&item(at), is_typed, depth + 1, out))
 }

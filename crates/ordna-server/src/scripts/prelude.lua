@@ -30,6 +30,8 @@ local function checked_unpack(table, first, last)
   if raw_type(table) ~= "table" then
     raw_error("bad argument #1 to 'unpack' (table expected, got " .. raw_type(table) .. ")", 2)
   end
+  -- With two arguments more it would have room for fewer results.
+  if first == nil and last == nil and #table < MOST_RESULTS then return raw_unpack(table) end
   local i, j = tonumber(first == nil and 1 or first), tonumber(last == nil and #table or last)
   if not i or not j then
     local at, wrong = 2, first

@@ -465,8 +465,9 @@ fn random_commands_against_redis() {
         now.unwrap().as_secs()
     });
     eprintln!("seed {seed}");
-    // Payloads are compared, too.
-    Connection::new(redis.1).ask(&[b"CONFIG", b"SET", b"rdbcompression", b"no"]);
+    // Payloads are compared, too. Time limits are looked at more often than every 100 ms.
+    let settings: [&[u8]; 6] = [b"CONFIG", b"SET", b"rdbcompression", b"no", b"hz", b"500"];
+    Connection::new(redis.1).ask(&settings);
     let (commands, found) = compare([redis.1, ours.address], seed, soak(60));
     println!("seed {seed}: {commands} commands");
     assert!(found.is_empty(), "seed {seed}, {commands} commands:\n{}", found.join("\n"));
