@@ -7,7 +7,7 @@ use ordna::index::bounds_cross;
 use ordna::{Direction, Put};
 
 use crate::keyspace::stored_key::{self, borrowed, stored, stored_bounds};
-use crate::keyspace::user_keys::Entry;
+use crate::keyspace::user_keys::{Entry, VisitEntries};
 use crate::keyspace::{Freeing, Keyspace};
 
 /// A snapshot of the keys and values. Holds a handle of the keyspace, which may be flushed.
@@ -81,9 +81,8 @@ impl KeyspaceSnapshot {
         let (lower, upper) = stored_bounds(lower, upper);
         let (lower, upper) = (borrowed(&lower), borrowed(&upper));
         if !bounds_cross(lower, upper) {
-            self.snapshot.visit_entries(lower, upper, direction, |key, put| {
-                visit(&stored_key::user(key), put)
-            });
+            let visit: &mut VisitEntries<'_> = &mut |key, put| visit(&stored_key::user(key), put);
+            self.snapshot.visit_entries(lower, upper, direction, visit);
         }
     }
 

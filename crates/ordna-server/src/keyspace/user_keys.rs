@@ -20,6 +20,16 @@ use super::stored_key::{self, borrowed, stored, stored_bounds};
 /// A key and its value in its stored form.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
+// The store's operations are compiled for each type of closure, which takes long and makes the binary large.
+// So the many closures of commands reach them as trait objects; reads of one key do not.
+
+/// Decides a write.
+type Decide<'a, T> = dyn FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>> + 'a;
+/// Visits keys and values.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
+/// Visits keys and values with deadlines.
+pub type VisitEntries<'a> = dyn FnMut(&[u8], Put<&[u8]>) -> ControlFlow<()> + 'a;
+
 impl KeyspaceStore {
     /// Has the version of the layout stored, before an entry that needs it.
     pub(super) fn ensure_layout(&self) -> Result<(), Error> {
@@ -92,14 +102,16 @@ impl KeyspaceStore {
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
     ) -> Result<(), Error> {
         let mut is_head = false;
-        self.store.modify_entry(&self.stored_to_write(key)?, |found| {
+        let mut decide = |found: Option<Found<'_, [u8]>>| {
             let change = change(found);
             is_head = !matches!(change, Change::Keep)
                 && found.is_some_and(|found| Head::is_head(found.value));
             is_head = notice!("collections.overwrite.declines", is_head);
             if is_head { Change::Keep } else { change }
-        })?;
-        if is_head { self.modify_head_entry(key, change) } else { Ok(()) }
+        };
+        let decide: &mut Decide<'_, T> = &mut decide;
+        self.store.modify_entry(&self.stored_to_write(key)?, decide)?;
+        if is_head { self.modify_head_entry(key, &mut change) } else { Ok(()) }
     }
 
     /// [`modify_entry`](Self::modify_entry) of a key that holds the head of a large collection.
@@ -107,7 +119,7 @@ impl KeyspaceStore {
     fn modify_head_entry<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
-        mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
+        change: &mut Decide<'_, T>,
     ) -> Result<(), Error> {
         let _locked = self.collections.lock(key);
         let mut removed = None;
@@ -252,9 +264,8 @@ impl KeyspaceStore {
         let (lower, upper) = stored_bounds(lower, upper);
         let (lower, upper) = (borrowed(&lower), borrowed(&upper));
         if !bounds_cross(lower, upper) {
-            self.store.scan_with((lower, upper), direction, limit, |key, value| {
-                visit(&stored_key::user(key), value)
-            });
+            let visit: &mut Visit<'_> = &mut |key, value| visit(&stored_key::user(key), value);
+            self.store.scan_with((lower, upper), direction, limit, visit);
         }
     }
 

@@ -11,6 +11,7 @@ use ordna::{Direction, OrderedIndex, Snapshot, Store};
 use super::head::Head;
 use super::positions::{Blocks, FEWEST, FoundBlock, Positions};
 use crate::keyspace::stored_key;
+use crate::keyspace::user_keys::Visit;
 
 /// Where the elements are read.
 #[derive(Debug, Clone, Copy)]
@@ -144,7 +145,7 @@ impl<'a> Large<'a> {
         let (lower, upper) = self.bounds(lower, upper);
         let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
         let start = self.prefix.len();
-        self.visit_keys(bounds, direction, |key, value| visit(&key[start..], value));
+        self.visit_keys(bounds, direction, &mut |key, value| visit(&key[start..], value));
     }
 
     /// Visits keys of the reserved space and their values within bounds, until `visit` breaks.
@@ -152,7 +153,7 @@ impl<'a> Large<'a> {
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+        visit: &mut Visit<'_>,
     ) {
         if bounds_cross(bounds.0, bounds.1) {
             return;

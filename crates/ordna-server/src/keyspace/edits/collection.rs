@@ -124,6 +124,17 @@ impl KeyspaceStore {
         is_exclusive: bool,
         mut change: impl FnMut(&mut Body<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
+        self.edit_body(key, kind, is_exclusive, &mut change)
+    }
+
+    // Apart, as it is compiled for each type of result and not for each closure.
+    fn edit_body<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        is_exclusive: bool,
+        mut change: &mut dyn FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
         loop {
             match self.edit_packed(key, kind, &mut change)? {
                 Attempt::Done(edited) => return Ok(edited),

@@ -304,6 +304,16 @@ impl KeyspaceStore {
         is_exclusive: bool,
         mut change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
+        self.edit_fields(key, is_exclusive, &mut change)
+    }
+
+    // Apart, as it is compiled for each type of result and not for each closure.
+    fn edit_fields<R>(
+        &self,
+        key: &[u8],
+        is_exclusive: bool,
+        mut change: &mut dyn FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
         loop {
             match self.edit_record(key, &mut change)? {
                 Attempt::Done(edited) => return Ok(edited),
