@@ -30,6 +30,7 @@ use std::sync::{Arc, Weak};
 use std::{io, thread};
 
 use ordna::durability::BackupError;
+use ordna::sync::notice;
 use ordna::{Direction, Lifted, Options, OrderedIndex, Put, Statistics, Store, Write};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
@@ -123,7 +124,10 @@ impl KeyspaceStore {
             of_deadlines = of_deadlines.max(stored_key::of_deadline(key).map_or(0, |(_, id)| id));
             ControlFlow::Continue(())
         });
-        let last_id = of_elements.max(of_removals).max(of_deadlines);
+        let mut last_id = of_elements.max(of_removals);
+        if notice!("field_expiry.ids_stay_taken", of_deadlines > last_id) {
+            last_id = of_deadlines;
+        }
         let (lower, upper) = stored_key::REMOVALS;
         let removals = self.store.count(lower, upper);
         self.collections.resume(last_id, self.count_reserved(), removals);

@@ -86,7 +86,8 @@ impl KeyspaceStore {
     /// the answer may be wrong for a moment.
     pub fn has_expired_fields(&self, key: &[u8]) -> bool {
         let head = self.get_with(key, Head::read).flatten();
-        head.is_some_and(|head| head.soonest != NEVER && head.soonest <= self.now())
+        let expired = head.is_some_and(|head| head.soonest != NEVER && head.soonest <= self.now());
+        notice!("field_expiry.exec_fails", expired)
     }
 
     /// Number of user keys, exact while nobody writes.

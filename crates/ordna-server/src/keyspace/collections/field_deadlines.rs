@@ -8,6 +8,7 @@ use std::ops::{Bound, ControlFlow};
 
 use ordna::Direction;
 use ordna::key::prefix_end;
+use ordna::sync::notice;
 
 use super::head::NEVER;
 use super::large::Large;
@@ -38,7 +39,7 @@ impl Large<'_> {
 
     /// Whether there may be fields that have expired.
     pub(super) fn hides_fields(&self) -> bool {
-        self.head.soonest <= self.now
+        notice!("field_expiry.large_hides", self.head.soonest <= self.now)
     }
 
     fn deadline_key(&self, part: &[u8]) -> Vec<u8> {

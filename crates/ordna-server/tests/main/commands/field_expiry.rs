@@ -396,11 +396,13 @@ fn deadlines_survive_restarts_and_kills() {
         wait_until(&mut client, "EXISTS small2 large2", ":0");
         // The ids of hashes with a head are not given to others.
         say(&mut client, "HSETEX large EX 1000 FIELDS 1 new 1");
-        say(&mut client, "HSETEX another EX 1000 FIELDS 1 new 1");
+        say(&mut client, &format!("HSETEX another{round} PXAT {FAR} FIELDS 1 new 1"));
         drop(server);
     }
     let server = start(dir.config(LogSync::Always));
     let mut client = loaded(&server);
-    client.say("DEL small large another");
+    for key in ["small", "large", "another0", "another1"] {
+        assert_eq!(say(&mut client, &format!("DEL {key}")), ":1");
+    }
     assert_eq!(settled(&mut client), 1, "the version of the layout");
 }
