@@ -3,16 +3,14 @@
 //! A small hash is one record: a read or write of a field costs O(bytes of the record). Each field of a
 //! larger one is an entry of its own: O(log n). See [`crate::keyspace::collections`].
 
-use ordna::key::MAX_LEN;
-
+use super::elements::{ElementScan, end_scan, reply_random};
 use super::keys::scan_cursor;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
 };
 use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::float::LongDouble;
-use crate::keyspace::glob::Pattern;
-use crate::keyspace::sample::{MOST_DRAWN, sample};
+use crate::keyspace::sample::sample;
 use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -250,58 +248,6 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
     Ok(CommandOutcome::Done)
 }
 
-/// Work of matching a pattern in one call, in units of some nanoseconds: some tenths of a second.
-/// Only fields far longer than keys reach it.
-const MOST_WORK: usize = 1 << 26;
-
-/// The options of HSCAN, SSCAN and ZSCAN.
-pub struct ElementScan<'a> {
-    pattern: Option<&'a [u8]>,
-    pub count: usize,
-    pub no_values: bool,
-}
-
-impl<'a> ElementScan<'a> {
-    /// Reads the options from the third argument on.
-    pub fn read(arguments: Arguments<'a>, has_values: bool) -> Result<Self> {
-        let mut scan = Self { pattern: None, count: 10, no_values: false };
-        let mut options = arguments.iter_from(3);
-        while let Some(option) = options.next() {
-            if has_values && option.eq_ignore_ascii_case(b"novalues") {
-                scan.no_values = true;
-                continue;
-            }
-            let value = options.next().ok_or(CommandError::Syntax)?;
-            match option.to_ascii_lowercase().as_slice() {
-                b"match" => scan.pattern = Some(value),
-                b"count" => {
-                    let wanted = number(value).ok_or(CommandError::NotAnInteger)?;
-                    scan.count = usize::try_from(wanted)
-                        .ok()
-                        .filter(|n| *n > 0)
-                        .ok_or(CommandError::Syntax)?;
-                }
-                _ => return Err(CommandError::Syntax),
-            }
-        }
-        Ok(scan)
-    }
-
-    /// Keeps the elements whose names match.
-    pub fn filter<T>(&self, found: &mut Vec<T>, name: impl Fn(&T) -> &[u8]) -> Result<()> {
-        let Some(pattern) = self.pattern.map(Pattern::new) else { return Ok(()) };
-        // Names may be longer than any key.
-        let work: usize = found.iter().map(|entry| pattern.work(name(entry).len())).sum();
-        if work > MOST_WORK
-            || pattern.is_too_long() && found.iter().any(|entry| name(entry).len() > MAX_LEN)
-        {
-            return Err("ERR the pattern is too long for fields of this length".into());
-        }
-        found.retain(|entry| pattern.matches(name(entry)));
-        Ok(())
-    }
-}
-
 /// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
 /// there from the first call to the last is returned once.
 fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -321,63 +267,19 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
         Ok(())
     })?;
-    match done {
-        Some(done) => done?,
-        None => {
-            out.array(2);
-            out.bulk(b"0");
-            out.array(0);
-        }
-    }
-    Ok(CommandOutcome::Done)
-}
-
-/// The count of HRANDFIELD and its kin, and whether values are asked for by `word`.
-///
-/// # Errors
-/// Those of Redis, and more repetitions than [`MOST_DRAWN`].
-pub fn sample_size(arguments: Arguments<'_>, word: &[u8]) -> Result<(i64, bool)> {
-    let values = arguments.len() == 4 && arguments.get(3).eq_ignore_ascii_case(word);
-    let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
-    if count == i64::MIN {
-        let most = i64::MAX;
-        return Err(
-            format!("ERR value is out of range, value must between -{most} and {most}").into()
-        );
-    }
-    if arguments.len() > 3 && !values {
-        return Err(CommandError::Syntax);
-    }
-    if values && count.unsigned_abs() > i64::MAX as u64 / 2 {
-        return Err("ERR value is out of range".into());
-    }
-    if count < 0 && count.unsigned_abs() > MOST_DRAWN as u64 {
-        return Err(format!("ERR '{count}' is out of range: at least -{MOST_DRAWN}").into());
-    }
-    Ok((count, values))
+    end_scan(done, out)
 }
 
 fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
-    if arguments.len() == 2 {
-        let found = context.hash(key, |hash| sample(hash, 1, most).unwrap_or_default())?;
-        let found = found.and_then(|found| found.into_iter().next());
-        out.bulk_or_null(found.as_ref().map(|(field, _)| field.as_slice()));
-        return Ok(CommandOutcome::Done);
-    }
-    let (count, values) = sample_size(arguments, b"withvalues")?;
-    let found = context.hash(key, |hash| sample(hash, count, most))?;
-    let found = found.unwrap_or_else(|| Some(Vec::new()));
-    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
-    out.array(if values && !out.resp3 { found.len() * 2 } else { found.len() });
-    for (field, value) in found {
+    let most = context.state.settings.reply_limit();
+    let draw = |count| context.hash(arguments.get(1), |hash| sample(hash, count, most));
+    reply_random(arguments, out, most, b"withvalues", draw, |(field, value), values, out| {
         if values && out.resp3 {
             out.array(2);
         }
-        out.bulk(&field);
+        out.bulk(field);
         if values {
-            out.bulk(&value);
+            out.bulk(value);
         }
-    }
-    Ok(CommandOutcome::Done)
+    })
 }

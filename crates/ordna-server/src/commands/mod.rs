@@ -15,6 +15,7 @@ mod config;
 mod connection;
 #[cfg(test)]
 mod docs_table;
+mod elements;
 mod expiry;
 mod hash;
 mod hash_expiry;

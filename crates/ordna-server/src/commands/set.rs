@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::hash::{ElementScan, sample_size};
+use super::elements::{ElementScan, Operation, end_scan, limit_option, reply_random};
 use super::keys::scan_cursor;
 use super::sorted_set::positive_count;
 use crate::execution::command::{
@@ -203,23 +203,12 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn srandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
-    if arguments.len() == 2 {
-        let found = context.set(key, |set| sample(&set, 1, most).unwrap_or_default())?;
-        let found = found.and_then(|found| found.into_iter().next());
-        out.bulk_or_null(found.as_ref().map(|(member, _)| member.as_slice()));
-        return Ok(CommandOutcome::Done);
-    }
     if arguments.len() > 3 {
         return Err(CommandError::Syntax);
     }
-    let (count, _) = sample_size(arguments, b"")?;
-    let found = context.set(key, |set| sample(&set, count, most))?;
-    let found = found.unwrap_or_else(|| Some(Vec::new()));
-    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
-    out.array(found.len());
-    found.iter().for_each(|(member, _)| out.bulk(member));
-    Ok(CommandOutcome::Done)
+    let most = context.state.settings.reply_limit();
+    let draw = |count| context.set(arguments.get(1), |set| sample(&set, count, most));
+    reply_random(arguments, out, most, b"", draw, |(member, _), _, out| out.bulk(member))
 }
 
 /// `SMOVE source destination member`. No other command runs.
@@ -255,23 +244,7 @@ fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         found.iter().for_each(|(member, _)| out.bulk(member));
         Ok(())
     })?;
-    match done {
-        Some(done) => done?,
-        None => {
-            out.array(2);
-            out.bulk(b"0");
-            out.array(0);
-        }
-    }
-    Ok(CommandOutcome::Done)
-}
-
-/// What is made of several sets.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Operation {
-    Union,
-    Intersection,
-    Difference,
+    end_scan(done, out)
 }
 
 /// The members of a union, intersection or difference, each once.
@@ -366,18 +339,9 @@ fn sintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     if count > arguments.len() - 2 {
         return Err("ERR Number of keys can't be greater than number of args".into());
     }
-    let mut limit = 0;
-    let mut options = arguments.iter_from(2 + count);
-    while let Some(option) = options.next() {
-        if !option.eq_ignore_ascii_case(b"limit") {
-            return Err(CommandError::Syntax);
-        }
-        let value = number(options.next().ok_or(CommandError::Syntax)?);
-        let value = value.and_then(|value| usize::try_from(value).ok());
-        limit = value.ok_or("ERR LIMIT can't be negative")?;
-    }
+    let limit = limit_option(arguments, 2 + count)?;
     let keys: Vec<&[u8]> = arguments.iter_from(2).take(count).collect();
     let found = combine(context, &keys, Operation::Intersection)?.len();
-    out.count(if limit == 0 { found } else { found.min(limit) });
+    out.count(found.min(limit));
     Ok(CommandOutcome::Done)
 }

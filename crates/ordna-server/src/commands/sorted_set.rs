@@ -2,7 +2,7 @@
 
 use ordna::Direction;
 
-use super::hash::{ElementScan, sample_size};
+use super::elements::{ElementScan, end_scan, reply_random};
 use super::keys::scan_cursor;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE,
@@ -387,25 +387,14 @@ fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 }
 
 fn zrandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
-    if arguments.len() == 2 {
-        let found = context.sorted_set(key, |set| sample(&set, 1, most).unwrap_or_default())?;
-        let found = found.and_then(|found| found.into_iter().next());
-        out.bulk_or_null(found.as_ref().map(|(member, _)| member.as_slice()));
-        return Ok(CommandOutcome::Done);
-    }
-    let (count, with_scores) = sample_size(arguments, b"withscores")?;
-    let found = context.sorted_set(key, |set| sample(&set, count, most))?;
-    let found = found.unwrap_or_else(|| Some(Vec::new()));
-    let found = found.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
-    out.array(if with_scores && !out.resp3 { found.len() * 2 } else { found.len() });
-    for (member, score) in found {
-        match with_scores {
-            true => write_scored(&member, score_of(&score), out),
-            false => out.bulk(&member),
+    let most = context.state.settings.reply_limit();
+    let draw = |count| context.sorted_set(arguments.get(1), |set| sample(&set, count, most));
+    reply_random(arguments, out, most, b"withscores", draw, |(member, score), scores, out| {
+        match scores {
+            true => write_scored(member, score_of(score), out),
+            false => out.bulk(member),
         }
-    }
-    Ok(CommandOutcome::Done)
+    })
 }
 
 fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -434,13 +423,5 @@ fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
         Ok(())
     })?;
-    match done {
-        Some(done) => done?,
-        None => {
-            out.array(2);
-            out.bulk(b"0");
-            out.array(0);
-        }
-    }
-    Ok(CommandOutcome::Done)
+    end_scan(done, out)
 }

@@ -5,6 +5,7 @@ use std::ops::ControlFlow;
 
 use ordna::Direction;
 
+use super::elements::{Operation, limit_option};
 use super::sorted_set::write_scored;
 use super::sorted_set_ranges::store_sorted_set;
 use crate::execution::command::{Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW};
@@ -62,14 +63,6 @@ pub const COMMANDS: &[Command] = &[
         store_result(context, arguments, out, Operation::Difference)
     }),
 ];
-
-/// What is made of several sorted sets.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Operation {
-    Union,
-    Intersection,
-    Difference,
-}
 
 /// What is made of the scores of a member.
 #[derive(Debug, Clone, Copy)]
@@ -258,19 +251,10 @@ fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     for key in &keys {
         check_type(context, key)?;
     }
-    let mut limit = 0;
-    let mut options = arguments.iter_from(end);
-    while let Some(option) = options.next() {
-        if !option.eq_ignore_ascii_case(b"limit") {
-            return Err(CommandError::Syntax);
-        }
-        let value = number(options.next().ok_or(CommandError::Syntax)?);
-        let value = value.and_then(|value| usize::try_from(value).ok());
-        limit = value.ok_or("ERR LIMIT can't be negative")?;
-    }
+    let limit = limit_option(arguments, end)?;
     let weights = vec![1.0; keys.len()];
     let call = Call { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
     let count = call.result(context, Operation::Intersection)?.len();
-    out.count(if limit == 0 { count } else { count.min(limit) });
+    out.count(count.min(limit));
     Ok(CommandOutcome::Done)
 }
