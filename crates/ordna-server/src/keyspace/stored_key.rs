@@ -18,7 +18,7 @@
 //! Numbers are big-endian.
 
 use std::borrow::Cow;
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 
 /// Where user keys end and the reserved space begins.
 pub const USER_END: &[u8] = &[RESERVED];
@@ -82,6 +82,10 @@ pub fn user(stored: &[u8]) -> Cow<'_, [u8]> {
         _ => Cow::Borrowed(stored),
     }
 }
+
+/// Visits keys and values, until it breaks. A trait object, so that the store's scans are not compiled for each
+/// closure of a command.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// A bound of stored keys.
 pub type StoredBound<'a> = Bound<Cow<'a, [u8]>>;

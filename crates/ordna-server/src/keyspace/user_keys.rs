@@ -15,7 +15,7 @@ use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
 
 use super::KeyspaceStore;
 use super::collections::head::{Head, NEVER};
-use super::stored_key::{self, borrowed, stored, stored_bounds};
+use super::stored_key::{self, Visit, borrowed, stored, stored_bounds};
 
 /// A key and its value in its stored form.
 pub type Entry = (Vec<u8>, Vec<u8>);
@@ -25,8 +25,6 @@ pub type Entry = (Vec<u8>, Vec<u8>);
 
 /// Decides a write.
 type Decide<'a, T> = dyn FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>> + 'a;
-/// Visits keys and values.
-pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 /// Visits keys and values with deadlines.
 pub type VisitEntries<'a> = dyn FnMut(&[u8], Put<&[u8]>) -> ControlFlow<()> + 'a;
 

@@ -10,8 +10,7 @@ use ordna::{Direction, OrderedIndex, Snapshot, Store};
 
 use super::head::Head;
 use super::positions::{Blocks, FEWEST, FoundBlock, Positions};
-use crate::keyspace::stored_key;
-use crate::keyspace::user_keys::Visit;
+use crate::keyspace::stored_key::{self, Visit};
 
 /// Where the elements are read.
 #[derive(Debug, Clone, Copy)]
