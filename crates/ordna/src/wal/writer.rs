@@ -148,7 +148,9 @@ impl<K: Key + ?Sized> Wal<K> {
             let mut group = self.group.lock();
             encode_clear(&mut group.records);
             group.count += 1;
-            group.attach(None);
+            if !fault!("live.group.flush_detaches") {
+                group.attach(None);
+            }
             group.cleared = true;
             return Ok(next());
         }
@@ -345,7 +347,8 @@ impl<K: Key + ?Sized> OpenGroup<'_, K> {
         let mut buffer = self.log.group.lock();
         self.appended = self.log.append(&mut buffer);
         buffer.attach(None);
-        if std::mem::take(&mut buffer.cleared) {
+        let cleared = std::mem::take(&mut buffer.cleared);
+        if notice!("live.group.flush_detaches_all", cleared) {
             self.held.iter_mut().for_each(|stripe| stripe.attach(None));
         }
         drop(buffer);

@@ -272,6 +272,51 @@ fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
     assert_eq!(state_of(&store), last);
 }
 
+/// The same in a group, which writes both before and after the flush.
+#[test]
+fn a_backup_that_a_flush_in_a_group_overtakes_is_the_state_of_its_cut() {
+    let disk = Model::new();
+    let hooked = Hooked::new(Arc::new(disk.clone()));
+    let opened = options(&disk, SyncPolicy::Always).storage(hooked.clone());
+    let old = Arc::new(Bytes::open(DIR, opened).unwrap());
+    for key in 0..100_u8 {
+        old.insert(&[key], b"old").unwrap();
+    }
+    let at_cut = state_of(&old);
+    let (replaced, new) = (Arc::clone(&old), Arc::new(Mutex::new(None)));
+    let slot = Arc::clone(&new);
+    hooked.before_the_first_shard(move || {
+        let group = || {
+            replaced.insert(&[10], b"changed").unwrap();
+            replaced.remove(&[11]);
+            let next = replaced.successor(Options::new()).unwrap();
+            for key in 50..150_u8 {
+                next.insert(&[key], b"new").unwrap();
+            }
+            next
+        };
+        let next = replaced.log_group(group).unwrap();
+        for key in 20..40_u8 {
+            next.insert(&[key], b"newer").unwrap();
+        }
+        *slot.lock().unwrap() = Some(next);
+    });
+    let summary = old.backup(&BackupOptions::new().workers(1)).unwrap();
+    let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
+    assert_eq!(state_of(&restored), at_cut);
+    let next = new.lock().unwrap().take().unwrap();
+    let last = state_of(&next);
+    for crashed in [disk.after_exit(), disk.after_power_cut(&mut Random::new(1))] {
+        let store = Bytes::open(DIR, options(&crashed, SyncPolicy::Always)).unwrap();
+        assert_eq!(state_of(&store), last);
+    }
+    // The successor can be backed up.
+    next.backup(&BackupOptions::new()).unwrap();
+    drop((old, next));
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+    assert_eq!(state_of(&store), last);
+}
+
 #[test]
 fn memory_does_not_grow_while_everything_is_overwritten() {
     // Versions in the store once all keys are overwritten behind the cut.

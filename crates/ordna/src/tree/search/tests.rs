@@ -131,6 +131,16 @@ fn memory_counts_separators_until_they_are_removed() {
 }
 
 #[test]
+fn memory_counts_nodes_without_separators() {
+    const KEYS: u64 = 1000;
+    let search = SearchLayer::<u64>::new(leaf(1), 16);
+    (1..=KEYS).for_each(|key| search.insert(&key, leaf(key as usize + 1)));
+    // Of each child its key and its address.
+    let bytes = search.memory_usage();
+    assert!(bytes > KEYS as usize * 16, "{bytes} bytes");
+}
+
+#[test]
 fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     const EACH: u64 = 16;
     let collector = Collector::new();
