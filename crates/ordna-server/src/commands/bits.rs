@@ -248,7 +248,7 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         result.iter_mut().for_each(|byte| *byte = !*byte);
     }
     if len == 0 {
-        context.remove(arguments.get(2));
+        context.remove(arguments.get(2))?;
     } else {
         let result = Packed::new(result);
         context.modify_stored(arguments.get(2), |_| Change::Put(Put::forever(result.borrow())))?;

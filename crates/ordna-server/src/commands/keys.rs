@@ -98,7 +98,7 @@ fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Res
 fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     if let [key] = keys.as_slice() {
-        out.count(usize::from(context.remove(key)));
+        out.count(usize::from(context.remove(key)?));
         return Ok(CommandOutcome::Done);
     }
     // No other command runs. The batch is one step for snapshots too.

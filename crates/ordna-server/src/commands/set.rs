@@ -324,7 +324,7 @@ fn store_result(
     let found = combine(context, &keys, operation)?;
     let key = arguments.get(1);
     match found.len() {
-        0 => drop(context.remove(key)),
+        0 => _ = context.remove(key)?,
         _ => context.put_value(key, &context.keys.build_set(&found)?, None)?,
     }
     out.count(found.len());

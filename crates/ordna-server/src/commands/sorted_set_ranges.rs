@@ -452,7 +452,7 @@ pub fn store_sorted_set(
 ) -> Result {
     let count = members.len();
     match count {
-        0 => drop(context.remove(key)),
+        0 => _ = context.remove(key)?,
         _ => context.put_value(key, &context.keys.build_sorted_set(&members)?, None)?,
     }
     out.count(count);

@@ -8,6 +8,7 @@
 //! are there.
 
 use std::future::poll_fn;
+use std::time::Duration;
 
 use ordna::durability::SyncPolicy;
 
@@ -78,7 +79,12 @@ pub fn call_logged(
 /// The log failed.
 pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.data_directory else { return Ok(()) };
+    let mut delayed = None;
+    if state.keyspace_lock().is_held_long() {
+        delayed = Some(state.keyspace_lock().not_held_long(Duration::MAX).await);
+    }
     let keys = Keyspace::clone(&state.keys());
+    drop(delayed);
     let (position, always) =
         (keys.store().log_position(), persistence.sync_policy() == SyncPolicy::Always);
     if !always {

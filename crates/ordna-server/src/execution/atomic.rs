@@ -74,7 +74,10 @@ impl<'a> Atomic<'a> {
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
             // Nothing waits within a step: a wait ends as it is dropped.
-            CommandOutcome::Done | CommandOutcome::Freeing(_) | CommandOutcome::Blocked(_) => {}
+            CommandOutcome::Done
+            | CommandOutcome::Freeing(_)
+            | CommandOutcome::Blocked(_)
+            | CommandOutcome::AwaitsTurn => {}
         }
         Ok(Aftermath::None)
     }

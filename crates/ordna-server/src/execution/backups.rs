@@ -103,6 +103,15 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     Ok(())
 }
 
+/// A backup in progress. It ends also if its thread panics.
+struct Saving<'a>(&'a DataDirectory);
+
+impl Drop for Saving<'_> {
+    fn drop(&mut self) {
+        self.0.saving.store(false, Ordering::Release);
+    }
+}
+
 /// Backs up the keyspace on this thread, and then the indexes on a thread of their own, because a
 /// backup of the indexes waits for commands in progress.
 ///
@@ -116,9 +125,10 @@ pub fn save(
     if persistence.saving.swap(true, Ordering::AcqRel) {
         return Err("ERR Background save already in progress".into());
     }
+    let saving = Saving(persistence);
     let (token, done) = back_up(keys, persistence, false);
     let done = done.map_err(command_error);
-    persistence.saving.store(false, Ordering::Release);
+    drop(saving);
     if let (Some(token), Ok(_)) = (token, &done) {
         let (keys, indexes) = (keys.clone(), Arc::clone(indexes));
         let work = move || back_up_indexes(&indexes, &keys, &token);
@@ -205,11 +215,11 @@ pub fn save_in_background(
     }
     let (shared, indexes) = (Arc::clone(persistence), Arc::clone(indexes));
     let work = move || {
+        let _saving = Saving(&shared);
         // The result is kept in the store's state, and logged.
         if let Some((keys, token)) = back_up_current(keys, &shared, &indexes) {
             back_up_indexes(&indexes, &keys, &token);
         }
-        shared.saving.store(false, Ordering::Release);
     };
     let started = thread::Builder::new().name("ordna bgsave".to_owned()).spawn(work);
     started.map(drop).map_err(|error| {

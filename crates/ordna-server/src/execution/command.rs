@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
-use ordna::sync::notice;
+use ordna::sync::{check, notice};
 use ordna::{Found, Put};
 
-use crate::execution::eviction;
+use crate::execution::eviction::{self, Room};
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::hash::MARK;
 use crate::keyspace::lock::KeyspaceGuard;
@@ -58,6 +58,8 @@ pub enum CommandOutcome {
     Delayed(Duration),
     /// A command that needs no keyspace.
     Task(Task),
+    /// Nothing is done: the command is executed once the session has its turn among those that run long.
+    AwaitsTurn,
 }
 
 /// The function of a [`Task`].
@@ -526,14 +528,21 @@ impl Context<'_> {
     }
 
     /// Removes a key; returns whether it was there.
-    pub fn remove(&self, key: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// The log has failed.
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
         let mut was_there = false;
         let done = self.modify_stored::<&[u8]>(key, |found| {
             was_there = found.is_some();
             Change::Remove
         });
-        // A key that is too long is refused, and was never present.
-        done.is_ok() && was_there
+        match done {
+            Ok(()) => Ok(was_there),
+            Err(error @ CommandError::LogFailed { .. }) => Err(error),
+            // A key that is too long is refused, and was never present.
+            Err(_) => Ok(false),
+        }
     }
 
     /// Calls `read` with the string of a key.
@@ -671,7 +680,7 @@ impl<'a> Context<'a> {
         let sizes = arguments.iter_from(1).map(|argument| argument.len() + ENTRY);
         let mut needed: usize = sizes.sum();
         for _ in 0..ATTEMPTS {
-            if !eviction::evict(self.state, &self.keys, needed) {
+            if self.evict(needed) != Room::Enough {
                 break;
             }
             out.bytes.truncate(before);
@@ -682,6 +691,22 @@ impl<'a> Context<'a> {
             needed = needed.saturating_mul(4);
         }
         Err(CommandError::OutOfMemory)
+    }
+
+    /// Evicts until these bytes fit, by as many calls as it takes. Other commands get their turn between the
+    /// calls, unless this one excludes them.
+    fn evict(&mut self, needed: usize) -> Room {
+        let (state, begin) = (self.state, Instant::now());
+        loop {
+            let made = eviction::evict(state, &self.keys, needed);
+            let is_over = begin.elapsed() > eviction::LONGEST_WRITE || self.session.executing;
+            if check!("concurrent.eviction.goes_on", made != Room::Unfinished || is_over) {
+                return made;
+            }
+            if !self.keys.is_exclusive() {
+                self.keys.release_for_a_moment(|| state.keys());
+            }
+        }
     }
 
     #[cold]

@@ -89,7 +89,11 @@ pub fn execute(
         || spec.has(CommandFlags::EXECUTES_QUEUE)
             && session.transaction.as_ref().is_some_and(|transaction| transaction.runs_long);
     let keys = match (is_exclusive, runs_long) {
-        (_, true) => state.keys_for_long(),
+        (_, true) => {
+            let turn = session.turn.take().or_else(|| state.keyspace_lock().try_turn());
+            let Some(turn) = turn else { return CommandOutcome::AwaitsTurn };
+            state.keys_for_long(turn)
+        }
         (true, false) => state.keys_exclusive(),
         (false, false) => state.keys(),
     };
@@ -194,7 +198,7 @@ fn queue(
             }
             Growth::Copies => transaction.copies += 1,
         }
-        if let Err(error) = eviction::make_room(state, &state.keys(), transaction.needed) {
+        if let Err(error) = eviction::make_room_by_calls(state, transaction.needed) {
             transaction.broken = true;
             return Err(error.into());
         }

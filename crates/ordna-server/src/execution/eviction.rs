@@ -39,6 +39,9 @@ const SLACK: usize = 16 << 10;
 const INDEX_SLACK: usize = 8 << 20;
 /// Longest time for which one call evicts. A limit that was lowered much is reached by several.
 const LONGEST: Duration = Duration::from_millis(10);
+/// Longest time for which one write evicts, by many calls. A value as large as hundreds of thousands of keys
+/// needs seconds.
+pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
 /// Number of evictions from which the time counts: on a busy machine a thread may be stopped for longer
 /// than [`LONGEST`] before it has evicted anything. They take a few milliseconds.
 const LEAST: usize = 1024;
@@ -51,11 +54,28 @@ const MOST_POINTS: usize = 1 << 14;
 /// Random places that are looked at for a candidate.
 const ATTEMPTS: usize = 8;
 
-/// Evicts keys until `needed` bytes fit within the memory limit. Returns whether they do.
-pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
+/// What a call has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// The bytes fit.
+    Enough,
+    /// They do not yet: the time is over, and there is more to evict.
+    Unfinished,
+    /// They do not, and evictions do not help.
+    None,
+}
+
+impl Room {
+    fn of(fits: bool, otherwise: Self) -> Self {
+        if fits { Self::Enough } else { otherwise }
+    }
+}
+
+/// Evicts keys until `needed` bytes fit within the memory limit.
+pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> Room {
     let (policy, limit) = (state.settings.policy(), state.settings.max_memory.size());
     if limit == 0 || needed > limit || policy == EvictionPolicy::NoEviction {
-        return false;
+        return Room::None;
     }
     let slack = match state.indexes.are_active() {
         true => index_slack(limit),
@@ -66,15 +86,14 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
     let (begin, mut evicted) = (Instant::now(), 0);
     loop {
         let before = state.used_memory();
-        if before <= wanted {
-            return true;
+        if before <= wanted || before <= fits && begin.elapsed() > LONGEST / 10 {
+            return Room::Enough;
         }
-        if before <= fits && begin.elapsed() > LONGEST / 10 {
-            return true;
+        if evictor.held_until.is_some_and(|until| until > begin) {
+            return Room::of(before <= fits, Room::None);
         }
-        let held = evictor.held_until.is_some_and(|until| until > begin);
-        if held || evicted >= LEAST && begin.elapsed() > LONGEST {
-            return before <= fits;
+        if evicted >= LEAST && begin.elapsed() > LONGEST {
+            return Room::of(before <= fits, Room::Unfinished);
         }
         evicted += BATCH;
         let mut bytes = 0;
@@ -93,7 +112,7 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> bool {
         {
         }
         if bytes == 0 {
-            return state.used_memory() <= fits;
+            return Room::of(state.used_memory() <= fits, Room::None);
         }
         if before.saturating_sub(state.used_memory()) < bytes / 2 {
             // No more than that: this is on the path of a write.
@@ -119,11 +138,10 @@ fn index_slack(limit: usize) -> usize {
 /// evicted, and writes must wait.
 pub fn keep_index_room(state: &ServerState, keys: &Keyspace) -> bool {
     let limit = state.settings.max_memory.size();
-    limit == 0 || evict(state, keys, index_slack(limit) / 2)
+    limit == 0 || evict(state, keys, index_slack(limit) / 2) == Room::Enough
 }
 
-/// Returns whether the memory limit has room for `bytes` more, after evictions if the policy allows
-/// them.
+/// Makes room for `bytes` more by evictions, if the policy allows them: as many as one call makes.
 ///
 /// # Errors
 /// The memory limit has no room for `bytes` more.
@@ -134,6 +152,26 @@ pub fn make_room(state: &ServerState, keys: &Keyspace, bytes: usize) -> Result<(
     }
     evict(state, keys, bytes);
     keys.check_room(bytes)
+}
+
+/// [`make_room`] by as many calls as it takes, each with a lock of its own, so that other commands get their
+/// turn.
+///
+/// # Errors
+/// The memory limit has no room for `bytes` more.
+pub fn make_room_by_calls(state: &ServerState, bytes: usize) -> Result<(), ordna::Error> {
+    let begin = Instant::now();
+    loop {
+        let keys = state.keys();
+        let room = keys.check_room(bytes);
+        if room.is_ok() || !state.settings.evicts() {
+            return room;
+        }
+        let made = evict(state, &keys, bytes);
+        if made != Room::Unfinished || begin.elapsed() > LONGEST_WRITE {
+            return keys.check_room(bytes);
+        }
+    }
 }
 
 /// Removes a key. Returns its bytes, or `None` if it is gone, or has no deadline any more under a policy

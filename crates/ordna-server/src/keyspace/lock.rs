@@ -10,17 +10,24 @@
 //! runtime waits for a long holder, except in a place of its own. A thread that is about to wait announces that
 //! first; a long holder announces itself first, and then waits until all threads that had announced
 //! themselves have their turn. Either the thread sees the long holder, or that one sees the thread.
+//!
+//! Long holders take turns: one has its [`Turn`] before it announces itself, and until it has withdrawn the
+//! announcement. Tasks wait for it without a thread, in the order in which they came. Tasks that have waited
+//! for a long holder ([`Delayed`]) come before the next one, so scripts do not keep out other commands.
 
 use std::ops::Deref;
-use std::sync::PoisonError;
-use std::sync::TryLockError;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use tokio::sync::Notify;
+use ordna::sync::point;
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::keyspace::Keyspace;
+
+/// Time after which those that wait for a long holder look again.
+const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct KeyspaceLock {
@@ -32,7 +39,29 @@ pub struct KeyspaceLock {
     waiting: AtomicUsize,
     /// Notified when a long holder has ended.
     released: Notify,
+    /// The turn of the long holders.
+    turns: Arc<Semaphore>,
+    /// Tasks that wait for a long holder, or have just waited for it.
+    delayed: AtomicUsize,
+    /// Notified when there is none any more.
+    passed: Notify,
 }
+
+/// A task that waits, or has waited, for a long holder. The next long holder waits until this is dropped.
+#[derive(Debug)]
+pub struct Delayed<'a>(&'a KeyspaceLock);
+
+impl Drop for Delayed<'_> {
+    fn drop(&mut self) {
+        if self.0.delayed.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.passed.notify_one();
+        }
+    }
+}
+
+/// The turn of a long holder. There is one at a time.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
 
 // A panic under the lock leaves the keyspace intact: each operation of the store is atomic.
 impl KeyspaceLock {
@@ -43,6 +72,9 @@ impl KeyspaceLock {
             created: Instant::now(),
             waiting: AtomicUsize::new(0),
             released: Notify::new(),
+            turns: Arc::new(Semaphore::new(1)),
+            delayed: AtomicUsize::new(0),
+            passed: Notify::new(),
         }
     }
 
@@ -68,23 +100,48 @@ impl KeyspaceLock {
     }
 
     /// Locks the keyspace for a command that excludes all others and may take long.
-    pub fn exclusive_for_long(&self) -> KeyspaceGuard<'_> {
-        let write = || self.lock.write().unwrap_or_else(PoisonError::into_inner);
+    pub fn exclusive_for_long(&self, turn: Turn) -> KeyspaceGuard<'_> {
         let now = u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
-        let taken =
-            self.long_since.compare_exchange(0, now + 1, Ordering::SeqCst, Ordering::SeqCst);
-        let guard = if taken.is_ok() {
-            while self.waiting.load(Ordering::SeqCst) > 0 {
-                std::thread::yield_now();
+        self.long_since.store(now + 1, Ordering::SeqCst);
+        while self.waiting.load(Ordering::SeqCst) > 0 {
+            std::thread::yield_now();
+        }
+        let guard = self.lock.write().unwrap_or_else(PoisonError::into_inner);
+        KeyspaceGuard::Exclusive(guard, Held::new(Some((self, turn))))
+    }
+
+    /// The turn of a long holder, if nobody waits for it or must come before.
+    pub fn try_turn(&self) -> Option<Turn> {
+        if self.delayed.load(Ordering::SeqCst) > 0 {
+            return None;
+        }
+        Arc::clone(&self.turns).try_acquire_owned().ok().map(Turn)
+    }
+
+    /// Waits for the turn of a long holder; `None` if the present one has the lock for this time.
+    pub async fn turn(&self, patience: Duration) -> Option<Turn> {
+        let ready = async {
+            let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
+            while self.delayed.load(Ordering::SeqCst) > 0 {
+                self.passed.notified().await;
             }
-            write()
-        } else {
-            // After another one.
-            let guard = apart(write);
-            self.long_since.store(now + 1, Ordering::SeqCst);
-            guard
+            Some(Turn(turn))
         };
-        KeyspaceGuard::Exclusive(guard, Held::new(Some(self)))
+        tokio::select! {
+            turn = ready => turn,
+            () = self.held_long(patience) => None,
+        }
+    }
+
+    /// Waits until a long holder has the lock for this time.
+    async fn held_long(&self, patience: Duration) {
+        loop {
+            let left = patience.saturating_sub(self.held_long_for().unwrap_or_default());
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left.min(LOOK)).await;
+        }
     }
 
     #[inline(never)]
@@ -111,16 +168,19 @@ impl KeyspaceLock {
         Some(self.created.elapsed().saturating_sub(Duration::from_millis(since)))
     }
 
-    /// Waits until there is no long holder, or it has the lock for this time.
-    pub async fn not_held_long(&self, patience: Duration) {
+    /// Waits until there is no long holder, or it has the lock for this time. The next long holder waits until
+    /// the result is dropped.
+    pub async fn not_held_long(&self, patience: Duration) -> Delayed<'_> {
+        self.delayed.fetch_add(1, Ordering::SeqCst);
+        let delayed = Delayed(self);
         loop {
             let released = self.released.notified();
             let left = match self.held_long_for() {
                 Some(time) if time < patience => patience - time,
-                _ => return,
+                _ => return delayed,
             };
             // If it ends before the wait begins, this notices it.
-            let _ = tokio::time::timeout(left.min(Duration::from_secs(1)), released).await;
+            let _ = tokio::time::timeout(left.min(LOOK), released).await;
         }
     }
 }
@@ -155,12 +215,17 @@ impl KeyspaceGuard<'_> {
         matches!(self, Self::Exclusive(..))
     }
 
+    /// Lets other commands have the keyspace, and locks it again by `lock`. It may have changed in between.
+    pub fn release_for_a_moment(&mut self, lock: impl FnOnce() -> Self) {
+        *self = Self::Released;
+        *self = lock();
+    }
+
     /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The keyspace
     /// may have changed in between.
     pub fn make_exclusive(&mut self, lock: impl FnOnce() -> Self) {
         if !self.is_exclusive() {
-            *self = Self::Released;
-            *self = lock();
+            self.release_for_a_moment(lock);
         }
     }
 }
@@ -178,7 +243,7 @@ impl Deref for KeyspaceGuard<'_> {
 }
 
 /// Marks the current thread as one that holds the lock, if debug assertions are on; dropped after the lock.
-pub struct Held<'a>(Option<&'a KeyspaceLock>);
+pub struct Held<'a>(Option<(&'a KeyspaceLock, Turn)>);
 
 #[cfg(debug_assertions)]
 thread_local! {
@@ -187,7 +252,7 @@ thread_local! {
 
 impl<'a> Held<'a> {
     #[track_caller]
-    fn new(long: Option<&'a KeyspaceLock>) -> Self {
+    fn new(long: Option<(&'a KeyspaceLock, Turn)>) -> Self {
         #[cfg(debug_assertions)]
         assert!(!IS_HELD.replace(true), "the thread holds the lock of the keyspace already");
         Self(long)
@@ -198,9 +263,49 @@ impl Drop for Held<'_> {
     fn drop(&mut self) {
         #[cfg(debug_assertions)]
         IS_HELD.set(false);
-        if let Some(lock) = self.0 {
+        if let Some((lock, _turn)) = self.0.take() {
+            point("keyspace.lock.withdraws");
             lock.long_since.store(0, Ordering::SeqCst);
             lock.released.notify_waiters();
         }
+    }
+}
+
+#[cfg(all(test, debug_assertions))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use ordna::Options;
+    use ordna::sync::schedule::held;
+
+    use super::*;
+
+    /// A thread that does not know of a long holder waits for it in a worker of the runtime.
+    #[test]
+    fn a_long_holder_right_after_another_is_known() {
+        let lock = KeyspaceLock::new(Keyspace::with_options(Options::new()));
+        let for_long = || loop {
+            match lock.try_turn() {
+                Some(turn) => break lock.exclusive_for_long(turn),
+                None => std::thread::yield_now(),
+            }
+        };
+        let (holds, told) = channel();
+        std::thread::scope(|scope| {
+            let first = held("keyspace.lock.withdraws", || drop(for_long()));
+            let second = || {
+                scope.spawn(|| {
+                    let guard = for_long();
+                    holds.send(()).unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                    assert!(lock.is_held_long(), "nobody knows of the second holder");
+                    drop(guard);
+                });
+                // It may wait for the end of the first one.
+                let _ = told.recv_timeout(Duration::from_millis(50));
+            };
+            first.meanwhile(second);
+        });
+        assert!(!lock.is_held_long());
     }
 }

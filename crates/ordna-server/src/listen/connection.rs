@@ -19,6 +19,7 @@ use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
 use crate::execution::long_scan::LongScan;
+use crate::keyspace::lock::Delayed;
 use crate::keyspace::multi_get::MultiGet;
 use crate::state::ServerState;
 use crate::state::blocked::{Answer, Waiting};
@@ -85,7 +86,7 @@ pub async fn serve(
     }
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
     async fn converse(&mut self, session: &mut Session) -> Result<()> {
         let mut requests = Requests::default();
         let client = Arc::clone(&self.client);
@@ -189,8 +190,9 @@ impl Connection<'_> {
                 self.wait_for_pause(arguments).await;
                 session.now = None;
             }
+            let mut delayed = None;
             if self.state.keyspace_lock().is_held_long() {
-                self.wait_for_script(arguments).await;
+                delayed = self.wait_for_script(arguments).await;
                 session.now = None;
             }
             executed += 1;
@@ -201,8 +203,16 @@ impl Connection<'_> {
             // A message that was published before this request was sent precedes its reply.
             session.deliver(&mut self.replies);
             let mut before = self.replies.bytes.len();
-            let outcome =
+            let mut outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
+            drop(delayed);
+            while matches!(outcome, CommandOutcome::AwaitsTurn) {
+                self.wait_for_turn(session).await?;
+                let (state, table) = (self.state, self.table);
+                outcome = dispatch::execute(state, table, session, arguments, &mut self.replies);
+                // It did not need it if it was refused.
+                session.turn = None;
+            }
             let silent = match session.reply_mode {
                 ReplyMode::On => false,
                 ReplyMode::Off => true,
@@ -225,7 +235,7 @@ impl Connection<'_> {
             }
             let mut replies = usize::from(!silent);
             match outcome {
-                CommandOutcome::Done => {}
+                CommandOutcome::Done | CommandOutcome::AwaitsTurn => {}
                 CommandOutcome::Close => {
                     self.unsent += replies;
                     return Ok(false);
@@ -271,7 +281,7 @@ impl Connection<'_> {
                 .zip(turn_began)
                 .is_some_and(|(now, began)| now.saturating_duration_since(began) > TURN_TIME);
             if executed % TURN == 0 || is_long {
-                self.turn().await?;
+                drop(self.turn().await?);
                 session.now = None;
             }
             if session.now.is_none() {
@@ -339,8 +349,12 @@ impl Connection<'_> {
         Error::new(ErrorKind::BrokenPipe, "the waiting client is gone")
     }
 
-    /// Prefetches the memory of the keys of several commands.
+    /// Prefetches the memory of the keys of several commands, unless a script has locked the keyspace: no
+    /// thread may wait for that.
     fn fetch_ahead(&self, session: &Session, requests: &Requests) {
+        if self.state.keyspace_lock().is_held_long() {
+            return;
+        }
         let mut keys = [&[][..]; AHEAD];
         let found = requests.ahead(session.user.is_some(), &mut keys);
         if found > 1 {
@@ -377,37 +391,53 @@ impl Connection<'_> {
 
     /// Waits while a script runs: until the command is answered with an error, which does not wait. The
     /// command that ends the script does not wait either.
-    async fn wait_for_script(&self, arguments: Arguments<'_>) {
+    async fn wait_for_script(&self, arguments: Arguments<'_>) -> Option<Delayed<'a>> {
+        let state = self.state;
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
         let has = |flag| spec.is_some_and(|spec| spec.has(flag));
         if has(CommandFlags::KILLS_SCRIPT) {
-            return;
+            return None;
         }
         let patience = match has(CommandFlags::ALLOW_BUSY) {
             true => Duration::MAX,
             false => self.state.settings.busy_time(),
         };
         tokio::select! {
-            () = self.state.keyspace_lock().not_held_long(patience) => {}
-            () = self.client.ended() => {}
+            delayed = state.keyspace_lock().not_held_long(patience) => Some(delayed),
+            () = self.client.ended() => None,
         }
     }
 
-    /// Yields to other connections.
-    async fn turn(&self) -> Result<()> {
-        tokio::task::yield_now().await;
-        if self.state.keyspace_lock().is_held_long() {
-            self.state.keyspace_lock().not_held_long(Duration::MAX).await;
+    /// Waits for the turn of a script, or until it is answered that another one is busy.
+    async fn wait_for_turn(&self, session: &mut Session) -> Result<()> {
+        let patience = self.state.settings.busy_time();
+        session.now = None;
+        tokio::select! {
+            turn = self.state.keyspace_lock().turn(patience) => session.turn = turn,
+            () = self.client.ended() => return Err(ended()),
         }
-        if self.client.is_ended() { Err(ended()) } else { Ok(()) }
+        Ok(())
+    }
+
+    /// Yields to other connections. The result is held until the connection has gone on.
+    async fn turn(&self) -> Result<Option<Delayed<'a>>> {
+        let state = self.state;
+        tokio::task::yield_now().await;
+        let mut delayed = None;
+        if state.keyspace_lock().is_held_long() {
+            delayed = Some(state.keyspace_lock().not_held_long(Duration::MAX).await);
+        }
+        if self.client.is_ended() { Err(ended()) } else { Ok(delayed) }
     }
 
     async fn run_scan(&mut self, mut scan: LongScan, silent: bool) -> Result<()> {
-        let mut noted = None;
+        let (mut noted, mut delayed) = (None, None);
         let mut closed: Option<Instant> = None;
         loop {
             let before = self.replies.bytes.len();
-            let over = match scan.step(self.state, None, &mut self.replies) {
+            let stepped = scan.step(self.state, None, &mut self.replies);
+            drop(delayed);
+            let over = match stepped {
                 Ok(over) => over,
                 Err(error) => {
                     tracing::error!(%error, "a scan is given up, and its connection closed");
@@ -424,7 +454,7 @@ impl Connection<'_> {
             if self.replies.bytes.len() > SEND {
                 self.send().await?;
             }
-            self.turn().await?;
+            delayed = self.turn().await?;
             if closed.is_none() && self.stream.is_closed_by_client() {
                 closed = Some(Instant::now());
             }
@@ -451,7 +481,7 @@ impl Connection<'_> {
                 self.replies.bytes.truncate(before);
             }
             self.account_replies();
-            self.turn().await?;
+            drop(self.turn().await?);
         }
     }
 

@@ -34,7 +34,7 @@ use tokio::sync::{Notify, Semaphore, broadcast};
 use crate::indexes::Indexes;
 use crate::keyspace::access_table::AccessTable;
 use crate::keyspace::edits::removal::ExpiredFields;
-use crate::keyspace::lock::{KeyspaceGuard, KeyspaceLock};
+use crate::keyspace::lock::{KeyspaceGuard, KeyspaceLock, Turn};
 use crate::keyspace::named_snapshots::NamedSnapshots;
 use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
@@ -252,8 +252,8 @@ impl ServerState {
     }
 
     /// Locks the keyspace for a command that excludes all others and may take long.
-    pub fn keys_for_long(&self) -> KeyspaceGuard<'_> {
-        self.keyspace.exclusive_for_long()
+    pub fn keys_for_long(&self, turn: Turn) -> KeyspaceGuard<'_> {
+        self.keyspace.exclusive_for_long(turn)
     }
 
     /// The lock of the keyspace, for those that wait for its long holder.

@@ -8,6 +8,7 @@ use std::time::Instant;
 use ordna::sync::{fault, point};
 use tokio::sync::broadcast;
 
+use crate::keyspace::lock::Turn;
 use crate::keyspace::watches::Watch;
 use crate::state::acl::Acl;
 use crate::state::acl::user::User;
@@ -80,6 +81,8 @@ pub struct Session {
     pub now: Option<Instant>,
     /// The number of the last command.
     pub last_command: usize,
+    /// The turn of the command that is executed, if it waited for it.
+    pub turn: Option<Turn>,
 }
 
 impl Session {
@@ -108,6 +111,7 @@ impl Session {
             wrote: false,
             now: None,
             last_command: 0,
+            turn: None,
         };
         session.become_user(user);
         session

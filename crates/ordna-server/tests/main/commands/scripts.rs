@@ -394,6 +394,55 @@ fn a_script_that_does_not_end_is_ended() {
     assert_eq!(client.say("GET w"), r"$1\r\n1\r\n");
 }
 
+/// No thread waits for a script: neither for the keys of a pipeline, nor in other scripts.
+#[test]
+fn pipelines_and_scripts_are_answered_while_a_script_runs() {
+    let (server, mut client) = fresh();
+    client.say("CONFIG SET busy-reply-threshold 300");
+    let mut looping = Client::new(server.address);
+    looping.send(&request(&[b"EVAL", b"while true do end", b"0"]));
+    std::thread::sleep(Duration::from_millis(50));
+    let pipeline = [request(&[b"GET", b"a"]), request(&[b"GET", b"b"])].concat();
+    let script = request(&[b"EVAL", b"return 1", b"0"]).repeat(2);
+    let mut others: Vec<Client> = (0..8).map(|_| Client::new(server.address)).collect();
+    for (at, other) in others.iter_mut().enumerate() {
+        other.send(if at % 2 == 0 { &pipeline } else { &script });
+    }
+    for other in &mut others {
+        for _ in 0..2 {
+            let reply = show(&other.reply());
+            assert!(reply.starts_with("-BUSY"), "{reply}");
+        }
+    }
+    assert_eq!(client.say("SCRIPT KILL"), r"+OK\r\n");
+    assert!(show(&looping.reply()).starts_with("-ERR Script killed"));
+}
+
+/// Scripts of some clients, one after another without a pause, do not keep out the others.
+#[test]
+fn commands_get_their_turn_between_scripts() {
+    let (server, mut client) = fresh();
+    let (budget, begin) = (Duration::from_millis(1500), Instant::now());
+    let script = b"for i = 1, 100000 do end return 1";
+    let mut longest = Duration::ZERO;
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let mut client = Client::new(server.address);
+                while begin.elapsed() < budget {
+                    assert_eq!(client.ask(&[b"EVAL", script, b"0"]), r":1\r\n");
+                }
+            });
+        }
+        while begin.elapsed() < budget {
+            let asked = Instant::now();
+            client.say("GET a");
+            longest = longest.max(asked.elapsed());
+        }
+    });
+    assert!(longest < Duration::from_millis(500), "a command waited {longest:?}");
+}
+
 #[test]
 fn the_memory_of_a_script_is_bounded() {
     let (_server, mut client) = fresh();
