@@ -198,7 +198,8 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
             ));
         }
     }
-    drop((lifted, atomic));
+    atomic.end(context);
+    drop(lifted);
     context.session.executing = false;
     Ok(match (closes, delayed) {
         (true, _) => CommandOutcome::Close,
@@ -209,9 +210,9 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
 
 /// Executes a command, and at once the work that it leaves to its connection. The replies must not
 /// grow beyond position `end`.
-fn execute_queued<'a>(
-    context: &mut Context<'a>,
-    atomic: &mut Atomic<'a>,
+fn execute_queued(
+    context: &mut Context<'_>,
+    atomic: &mut Atomic,
     arguments: Arguments<'_>,
     end: usize,
     out: &mut Replies,

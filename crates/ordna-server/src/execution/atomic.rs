@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use ordna_secondary::Transaction as IndexTransaction;
+use ordna::sync::check;
 
 use crate::execution::command::{CommandOutcome, Context, Result};
 use crate::state::command_spec::{CommandFlags, CommandSpec};
@@ -23,22 +23,34 @@ pub enum Aftermath {
     Close,
 }
 
-/// The state of the step: the indexes show none of its writes until it is dropped.
-pub struct Atomic<'a> {
-    indexed: Option<IndexTransaction<'a>>,
+/// The state of the step: the indexes show none of its writes until [`end`](Self::end).
+pub struct Atomic {
+    /// It is no step within another one, as a script in a transaction is.
+    is_outer: bool,
     /// Time of the queries so far.
     queried: Duration,
 }
 
-impl<'a> Atomic<'a> {
-    pub fn new(context: &Context<'a>) -> Self {
-        Self { indexed: context.state.indexes.transaction(), queried: Duration::ZERO }
+impl Atomic {
+    pub fn new(context: &mut Context<'_>) -> Self {
+        let is_outer = check!("concurrent.nested.holds_once", context.indexed.is_none());
+        if is_outer {
+            context.indexed = context.state.indexes.transaction();
+        }
+        Self { is_outer, queried: Duration::ZERO }
+    }
+
+    /// Ends the step.
+    pub fn end(self, context: &mut Context<'_>) {
+        if self.is_outer {
+            context.indexed = None;
+        }
     }
 
     /// Does the work that a command has left. The replies must not grow beyond position `end`.
     pub fn finish(
         &mut self,
-        context: &Context<'a>,
+        context: &mut Context<'_>,
         spec: &CommandSpec,
         outcome: CommandOutcome,
         end: usize,
@@ -66,10 +78,10 @@ impl<'a> Atomic<'a> {
                 }
                 let begin = Instant::now();
                 // It may wait for a cut of the indexes, which the transaction holds back.
-                self.indexed = None;
+                context.indexed = None;
                 task.run(context.state, Some(&context.keys), out);
                 self.queried += begin.elapsed();
-                self.indexed = context.state.indexes.transaction();
+                context.indexed = context.state.indexes.transaction();
             }
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ordna::Change;
 use ordna::sync::{check, notice};
 use ordna::{Found, Put};
+use ordna_secondary::Transaction as IndexTransaction;
 
 use crate::execution::eviction::{self, Room};
 use crate::execution::long_scan::LongScan;
@@ -36,6 +37,8 @@ use crate::wire::request::{self, Arguments};
 pub struct Context<'a> {
     pub state: &'a ServerState,
     pub session: &'a mut Session,
+    /// The transaction of the indexes while a step of several commands is executed. A thread must not hold two.
+    pub indexed: Option<IndexTransaction<'a>>,
     pub keys: KeyspaceGuard<'a>,
     pub table: &'static CommandTable,
 }

@@ -97,7 +97,7 @@ pub fn execute(
         (true, false) => state.keys_exclusive(),
         (false, false) => state.keys(),
     };
-    let mut context = Context { state, session, keys, table };
+    let mut context = Context { state, session, indexed: None, keys, table };
     let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
     let outcome = match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),

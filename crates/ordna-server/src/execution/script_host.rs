@@ -28,7 +28,7 @@ fn log(level: i64, text: &str) {
 /// The server, as a script sees it.
 struct CommandHost<'c, 'a> {
     context: &'c mut Context<'a>,
-    atomic: Atomic<'a>,
+    atomic: Atomic,
     read_only: bool,
     /// The last reply.
     out: Replies,
@@ -198,7 +198,8 @@ pub fn run(
     let read_only = read_only || flags.no_writes;
     let mut host = CommandHost { context, atomic, read_only, out: Replies::default() };
     let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, out);
-    drop(host);
+    let CommandHost { context, atomic, .. } = host;
+    atomic.end(context);
     context.session.error_is_counted = is_counted;
     context.session.executing = executing;
     drop(lifted);
