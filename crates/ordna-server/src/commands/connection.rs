@@ -402,9 +402,6 @@ fn unblock(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
             true => Answer::error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
             false => Answer::nothing(waiter.resp3),
         };
-        if is_error {
-            context.state.errors.count(&answer.reply);
-        }
         waiter.answer(answer);
     }
     Ok(CommandOutcome::Done)

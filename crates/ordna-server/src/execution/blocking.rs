@@ -282,10 +282,8 @@ impl Context<'_> {
                     self.state.blocked.put_back(waiter);
                     return;
                 }
-                Err(error) => {
-                    out.error(&error);
-                    self.state.errors.count(&out.bytes);
-                }
+                // Its connection counts it.
+                Err(error) => out.error(&error),
             }
             waiter.answer(Answer { reply: out.bytes, wrote: true });
         }

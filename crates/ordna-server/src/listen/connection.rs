@@ -324,6 +324,11 @@ impl<'a> Connection<'a> {
         };
         drop(waiting);
         session.wrote |= answer.wrote && self.state.data_directory.is_some();
+        if answer.reply.starts_with(b"-") {
+            self.state.errors.count(&answer.reply);
+            let command = session.client.last_command.load(Ordering::Relaxed);
+            self.state.stats.continued(command, Duration::ZERO, true);
+        }
         self.replies.bytes.extend_from_slice(&answer.reply);
         self.account(requests);
         Ok(())

@@ -426,7 +426,9 @@ impl Selector {
         let (keys, channels) = (self.keys(), self.channels());
         let mut words = Vec::new();
         words.extend(Some(keys).filter(|keys| !keys.is_empty()));
-        words.push(if channels.is_empty() { b"resetchannels".to_vec() } else { channels });
+        // A new user may have all channels: see `acl-pubsub-default`.
+        words.extend((!self.all_channels).then(|| b"resetchannels".to_vec()));
+        words.extend(Some(channels).filter(|channels| !channels.is_empty()));
         words.push(self.commands().into_bytes());
         words.join(&b' ')
     }

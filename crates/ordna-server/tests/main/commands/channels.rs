@@ -153,7 +153,7 @@ fn users_receive_and_publish_what_their_channels_allow() {
     let denied =
         r"-NOPERM this user has no permissions to access one of the channels used as arguments\r\n";
     admin.say("ACL SETUSER u on nopass +@all ~* &news.* &b");
-    assert!(admin.say("ACL LIST").contains(r"~* &news.* &b +@all"));
+    assert!(admin.say("ACL LIST").contains(r"~* resetchannels &news.* &b +@all"));
     let mut client = Client::new(server.address);
     client.say("AUTH u x");
     converse(

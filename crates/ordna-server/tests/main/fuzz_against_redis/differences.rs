@@ -102,9 +102,10 @@ fn number(word: &[u8]) -> Option<i128> {
 
 /// Replaces the time limit of a command that waits by a short one, unless it is an error.
 fn tame_timeout(name: &[u8], words: &mut [Vec<u8>]) {
-    /// Seconds that a sequence may wait, and those from which on they are out of range.
+    /// Seconds that a sequence may wait, and those from which on they are out of range. Redis accepts some
+    /// just below, whose deadline overflows.
     const ALLOWED: std::ops::Range<f64> = 0.0001..0.01;
-    const TOO_MANY: f64 = 9.2e15;
+    const TOO_MANY: f64 = 9.3e15;
     let at = match name {
         b"blpop" | b"brpop" | b"bzpopmin" | b"bzpopmax" => words.len() - 1,
         b"blmove" => 5,

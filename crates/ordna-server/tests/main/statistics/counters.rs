@@ -132,6 +132,20 @@ fn counters_of_errors_against_redis() {
 }
 
 #[test]
+fn a_wait_that_ends_with_an_error_counts_as_failed() {
+    let server = start(Config::default());
+    let [mut client, mut waits] = [(); 2].map(|()| Client::new(server.address));
+    let id = waits.say("CLIENT ID").trim_matches(|byte: char| !byte.is_ascii_digit()).to_owned();
+    waits.send(b"BLPOP a 0\r\n");
+    while client.say(&format!("CLIENT UNBLOCK {id} ERROR")) == r":0\r\n" {}
+    assert!(show(&waits.reply()).starts_with("-UNBLOCKED"));
+    assert_eq!(info(&mut client, "errorstats"), [("errorstat_UNBLOCKED".into(), "count=1".into())]);
+    let commands = info(&mut client, "commandstats");
+    let (_, counts) = commands.iter().find(|(name, _)| name == "cmdstat_blpop").unwrap();
+    assert!(counts.starts_with("calls=1,") && counts.ends_with("failed_calls=1"), "{counts}");
+}
+
+#[test]
 fn a_refused_search_counts_as_failed() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
@@ -174,8 +188,14 @@ fn info_has_the_fields_of_redis_that_exporters_read() {
     assert!(line.contains(" lib-name=mine ") && line.contains(" cmd=client|list "), "{line}");
     assert!(!line.contains(" fd=-1 ") && line.contains(" qbuf=26 "), "{line}");
     let mut other = Client::new(server.address);
-    let line = other.say("CLIENT LIST TYPE normal");
-    // The idle one.
+    // The idle one, once it is.
+    let mut line = String::new();
+    for _ in 0..1000 {
+        line = other.say("CLIENT LIST TYPE normal");
+        if line.contains(" qbuf=0 ") {
+            break;
+        }
+    }
     assert!(line.contains(" qbuf=0 ") && line.contains(" omem=0 "), "{line}");
     let histogram = client.say("LATENCY HISTOGRAM client");
     assert!(histogram.contains("client|setinfo"), "{histogram}");
