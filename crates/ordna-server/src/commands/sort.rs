@@ -118,7 +118,7 @@ impl<'a> Options<'a> {
                         true if reads_all() => {}
                         true => {
                             return Err(
-                                "ERR BY option of SORT denied due to insufficient ACL permissions"
+                                "ERR BY option of SORT denied due to insufficient ACL permissions."
                                     .into(),
                             );
                         }
@@ -127,7 +127,7 @@ impl<'a> Options<'a> {
                 b"get" if words.len() >= 1 => {
                     if !reads_all() {
                         return Err(
-                            "ERR GET option of SORT denied due to insufficient ACL permissions"
+                            "ERR GET option of SORT denied due to insufficient ACL permissions."
                                 .into(),
                         );
                     }

@@ -42,8 +42,8 @@ fn patterns_need_the_right_to_all_keys() {
     let (server, mut client) = fresh();
     client.say("RPUSH l 1");
     client.say("SET secret1 x");
-    let by = r"-ERR BY option of SORT denied due to insufficient ACL permissions\r\n";
-    let get = r"-ERR GET option of SORT denied due to insufficient ACL permissions\r\n";
+    let by = r"-ERR BY option of SORT denied due to insufficient ACL permissions.\r\n";
+    let get = r"-ERR GET option of SORT denied due to insufficient ACL permissions.\r\n";
     let value = r"*1\r\n$1\r\nx\r\n";
     let stored = r":1\r\n";
     let no_key =
