@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna::durability::{Disk, OutFile, Storage};
-use ordna::sync::schedule::held;
+use ordna::sync::schedule::{Schedule, held};
 use ordna_secondary::{IndexDefinition, Part, Range};
 
 use crate::commands::table;
@@ -148,6 +148,56 @@ fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
         ((0, 1), r"*-1\r\n"),
         "entries with 1 and 2, and EXEC"
     );
+}
+
+/// The log fails at a step of the removal of a large collection, which stays in memory; once the log works
+/// again, the removal comes to its end, and the counts are right.
+#[test]
+fn a_removal_that_the_log_fails_comes_to_its_end() {
+    // The batch that removes the head; the entry of the list, after the elements.
+    for (step, passes) in [("DEL", 2), ("end", 1)] {
+        let dir = std::env::temp_dir().join(format!("ordna-failed-{step}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let disk = Full::default();
+        let data = DataConfig {
+            storage: Arc::new(disk.clone()),
+            reserve: 0,
+            ..DataConfig::new(dir.clone())
+        };
+        let state = &state(Config { data: Some(data), ..Config::default() });
+        backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+        let mut client = session(state);
+        let members: String = (0..400).map(|at| format!(" m{at}")).collect();
+        assert_eq!(say(state, &mut client, &format!("SADD big{members}")), r":400\r\n");
+        let schedule = &Schedule::new();
+        schedule.hold_after("held", "log.write.done", passes);
+        if step != "DEL" {
+            assert_eq!(say(state, &mut client, "DEL big"), r":1\r\n");
+        }
+        std::thread::scope(|scope| {
+            let held = scope.spawn(move || {
+                schedule.enroll("held", || match step {
+                    "DEL" => say(state, &mut client, "DEL big"),
+                    _ => format!("{:?}", state.keys().remove_elements()),
+                })
+            });
+            schedule.wait_held("held", "log.write.done");
+            disk.0.store(true, Ordering::SeqCst);
+            wait_until("the log does not fail", || set_other(state).starts_with('-'));
+            schedule.release("held", "log.write.done");
+            let told = held.join().unwrap();
+            assert!(told.starts_with('-') || told.starts_with("Err("), "{step}: {told}");
+        });
+        disk.0.store(false, Ordering::SeqCst);
+        wait_until("the log does not heal", || set_other(state) == r"+OK\r\n");
+        let keys = state.keys();
+        while keys.remove_elements().unwrap() > 0 {}
+        let collections = keys.collections();
+        let found = (keys.count_reserved(), collections.reserved.sum(), collections.removals.sum());
+        let _ = std::fs::remove_dir_all(&dir);
+        assert_eq!(found, (1, 1, 0), "{step}: reserved entries, their count, removals");
+        assert_eq!(keys.approximate_len(), 1, "{step}");
+    }
 }
 
 /// A client connects while its user changes.

@@ -130,6 +130,9 @@ impl KeyspaceStore {
         }
         let (lower, upper) = stored_key::REMOVALS;
         let removals = self.store.count(lower, upper);
+        if of_deadlines > 0 {
+            self.collections.will_expire();
+        }
         self.collections.resume(last_id, self.count_reserved(), removals);
         Ok(())
     }
@@ -154,6 +157,8 @@ impl KeyspaceStore {
         });
         let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
         let layout = Write::put(stored_key::LAYOUT_KEY, layout.as_slice());
+        // The memory is as it was before.
+        let _lifted = self.store.lift_limit();
         self.store.write_batch(&removals.chain(puts).chain([layout]).collect::<Vec<_>>())?;
         self.collections.layout_is_stored();
         Ok(())

@@ -144,6 +144,11 @@ pub fn deadline(at: u64, id: u64) -> Vec<u8> {
     [&[RESERVED, 0xF0][..], &at.to_be_bytes(), &id.to_be_bytes()].concat()
 }
 
+/// Whether a key is that of an entry of the list of deadlines.
+pub fn is_deadline(key: &[u8]) -> bool {
+    key.starts_with(&[RESERVED, 0xF0])
+}
+
 /// The deadline and the id of an entry of the list of deadlines.
 pub fn of_deadline(key: &[u8]) -> Option<(u64, u64)> {
     let number = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));

@@ -5,12 +5,14 @@
 //! [`collections`](super::collections)). A write here that would overwrite or remove a head therefore
 //! declines first, and is then repeated under that lock, where the elements are given to the background
 //! removal in the same batch. Writes of other values take no lock and pay one comparison of two bytes.
+//! Once a large collection has a deadline, writes of absent keys take the lock as well: the key may hold a
+//! head that has expired.
 
 use std::borrow::{Borrow, Cow};
 use std::ops::{Bound, ControlFlow};
 
 use ordna::index::bounds_cross;
-use ordna::sync::notice;
+use ordna::sync::{notice, point};
 use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
 
 use super::KeyspaceStore;
@@ -100,20 +102,27 @@ impl KeyspaceStore {
         key: &[u8],
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>>,
     ) -> Result<(), Error> {
-        let mut is_head = false;
+        let mut declines = false;
         let mut decide = |found: Option<Found<'_, [u8]>>| {
             let change = change(found);
-            is_head = !matches!(change, Change::Keep)
-                && found.is_some_and(|found| Head::is_head(found.value));
-            is_head = notice!("collections.overwrite.declines", is_head);
-            if is_head { Change::Keep } else { change }
+            declines = match (&change, found) {
+                (Change::Keep, _) | (Change::Remove, None) => false,
+                (_, Some(found)) => {
+                    notice!("collections.overwrite.declines", Head::is_head(found.value))
+                }
+                // Perhaps a head that has expired, which a command changes that has seen it before.
+                (Change::Put(_), None) => {
+                    notice!("collections.expired.declines", self.collections.may_expire())
+                }
+            };
+            if declines { Change::Keep } else { change }
         };
         let decide: &mut Decide<'_, T> = &mut decide;
         self.store.modify_entry(&self.stored_to_write(key)?, decide)?;
-        if is_head { self.modify_head_entry(key, &mut change) } else { Ok(()) }
+        if declines { self.modify_head_entry(key, &mut change) } else { Ok(()) }
     }
 
-    /// [`modify_entry`](Self::modify_entry) of a key that holds the head of a large collection.
+    /// [`modify_entry`](Self::modify_entry) of a key that holds, or held, the head of a large collection.
     #[cold]
     fn modify_head_entry<T: Borrow<[u8]>>(
         &self,
@@ -171,6 +180,7 @@ impl KeyspaceStore {
             decided = Some((head, found.value.to_vec(), found.expires_at, change));
             Change::Keep
         })?;
+        point("collections.head.read");
         match decided {
             Some((head, value, former, Change::Put(expires_at))) => {
                 self.set_expiry_of_head(key, head, &value, former, expires_at)

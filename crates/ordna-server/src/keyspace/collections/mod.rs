@@ -8,7 +8,8 @@
 //! # Invariants
 //! - An id names one collection as long as the process lives.
 //! - A head is changed or removed only under the lock of its key, or under the exclusive lock of the
-//!   keyspace. A head comes into being only under the latter.
+//!   keyspace, also if it has expired: who changes it has perhaps seen it before. A head comes into being
+//!   only under the latter.
 //! - Elements and head are written in one batch. So each state of the store, also after a crash, has for
 //!   each id with elements either one head, or an entry in the list of removals, or a head that has expired
 //!   and whose entry in the list of deadlines still exists.
@@ -49,6 +50,8 @@ pub struct Collections {
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
     has_layout: AtomicBool,
+    /// Whether a large collection has a deadline, or had one since the start.
+    may_expire: AtomicBool,
     /// Held while the version of the layout is stored. The caller may hold the lock of any key.
     pub(super) storing_layout: Lock<()>,
     /// Positions in large sorted sets.
@@ -57,6 +60,8 @@ pub struct Collections {
     pub reserved: StripedCounter,
     /// Number of entries in the list of removals.
     pub removals: StripedCounter,
+    /// Held while elements are removed behind their key.
+    pub(super) removing: Lock<()>,
 }
 
 impl Default for Collections {
@@ -65,10 +70,12 @@ impl Default for Collections {
             locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
+            may_expire: AtomicBool::new(false),
             storing_layout: Lock::default(),
             positions: Positions::default(),
             reserved: StripedCounter::new(),
             removals: StripedCounter::new(),
+            removing: Lock::default(),
         }
     }
 }
@@ -103,6 +110,17 @@ impl Collections {
     /// Notes that the version of the layout is stored, or need not be.
     pub(super) fn layout_is_stored(&self) {
         self.has_layout.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a key that is absent may hold a head that has expired. One relaxed load.
+    #[inline]
+    pub(super) fn may_expire(&self) -> bool {
+        self.may_expire.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a large collection is about to have a deadline.
+    pub(super) fn will_expire(&self) {
+        self.may_expire.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn new_id(&self) -> u64 {

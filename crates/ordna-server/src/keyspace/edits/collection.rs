@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, ControlFlow};
 
+use ordna::sync::point;
 use ordna::{Change, Direction, Found, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
@@ -204,6 +205,7 @@ impl KeyspaceStore {
         change: impl FnOnce(&mut Large<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
         let mut large = self.live(head);
+        point("collections.head.read");
         let result = change(&mut large)?;
         let effect = match large.is_changed() {
             false => Effect::Nothing,
@@ -288,7 +290,7 @@ impl KeyspaceStore {
         }
         let positions = &self.collections.positions;
         // The batch may be done although the log has failed: the blocks are then built again.
-        self.write_elements(&batch, added, only_removes)
+        self.write_elements(&batch, added, 0, only_removes)
             .inspect_err(|_| positions.forget(large.head.id))?;
         match large.head.count {
             0 => positions.forget(large.head.id),

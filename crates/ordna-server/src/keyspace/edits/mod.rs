@@ -2,6 +2,8 @@
 
 pub mod build;
 pub mod collection;
+#[cfg(all(test, debug_assertions))]
+mod concurrent_tests;
 pub mod hash;
 pub mod removal;
 

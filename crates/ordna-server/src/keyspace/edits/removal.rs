@@ -4,14 +4,16 @@ use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
 use ordna::key::prefix_end;
-use ordna::sync::{fault, notice};
-use ordna::{Direction, Error, OrderedIndex, Put, Write};
+use ordna::sync::{fault, notice, point};
+use ordna::{Change, Direction, Error, OrderedIndex, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::head::{Head, NEVER};
 use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::expiring_hash::{self, DeadlineMap};
-use crate::keyspace::stored_key::{self, DEADLINES, REMOVALS, removal, stored};
+use crate::keyspace::stored_key::{
+    self, DEADLINES, REMOVALS, USER_END, is_deadline, removal, stored,
+};
 use crate::keyspace::stored_value;
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
@@ -64,36 +66,54 @@ impl KeyspaceStore {
         batch.extend(removals.iter().map(|key| Write::put(key.as_slice(), &[][..])));
         batch.extend(deadlines.iter().map(|key| Write::Remove(key.as_slice())));
         let added = added + removals.len() as i64 - deadlines.len() as i64;
-        self.write_elements(&batch, added, only_removes)?;
-        self.collections.removals.add(gone.len() as i64);
+        // Also if only the log fails: the batch may be done all the same.
         gone.iter().for_each(|(head, _)| self.collections.positions.forget(head.id));
-        Ok(())
+        self.write_elements(&batch, added, gone.len() as i64, only_removes)
     }
 
-    /// Writes a batch that adds `added` entries to the reserved space. `forced`: the memory limit does not
-    /// refuse it.
+    /// Writes a batch that adds `added` entries to the reserved space, of which `listed` are in the list of
+    /// removals. `forced`: the memory limit does not refuse it.
     pub(in crate::keyspace) fn write_elements(
         &self,
         batch: &[Write<'_, [u8], [u8]>],
         added: i64,
+        listed: i64,
         forced: bool,
     ) -> Result<(), Error> {
         self.ensure_layout()?;
-        match self.store.write_batch(batch) {
+        let expires =
+            |write: &Write<'_, [u8], [u8]>| matches!(write, Write::Put(key, _) if is_deadline(key));
+        if batch.iter().any(expires) {
+            self.collections.will_expire();
+        }
+        let done = match self.store.write_batch(batch) {
             Err(Error::MemoryLimit { .. }) if forced => {
                 let _lifted = self.store.lift_limit();
-                self.store.write_batch(batch)?;
+                self.store.write_batch(batch)
             }
-            Err(error @ Error::LogFailed { .. }) => {
-                // The batch may be done although it is not in the log: count again.
-                let (counted, known) = (self.count_reserved(), self.collections.reserved.sum());
-                self.collections.reserved.add(counted as i64 - known as i64);
-                return Err(error);
-            }
-            done => done?,
+            done => done,
+        };
+        // If only the log fails, the batch stays in memory.
+        let stays = || {
+            let failed = matches!(done, Err(Error::LogFailed { .. })) && self.is_done(batch);
+            notice!("collections.log_failure.counts", failed)
+        };
+        if done.is_ok() || stays() {
+            self.collections.reserved.add(added);
+            self.collections.removals.add(listed);
         }
-        self.collections.reserved.add(added);
-        Ok(())
+        done
+    }
+
+    /// Whether the reserved entries are as a batch leaves them.
+    fn is_done(&self, batch: &[Write<'_, [u8], [u8]>]) -> bool {
+        let mut reserved = batch.iter().filter(|write| write.key() >= USER_END);
+        reserved.all(|write| match write {
+            Write::Put(key, put) => {
+                self.store.get_with(*key, |found| found == put.value) == Some(true)
+            }
+            Write::Remove(key) => !self.store.contains_key(*key),
+        })
     }
 
     /// Sets or lifts the deadline of a head, whose key the caller has locked, and which is stored as `value`.
@@ -115,7 +135,7 @@ impl KeyspaceStore {
             batch.extend(present.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
             added = i64::from(present.is_some()) - i64::from(former.is_some());
         }
-        self.write_elements(&batch, added, true)
+        self.write_elements(&batch, added, 0, true)
     }
 
     /// Moves a value of any form to another key. The caller excludes other commands.
@@ -160,7 +180,7 @@ impl KeyspaceStore {
         for (entry, id, key) in due {
             let locked = self.collections.lock(&key);
             // The entry may be another one by now.
-            if !self.store.contains(&entry) {
+            if !self.store.contains_key(&entry) {
                 continue;
             }
             let read = |put: Put<&[u8]>| {
@@ -184,11 +204,16 @@ impl KeyspaceStore {
                 }
                 continue;
             }
-            let removal = removal(id);
-            let batch = [Write::Remove(entry.as_slice()), Write::put(removal.as_slice(), &[][..])];
-            self.write_elements(&batch, 0, true)?;
+            let (removal, key) = (removal(id), stored(&key));
+            let mut batch =
+                vec![Write::Remove(entry.as_slice()), Write::put(removal.as_slice(), &[][..])];
+            if notice!("collections.expired.is_logged", !self.store.contains_key(&key)) {
+                // No expiry is in the log: a start whose clock is behind would find a head without elements,
+                // and give its id to another collection.
+                batch.push(Write::Remove(&*key));
+            }
             self.collections.positions.forget(id);
-            self.collections.removals.add(1);
+            self.write_elements(&batch, 0, 1, true)?;
         }
         Ok(is_full)
     }
@@ -251,7 +276,7 @@ impl KeyspaceStore {
                 (stored(key), before.and_then(|head| head.deadline_entry(expires_at)));
             let mut batch = vec![Write::Put(&*stored_key, Put { value: record, expires_at })];
             batch.extend(entry.as_ref().map(|entry| Write::Remove(entry.as_slice())));
-            self.write_elements(&batch, -i64::from(entry.is_some()), !grows)?;
+            self.write_elements(&batch, -i64::from(entry.is_some()), 0, !grows)?;
             return Ok(());
         }
         let head = Head { count: len as u64, soonest, ..Head::new(ValueKind::Hash, id) };
@@ -269,6 +294,7 @@ impl KeyspaceStore {
         if self.collections.removals.sum() == 0 {
             return Ok(0);
         }
+        let _one = self.collections.removing.lock();
         let mut next = None;
         self.store.scan_with(REMOVALS, Direction::Ascending, 1, |entry, _| {
             next = stored_key::of_removal(entry);
@@ -284,40 +310,42 @@ impl KeyspaceStore {
         for prefix in &prefixes {
             let end = prefix_end(prefix);
             let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
-            let (mut met, mut last) = (removed, None);
+            let (mut met, mut first, mut last) = (removed, None, None);
             let bounds = (Bound::Included(prefix.as_slice()), upper);
             self.store.scan_with(bounds, Direction::Ascending, STRETCH, |key, _| {
                 met += 1;
+                first.get_or_insert_with(|| key.to_vec());
                 if met < STRETCH {
                     return ControlFlow::Continue(());
                 }
                 last = Some(key.to_vec());
                 ControlFlow::Break(())
             });
-            if met > removed {
+            if let Some(first) = first {
+                point("collections.removal.stretch");
                 let upper = last.as_deref().map_or(upper, Bound::Included);
-                let gone = self.store.remove_range((bounds.0, upper))?;
-                self.collections.reserved.add(-(gone as i64));
-                removed += gone;
+                let done = self.store.remove_range((bounds.0, upper));
+                // If only the log fails, they are gone all the same.
+                if done.is_ok() || !self.store.contains_key(&first) {
+                    self.collections.reserved.add(removed as i64 - met as i64);
+                }
+                done?;
+                removed = met;
             }
-            // Another task may remove the same: then fewer went than were met.
             is_last = last.is_none();
             if !is_last {
                 break;
             }
         }
         if notice!("collections.removal.ends", is_last) {
-            // Two tasks may do this at once.
+            point("collections.removal.entry");
             let entry = removal(id);
-            let mut was_there = false;
-            self.store.modify_entry::<Cow<'_, [u8]>, _>(&entry, |found| {
-                was_there = found.is_some();
-                ordna::Change::Remove
-            })?;
-            if was_there {
+            let done = self.store.modify_entry::<Cow<'_, [u8]>, _>(&entry, |_| Change::Remove);
+            if !self.store.contains_key(&entry) {
                 self.collections.reserved.add(-1);
                 self.collections.removals.add(-1);
             }
+            done?;
         }
         Ok(removed.max(1))
     }

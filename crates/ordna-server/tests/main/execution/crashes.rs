@@ -55,23 +55,23 @@ struct All {
 }
 
 /// What a client sends at once.
-type Step = Vec<Vec<Vec<u8>>>;
+pub type Step = Vec<Vec<Vec<u8>>>;
 
 #[derive(Debug, Clone, Copy)]
-enum End {
+pub enum End {
     Stop,
     Kill,
     PowerFailure(u64),
 }
 
 #[derive(Clone)]
-struct Session {
-    log: LogSync,
-    fault: Option<(u64, Fault)>,
+pub struct Session {
+    pub log: LogSync,
+    pub fault: Option<(u64, Fault)>,
     /// Interval of backups, and the operation before which the next one stops.
-    backups: Option<Duration>,
-    steps: Vec<Step>,
-    end: End,
+    pub backups: Option<Duration>,
+    pub steps: Vec<Step>,
+    pub end: End,
 }
 
 impl std::fmt::Debug for Session {
@@ -89,7 +89,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-fn words(line: &str) -> Vec<Vec<u8>> {
+pub fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
@@ -97,8 +97,10 @@ fn words(line: &str) -> Vec<Vec<u8>> {
 fn special(random: &mut Random, number: &mut u64) -> Step {
     *number += 1;
     let document = random.below(6);
-    if random.below(3) == 0 {
-        return collection(random);
+    match random.below(12) {
+        0..4 => return collection(random),
+        4 => return script(random, *number),
+        _ => {}
     }
     let line = match random.below(22) {
         0 => "SAVE".to_owned(),
@@ -156,6 +158,34 @@ fn collection(random: &mut Random) -> Step {
         _ => line,
     };
     line.split("; ").map(words).collect()
+}
+
+/// A script, alone or in a transaction. Its writes are one step, also if it fails after some.
+fn script(random: &mut Random, number: u64) -> Step {
+    const SCRIPTS: [&str; 6] = [
+        "redis.call('SET', 'a', ARGV[1]) redis.call('HSET', 'd:1', 'n', ARGV[1]) return redis.call('INCR', 'count')",
+        "redis.call('DEL', 'big:0', 'big:1') for i = 1, 700 do redis.call('HSET', 'big:0', 'f' .. i, ARGV[1]) end",
+        "redis.call('SET', 'a', ARGV[1]) redis.call('FLUSHALL') redis.call('SET', 'b', ARGV[1])",
+        "redis.call('SET', 'a', ARGV[1]) redis.call('DEL', 'd:1', 'd:2') error('ends here')",
+        "redis.pcall('RENAME', 'big:2', 'big:1') redis.call('SADD', 'big:2', 1, 2, ARGV[1]) return redis.call('DBSIZE')",
+        "for i = 1, 5 do redis.call('RPUSH', 'big:2', i, ARGV[1]) redis.pcall('LPOP', 'big:2') end",
+    ];
+    let text = SCRIPTS[random.below(SCRIPTS.len() as u64) as usize];
+    let call = vec![b"EVAL".to_vec(), text.into(), b"0".to_vec(), number.to_string().into()];
+    match random.below(3) {
+        0 => vec![words("MULTI"), words(&format!("SET a {number}")), call, words("EXEC")],
+        1 => vec![words(&format!("BGSAVE@{}", random.below(20))), call],
+        _ => vec![call],
+    }
+}
+
+/// Whether a command removes all keys.
+fn clears(words: &[Vec<u8>]) -> bool {
+    words[0].to_ascii_lowercase().starts_with(b"flush") || clears_in_script(words)
+}
+
+fn clears_in_script(words: &[Vec<u8>]) -> bool {
+    words[0] == b"EVAL" && words[1].windows(8).any(|part| part == b"FLUSHALL")
 }
 
 /// The type of collection that a key has most often: hash, sorted set, list.
@@ -257,14 +287,14 @@ fn dump(client: &mut Connection) -> Result<State, String> {
 }
 
 /// A server under test.
-struct Running {
+pub struct Running {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
 }
 
 /// Starts a server; an error if it does not load its directory.
-fn start(config: Config) -> Result<Running, String> {
+pub fn start(config: Config) -> Result<Running, String> {
     let config = Config { bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config };
     let (stop, stopped) = oneshot::channel();
     let (tell, told) = mpsc::channel();
@@ -289,7 +319,7 @@ fn start(config: Config) -> Result<Running, String> {
 }
 
 impl Running {
-    fn stop(self) -> Result<(), String> {
+    pub fn stop(self) -> Result<(), String> {
         drop(self.stop);
         self.thread.join().map_err(|_| "the server panicked".to_owned())
     }
@@ -506,7 +536,10 @@ impl Life {
             let mut words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
             // The operation before which the backup stops.
             let text = std::str::from_utf8(words[0]).unwrap_or_default();
-            if let Some(stop) = text.strip_prefix("BGSAVE@") {
+            if let Some(time) = text.strip_prefix("SLEEP@") {
+                std::thread::sleep(Duration::from_millis(time.parse().unwrap()));
+                words[0] = b"PING";
+            } else if let Some(stop) = text.strip_prefix("BGSAVE@") {
                 disk.pause_backup(stop.parse().unwrap());
                 words[0] = b"BGSAVE";
             } else if words[0] == b"SAVE" {
@@ -534,7 +567,7 @@ impl Life {
             }
             let name = words[0].to_ascii_lowercase();
             // FLUSHALL drops indexes of FT.CREATE.
-            let is_index = [&b"ft."[..], b"ordna.index", b"flush", b"exec"]
+            let is_index = [&b"ft."[..], b"ordna.index", b"flush", b"exec", b"eval"]
                 .iter()
                 .any(|start| name.starts_with(start));
             // A command that drops an index with its documents may fail after the first.
@@ -544,12 +577,12 @@ impl Life {
         }
         let state = dump(reader)?;
         if refused && state == self.states[self.last()] {
-            let clears = |words: &Vec<Vec<u8>>| words[0].to_ascii_lowercase().starts_with(b"flush");
-            if step.len() > 1 && step.iter().any(clears) {
+            let many = step.len() > 1 || step.iter().any(|words| clears_in_script(words));
+            if many && step.iter().any(|words| clears(words)) {
                 // Parts of it may be in the log.
                 return Ok(false);
             }
-            if step.iter().any(clears) {
+            if step.iter().any(|words| clears(words)) {
                 self.states.extend([State::new(), state]);
             }
         } else if state != self.states[self.last()] {
@@ -630,7 +663,7 @@ fn list(client: &mut Connection) -> Result<Vec<Frame>, String> {
 }
 
 /// Runs a history; returns the number of its commands.
-fn run(sessions: &[Session], seed: u64) -> Result<u64, String> {
+pub fn run(sessions: &[Session], seed: u64) -> Result<u64, String> {
     let mut life = Life::new(seed);
     let last = Session {
         log: LogSync::Always,

@@ -1,5 +1,6 @@
 //! What holds for every command: atomicity, promises, long scans.
 
+mod crash_steps;
 pub mod crashes;
 mod fairness;
 mod histories;
