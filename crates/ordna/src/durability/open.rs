@@ -194,11 +194,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Creates an empty store that replaces this one in its directory: the log records that
     /// everything is removed, and continues with the writes of the new store. This store must not
-    /// be written to any more, and can no longer be backed up into the directory. Without a directory this is [`with_options`](Self::with_options).
+    /// be written to any more, and can no longer be backed up into the directory. Without a directory this is
+    /// [`with_options`](Self::with_options).
+    ///
+    /// If it was called within a [`log_group`](Self::log_group) that then fails, the new store has the directory
+    /// nevertheless: continue with it, and [back it up](Self::backup) so that the log works again.
     ///
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
+        self.check_reentry();
         let store = Self::with_options(options);
         if let Some(durable) = self.durable() {
             let number = durable.wal.clear()?;

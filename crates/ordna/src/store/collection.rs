@@ -62,7 +62,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         if self.tree.log().is_empty() && !wait {
             return;
         }
-        let _freeing = self.collection.freeing.lock();
+        let freeing = &self.collection.freeing;
+        let _freeing = match freeing.try_lock() {
+            Some(locked) => locked,
+            None if notice!("store.collect.does_not_wait", !wait) => {
+                // The thread that has the lock may wait for this one, whose write's closure ends a
+                // snapshot. If that thread has passed this snapshot by, the next writer frees.
+                self.collection.pending.store(true, Ordering::Relaxed);
+                return;
+            }
+            None => freeing.lock(),
+        };
+        // Before the horizon is read: later requests stay.
+        self.collection.pending.store(false, Ordering::Relaxed);
         if self.tree.log().is_empty() {
             return;
         }
@@ -77,8 +89,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.collection.freed.fetch_add(freed, Ordering::Relaxed);
         self.budget.release(freed);
         // The other records of a closed epoch wait for its writers.
-        let pending = closed.is_some_and(|epoch| epoch > horizon);
-        self.collection.pending.store(pending, Ordering::Relaxed);
+        if closed.is_some_and(|epoch| epoch > horizon) {
+            self.collection.pending.store(true, Ordering::Relaxed);
+        }
         drop(guard);
     }
 

@@ -513,7 +513,7 @@ where
     fn decide(&mut self, old: Option<(&V, u64)>) -> Change<(T, u64)> {
         let found = old.filter(|(_, deadline)| !self.engine.is_expired(*deadline));
         let found = found.map(|(value, deadline)| Found { value, expires_at: expiry(deadline) });
-        match reentry::deciding(self.engine, || (self.change)(found)) {
+        match (self.change)(found) {
             Change::Keep => Change::Keep,
             Change::Remove => Change::Remove,
             Change::Put(put) => {

@@ -8,6 +8,7 @@ use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, WriteProgress};
 use super::expiry::Report;
 use super::options::Options;
+use super::reentry;
 use super::snapshot::Snapshot;
 use crate::entry::{Found, Put};
 use crate::tree::Tree;
@@ -80,7 +81,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// The log, if the store has a directory.
     #[inline]
     pub(super) fn wal(&self) -> Option<&Wal<K>> {
-        self.durable.get().map(|(durable, _)| &durable.wal)
+        let (durable, _) = self.durable.get()?;
+        // A write locks a part of the log before it reaches the engine.
+        self.check_reentry();
+        Some(&durable.wal)
+    }
+
+    /// Panics if the closure of a write of this store runs on this thread, for operations that
+    /// stop all writers.
+    pub(crate) fn check_reentry(&self) {
+        reentry::check(self.engine());
     }
 
     /// Tries something that may exceed the memory limit. While it does, collects a bounded part and tries

@@ -53,6 +53,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
 
     fn memory_usage(&self) -> MemoryUsage {
         let engine = self.engine();
+        self.check_reentry();
         let _guard = engine.collector.pin();
         let (leaves, records, search) = engine.tree.memory_usage();
         let (without_leaf, without_record) = engine.tree.spare_bytes();
@@ -70,6 +71,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
 
     fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let engine = self.engine();
+        self.check_reentry();
         let report = {
             // Keys that expire and undo records that end would change what the audit compares; the
             // guard keeps what it reads even beside a writer.

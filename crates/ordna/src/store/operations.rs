@@ -182,7 +182,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     #[inline]
     pub fn put(&self, key: impl AsData<K>, value: impl AsData<V>) -> Result<(), Error> {
         let put = Put::forever(value.as_data());
-        self.modify_entry(key.as_data(), |_| Change::Put(put))
+        self.change_entry(key.as_data(), |_| Change::Put(put))
     }
 
     /// Sets the value of `key` and returns the one it had; [`put`](Self::put) does so without a
@@ -196,7 +196,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         value: impl AsData<V>,
     ) -> Result<Option<V::Owned>, Error> {
         let (mut old, put) = (None, Put::forever(value.as_data()));
-        self.modify_entry(key.as_data(), |found| {
+        self.change_entry(key.as_data(), |found| {
             old = found.map(|found| found.value.to_owned());
             Change::Put(put)
         })?;
@@ -284,7 +284,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`Error::LogFailed`]. If the log had failed before, the key is still there.
     pub fn remove(&self, key: impl AsData<K>) -> Result<Option<V::Owned>, Error> {
         let mut old = None;
-        let done = self.modify_entry::<&V, _>(key.as_data(), |found| {
+        let done = self.change_entry::<&V, _>(key.as_data(), |found| {
             old = found.map(|found| found.value.to_owned());
             Change::Remove
         });
@@ -299,11 +299,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// value that it puts has the deadline of the one that it replaces. O(log n).
     ///
     /// `change` may run several times; the last run counts. It runs under the lock of a leaf: it
-    /// must be short and must not use this store or its snapshots, or it waits for itself. Debug
-    /// builds panic in that case. If it panics, nothing is changed.
+    /// must be short and must not use this store or its snapshots. If it panics, nothing is
+    /// changed.
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// # Panics
+    /// If `change` does, or if it uses this store or a snapshot of it: it would wait for itself.
     ///
     /// ```
     /// use ordna::{Change, Store};

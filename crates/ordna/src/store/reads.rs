@@ -72,6 +72,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the
     /// same number of entries. O(parts): a store of few leaves is read in full.
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
+        self.check_reentry();
         let wanted = parts.saturating_mul(8);
         let mut sample = self.engine().tree.sample(wanted);
         if sample.len() < wanted {

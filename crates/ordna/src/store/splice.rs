@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use super::engine::{Engine, Payment, StoreWrite, expiry};
 use super::handle::Store;
-use super::reentry;
 use super::writes::put_of;
 use crate::entry::{Found, Put};
 use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
@@ -36,7 +35,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
                     return None;
                 }
                 let found = Found { value, expires_at: expiry(deadline) };
-                let decided = reentry::deciding(self, || decide(Some(found)));
+                let decided = decide(Some(found));
                 kept = decided.is_none();
                 decided.map(|(at, bytes)| Splice { at, bytes })
             };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::batch::Write;
 use super::engine::WriteProgress;
 use super::handle::Store;
+use super::reentry;
 use crate::entry::{Found, Put};
 use crate::wal::buffer::WrittenKeys;
 use crate::wal::durable::Durable;
@@ -29,6 +30,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Key or value too long, or the memory limit is reached: nothing is changed. Or
     /// [`Error::LogFailed`].
     pub fn modify_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
+    where
+        T: Borrow<V>,
+        F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
+    {
+        let engine = self.engine();
+        self.change_entry(key, |found| reentry::deciding(engine, || change(found)))
+    }
+
+    /// [`modify_entry`](Self::modify_entry) with a closure of this crate, which does not use the
+    /// store.
+    #[inline]
+    pub(super) fn change_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
         F: FnMut(Option<Found<'_, V>>) -> Change<Put<T>>,
@@ -70,6 +83,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
         key.check()?;
+        let engine = self.engine();
+        let mut change = |found: Option<Found<'_, V>>| reentry::deciding(engine, || change(found));
         let Some(wal) = self.wal() else { return self.modify_expiry_unlogged(key, change) };
         wal.write(&WrittenKeys::Key(key), self, &mut |buffer| {
             self.modify_expiry_unlogged(key, |found| {
@@ -98,7 +113,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// As [`modify_entry`](Self::modify_entry).
     pub fn insert_until(&self, key: &K, value: &V, expires_at: u64) -> Result<(), Error> {
         let put = Put { value, expires_at: Some(expires_at) };
-        self.modify_entry(key, |_| Change::Put(put))
+        self.change_entry(key, |_| Change::Put(put))
     }
 
     /// Sets or removes (`None`) the deadline of `key`; returns whether the key is present.
@@ -210,7 +225,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// joins them.
     ///
     /// # Errors
-    /// [`Error::LogFailed`], before `work` ran or after.
+    /// [`Error::LogFailed`], before `work` ran or after. After it, the writes are in memory, and a
+    /// [`successor`](Self::successor) that was made in it has the directory.
     pub fn log_group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
         match self.wal() {
             Some(wal) => wal.group(work),

@@ -425,10 +425,13 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
     /// value that it puts has the deadline of the one that it replaces. O(log n).
     ///
     /// `change` may run several times; the last run counts. It must be short and must not use the
-    /// map, its store or its snapshots: debug builds panic in that case, others wait for ever.
+    /// map, its store or its snapshots.
     ///
     /// # Errors
     /// See [errors](Map#errors).
+    ///
+    /// # Panics
+    /// If `change` does, or if it uses the map, its store or a snapshot; then nothing is changed.
     pub fn modify(
         &self,
         key: impl Like<K>,

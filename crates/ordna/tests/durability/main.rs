@@ -18,6 +18,7 @@
 //! | `histories` | random histories of crashes, power failures and damages | all |
 //! | `kill` | a process that is killed at random moments | all |
 //! | `transaction_log` | transactions are whole, and behind what they have read | `store`, `wal` |
+//! | `reentry` | closures that use their own store | `store`, `wal` |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
 mod damage;
@@ -35,6 +36,7 @@ mod histories;
 mod kill;
 mod live;
 mod order;
+mod reentry;
 mod round_trips;
 mod splices;
 mod steps;

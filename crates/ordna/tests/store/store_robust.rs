@@ -7,6 +7,12 @@ use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+#[cfg(debug_assertions)]
+use std::sync::mpsc::channel;
+#[cfg(debug_assertions)]
+use std::thread;
+#[cfg(debug_assertions)]
+use std::time::Duration;
 
 use ordna::{Options, Put, Store};
 #[cfg(debug_assertions)]
@@ -176,22 +182,23 @@ fn partition_points_do_not_read_all_keys() {
     }
 }
 
-/// In a debug build a closure that uses its own store panics in place of waiting for itself.
+/// A closure that uses its own store panics in place of waiting for itself.
 #[test]
-#[cfg(debug_assertions)]
 fn a_closure_that_uses_its_own_store_is_told() {
     let store: Store<u64, u64> = Store::with_options(by_hand());
     store.insert(&1, &1).unwrap();
     let other: Store<u64, u64> = Store::with_options(by_hand());
     let snapshot = store.snapshot();
     type Use<'a> = &'a dyn Fn();
-    let uses: [(&str, Use<'_>); 6] = [
+    let uses: [(&str, Use<'_>); 8] = [
         ("get", &|| _ = store.get(&2)),
         ("insert", &|| _ = store.insert(&2, &2)),
         ("scan", &|| _ = store.range(..).count()),
         ("count", &|| _ = store.count(Bound::Unbounded, Bound::Unbounded)),
         ("snapshot", &|| _ = snapshot.get(&1)),
         ("remove_range", &|| _ = store.remove_range(..)),
+        ("transaction", &|| _ = store.transaction(|tx| tx.put(2, 2))),
+        ("memory_usage", &|| _ = store.memory_usage()),
     ];
     for (name, run) in uses {
         let write = || {
@@ -214,6 +221,40 @@ fn a_closure_that_uses_its_own_store_is_told() {
         .unwrap();
     assert_eq!(store.get(&1), Some(1));
     store.check_invariants().unwrap();
+}
+
+/// Without a collector, the thread that ends a snapshot frees what it kept. In the closure of a
+/// write it must not wait for a thread that frees already: that one may wait for the write.
+#[test]
+#[cfg(debug_assertions)]
+fn a_snapshot_may_end_in_the_closure_of_a_write() {
+    const BEGINS: &str = "store.collect.begins";
+    let store: Arc<Store<u64, u64>> = Arc::new(Store::with_options(by_hand()));
+    store.put(1, 1).unwrap();
+    let mut snapshot = Some(store.snapshot());
+    store.put(1, 2).unwrap();
+    let schedule = Arc::new(Schedule::new());
+    schedule.hold("collector", BEGINS);
+    // Threads that the test does not wait for if it fails.
+    let (collected, schedules) = (Arc::clone(&store), Arc::clone(&schedule));
+    let collector =
+        thread::spawn(move || schedules.enroll("collector", || collected.collect_garbage()));
+    schedule.wait_held("collector", BEGINS);
+    let (ended, has_ended) = channel();
+    let written = Arc::clone(&store);
+    thread::spawn(move || {
+        let write = |_: Option<&u64>| {
+            drop(snapshot.take());
+            Change::Put(3)
+        };
+        ended.send(written.modify(1, write)).unwrap();
+    });
+    let done = has_ended.recv_timeout(Duration::from_secs(10));
+    assert_eq!(done.expect("the write waits for the collector"), Ok(()));
+    schedule.release("collector", BEGINS);
+    collector.join().unwrap();
+    store.put(2, 2).unwrap();
+    assert_eq!(store.statistics().dead, 0);
 }
 
 /// What overwrites retire is bounded by its bytes, not by its number alone.

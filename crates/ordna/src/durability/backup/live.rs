@@ -31,6 +31,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`BackupError::Replaced`] if the store has a [successor](Store::successor), also one that
     /// replaced it before the backup's snapshot was taken.
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
+        self.check_reentry();
         self.durable().ok_or(BackupError::NoDirectory)?.backup(self, options)
     }
 }
