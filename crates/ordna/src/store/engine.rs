@@ -19,8 +19,8 @@ use super::reentry;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use crate::tree::{
-    FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, WriteCost,
-    WriteOutcome, WriteScope, WriteStep,
+    FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, ValueRef,
+    WriteCost, WriteOutcome, WriteScope, WriteStep,
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
@@ -127,6 +127,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             self.shows(view, deadline).then(|| read(Found { value, expires_at: expiry(deadline) }))
         };
         self.tree.get(&probe, view.snapshot(), &guard, shown).flatten()
+    }
+
+    /// The value of the key, borrowed.
+    #[inline]
+    pub fn get_ref(&self, view: View, key: &K) -> Option<ValueRef<'_, V>> {
+        reentry::check(self);
+        let shows = |deadline| self.shows(view, deadline);
+        self.tree.get_ref(&Probe::new(key), view.snapshot(), self.collector.pin(), shows)
     }
 
     /// Calls `each` with position and value of every key, in order.

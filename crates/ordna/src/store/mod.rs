@@ -79,6 +79,7 @@ mod transaction;
 mod writes;
 
 pub use crate::entry::{Found, Put};
+pub use crate::tree::ValueRef;
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
 pub use collectors::Collectors;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::engine::View;
 use super::handle::Store;
 use crate::entry::{Found, Put};
+use crate::tree::ValueRef;
 use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage, Range};
 use ordna_base::key::prefix_end;
 use ordna_base::sync::notice;
@@ -52,6 +53,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     #[inline]
     pub fn get_with<R>(&self, key: impl AsData<K>, read: impl FnOnce(&V) -> R) -> Option<R> {
         self.engine().get(View::Latest, key.as_data(), |found| read(found.value))
+    }
+
+    /// Returns the value of `key`, borrowed without a copy. It does not change when the key does,
+    /// and keeps memory from being freed while it lives. O(log n).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Uppsala")?;
+    /// let name = names.get_ref(1).unwrap();
+    /// names.remove(1)?;
+    /// assert_eq!(&name[..3], b"Upp");
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    #[inline]
+    pub fn get_ref(&self, key: impl AsData<K>) -> Option<ValueRef<'_, V>> {
+        self.engine().get_ref(View::Latest, key.as_data())
     }
 
     /// Returns whether `key` is present. O(log n).

@@ -10,6 +10,7 @@ use super::reentry;
 use crate::entry::EntrySource;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
+use crate::tree::ValueRef;
 use ordna_base::index::{Bounds, Chunk, Direction, Range, Source, bounds_cross};
 use ordna_base::sync::{fault, point};
 use ordna_base::{AsData, Entries, Key, KeyRange, Value, key};
@@ -158,6 +159,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     /// The value of `key`, copied. O(log n).
     pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
         self.get_with(key, ToOwned::to_owned)
+    }
+
+    /// The value of `key`, borrowed without a copy; as [`Store::get_ref`](super::Store::get_ref).
+    pub fn get_ref(&self, key: impl AsData<K>) -> Option<ValueRef<'_, V>> {
+        self.engine().get_ref(self.view(), key.as_data())
     }
 
     /// Whether `key` is present. O(log n).

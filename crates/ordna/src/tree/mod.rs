@@ -37,6 +37,7 @@
 //! | `states` | states of keys before a change |
 //! | `chunks` | the memory of undo records |
 //! | `point` | reads and writes of single keys |
+//! | `borrowed` | values that are read where they are stored |
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
 //! | `scan` | ordered scans |
@@ -46,6 +47,7 @@
 //! | `build` | a tree from sorted entries |
 //! | `invariants` | checks at rest |
 
+mod borrowed;
 mod build;
 mod compact;
 mod invariants;
@@ -66,6 +68,7 @@ use ordna_base::slabs::Pool;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize};
 use ordna_base::{Key, Value};
 
+pub use borrowed::ValueRef;
 pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};

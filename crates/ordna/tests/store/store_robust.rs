@@ -257,6 +257,47 @@ fn a_snapshot_may_end_in_the_closure_of_a_write() {
     assert_eq!(store.statistics().dead, 0);
 }
 
+/// Borrowed values, in records and in buffers that they share, stay as they are while the keys
+/// change, expire or go.
+#[test]
+fn borrowed_values_do_not_change() {
+    let (hands, clock) = clock(5);
+    let store: Store<[u8], [u8]> = Store::with_options(by_hand().sizes(4, 3).clock(clock));
+    let name = |key: u32| format!("key {key:04}");
+    let long = "x".repeat(1000);
+    store.append(b"shared", long.as_bytes()).unwrap();
+    store.append(b"shared", b"y").unwrap();
+    store.insert_until(b"expires", b"soon", 10).unwrap();
+    (0..400).for_each(|key| store.put(name(key), name(key)).unwrap());
+    let snapshot = store.snapshot();
+    let shared = store.get_ref("shared").unwrap();
+    let expires = store.get_ref("expires").unwrap();
+    let borrowed: Vec<_> = (0..400).map(|key| store.get_ref(name(key)).unwrap()).collect();
+    hands.store(10, Ordering::Relaxed);
+    assert!(store.get_ref("expires").is_none() && store.get_ref("absent").is_none());
+    store.append(b"shared", b"z").unwrap();
+    (0..200).for_each(|key| store.put(name(key), "other").unwrap());
+    store.remove_range(name(100)..name(300)).unwrap();
+    store.remove("shared").unwrap();
+    let kept = snapshot.get_ref(name(150)).unwrap();
+    assert_eq!(&*kept, name(150).as_bytes());
+    assert_eq!(&*snapshot.get_ref("expires").unwrap(), b"soon");
+    drop(kept);
+    drop(snapshot);
+    store.collect_garbage();
+    for (key, value) in (0..).zip(&borrowed) {
+        assert_eq!(&**value, name(key).as_bytes());
+    }
+    assert_eq!((shared.len(), &*expires), (1001, &b"soon"[..]));
+    // A word is overwritten in place: it is a copy.
+    for words in [Store::<[u8], u64>::new(), Store::with_options(by_hand())] {
+        words.put("a", 1).unwrap();
+        let word = words.get_ref("a").unwrap();
+        words.put("a", 2).unwrap();
+        assert_eq!(*word, 1);
+    }
+}
+
 /// What overwrites retire is bounded by its bytes, not by its number alone.
 #[test]
 fn retired_values_do_not_pile_up() {
