@@ -112,7 +112,7 @@ pub use ordna_derive::TupleKey;
 #[doc(inline)]
 pub use store::{
     Clock, Collectors, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
-    Statistics, Store, Transaction, TransactionOptions, ValueRef, Write,
+    Statistics, Store, SuspendedTransaction, Transaction, TransactionOptions, ValueRef, Write,
 };
 #[cfg(loom)]
 #[doc(hidden)]

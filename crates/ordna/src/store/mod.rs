@@ -89,4 +89,4 @@ pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
 pub use snapshot::Snapshot;
 pub use statistics::{LiveSnapshot, Statistics};
-pub use transaction::{Transaction, TransactionOptions};
+pub use transaction::{SuspendedTransaction, Transaction, TransactionOptions};

@@ -143,6 +143,25 @@ pub struct Transaction<'s, K: Key + ?Sized, V: Value + ?Sized> {
     footprint: RefCell<Footprint<K, V>>,
 }
 
+/// A transaction without its store, made by [`Transaction::suspend`] and continued by
+/// [`Store::resume`]: to be kept in a struct or sent to another thread.
+pub struct SuspendedTransaction<K: Key + ?Sized, V: Value + ?Sized> {
+    snapshot: Snapshot<K, V>,
+    began: Instant,
+    age_limit: Duration,
+    footprint: Footprint<K, V>,
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for SuspendedTransaction<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SuspendedTransaction")
+            .field("snapshot", &self.snapshot)
+            .field("age", &self.began.elapsed())
+            .field("writes", &self.footprint.writes.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Transaction<'_, K, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let footprint = self.footprint.borrow();
@@ -247,6 +266,36 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 is_abandoned: false,
             }),
         }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
+    /// Continues a transaction of this store. O(1).
+    ///
+    /// # Errors
+    /// [`Error::OtherStore`] if the transaction is of another store; it ends.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// let tx = store.begin();
+    /// tx.put(1, 1)?;
+    /// let suspended = tx.suspend();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| store.resume(suspended)?.commit()).join().unwrap()
+    /// })?;
+    /// assert_eq!(store.get(1), Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn resume(
+        &self,
+        suspended: SuspendedTransaction<K, V>,
+    ) -> Result<Transaction<'_, K, V>, Error> {
+        let SuspendedTransaction { snapshot, began, age_limit, footprint } = suspended;
+        if !self.has_taken(&snapshot) {
+            return Err(Error::OtherStore);
+        }
+        let footprint = RefCell::new(footprint);
+        Ok(Transaction { store: self, snapshot, began, age_limit, footprint })
     }
 }
 
@@ -376,6 +425,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
     /// transaction's.
     pub fn snapshot(&self) -> &Snapshot<K, V> {
         &self.snapshot
+    }
+
+    /// Returns the transaction without its store, to be continued by [`Store::resume`]. O(1).
+    pub fn suspend(self) -> SuspendedTransaction<K, V> {
+        let Self { snapshot, began, age_limit, footprint, .. } = self;
+        SuspendedTransaction { snapshot, began, age_limit, footprint: footprint.into_inner() }
     }
 
     /// Returns the store of the transaction.

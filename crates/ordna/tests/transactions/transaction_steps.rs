@@ -236,6 +236,32 @@ fn deadlines_are_read_and_kept() {
     assert!(map.expires_in(1).unwrap().is_some());
 }
 
+/// A suspended transaction goes on as it was, in its own store only.
+#[test]
+fn suspended_transactions_go_on() {
+    let (store, other) = (store_of([1, 2]), store_of([1]));
+    for conflicts in [false, true] {
+        let tx = store.begin();
+        assert_eq!(tx.insert(2, 5), Ok(Some(2 + 3 * u64::from(conflicts))));
+        let suspended = tx.suspend();
+        if conflicts {
+            store.put(2, 9).unwrap();
+        }
+        let done = thread::scope(|scope| {
+            let resumed = scope.spawn(|| {
+                let tx = store.resume(suspended)?;
+                assert_eq!(tx.get(2), Some(5));
+                tx.commit()
+            });
+            resumed.join().unwrap()
+        });
+        assert_eq!(done, if conflicts { CONFLICT } else { Ok(()) });
+    }
+    let foreign = other.begin().suspend();
+    assert!(matches!(store.resume(foreign), Err(Error::OtherStore)));
+    assert_eq!(store.statistics().snapshots.len(), 0);
+}
+
 /// A panic in the closure of a transaction writes nothing and blocks nobody.
 #[test]
 fn a_panic_in_a_transaction_writes_nothing() {
