@@ -53,6 +53,45 @@ fn a_snapshot_sees_a_batch_wholly_or_not_and_for_good() {
     });
 }
 
+/// What a commit does: no other write is half done, and none begins before it leaves.
+fn write_alone(shared: &Shared, stripe: usize) {
+    let writer = shared.epochs.enter_alone(stripe);
+    let seen = (shared.a.load(Relaxed), shared.b.load(Relaxed));
+    assert_eq!(seen.0, seen.1, "half a write");
+    assert!(seen.0 <= writer.epoch.get(), "a write of a later epoch");
+    shared.a.store(writer.epoch.get(), Relaxed);
+    thread::yield_now();
+    assert_eq!(shared.b.load(Relaxed), seen.1, "another write meanwhile");
+    shared.b.store(writer.epoch.get(), Relaxed);
+}
+
+#[test]
+fn a_writer_that_is_alone_meets_no_other() {
+    model(|shared| {
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || write(&shared, 1))
+        };
+        write_alone(&shared, 0);
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_snapshot_beside_a_writer_that_is_alone_is_a_cut() {
+    model(|shared| {
+        let writer = {
+            let shared = shared.clone();
+            thread::spawn(move || write_alone(&shared, 1))
+        };
+        let epoch = shared.epochs.snapshot();
+        let seen = sees(&shared, epoch);
+        assert_eq!(seen.0, seen.1, "half a write");
+        writer.join().unwrap();
+        assert_eq!(sees(&shared, epoch), seen, "the snapshot has changed");
+    });
+}
+
 #[test]
 fn an_epoch_that_another_thread_saw_quiesce_is_quiesced_here() {
     model(|shared| {

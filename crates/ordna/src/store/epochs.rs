@@ -169,14 +169,16 @@ impl Epochs {
 
     /// Whether no other writer of the epoch of `writer`, which is over, is left.
     fn is_alone(&self, writer: &ActiveWriter<'_>) -> bool {
-        fence(Ordering::SeqCst);
+        if !fault!("epochs.alone.fence") {
+            // Invariant 1.
+            fence(Ordering::SeqCst);
+        }
         // Acquire: pairs with the end of each registration.
-        let counter = |stripe: &'_ WriterStripe| {
+        let order = order!("epochs.alone.acquire", Acquire);
+        self.writers.iter().all(|stripe| {
             let counter = &stripe.0[writer.epoch.parity()];
-            let own = usize::from(std::ptr::eq(counter, writer.counter));
-            counter.load(Ordering::Acquire) - own
-        };
-        self.writers.iter().all(|stripe| counter(stripe) == 0)
+            counter.load(order) == usize::from(std::ptr::eq(counter, writer.counter))
+        })
     }
 
     /// Registers a snapshot of all that was written up to now, and opens the next epoch. Returns its
