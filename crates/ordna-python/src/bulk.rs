@@ -6,8 +6,8 @@
 use std::borrow::Borrow;
 use std::sync::Arc;
 
-use ordna::tuple::{Encode, code, decode};
 use ordna::Direction;
+use ordna::tuple::{Encode, code, decode};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 

@@ -14,7 +14,7 @@ use ordna::durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Direction, Error, MemoryUsage, Options, Put, Store, Write};
 use pyo3::exceptions::{
     PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
-    PyOSError, PyTypeError, PyValueError,
+    PyOSError, PyTimeoutError, PyTypeError, PyValueError,
 };
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
@@ -25,6 +25,7 @@ use crate::joining::{Joining, raise_order};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
 use crate::source::{Bytes, KeyRange, Slot, Source, Unusable, by_ref, note_fork};
+use crate::transaction::{Conflict, lifetime};
 use crate::value::{self, Codec, Functions};
 
 /// The exception for what the store refuses.
@@ -32,6 +33,8 @@ pub fn raise(error: Error) -> PyErr {
     match error {
         Error::MemoryLimit { .. } => PyMemoryError::new_err(error.to_string()),
         Error::LogFailed { .. } => PyOSError::new_err(error.to_string()),
+        Error::Conflict { .. } => Conflict::new_err(error.to_string()),
+        Error::TransactionTooOld { .. } => PyTimeoutError::new_err(error.to_string()),
         other => PyValueError::new_err(other.to_string()),
     }
 }
@@ -127,6 +130,11 @@ impl Core {
         self.source.get().map_err(unusable)
     }
 
+    /// Whether a fork lies between the object and this process.
+    pub fn is_forked(&self) -> bool {
+        self.source.is_forked()
+    }
+
     /// The store, for writes.
     pub fn store(&self) -> PyResult<Arc<Bytes>> {
         self.live("a snapshot does not change")
@@ -156,7 +164,7 @@ impl Core {
     }
 
     /// Forgets the shapes of an emptied store.
-    fn forget_if_empty(&self, store: &Bytes) {
+    pub fn forget_if_empty(&self, store: &Bytes) {
         if store.is_empty() {
             self.shapes.clear();
         }
@@ -329,16 +337,29 @@ impl Core {
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.put(key, value, None)
+    }
+
+    /// Sets the value of a key, which expires after `ttl`: seconds or a `timedelta`.
+    #[pyo3(signature = (key, value, ttl=None))]
+    fn put(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        ttl: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
         let py = key.py();
         let key = encoded(key)?;
         let value = self.encode_value(value)?;
+        let life = ttl.map(lifetime).transpose()?;
         let store = self.store()?;
+        let expires_at = life.map(|life| store.deadline_after(life));
         let is_new = self.admit(&Source::Live(Arc::clone(&store)), &key)?;
         let mut present = false;
         let done = self.write(py, || {
             store.modify_entry(&key.bytes, |old| {
                 present = old.is_some();
-                Change::Put(Put::forever(value.as_slice()))
+                Change::Put(Put { value: value.as_slice(), expires_at })
             })
         });
         done.map_err(raise)?;
@@ -346,6 +367,28 @@ impl Core {
             self.shapes.remember(&key.shape);
         }
         Ok(())
+    }
+
+    /// Makes the entry of a key expire after `ttl`, seconds or a `timedelta`, or never (`None`);
+    /// returns whether the key is present.
+    #[pyo3(signature = (key, ttl))]
+    fn expire(&self, key: &Bound<'_, PyAny>, ttl: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
+        let life = ttl.map(lifetime).transpose()?;
+        let store = self.store()?;
+        let Some(Encoded { bytes, .. }) = wanted(key)? else { return Ok(false) };
+        let expires_at = life.map(|life| store.deadline_after(life));
+        match self.write(key.py(), || store.set_expiry(&bytes, expires_at)) {
+            Err(Error::KeyTooLong { .. }) => Ok(false),
+            done => done.map_err(raise),
+        }
+    }
+
+    /// The seconds until a key expires; `None` if it does not. KeyError if it is absent.
+    fn ttl(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+        let store = self.live("a snapshot does not change with time")?;
+        let left = wanted(key)?.and_then(|key| store.expires_in(&key.bytes));
+        let left = left.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))?;
+        Ok(left.map(|left| left.as_secs_f64()))
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {

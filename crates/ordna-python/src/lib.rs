@@ -8,6 +8,7 @@ mod joining;
 mod key;
 mod shapes;
 mod source;
+mod transaction;
 mod value;
 
 /// Records of short keys take a third less than with the allocator of the C library, whose pieces
@@ -26,6 +27,8 @@ mod _ordna {
     use crate::chunks::Chunks;
     #[pymodule_export]
     use crate::core::{_after_fork, Core};
+    #[pymodule_export]
+    use crate::transaction::{Conflict, Transaction};
 
     /// The version of the package.
     #[pymodule_export]

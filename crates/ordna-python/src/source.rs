@@ -153,11 +153,7 @@ impl Source {
         found
     }
 
-    pub fn get_many<Q: AsData<[u8]>>(
-        &self,
-        keys: &[Q],
-        each: impl FnMut(usize, Option<&[u8]>),
-    ) {
+    pub fn get_many<Q: AsData<[u8]>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&[u8]>)) {
         match self {
             Self::Live(store) => store.get_many_with(keys, each),
             Self::At(snapshot) => snapshot.get_many_with(keys, each),

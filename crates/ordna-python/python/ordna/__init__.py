@@ -1,11 +1,11 @@
-"""An ordered map for many threads: ranges, prefixes, snapshots, batches."""
+"""An ordered map for many threads: ranges, prefixes, snapshots, batches, transactions."""
 
 import os as _os
 
 from . import _ordna
 from ._load import load
-from ._ordna import Column, __version__
-from ._store import ABSENT, Batch, Snapshot, SortedDict, Store, restore
+from ._ordna import Column, Conflict, __version__
+from ._store import ABSENT, Batch, Snapshot, SortedDict, Store, Transaction, restore
 from ._store import open_store as open
 from ._views import ItemsView, KeysView, ValuesView
 
@@ -17,11 +17,13 @@ __all__ = [
     "ABSENT",
     "Batch",
     "Column",
+    "Conflict",
     "ItemsView",
     "KeysView",
     "Snapshot",
     "SortedDict",
     "Store",
+    "Transaction",
     "ValuesView",
     "__version__",
     "load",

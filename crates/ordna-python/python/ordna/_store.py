@@ -5,11 +5,14 @@ from __future__ import annotations
 import operator
 import os
 import pickle
+import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from datetime import timedelta
 from itertools import chain
 from reprlib import recursive_repr
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _ordna
 from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView
@@ -28,6 +31,8 @@ class _Absent:
 
 
 ABSENT = _Absent()
+
+Result = TypeVar("Result")
 
 _CODECS = {"pickle": (pickle.dumps, pickle.loads)}
 
@@ -312,6 +317,34 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
         """Writes that every snapshot holds all or none of."""
         return Batch(self)
 
+    def begin(self) -> Transaction:
+        """A transaction, as a block: it is committed at its end, or abandoned by an exception.
+
+        `Conflict` if something that it read was changed by others in the meantime.
+        """
+        return Transaction(self)
+
+    def transaction(self, work: Callable[[Transaction], Result], attempts: int = 100) -> Result:
+        """Runs `work` with a transaction and commits it; returns what `work` returned.
+
+        If it conflicts with other writes, runs it again after a pause that grows; the last
+        `Conflict` is raised. An exception of `work` abandons it.
+        """
+        for attempt in range(1, attempts + 1):
+            transaction = Transaction(self)
+            with transaction:
+                done = work(transaction)
+                try:
+                    transaction.commit()
+                except _ordna.Conflict:
+                    if attempt == attempts:
+                        raise
+                else:
+                    return done
+            if attempt > 3:
+                time.sleep(random.random() * min(2.0**attempt / 1e6, 1e-3))
+        raise ValueError(f"a transaction has at least one attempt, not {attempts}")
+
     def snapshot(self) -> Snapshot:
         """The state of this moment. It takes O(1), however much there is."""
         core = _ordna.Core.__new__(Snapshot, snapshot_of=self)
@@ -390,6 +423,65 @@ class Batch:
         if kind is None:
             self.commit()
         self._writes = []
+
+
+class Transaction:
+    """Reads of one moment and writes of its own, which `commit` applies as one step.
+
+    `commit` raises `Conflict`, and changes nothing, if something that was read is no longer as it
+    was: a value, an absent key, the entries of a range. A transaction that writes nothing never
+    conflicts. It has ended after `commit`, `abandon`, or its block.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._transaction = _ordna.Transaction(store)
+        self._has_ended = False
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._transaction
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._transaction[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._transaction[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        del self._transaction[key]
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """The value of a key, or the default if it is absent."""
+        return self._transaction.get(key, default)
+
+    def put(self, key: Any, value: Any, ttl: float | timedelta | None = None) -> None:
+        """Sets the value of a key, which expires after `ttl`."""
+        self._transaction.put(key, value, ttl)
+
+    def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+              reverse: bool = False, limit: int | None = None) -> list[tuple[Any, Any]]:
+        """Pairs of key and value, all or within the bounds, in order."""
+        return self._transaction._items(lo, hi, inclusive, reverse, _limit(limit))
+
+    def commit(self) -> None:
+        """Applies the writes: all as one step, or none."""
+        self._has_ended = True
+        self._transaction.commit()
+
+    def abandon(self) -> None:
+        """Ends the transaction without its writes."""
+        self._has_ended = True
+        self._transaction.abandon()
+
+    def __enter__(self) -> Transaction:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if self._has_ended:
+            return
+        if kind is None:
+            self.commit()
+        else:
+            self.abandon()
 
 
 class SortedDict(Store):

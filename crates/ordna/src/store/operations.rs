@@ -239,7 +239,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         value: impl AsData<V>,
         life: Duration,
     ) -> Result<(), Error> {
-        self.insert_until(key.as_data(), value.as_data(), self.after(life))
+        self.insert_until(key.as_data(), value.as_data(), self.deadline_after(life))
     }
 
     /// Makes the entry of `key` expire after `life`, whatever its deadline was; returns whether
@@ -249,11 +249,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// As [`modify_expiry`](Self::modify_expiry).
     pub fn expire_in(&self, key: impl AsData<K>, life: Duration) -> Result<bool, Error> {
-        self.set_expiry(key.as_data(), Some(self.after(life)))
+        self.set_expiry(key.as_data(), Some(self.deadline_after(life)))
     }
 
-    /// The time on the store's clock after a span, rounded up to a millisecond.
-    pub(super) fn after(&self, span: Duration) -> u64 {
+    /// Returns the time on the store's clock after a span, rounded up to a millisecond: the deadline
+    /// of an entry that lives so long.
+    pub fn deadline_after(&self, span: Duration) -> u64 {
         let millis = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         self.now().saturating_add(millis)
     }

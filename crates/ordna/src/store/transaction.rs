@@ -462,7 +462,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         value: impl AsData<V>,
         life: Duration,
     ) -> Result<(), Error> {
-        let expires_at = Some(self.store.after(life));
+        let expires_at = Some(self.store.deadline_after(life));
         self.put_entry(key.as_data(), Put { value: value.as_data(), expires_at })
     }
 
