@@ -268,9 +268,14 @@ const STATED: &[Difference] = &[
             && case.ours.text == b"ERR Invalid arguments specified for command"
             && case.words.iter().any(is_beyond)
     }),
-    ("DBSIZE of Redis counts keys that were set with a deadline in the past", |case| {
-        case.name == "dbsize" && case.redis.integer() > case.ours.integer()
-    }),
+    (
+        "DBSIZE counts expired keys until they are removed; Redis removes those that it accesses",
+        |case| {
+            let counts = case.redis.integer().zip(case.ours.integer());
+            // Few keys of a sequence expire.
+            case.name == "dbsize" && counts.is_some_and(|(redis, ours)| redis.abs_diff(ours) <= 3)
+        },
+    ),
     ("the name of a connection is bounded: CLIENT LIST shows it for each", |case| {
         case.name == "client|setname"
             && case.ours.text.starts_with(b"ERR Client names have at most")
