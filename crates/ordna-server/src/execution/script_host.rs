@@ -197,7 +197,8 @@ pub fn run(
     let atomic = Atomic::new(context);
     let read_only = read_only || flags.no_writes;
     let mut host = CommandHost { context, atomic, read_only, out: Replies::default() };
-    let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, out);
+    let most = state.settings.reply_limit();
+    let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, most, out);
     let CommandHost { context, atomic, .. } = host;
     atomic.end(context);
     context.session.error_is_counted = is_counted;

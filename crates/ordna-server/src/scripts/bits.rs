@@ -5,6 +5,21 @@ use mlua::{Lua, MultiValue, Value};
 /// A function of a library: its arguments, and a result or the text of an error.
 pub type LibraryFunction = fn(&Lua, MultiValue) -> Result<MultiValue, String>;
 
+/// Bytes of a text that a function of a library makes outside of the memory of Lua. It may name one string, or
+/// one table, many times.
+pub const LONGEST: usize = 64 << 20;
+
+/// Checks the length of a text that a function makes.
+///
+/// # Errors
+/// It is longer than [`LONGEST`].
+pub fn check_length(bytes: usize) -> Result<(), String> {
+    match bytes <= LONGEST {
+        true => Ok(()),
+        false => Err(format!("the result would exceed {LONGEST} bytes")),
+    }
+}
+
 /// One result.
 pub fn one(value: Value) -> MultiValue {
     MultiValue::from_iter([value])

@@ -2,7 +2,8 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use crate::scripts::bits::{LibraryFunction, number_at, one};
+use crate::scripts::bits::{LibraryFunction, check_length, number_at, one};
+use crate::scripts::control::Work;
 use crate::scripts::numbers::general;
 
 /// Nesting of arrays and objects, as in Redis. No setting allows more: the encoder and the parser call
@@ -10,8 +11,6 @@ use crate::scripts::numbers::general;
 const DEEPEST: usize = 1000;
 /// Digits of a number.
 const DIGITS: usize = 14;
-/// Bytes of an encoded value: a script could hold no more.
-const MOST_BYTES: usize = super::limits::MOST_MEMORY;
 
 /// Numbers that JSON does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +123,7 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
         let value = all.front().filter(|_| all.len() == 1);
         let value = value.ok_or("bad argument #1 to 'encode' (expected 1 argument)")?;
         let mut text = Vec::new();
-        encode(&Settings::of(lua), value, 0, &mut text)?;
+        encode(&Settings::of(lua), value, 0, &mut Work::of(lua), &mut text)?;
         lua.create_string(text)
             .map(|text| one(Value::String(text)))
             .map_err(|error| error.to_string())
@@ -136,7 +135,13 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
             Some(Value::Number(number)) if all.len() == 1 => general(*number, DIGITS).into_bytes(),
             _ => return Err("bad argument #1 to 'decode' (string expected)".to_owned()),
         };
-        let mut parser = Parser { lua, text: &text, at: 0, settings: Settings::of(lua) };
+        let mut parser = Parser {
+            lua,
+            text: &text,
+            at: 0,
+            settings: Settings::of(lua),
+            work: Work::of(lua),
+        };
         let value = parser.value(0)?;
         parser.skip();
         if parser.at < text.len() {
@@ -237,9 +242,14 @@ fn encode_number(settings: &Settings, number: f64, out: &mut Vec<u8>) -> Result<
 
 /// The length of a table that is an array: its greatest key, if all keys are positive integers. One that is
 /// mostly holes is refused, or is none.
-fn array_length(settings: &Settings, table: &Table) -> Result<Option<usize>, String> {
+fn array_length(
+    settings: &Settings,
+    table: &Table,
+    work: &mut Work,
+) -> Result<Option<usize>, String> {
     let (mut most, mut count) = (0.0, 0.0);
     for pair in table.pairs::<Value, Value>() {
+        work.step()?;
         let (key, _) = pair.map_err(|error| error.to_string())?;
         let key = match key {
             Value::Integer(key) => key as f64,
@@ -269,11 +279,11 @@ fn encode(
     settings: &Settings,
     value: &Value,
     depth: usize,
+    work: &mut Work,
     out: &mut Vec<u8>,
 ) -> Result<(), String> {
-    if out.len() > MOST_BYTES {
-        return Err("not enough memory".to_owned());
-    }
+    work.step()?;
+    check_length(out.len())?;
     match value {
         Value::Nil => out.extend_from_slice(b"null"),
         value if value.is_null() => out.extend_from_slice(b"null"),
@@ -281,12 +291,15 @@ fn encode(
         Value::Boolean(false) => out.extend_from_slice(b"false"),
         Value::Integer(number) => encode_number(settings, *number as f64, out)?,
         Value::Number(number) => encode_number(settings, *number, out)?,
-        Value::String(text) => escape(&text.as_bytes(), out),
+        Value::String(text) => {
+            check_length(text.as_bytes().len())?;
+            escape(&text.as_bytes(), out);
+        }
         Value::Table(table) => {
             if depth >= settings.encode_depth.min(DEEPEST) {
                 return Err(format!("Cannot serialise, excessive depth ({})", depth + 1));
             }
-            match array_length(settings, table)? {
+            match array_length(settings, table, work)? {
                 Some(length) => {
                     out.push(b'[');
                     for at in 1..=length {
@@ -294,7 +307,7 @@ fn encode(
                             out.push(b',');
                         }
                         let item: Value = table.raw_get(at).map_err(|error| error.to_string())?;
-                        encode(settings, &item, depth + 1, out)?;
+                        encode(settings, &item, depth + 1, work, out)?;
                     }
                     out.push(b']');
                 }
@@ -307,7 +320,10 @@ fn encode(
                             out.push(b',');
                         }
                         match key {
-                            Value::String(key) => escape(&key.as_bytes(), out),
+                            Value::String(key) => {
+                                check_length(key.as_bytes().len())?;
+                                escape(&key.as_bytes(), out);
+                            }
                             Value::Integer(key) => escape(key.to_string().as_bytes(), out),
                             Value::Number(key) => escape(general(key, DIGITS).as_bytes(), out),
                             _ => {
@@ -318,7 +334,7 @@ fn encode(
                             }
                         }
                         out.push(b':');
-                        encode(settings, &item, depth + 1, out)?;
+                        encode(settings, &item, depth + 1, work, out)?;
                     }
                     out.push(b'}');
                 }
@@ -336,6 +352,7 @@ struct Parser<'a> {
     text: &'a [u8],
     at: usize,
     settings: Settings,
+    work: Work,
 }
 
 impl Parser<'_> {
@@ -369,6 +386,7 @@ impl Parser<'_> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, String> {
+        self.work.step()?;
         self.skip();
         let opens = matches!(self.text.get(self.at), Some(b'[' | b'{'));
         if opens && depth >= self.settings.decode_depth.min(DEEPEST) {

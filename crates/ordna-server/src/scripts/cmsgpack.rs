@@ -2,7 +2,8 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use crate::scripts::bits::{LibraryFunction, number_at, one};
+use crate::scripts::bits::{LibraryFunction, check_length, number_at, one};
+use crate::scripts::control::Work;
 
 /// Nesting of tables that is packed; deeper ones become nil, as in Redis.
 const PACKED_DEPTH: usize = 16;
@@ -17,8 +18,9 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
             return Err("bad argument #0 to 'pack' (MessagePack pack needs input.)".to_owned());
         }
         let mut out = Vec::new();
+        let mut work = Work::of(lua);
         for value in &all {
-            pack(value, 0, &mut out)?;
+            pack(value, 0, &mut work, &mut out)?;
         }
         lua.create_string(out).map(|text| one(Value::String(text))).map_err(failed)
     }),
@@ -113,9 +115,10 @@ fn float(number: f64, out: &mut Vec<u8>) {
 }
 
 /// Whether the keys are 1, 2, … without a hole.
-fn is_array(table: &Table) -> Result<Option<usize>, String> {
+fn is_array(table: &Table, work: &mut Work) -> Result<Option<usize>, String> {
     let (mut count, mut most) = (0_usize, 0.0);
     for pair in table.pairs::<Value, Value>() {
+        work.step()?;
         let key = match pair.map_err(failed)?.0 {
             Value::Integer(key) => key as f64,
             Value::Number(key) => key,
@@ -130,31 +133,39 @@ fn is_array(table: &Table) -> Result<Option<usize>, String> {
     Ok((most == count as f64).then_some(count))
 }
 
-fn pack(value: &Value, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
+fn pack(value: &Value, depth: usize, work: &mut Work, out: &mut Vec<u8>) -> Result<(), String> {
+    work.step()?;
+    check_length(out.len())?;
     match value {
         Value::Boolean(is_true) => out.push(if *is_true { 0xC3 } else { 0xC2 }),
         Value::Integer(number) => integer(*number, out),
         Value::Number(number) => float(*number, out),
         Value::String(text) => {
             let bytes = text.as_bytes();
+            check_length(bytes.len())?;
             length(bytes.len(), Some((0xA0, 31)), [Some(0xD9), Some(0xDA), Some(0xDB)], out);
             out.extend_from_slice(&bytes);
         }
-        Value::Table(table) if depth < PACKED_DEPTH => match is_array(table)? {
+        Value::Table(table) if depth < PACKED_DEPTH => match is_array(table, work)? {
             Some(count) => {
                 length(count, Some((0x90, 15)), [None, Some(0xDC), Some(0xDD)], out);
                 for at in 1..=count {
-                    pack(&table.raw_get(at).map_err(failed)?, depth + 1, out)?;
+                    pack(&table.raw_get(at).map_err(failed)?, depth + 1, work, out)?;
                 }
             }
             None => {
-                // Not collected: only some thousand values can be held outside of Lua.
-                let count = table.pairs::<Value, Value>().count();
+                // Pairs are read twice: Lua has room for some thousand references only.
+                let mut count = 0;
+                for pair in table.pairs::<Value, Value>() {
+                    pair.map_err(failed)?;
+                    work.step()?;
+                    count += 1;
+                }
                 length(count, Some((0x80, 15)), [None, Some(0xDE), Some(0xDF)], out);
                 for pair in table.pairs::<Value, Value>() {
                     let (key, value) = pair.map_err(failed)?;
-                    pack(&key, depth + 1, out)?;
-                    pack(&value, depth + 1, out)?;
+                    pack(&key, depth + 1, work, out)?;
+                    pack(&value, depth + 1, work, out)?;
                 }
             }
         },
@@ -179,7 +190,7 @@ fn unpack_all(
     if start > bytes.len() {
         return Err(format!("Start offset {start} greater than input length {}.", bytes.len()));
     }
-    let mut reader = Reader { lua, bytes, at: start };
+    let mut reader = Reader { lua, bytes, at: start, work: Work::of(lua) };
     let limited = limit.filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let mut all = Vec::new();
     while reader.at < bytes.len() && all.len() < limited {
@@ -199,6 +210,7 @@ struct Reader<'a> {
     lua: &'a Lua,
     bytes: &'a [u8],
     at: usize,
+    work: Work,
 }
 
 impl Reader<'_> {
@@ -216,6 +228,7 @@ impl Reader<'_> {
         if depth > UNPACKED_DEPTH {
             return Err("Bad data format in input.".to_owned());
         }
+        self.work.step()?;
         let sign = self.take(1)?[0];
         let number = |number: f64| Ok(Value::Number(number));
         match sign {

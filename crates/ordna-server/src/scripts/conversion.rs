@@ -2,6 +2,7 @@
 
 use mlua::{Lua, Result, Table, Value};
 
+use crate::scripts::control::Work;
 use crate::wire::reply::Replies;
 
 /// Nesting of tables that a reply may have: beyond it a table that contains itself would never end.
@@ -86,97 +87,153 @@ pub fn to_lua(lua: &Lua, reply: &[u8]) -> Result<Value> {
     Reader { bytes: reply }.value(lua)
 }
 
-/// Writes a value as the reply of a script. `is_typed`: the script has chosen RESP3, so that booleans are
-/// booleans.
-pub fn to_reply(value: &Value, is_typed: bool, out: &mut Replies) {
+/// Writes a value as the reply of a script, of at most `most` bytes. `is_typed`: the script has chosen RESP3, so
+/// that booleans are booleans.
+pub fn to_reply(value: &Value, is_typed: bool, most: usize, work: &mut Work, out: &mut Replies) {
     let start = out.bytes.len();
-    if write(value, is_typed, 0, out).is_none() {
+    let mut writer = Writer { is_typed, most, end: start.saturating_add(most), work, out };
+    if let Err(error) = writer.write(value, 0) {
         out.bytes.truncate(start);
-        out.error(TOO_DEEP);
+        out.error(error);
     }
 }
 
-/// Returns `None` if the tables are too deep.
-fn write(value: &Value, is_typed: bool, depth: usize, out: &mut Replies) -> Option<()> {
-    if depth > DEEPEST {
-        return None;
-    }
-    match value {
-        Value::String(text) => out.bulk(&text.as_bytes()),
-        Value::Integer(number) => out.integer(*number),
-        Value::Number(number) => out.integer(*number as i64),
-        Value::Boolean(is_true) if is_typed && out.resp3 => {
-            out.bytes.extend_from_slice(if *is_true { b"#t\r\n" } else { b"#f\r\n" });
-        }
-        Value::Boolean(true) => out.integer(1),
-        Value::Table(table) => return write_table(table, is_typed, depth, out),
-        _ => out.null(),
-    }
-    Some(())
+type Written = std::result::Result<(), String>;
+
+fn failed(error: mlua::Error) -> String {
+    format!("ERR {error}")
 }
 
-fn write_table(table: &Table, is_typed: bool, depth: usize, out: &mut Replies) -> Option<()> {
-    let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
-    if let Value::String(text) = field("err") {
-        out.error(String::from_utf8_lossy(&text.as_bytes()).trim_start_matches('-'));
-        return Some(());
-    }
-    if let Value::String(text) = field("ok") {
-        let text = String::from_utf8_lossy(&text.as_bytes()).into_owned();
-        out.simple(&text.replace(['\r', '\n'], " "));
-        return Some(());
-    }
-    if let number @ (Value::Number(_) | Value::Integer(_)) = field("double") {
-        let number = match number {
-            Value::Number(number) => number,
-            Value::Integer(number) => number as f64,
-            _ => 0.0,
-        };
-        let text = super::numbers::general(number, 17);
-        match out.resp3 {
-            true => out.bytes.extend_from_slice(format!(",{text}\r\n").as_bytes()),
-            false => out.bulk(text.as_bytes()),
+/// Writes a reply. A table that is there many times is written many times.
+struct Writer<'a> {
+    is_typed: bool,
+    most: usize,
+    /// Position beyond which the reply is too large.
+    end: usize,
+    work: &'a mut Work,
+    out: &'a mut Replies,
+}
+
+impl Writer<'_> {
+    /// Checks that there is room for some bytes.
+    fn check(&self, bytes: usize) -> Written {
+        match self.out.bytes.len().saturating_add(bytes) <= self.end {
+            true => Ok(()),
+            false => Err(format!("ERR the reply would exceed {} bytes; ask for less", self.most)),
         }
-        return Some(());
     }
-    for (name, is_map) in [("map", true), ("set", false)] {
-        if let Value::Table(items) = field(name) {
-            // Not collected: only some thousand values can be held outside of Lua.
-            let pairs = || items.pairs::<Value, Value>().flatten();
+
+    fn write(&mut self, value: &Value, depth: usize) -> Written {
+        if depth > DEEPEST {
+            return Err(TOO_DEEP.to_owned());
+        }
+        self.work.step().map_err(|why| format!("ERR {why}"))?;
+        self.check(0)?;
+        match value {
+            Value::String(text) => self.bulk(&text.as_bytes())?,
+            Value::Integer(number) => self.out.integer(*number),
+            Value::Number(number) => self.out.integer(*number as i64),
+            Value::Boolean(is_true) if self.is_typed && self.out.resp3 => {
+                let text: &[u8] = if *is_true { b"#t\r\n" } else { b"#f\r\n" };
+                self.out.bytes.extend_from_slice(text);
+            }
+            Value::Boolean(true) => self.out.integer(1),
+            Value::Table(table) => return self.write_table(table, depth),
+            _ => self.out.null(),
+        }
+        Ok(())
+    }
+
+    fn bulk(&mut self, text: &[u8]) -> Written {
+        self.check(text.len())?;
+        self.out.bulk(text);
+        Ok(())
+    }
+
+    fn write_table(&mut self, table: &Table, depth: usize) -> Written {
+        let field = |name: &str| table.raw_get::<Value>(name).map_err(failed);
+        if let Value::String(text) = field("err")? {
+            self.check(text.as_bytes().len())?;
+            self.out.error(String::from_utf8_lossy(&text.as_bytes()).trim_start_matches('-'));
+            return Ok(());
+        }
+        if let Value::String(text) = field("ok")? {
+            self.check(text.as_bytes().len())?;
+            let text = String::from_utf8_lossy(&text.as_bytes()).into_owned();
+            self.out.simple(&text.replace(['\r', '\n'], " "));
+            return Ok(());
+        }
+        if let number @ (Value::Number(_) | Value::Integer(_)) = field("double")? {
+            let number = match number {
+                Value::Number(number) => number,
+                Value::Integer(number) => number as f64,
+                _ => 0.0,
+            };
+            let text = super::numbers::general(number, 17);
+            match self.out.resp3 {
+                true => self.out.bytes.extend_from_slice(format!(",{text}\r\n").as_bytes()),
+                false => self.out.bulk(text.as_bytes()),
+            }
+            return Ok(());
+        }
+        for (name, is_map) in [("map", true), ("set", false)] {
+            if let Value::Table(items) = field(name)? {
+                return self.write_pairs(&items, is_map, depth);
+            }
+        }
+        if let Value::String(text) = field("big_number")? {
+            self.check(text.as_bytes().len())?;
+            let text = String::from_utf8_lossy(&text.as_bytes()).replace(['\r', '\n'], " ");
+            match self.out.resp3 {
+                true => self.out.bytes.extend_from_slice(format!("({text}\r\n").as_bytes()),
+                false => self.out.bulk(text.as_bytes()),
+            }
+            return Ok(());
+        }
+        if let Value::Table(verbatim) = field("verbatim_string")?
+            && let Value::String(text) = verbatim.raw_get::<Value>("string").map_err(failed)?
+        {
+            self.check(text.as_bytes().len())?;
+            match str::from_utf8(&text.as_bytes()) {
+                Ok(text) => self.out.text(text),
+                Err(_) => self.out.bulk(&text.as_bytes()),
+            }
+            return Ok(());
+        }
+        // Up to the first nil. Items are read twice: Lua has room for some thousand references only.
+        let mut count = 0;
+        while !table.raw_get::<Value>(count + 1).map_err(failed)?.is_nil() {
+            self.work.step().map_err(|why| format!("ERR {why}"))?;
+            count += 1;
+        }
+        self.out.array(count);
+        for at in 1..=count {
+            let item: Value = table.raw_get(at).map_err(failed)?;
+            self.write(&item, depth + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the keys of a table, as a map with their values.
+    fn write_pairs(&mut self, items: &Table, is_map: bool, depth: usize) -> Written {
+        let mut count = 0;
+        for pair in items.pairs::<Value, Value>() {
+            pair.map_err(failed)?;
+            self.work.step().map_err(|why| format!("ERR {why}"))?;
+            count += 1;
+        }
+        if is_map {
+            self.out.map(count);
+        } else {
+            self.out.set(count);
+        }
+        for pair in items.pairs::<Value, Value>() {
+            let (key, value) = pair.map_err(failed)?;
+            self.write(&key, depth + 1)?;
             if is_map {
-                out.map(pairs().count())
-            } else {
-                out.set(pairs().count())
+                self.write(&value, depth + 1)?;
             }
-            for (key, value) in pairs() {
-                write(&key, is_typed, depth + 1, out)?;
-                if is_map {
-                    write(&value, is_typed, depth + 1, out)?;
-                }
-            }
-            return Some(());
         }
+        Ok(())
     }
-    if let Value::String(text) = field("big_number") {
-        let text = String::from_utf8_lossy(&text.as_bytes()).replace(['\r', '\n'], " ");
-        match out.resp3 {
-            true => out.bytes.extend_from_slice(format!("({text}\r\n").as_bytes()),
-            false => out.bulk(text.as_bytes()),
-        }
-        return Some(());
-    }
-    if let Value::Table(verbatim) = field("verbatim_string")
-        && let Ok(Value::String(text)) = verbatim.raw_get::<Value>("string")
-    {
-        match str::from_utf8(&text.as_bytes()) {
-            Ok(text) => out.text(text),
-            Err(_) => out.bulk(&text.as_bytes()),
-        }
-        return Some(());
-    }
-    // Up to the first nil.
-    let item = |at: usize| table.raw_get::<Value>(at).unwrap_or(Value::Nil);
-    let len = (1..).take_while(|at| !item(*at).is_nil()).count();
-    out.array(len);
-    (1..=len).try_for_each(|at| write(&item(at), is_typed, depth + 1, out))
 }

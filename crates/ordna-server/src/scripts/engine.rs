@@ -3,37 +3,44 @@
 //! # Contract
 //! A script reaches nothing but its arguments, the libraries, and the commands of its [`Host`]. What it leaves
 //! in the state, the next script cannot see: all tables that outlive it are protected. Memory has a limit
-//! ([`MOST_MEMORY`]). [`Control::kill`] ends a script that runs instructions of Lua; a function of a library
-//! runs to its end.
+//! ([`MOST_MEMORY`]), and so has what libraries and replies make outside of the state. [`Control::kill`] ends a
+//! script also within a function of a library.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use mlua::chunk::ChunkMode;
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 use ordna::sync::Lock;
 use sha1::{Digest, Sha1};
 
+pub use crate::scripts::control::Control;
+use crate::scripts::control::{KILLED, Work};
 use crate::scripts::limits::MOST_MEMORY;
-use crate::scripts::{bits, cjson, cmsgpack, conversion, numbers, structs};
+use crate::scripts::{bits, cjson, cmsgpack, conversion, numbers, patterns, structs};
 use crate::wire::reply::Replies;
 
 /// Memory from which on the state is collected after a script, in bytes.
 const COLLECTED: usize = 16 << 20;
+/// Memory of a collected state from which on compiled scripts are dropped, in bytes: they must not take what
+/// other scripts need.
+const KEPT: usize = 64 << 20;
 /// Instructions between two looks at the clock and at [`Control`].
 const INSTRUCTIONS: u32 = 1000;
-/// Time after which the worker of the runtime is handed to another thread, so that the connections of this
-/// worker are served.
-const HANDED_OVER: Duration = Duration::from_millis(10);
 /// Functions that are kept compiled.
 const COMPILED: usize = 1000;
+/// Bytes of the arguments of a command that a script calls. A script may name one string many times.
+const MOST_ARGUMENTS: usize = MOST_MEMORY;
+/// Bytes of a line that a script logs, as in Redis.
+const LONGEST_LINE: usize = 1024;
+/// Bytes of the text of an error.
+const LONGEST_ERROR: usize = 4096;
 
+/// The name of the prelude's chunk.
+const PRELUDE: &str = "=redis";
 /// The name of a script's chunk.
 const CHUNK: &str = "@user_script";
-/// The error of a script that was ended.
-const KILLED: &str = "Script killed by user with SCRIPT KILL.";
 
 /// The server, as a script sees it.
 pub trait Host {
@@ -42,19 +49,6 @@ pub trait Host {
 
     /// Whether the user may execute a command; an error is a text without a code.
     fn may_call(&mut self, arguments: &[Vec<u8>]) -> Result<bool, String>;
-}
-
-/// Shared with other threads while a script runs.
-#[derive(Debug, Default)]
-pub struct Control {
-    killed: AtomicBool,
-}
-
-impl Control {
-    /// Ends the script that runs, at its next instruction.
-    pub fn kill(&self) {
-        self.killed.store(true, Ordering::Relaxed);
-    }
 }
 
 /// A Lua state with the sandbox.
@@ -70,8 +64,6 @@ pub struct Engine {
     /// Compiled scripts by their SHA-1.
     compiled: HashMap<String, Function>,
     control: Arc<Control>,
-    /// When the script began, and whether its worker was handed over.
-    began: Arc<Lock<(Instant, bool)>>,
     /// Chunk and line of the last error.
     place: Arc<Lock<Option<(String, usize)>>>,
 }
@@ -99,6 +91,25 @@ fn argument(value: &Value) -> Option<Vec<u8>> {
         Value::Integer(number) => Some(number.to_string().into_bytes()),
         Value::Number(number) => Some(numbers::general(*number, 17).into_bytes()),
         _ => None,
+    }
+}
+
+/// At most the first `most` bytes of an argument.
+fn beginning(value: &Value, most: usize) -> Vec<u8> {
+    match value {
+        Value::String(text) => {
+            let bytes = text.as_bytes();
+            bytes[..bytes.len().min(most)].to_vec()
+        }
+        value => argument(value).unwrap_or_default(),
+    }
+}
+
+/// Bytes of an argument, about.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::String(text) => text.as_bytes().len(),
+        _ => 24,
     }
 }
 
@@ -167,14 +178,24 @@ fn add(
 ) -> mlua::Result<()> {
     let called = move |lua: &Lua, arguments: MultiValue| {
         function(lua, arguments).map_err(|text| {
+            if text == KILLED {
+                return mlua::Error::runtime(KILLED);
+            }
             if !is_positioned {
                 return reply_error(format!("ERR {text}"));
             }
-            let position = lua.inspect_stack(1, |frame| {
-                let source = frame.source().short_src.map(|source| source.into_owned());
-                source.zip(frame.current_line()).map(|(source, line)| format!("{source}:{line}: "))
-            });
-            let position = position.flatten().unwrap_or_default();
+            let position = |level| {
+                lua.inspect_stack(level, |frame| {
+                    let source = frame.source();
+                    let is_own = source.source.is_some_and(|source| source == PRELUDE);
+                    let short = source.short_src.map(|source| source.into_owned());
+                    let place = short.zip(frame.current_line());
+                    (is_own, place.map(|(source, line)| format!("{source}:{line}: ")))
+                })
+            };
+            // The function that called, beyond those of the prelude.
+            let caller = (1..4).map_while(position).find(|(is_own, _)| !is_own);
+            let position = caller.and_then(|(_, place)| place).unwrap_or_default();
             mlua::Error::external(ScriptError::Text(format!("{position}{text}")))
         })
     };
@@ -228,8 +249,16 @@ impl Engine {
             if !(0..=3).contains(&level) {
                 return Err("Invalid debug level.".to_owned());
             }
-            let parts: Vec<_> = parts.iter().filter_map(argument).collect();
-            log(level, &String::from_utf8_lossy(&parts.join(&b' ')));
+            let mut line = Vec::new();
+            for (at, part) in parts.iter().enumerate() {
+                if line.len() > LONGEST_LINE {
+                    break;
+                }
+                line.extend_from_slice(if at > 0 { b" " } else { b"" });
+                line.extend_from_slice(&beginning(part, LONGEST_LINE));
+            }
+            line.truncate(LONGEST_LINE);
+            log(level, &String::from_utf8_lossy(&line));
             Ok(MultiValue::new())
         })?;
         for (name, field) in [("error_reply", "err"), ("status_reply", "ok")] {
@@ -254,16 +283,18 @@ impl Engine {
             ("cjson", cjson::FUNCTIONS),
             ("cmsgpack", cmsgpack::FUNCTIONS),
             ("struct", structs::FUNCTIONS),
+            ("string", patterns::FUNCTIONS),
         ] {
             for (name, function) in functions {
                 add(&lua, &native, &format!("{library}.{name}"), true, function)?;
             }
         }
         let control = Arc::new(Control::default());
+        lua.set_app_data(Arc::clone(&control));
         let running = Arc::clone(&control);
         let convert = lua.create_function(move |lua, error: Value| {
             // Nothing that the script does catches the end of the script.
-            if running.killed.load(Ordering::Relaxed) {
+            if running.is_killed() {
                 return Err(mlua::Error::runtime(KILLED));
             }
             let Value::Error(error) = &error else { return Ok(error) };
@@ -275,7 +306,7 @@ impl Engine {
         })?;
         native.raw_set("convert", convert)?;
         let xpcall = lua.globals().get("xpcall")?;
-        let prelude = lua.load(include_str!("prelude.lua")).set_name("=redis");
+        let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
         let (env, redis, globals) = prelude.call::<(Table, Table, Table)>(native)?;
         lua.set_globals(env.clone())?;
         let place = Arc::new(Lock::new(None));
@@ -293,7 +324,6 @@ impl Engine {
             *last.lock() = (1..64).map_while(place).flatten().next();
             Ok(error)
         })?;
-        let began = Arc::new(Lock::new((Instant::now(), false)));
         lua.set_app_data(cjson::Settings::default());
         lua.set_memory_limit(MOST_MEMORY)?;
         let engine = Self {
@@ -305,7 +335,6 @@ impl Engine {
             handler,
             compiled: HashMap::new(),
             control,
-            began,
             place,
         };
         engine.watch()?;
@@ -334,16 +363,22 @@ impl Engine {
             true => &body[body.iter().position(|byte| *byte == b'\n').unwrap_or(body.len())..],
             false => body,
         };
-        let chunk = self.lua.load(body).set_name(CHUNK).set_mode(ChunkMode::Text);
-        let function = chunk
-            .set_environment(self.env.clone())
-            .into_function()
-            .map_err(|error| text_of(&error))?;
+        let mut function = self.load(body);
+        if matches!(function, Err(mlua::Error::MemoryError(_))) {
+            self.clear();
+            function = self.load(body);
+        }
+        let function = function.map_err(|error| text_of(&error))?;
         if self.compiled.len() >= COMPILED {
             self.compiled.clear();
         }
         self.compiled.insert(sha.to_owned(), function.clone());
         Ok(function)
+    }
+
+    fn load(&self, body: &[u8]) -> mlua::Result<Function> {
+        let chunk = self.lua.load(body).set_name(CHUNK).set_mode(ChunkMode::Text);
+        chunk.set_environment(self.env.clone()).into_function()
     }
 
     /// Drops all compiled scripts.
@@ -355,24 +390,20 @@ impl Engine {
 
     /// Has the state look at the clock and at [`Control`] while a script runs.
     fn watch(&self) -> mlua::Result<()> {
-        let (control, began) = (Arc::clone(&self.control), Arc::clone(&self.began));
+        let control = Arc::clone(&self.control);
         let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
         self.lua.set_global_hook(triggers, move |_, _| {
-            if control.killed.load(Ordering::Relaxed) {
+            if control.is_killed() {
                 return Err(mlua::Error::runtime(KILLED));
             }
-            let mut began = began.lock();
-            if !began.1 && began.0.elapsed() > HANDED_OVER {
-                began.1 = true;
-                drop(began);
-                hand_over();
-            }
+            control.look_at_clock();
             Ok(VmState::Continue)
         })
     }
 
-    /// Runs a script and writes its reply. Returns whether that is an error of a command, which has been
-    /// counted.
+    /// Runs a script and writes its reply, of at most `most` bytes. Returns whether that is an error of a command,
+    /// which has been counted.
+    #[expect(clippy::too_many_arguments, reason = "one caller, and each has another type")]
     pub fn run(
         &mut self,
         sha: &str,
@@ -380,23 +411,30 @@ impl Engine {
         keys: &[&[u8]],
         arguments: &[&[u8]],
         host: &mut dyn Host,
+        most: usize,
         out: &mut Replies,
     ) -> bool {
         let start = out.bytes.len();
-        self.control.killed.store(false, Ordering::Relaxed);
-        *self.began.lock() = (Instant::now(), false);
+        self.control.begin();
         *self.place.lock() = None;
         if let Some(mut settings) = self.lua.app_data_mut::<cjson::Settings>() {
             *settings = cjson::Settings::default();
         }
-        let done = self.execute(function, keys, arguments, host, out);
+        let done = self.execute(function, keys, arguments, host, most, out);
         let is_counted = done.unwrap_or_else(|error| {
             out.bytes.truncate(start);
             out.error(self.located(&format!("ERR {}", text_of(&error)), sha));
             false
         });
+        // Nothing of the script stays.
+        for name in ["KEYS", "ARGV"] {
+            let _ = self.globals.raw_set(name, Value::Nil);
+        }
         if self.lua.used_memory() > COLLECTED {
             let _ = self.lua.gc_collect();
+            if self.lua.used_memory() > KEPT {
+                self.clear();
+            }
         }
         if out.bytes[start..].starts_with(b"\0") {
             // An error of the script, as `execute` left it.
@@ -423,6 +461,7 @@ impl Engine {
         keys: &[&[u8]],
         arguments: &[&[u8]],
         host: &mut dyn Host,
+        most: usize,
         out: &mut Replies,
     ) -> mlua::Result<bool> {
         for (name, values) in [("KEYS", keys), ("ARGV", arguments)] {
@@ -434,11 +473,20 @@ impl Engine {
         }
         let resp3 = std::cell::Cell::new(false);
         let host = std::cell::RefCell::new(host);
+        let too_many = |arguments: &MultiValue| {
+            let bytes = arguments.iter().map(size).fold(0, usize::saturating_add);
+            (bytes > MOST_ARGUMENTS).then(|| {
+                format!("ERR the arguments of a command of a script exceed {MOST_ARGUMENTS} bytes")
+            })
+        };
         let strings = |arguments: &MultiValue| -> Option<Vec<Vec<u8>>> {
             arguments.iter().map(argument).collect()
         };
         const ARGUMENTS: &str = "Lua redis lib command arguments must be strings or integers";
         let execute = |lua: &Lua, arguments: MultiValue| {
+            if let Some(error) = too_many(&arguments) {
+                return Ok(Err((error, false)));
+            }
             let reply = match strings(&arguments) {
                 Some(arguments) if arguments.is_empty() => {
                     const NONE: &str =
@@ -485,6 +533,9 @@ impl Engine {
             })?;
             let may_call = scope.create_function(|_, arguments: MultiValue| {
                 let refuse = |text: &str| Err(reply_error(format!("ERR {text}")));
+                if let Some(error) = too_many(&arguments) {
+                    return Err(reply_error(error));
+                }
                 match strings(&arguments) {
                     None => refuse(
                         "redis.acl_check_cmd() require each argument to be a string or an integer",
@@ -507,15 +558,15 @@ impl Engine {
         let (done, value) = result?;
         let is_counted = |error: &Table| matches!(error.raw_get(IS_COUNTED), Ok(true));
         if done {
-            let start = out.bytes.len();
-            conversion::to_reply(&value, resp3.get(), out);
+            let (start, mut work) = (out.bytes.len(), Work::of(&self.lua));
+            conversion::to_reply(&value, resp3.get(), most, &mut work, out);
             let error = value.as_table().filter(|_| out.bytes.get(start) == Some(&b'-'));
             return Ok(error.is_some_and(is_counted));
         }
         let (text, counted) = match &value {
             Value::Table(error) => match error.raw_get::<Value>("err") {
-                Ok(Value::String(text)) => {
-                    let text = text.as_bytes();
+                Ok(text @ Value::String(_)) => {
+                    let text = beginning(&text, LONGEST_ERROR);
                     let text = String::from_utf8_lossy(&text).trim_start_matches('-').to_owned();
                     (text, is_counted(error))
                 }
@@ -527,21 +578,17 @@ impl Engine {
                 ScriptError::Text(text) => (format!("ERR {text}"), false),
             },
             value => {
-                let text = argument(value).unwrap_or_else(|| value.type_name().into());
+                let is_text =
+                    matches!(value, Value::String(_) | Value::Integer(_) | Value::Number(_));
+                let text = match is_text {
+                    true => beginning(value, LONGEST_ERROR),
+                    false => value.type_name().into(),
+                };
                 (format!("ERR {}", String::from_utf8_lossy(&text)), false)
             }
         };
         out.bytes.push(0);
         out.bytes.extend_from_slice(text.as_bytes());
         Ok(counted)
-    }
-}
-
-/// Hands the worker of the runtime, with the connections that wait in it, to another thread.
-fn hand_over() {
-    /// Ample for a thread to begin.
-    const MOMENT: Duration = Duration::from_millis(1);
-    if tokio::runtime::Handle::try_current().is_ok() {
-        tokio::task::block_in_place(|| std::thread::sleep(MOMENT));
     }
 }

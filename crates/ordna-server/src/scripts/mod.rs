@@ -5,8 +5,10 @@
 mod bits;
 mod cjson;
 mod cmsgpack;
+pub mod control;
 mod conversion;
 pub mod engine;
 mod limits;
 mod numbers;
+mod patterns;
 mod structs;

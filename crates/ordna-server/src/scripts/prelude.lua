@@ -1,5 +1,5 @@
 -- The sandbox of scripts. Runs once for each Lua state, with the functions of the server as `native`, and
--- returns the environment of scripts and the table of values that change with each script.
+-- returns the environment of scripts and the tables of values that change with each script.
 local native = ...
 local real = setmetatable({}, {__mode = "k"})
 local raw_next, raw_pairs, raw_get, raw_set = next, pairs, rawget, rawset
@@ -45,21 +45,6 @@ local function checked_unpack(table, first, last)
   return raw_unpack(table, i, j)
 end
 
--- The matcher of Lua 5.1 calls itself for each quantifier and each capture of a pattern, without a limit.
-local MOST_CALLS = 1000
-local raw_gsub = string.gsub
-for _, name in raw_pairs({"find", "match", "gmatch", "gsub"}) do
-  local raw = string[name]
-  string[name] = function(text, pattern, ...)
-    local is_long = raw_type(pattern) == "string" and #pattern > MOST_CALLS
-    if is_long and not (name == "find" and select(2, ...)) then
-      local _, calls = raw_gsub(pattern, "[?*+%-()]", "")
-      if calls > MOST_CALLS then raw_error("pattern too complex", 2) end
-    end
-    return raw(text, pattern, ...)
-  end
-end
-
 local globals = {}
 -- `call`, `pcall`, `setresp` and `acl_check_cmd` are those of the script that runs.
 local redis = {
@@ -75,12 +60,135 @@ local redis = {
 }
 
 for _, name in raw_pairs({
-  "assert", "collectgarbage", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber",
+  "assert", "error", "gcinfo", "ipairs", "rawequal", "select", "tonumber",
   "tostring", "type", "_VERSION",
 }) do
   globals[name] = _G[name]
 end
 globals.unpack = checked_unpack
+-- The pace of the collector holds for the scripts of all users.
+local raw_collectgarbage = collectgarbage
+globals.collectgarbage = function(option, argument)
+  if option == "stop" or option == "restart" then return 0 end
+  if option == "setpause" or option == "setstepmul" then return 200 end
+  return raw_collectgarbage(option, argument)
+end
+
+-- The functions of tables do not respect metatables, so they would change the tables of others. What they refuse is
+-- refused here, so that an error names the line of the script.
+local raw_insert, raw_remove, raw_sort = table.insert, table.remove, table.sort
+local select, tonumber, guarded = select, tonumber, pcall
+local function check(list, name)
+  if raw_type(list) ~= "table" then
+    raw_error("bad argument #1 to '" .. name .. "' (table expected, got " .. raw_type(list) .. ")", 3)
+  end
+  if real[list] then raw_error(READONLY, 0) end
+end
+-- Lua moves all values from a position to the end, also from a negative one.
+local LEAST_POSITION = -1000000
+table.insert = function(list, ...)
+  check(list, "insert")
+  local count = select("#", ...)
+  if count == 1 then return raw_insert(list, (...)) end
+  if count ~= 2 then raw_error("wrong number of arguments to 'insert'", 2) end
+  local at = tonumber((...))
+  if not at then
+    raw_error("bad argument #2 to 'insert' (number expected, got " .. raw_type((...)) .. ")", 2)
+  end
+  if at < LEAST_POSITION then
+    raw_error("bad argument #2 to 'insert' (position out of bounds)", 2)
+  end
+  return raw_insert(list, ...)
+end
+table.remove = function(list, ...)
+  check(list, "remove")
+  return raw_remove(list, ...)
+end
+-- A comparison in Lua is interrupted when the script is ended.
+local function less(a, b) return a < b end
+table.sort = function(list, compare)
+  check(list, "sort")
+  if compare ~= nil then return raw_sort(list, compare) end
+  local ok, why = guarded(raw_sort, list, less)
+  -- Without the line of `less`.
+  if not ok then raw_error(raw_type(why) == "string" and native["string.match"](why, "^redis:%d+: (.*)$") or why, 0) end
+end
+
+local raw_rep, sub = string.rep, string.sub
+string.rep = function(text, count)
+  -- Many times nothing takes as long as many times something.
+  if text == "" and raw_type(count) == "number" then count = 0 end
+  return raw_rep(text, count)
+end
+
+-- Patterns. See patterns.rs.
+local search, substitute = native["string.search"], native["string.substitute"]
+string.find, string.match = native["string.find"], native["string.match"]
+string.gmatch = function(text, pattern)
+  local from = 1
+  local function advance(first, last, ...)
+    if not first then return nil end
+    from = last < first and first + 1 or last + 1
+    return ...
+  end
+  if raw_type(text) == "number" then text = tostring(text) end
+  -- Checks the arguments: nothing is found beyond the end.
+  search(text, pattern, 1099511627776, false, "gmatch")
+  return function() return advance(search(text, pattern, from, false, "gmatch")) end
+end
+string.gfind = nil
+-- Replaces matches by what a function returns, or a table holds.
+local function replace(text, pattern, by, most)
+  local is_function, anchored = raw_type(by) == "function", byte(pattern, 1) == 94
+  local parts, chunks, from, count = {}, {}, 1, 0
+  local function add(first, last, ...)
+    if not first then return false end
+    count = count + 1
+    local value
+    if is_function then value = by(...) else value = by[(...)] end
+    if not value then
+      value = sub(text, first, last)
+    elseif raw_type(value) ~= "string" and raw_type(value) ~= "number" then
+      raw_error("invalid replacement value (a " .. raw_type(value) .. ")", 4)
+    end
+    if first > from then parts[#parts + 1] = sub(text, from, first - 1) end
+    parts[#parts + 1] = value
+    from = last + 1
+    if last < first then
+      if first > #text then return false end
+      parts[#parts + 1] = sub(text, first, first)
+      from = first + 1
+    end
+    if #parts > 4000 then
+      chunks[#chunks + 1] = concat(parts)
+      parts = {}
+    end
+    return not anchored
+  end
+  while count < most and add(search(text, pattern, from, true, "gsub")) do end
+  chunks[#chunks + 1] = concat(parts)
+  chunks[#chunks + 1] = sub(text, from)
+  return concat(chunks), count
+end
+string.gsub = function(text, pattern, by, most)
+  local kind = raw_type(by)
+  if kind == "string" or kind == "number" then
+    -- No tail call: an error names the line of the caller.
+    local result, count = substitute(text, pattern, by, most)
+    return result, count
+  end
+  if raw_type(text) == "number" then text = tostring(text) end
+  if raw_type(pattern) == "number" then pattern = tostring(pattern) end
+  if raw_type(text) ~= "string" or raw_type(pattern) ~= "string" then
+    local result = substitute(text, pattern, "")
+    return result
+  end
+  if kind ~= "function" and kind ~= "table" then
+    raw_error("bad argument #3 to 'gsub' (string/function/table expected)", 2)
+  end
+  return replace(text, pattern, by, most and tonumber(most) or #text + 1)
+end
+
 string.dump = nil
 for _, name in raw_pairs({"coroutine", "math", "string", "table"}) do
   globals[name] = protect(_G[name])

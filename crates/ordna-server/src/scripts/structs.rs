@@ -2,7 +2,7 @@
 
 use mlua::{Lua, MultiValue, Value};
 
-use crate::scripts::bits::{LibraryFunction, number_at, one};
+use crate::scripts::bits::{LONGEST, LibraryFunction, check_length, number_at, one};
 
 pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     ("pack", |lua, all| {
@@ -29,8 +29,6 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
 
 /// Results of a call: the stack of Lua holds some thousand.
 const MOST_RESULTS: usize = 7000;
-/// Longest structure, in bytes.
-const LONGEST: usize = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Kind {
@@ -209,9 +207,7 @@ fn pack(all: &MultiValue) -> Result<Vec<u8>, String> {
                 );
             }
         }
-        if out.len() > LONGEST {
-            return Err("structure too long".to_owned());
-        }
+        check_length(out.len())?;
     }
     Ok(out)
 }

@@ -232,6 +232,87 @@ return struct.size("!8bl")
 return struct.unpack("H","x")
 return struct.pack("d",1.5)
 return struct.unpack("d",struct.pack("d",1.5))*2
+return {string.find("hello world","o w")}
+return {string.find("hello","l+")}
+return {string.find("hello","l",-2)}
+return {string.find("a.b",".",1,true)}
+return {string.find("a+b","+",1,true)}
+return {string.find("hello","")}
+return {string.find("hello","",10)}
+return {string.find("hello","xyz",1,true)}
+return {string.find("abc","b",-10)}
+return {("key = value"):match("(%w+)%s*=%s*(%w+)")}
+return ("hello"):match("l()l")
+return ("hello"):match("^h.-o$")
+return {("f(a(b)c)d"):match("%b()")}
+return {("THE (quick) fox"):find("%f[%a]%a+%f[%A]")}
+return ("  trim "):match("^%s*(.-)%s*$")
+return {("2024-05-06"):match("(%d+)-(%d+)-(%d+)")}
+return ("aa"):match("(a)%1")
+return ("x]y"):find("[]]")
+return ("x-y"):find("[a%-]")
+return ("x^y"):find("[%^x]")
+return ("a\0b"):find("%z")
+return ("é"):find("[\195]")
+return {("abc"):gsub("%w","%0%0")}
+return {("abc"):gsub("","-")}
+return {("abc def"):gsub("%w+","<%1>")}
+return {("abc def"):gsub("(%w)(%w)","%2%1")}
+return {("hello"):gsub("l",{l="L"})}
+return {("hello"):gsub("l",function(x) return x:upper() end)}
+return {("hello"):gsub("l",function(x) return nil end)}
+return {("hello"):gsub("()l",function(at) return at end)}
+return {("hello"):gsub("",function() return "." end)}
+return {("hello"):gsub("x*","-")}
+return {("hello"):gsub("^h","J")}
+return {("hello"):gsub("^",function() return ">" end)}
+return {("hello"):gsub("l","r",1)}
+return {("hello"):gsub("l",function() return "r" end,1)}
+return {("hello"):gsub("l","r",0)}
+return {("hello"):gsub(".",{h=1,e=true})}
+return {("abc"):gsub("b",5)}
+return {(123):gsub(2,"x")}
+return {string.gsub(123,2,"x")}
+return {string.gsub("a%b","%%","%%%%")}
+local a=("hello"):gsub("l",function() return {} end) return a
+return ("hello"):gsub("(","x")
+local a=("hello"):gsub("l","%2") return a
+return ("hello"):find("%")
+return ("hello"):find("[a")
+return ("hello"):find("h)")
+return ("hello"):find("%1")
+return ("hello"):find("%b")
+return ("hello"):find("%f")
+return ("hello"):find()
+local a=string.gsub("hello","l") return a
+return string.find(nil,"x")
+local t={} for k,v in ("a=1,b=2"):gmatch("(%w)=(%w)") do t[#t+1]=k..v end return t
+local t={} for w in ("one two"):gmatch("%a+") do t[#t+1]=w end return t
+local t={} for w in ("abc"):gmatch("") do t[#t+1]=w end return #t
+local t={} for w in ("aab"):gmatch("a*") do t[#t+1]=w end return t
+local t={} for w in ("^a^a"):gmatch("^a") do t[#t+1]=w end return t
+local t={} for p in ("abc"):gmatch("()") do t[#t+1]=p end return t
+local t={3,1,2} table.sort(t) return t
+local t={"b","a"} table.sort(t,function(a,b) return a>b end) return t
+local t={1,"a"} table.sort(t) return t
+local t={1,2} table.insert(t,3) table.insert(t,1,0) return t
+local t={1,2,3} table.remove(t,1) return t
+return table.remove({})
+local a=table.insert({1},1,2,3) return a
+local a=table.insert(nil,1) return a
+local a=table.insert({1},"x",1) return a
+local a=table.remove(nil) return a
+local a=table.sort(nil) return a
+table.insert(redis,1)
+return string.rep("",3)
+return string.rep("ab",-1)
+local c=coroutine.wrap(function(a) local b=coroutine.yield(a+1) return b*2 end) return {c(1),c(5)}
+local c=coroutine.wrap(function() error("x") end) return c()
+local c=coroutine.create(function() error({err="X y"}) end) local ok,e=coroutine.resume(c) return e
+local c=coroutine.create(function() return redis.call("nope") end) local ok,e=coroutine.resume(c) return e
+return collectgarbage("count")>0
+return collectgarbage("collect")
+local t={} for i=1,20000 do t[i]="x" end return #t
 "#;
 
 /// Texts that differ: errors of libraries, beyond their beginning.
@@ -361,6 +442,13 @@ fn a_script_that_does_not_end_is_ended() {
         "while true do pcall(function() while true do end end) end",
         "while true do xpcall(function() while true do end end, function() while true do end end) end",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+        "return string.find(string.rep('a', 300), string.rep('a*', 100) .. 'b')",
+        "return pcall(string.gsub, string.rep('a', 300), string.rep('a*', 100) .. 'b', '')",
+        "while true do pcall(string.match, string.rep('a', 300), string.rep('a-', 100) .. 'b') end",
+        "return string.find(string.rep('a', 4e6), string.rep('a', 2e6) .. 'b', 1, true)",
+        "local t = {} for i = 1, 1e6 do t[i] = i % 7 end while true do table.sort(t) end",
+        "local t = {1} for i = 1, 100 do t = {t, t} end while true do pcall(cjson.encode, t) end",
+        "local t = {} for i = 1, 60 do t = {t, t} end return t",
     ] {
         let mut looping = Client::new(server.address);
         looping.send(&request(&[b"EVAL", script.as_bytes(), b"0"]));
@@ -478,6 +566,110 @@ fn commands_get_their_turn_between_scripts() {
     assert!(longest < budget / 2, "a command waited {longest:?}");
 }
 
+/// Each of more clients than the runtime has threads sends two commands at once.
+#[test]
+fn pipelines_that_wait_for_a_script_leave_threads_to_end_it() {
+    let server = start(Config { max_clients: 1000, ..Config::default() });
+    let mut client = Client::new(server.address);
+    let mut others: Vec<Client> = (0..700).map(|_| Client::new(server.address)).collect();
+    let mut looping = Client::new(server.address);
+    looping.send(&request(&[b"EVAL", b"while true do end", b"0"]));
+    std::thread::sleep(Duration::from_millis(100));
+    let both = [request(&[b"GET", b"a"]), request(&[b"GET", b"b"])].concat();
+    others.iter_mut().for_each(|other| other.send(&both));
+    std::thread::sleep(Duration::from_millis(200));
+    let begin = Instant::now();
+    assert_eq!(client.say("SCRIPT KILL"), r"+OK\r\n");
+    assert!(begin.elapsed() < Duration::from_secs(5));
+    assert!(show(&looping.reply()).starts_with("-ERR Script killed"));
+    for other in &mut others {
+        assert_eq!(other.reply(), b"$-1\r\n");
+        assert_eq!(other.reply(), b"$-1\r\n");
+    }
+}
+
+/// Calls that need much more memory, or a deeper stack, than the values that they are given.
+#[test]
+fn what_a_script_makes_outside_of_lua_is_bounded() {
+    let (_server, mut client) = fresh();
+    let many = "local s = string.rep('x', 1e6) local t = {} for i = 1, 1000 do t[i] = s end";
+    for (script, error) in [
+        (format!("{many} return #cjson.encode(t)"), "the result would exceed"),
+        (format!("{many} return #cmsgpack.pack(t)"), "the result would exceed"),
+        (format!("{many} return #cmsgpack.pack(unpack(t))"), "the result would exceed"),
+        (format!("{many} return t"), "the reply would exceed"),
+        (format!("{many} return {{map = {{a = t}}}}"), "the reply would exceed"),
+        (format!("{many} return redis.call('rpush', 'l', unpack(t))"), "arguments of a command"),
+        (format!("{many} return redis.acl_check_cmd('rpush', unpack(t))"), "arguments of a command"),
+        (
+            "local t = {string.rep('x', 1000)} for i = 1, 40 do t = {t, t} end return #cjson.encode(t)".to_owned(),
+            "the result would exceed",
+        ),
+        (
+            "local s = string.rep('a', 1e6) return #s:gsub('a', string.rep('b', 1000))".to_owned(),
+            "the result would exceed",
+        ),
+        (
+            "return string.find(string.rep('a', 3e5), string.rep('a?', 3e5))".to_owned(),
+            "pattern too complex",
+        ),
+        (
+            "local function f() return coroutine.wrap(f)() end return f()".to_owned(),
+            "C stack overflow",
+        ),
+        (
+            "local function f(n) if n == 0 then return coroutine.wrap(function() return f(150) end)() end return select(2, pcall(f, n - 1)) end return f(150)".to_owned(),
+            "C stack overflow",
+        ),
+        ("table.insert({1}, -2147483647, 1)".to_owned(), "position out of bounds"),
+    ] {
+        let begin = Instant::now();
+        let reply = client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+        // An error that is caught is a text.
+        assert!(reply.contains(error), "{script}: {reply:.300}");
+        assert!(begin.elapsed() < Duration::from_secs(60), "{script}: {:?}", begin.elapsed());
+    }
+    let long = client.ask(&[b"EVAL", b"error(string.rep('x', 1e6))", b"0"]);
+    assert!(long.starts_with("-ERR user_script:1: xxx") && long.len() < 10_000, "{}", long.len());
+    let rows =
+        client.ask(&[b"EVAL", b"local t = {} for i = 1, 20000 do t[i] = {i} end return t", b"0"]);
+    assert!(rows.starts_with(r"*20000\r\n") && rows.ends_with(r":20000\r\n"), "{rows:.100}");
+    let fields = b"local t = {} for i = 1, 20000 do t[i .. ''] = i end return {map = t}";
+    let fields = client.ask(&[b"EVAL", fields, b"0"]);
+    assert!(fields.starts_with(r"*40000\r\n"), "{fields:.100}");
+}
+
+/// What a script leaves behind must not harm the scripts of others.
+#[test]
+fn a_script_leaves_nothing_to_the_next() {
+    let (_server, mut client) = fresh();
+    for script in [
+        "table.insert(redis, 1)",
+        "table.insert(_G, 1, 1)",
+        "for i = 1, 100 do pcall(table.insert, string, i) end return {#string}",
+        "rawset(redis, 1, 1)",
+        "collectgarbage('stop') collectgarbage('setpause', 1000000)",
+        "return #KEYS",
+    ] {
+        client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+    }
+    for (script, reply) in [
+        ("return {#redis, #_G, #string, redis[1] or 0}", r"*4\r\n:0\r\n:0\r\n:0\r\n:0\r\n"),
+        ("for i = 1, 300000 do local s = string.rep('x', 1000) .. i end return 1", r":1\r\n"),
+    ] {
+        assert_eq!(client.ask(&[b"EVAL", script.as_bytes(), b"0"]), reply, "{script}");
+    }
+    // Compiled scripts take memory.
+    let numbers: String = (0..150_000).map(|number| format!("{number},")).collect();
+    for at in 0..20 {
+        let script = format!("local t = {{{numbers}}} return #t + {at}");
+        let reply = client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+        assert_eq!(reply, format!(r":{}\r\n", 150_000 + at));
+    }
+    let most = b"local t = {} for i = 1, 150 do t[i] = string.rep('x', 1e6) .. i end return #t";
+    assert_eq!(client.ask(&[b"EVAL", most, b"0"]), r":150\r\n");
+}
+
 #[test]
 fn the_memory_of_a_script_is_bounded() {
     let (_server, mut client) = fresh();
@@ -518,8 +710,8 @@ fn functions_of_lua_do_not_end_the_process() {
         ("return {unpack({1,2,3}, 3, 2)}", r"*0\r\n"),
         (&format!("return string.find(string.rep('a', 1000000), {deep})"), "pattern too complex"),
         (&format!("return (string.rep('a', 1000000)):match({deep})"), "pattern too complex"),
-        (&format!("return string.gsub('a', {deep}, '')"), "pattern too complex"),
-        (&format!("return string.gmatch('a', {deep})()"), "pattern too complex"),
+        (&format!("return string.gsub(string.rep('a', 2000), {deep}, '')"), "pattern too complex"),
+        (&format!("return string.gmatch(string.rep('a', 2000), {deep})()"), "pattern too complex"),
         (&format!("return {{string.find({deep}, {deep}, 1, true)}}"), r"*2\r\n:1"),
         ("return {string.find(string.rep('a', 1000), string.rep('a?', 1000))}", r"*2\r\n:1"),
         ("return {string.gsub('hello', 'l', 'L', 1)}", r"*2\r\n$5\r\nheLlo"),

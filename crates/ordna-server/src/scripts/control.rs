@@ -1,0 +1,99 @@
+//! What ends a script that runs, and hands its thread over to the connections that wait for it.
+//!
+//! The hook of the Lua state looks at a [`Control`] every thousand instructions. Functions of libraries run
+//! without instructions, so their loops look at it by [`Work`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mlua::Lua;
+use ordna::sync::Lock;
+
+/// The error of a script that was ended.
+pub const KILLED: &str = "Script killed by user with SCRIPT KILL.";
+/// Time after which the worker of the runtime is handed to another thread, so that the connections of this
+/// worker are served.
+const HANDED_OVER: Duration = Duration::from_millis(10);
+
+/// Shared with other threads while a script runs.
+#[derive(Debug)]
+pub struct Control {
+    killed: AtomicBool,
+    /// When the script began, and whether its worker was handed over.
+    began: Lock<(Instant, bool)>,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self { killed: AtomicBool::new(false), began: Lock::new((Instant::now(), false)) }
+    }
+}
+
+impl Control {
+    /// Ends the script that runs, at its next instruction, or step of a library.
+    pub fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+    }
+
+    /// Notes that a script begins.
+    pub fn begin(&self) {
+        self.killed.store(false, Ordering::Relaxed);
+        *self.began.lock() = (Instant::now(), false);
+    }
+
+    /// Whether the script was ended.
+    pub fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
+    }
+
+    /// Hands the worker over if the script has run for a while.
+    pub fn look_at_clock(&self) {
+        let mut began = self.began.lock();
+        if !began.1 && began.0.elapsed() > HANDED_OVER {
+            began.1 = true;
+            drop(began);
+            hand_over();
+        }
+    }
+}
+
+/// Hands the worker of the runtime, with the connections that wait in it, to another thread.
+fn hand_over() {
+    /// Ample for a thread to begin.
+    const MOMENT: Duration = Duration::from_millis(1);
+    if tokio::runtime::Handle::try_current().is_ok() {
+        tokio::task::block_in_place(|| std::thread::sleep(MOMENT));
+    }
+}
+
+/// The work of a function of a library, counted in steps.
+#[derive(Debug, Default)]
+pub struct Work {
+    control: Arc<Control>,
+    steps: u32,
+}
+
+impl Work {
+    /// The work of a function that a script has called.
+    pub fn of(lua: &Lua) -> Self {
+        let control = lua.app_data_ref::<Arc<Control>>().map(|control| Arc::clone(&*control));
+        Self { control: control.unwrap_or_default(), steps: 0 }
+    }
+
+    /// Counts a step.
+    ///
+    /// # Errors
+    /// The script was ended.
+    #[inline]
+    pub fn step(&mut self) -> Result<(), String> {
+        /// Steps between two looks at the clock: some tenths of a millisecond.
+        const STEPS: u32 = 4096;
+        self.steps += 1;
+        if self.steps >= STEPS {
+            self.steps = 0;
+            self.control.look_at_clock();
+        }
+        if self.control.is_killed() { Err(KILLED.to_owned()) } else { Ok(()) }
+    }
+}
