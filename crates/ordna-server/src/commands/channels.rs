@@ -5,7 +5,7 @@
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help};
 use crate::keyspace::glob::Pattern;
 use crate::state::command_spec::{ChannelAccess, CommandFlags, NO_KEY};
-use crate::state::inbox::Kind;
+use crate::state::inbox::{Kind, LONGEST_CHANNEL};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -157,6 +157,17 @@ fn reply(
     context.session.pushed = true;
 }
 
+/// Checks the length of the name of a channel.
+fn check_name(name: &[u8]) -> Result<()> {
+    match name.len() {
+        ..=LONGEST_CHANNEL => Ok(()),
+        len => {
+            Err(format!("ERR the name of a channel has {len} bytes; it may have {LONGEST_CHANNEL}")
+                .into())
+        }
+    }
+}
+
 fn subscribe(
     context: &mut Context<'_>,
     kind: Kind,
@@ -168,6 +179,7 @@ fn subscribe(
     }
     let start = out.bytes.len();
     for name in arguments.iter_from(1) {
+        check_name(name).inspect_err(|_| out.bytes.truncate(start))?;
         context.session.receives = true;
         let client = &context.session.client;
         context.state.channels.subscribe(kind, name, client).map_err(|error| {
@@ -213,6 +225,7 @@ fn publish(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result {
+    check_name(arguments.get(1))?;
     let receivers = context.state.publish(is_shard, arguments.get(1), arguments.get(2));
     out.count(receivers);
     Ok(CommandOutcome::Done)

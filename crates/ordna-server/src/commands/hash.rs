@@ -3,6 +3,8 @@
 //! A small hash is one record: a read or write of a field costs O(bytes of the record). Each field of a
 //! larger one is an entry of its own: O(log n). See [`crate::keyspace::collections`].
 
+use std::ops::ControlFlow;
+
 use super::elements::{ElementScan, end_scan, reply_random};
 use super::keys::scan_cursor;
 use crate::execution::command::{
@@ -10,7 +12,7 @@ use crate::execution::command::{
 };
 use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::float::LongDouble;
-use crate::keyspace::sample::sample;
+use crate::keyspace::sample::{Sampled, sample, sample_work};
 use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -151,17 +153,17 @@ fn list(
     write: fn(&mut Replies, &[u8], &[u8]),
 ) -> Result {
     let (most, start) = (context.state.settings.reply_limit(), out.bytes.len());
-    let mut fits = true;
     let found = context.hash(key, |hash| {
+        context.check_whole_hash(hash)?;
         length(out, hash.len());
-        hash.for_each(|field, value| {
-            fits = fits && out.bytes.len() - start <= most;
-            if fits {
-                write(out, field, value);
-            }
+        hash.visit(&mut |field, value| {
+            write(out, field, value);
+            let fits = out.bytes.len() - start <= most;
+            if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        Ok::<_, CommandError>(())
     })?;
-    if found.is_none() {
+    if found.transpose()?.is_none() {
         length(out, 0);
     }
     context.check_reply(out, start)?;
@@ -272,7 +274,13 @@ fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 
 fn hrandfield(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let most = context.state.settings.reply_limit();
-    let draw = |count| context.hash(arguments.get(1), |hash| sample(hash, count, most));
+    let draw = |count| {
+        let found = context.hash(arguments.get(1), |hash| {
+            context.check_work(sample_work(hash, count))?;
+            Ok::<_, CommandError>(sample(hash, count, most))
+        })?;
+        found.transpose()
+    };
     reply_random(arguments, out, most, b"withvalues", draw, |(field, value), values, out| {
         if values && out.resp3 {
             out.array(2);

@@ -10,6 +10,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, REMOVE, Result, TAKE, UPDATE_SLOW, WRITE,
     WRITE_SLOW, ok,
 };
+use crate::execution::large_reads::too_large;
 use crate::keyspace::collections::Body;
 use crate::keyspace::list::{self, End, ListView};
 use crate::keyspace::value_kind::ValueKind;
@@ -119,7 +120,7 @@ impl Context<'_> {
         key: &[u8],
         read: impl FnOnce(ListView<'_, '_>) -> R,
     ) -> Result<Option<R>> {
-        self.keys.read_collection(key, ValueKind::List, |body| read(ListView(body)))
+        self.collection(key, ValueKind::List, |body| read(ListView(body)))
     }
 
     fn modify_list<R>(
@@ -156,9 +157,10 @@ fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: 
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
     let (mut was_there, start) = (false, out.bytes.len());
+    let most = context.state.settings.reply_limit();
     let popped = context.modify_list(arguments.get(1), |body| {
         was_there = body.len() > 0;
-        Ok(list::pop_some(body, end, count))
+        list::pop_some(body, end, count, most).ok_or_else(|| too_large(most))
     })?;
     match (has_count, was_there) {
         (true, true) => {
@@ -205,14 +207,16 @@ fn lrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     let (most, begin, mut fits) = (context.state.settings.reply_limit(), out.bytes.len(), true);
     let found = context.list(arguments.get(1), |list| {
         let (start, count) = positions(start, end, list.len());
+        context.check_work(count)?;
         out.array(count);
         list.visit(start, count, Direction::Ascending, |value| {
             out.bulk(value);
             fits = out.bytes.len() - begin <= most;
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        Ok::<_, CommandError>(())
     })?;
-    if found.is_none() {
+    if found.transpose()?.is_none() {
         out.array(0);
     }
     context.check_reply(out, begin)?;
@@ -345,6 +349,12 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let direction = if rank < 0 { Direction::Descending } else { Direction::Ascending };
     let found = context.list(arguments.get(1), |list| {
         let (mut passed, mut at, mut found, len) = (1, 0, Vec::new(), list.len());
+        // Most calls find the value early, and nobody knows before.
+        context.check_work(if wanted == 1 {
+            len.min(looked_at) / 16
+        } else {
+            len.min(looked_at)
+        })?;
         list.visit(0, len, direction, |value| {
             if at == looked_at {
                 return ControlFlow::Break(());
@@ -358,9 +368,9 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             at += 1;
             if found.len() == wanted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        found
+        Ok::<_, CommandError>(found)
     })?;
-    let found = found.unwrap_or_default();
+    let found = found.transpose()?.unwrap_or_default();
     if count.is_some() {
         out.array(found.len());
         found.iter().for_each(|at| out.count(*at));

@@ -20,6 +20,7 @@ use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::expiring_hash::{self, DeadlineMap};
 use crate::keyspace::listpack;
+use crate::keyspace::sample::Sampled;
 use crate::keyspace::sorted_set::{EntryBounds, Scored};
 use crate::keyspace::stored_value::{self, Packed};
 use crate::keyspace::value_kind::ValueKind;
@@ -440,43 +441,85 @@ fn new_value(context: &Context<'_>, value: Dumped) -> Option<NewValue> {
     }
 }
 
+/// Texts that are copied, up to a limit.
+struct Texts {
+    texts: Vec<Vec<u8>>,
+    left: Option<usize>,
+}
+
+impl Texts {
+    fn new(most: usize) -> Self {
+        Self { texts: Vec::new(), left: Some(most) }
+    }
+
+    fn push(&mut self, text: &[u8]) -> ControlFlow<()> {
+        let bytes = text.len() + size_of::<Vec<u8>>();
+        self.left = self.left.and_then(|left| left.checked_sub(bytes));
+        if self.left.is_none() {
+            return ControlFlow::Break(());
+        }
+        self.texts.push(text.to_vec());
+        ControlFlow::Continue(())
+    }
+
+    /// The texts; `None` if they exceed the limit.
+    fn finish(self) -> Option<Vec<Vec<u8>>> {
+        self.left.map(|_| self.texts)
+    }
+}
+
 fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let key = arguments.get(1);
+    let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
+    let large = || CommandError::from(format!("ERR the reply would exceed {most} bytes"));
     // It may become another type in between.
     let value = loop {
         let string = |stored: &[u8]| {
             (ValueKind::of(stored), stored_value::string(stored).map(<[u8]>::to_vec))
         };
-        let hash = |hash: &HashView<'_>| {
-            let mut texts = Vec::new();
-            hash.for_each(|field, value| texts.extend([field.to_vec(), value.to_vec()]));
+        let hash = |hash: &HashView<'_>| -> Result<Dumped> {
+            context.check_whole_hash(hash)?;
+            let mut texts = Texts::new(most);
+            hash.visit(&mut |field, value| {
+                texts.push(field)?;
+                texts.push(value)
+            });
+            let texts = texts.finish().ok_or_else(large)?;
             let is_list = matches!(hash, HashView::Record(hash, _) if !hash.is_table());
             let fields = texts.iter().step_by(2).take(if hash.expires() { usize::MAX } else { 0 });
             let deadlines = fields.filter_map(|field| {
                 let deadline = hash.deadline(field).filter(|deadline| *deadline != NEVER)?;
                 Some((field.clone(), deadline))
             });
-            Dumped::Hash { is_list, deadlines: deadlines.collect(), texts }
+            Ok(Dumped::Hash { is_list, deadlines: deadlines.collect(), texts })
         };
-        let found = match context.keys.get_with(key, string) {
+        let found: Result<Option<Result<Dumped>>> = match context.stored(key, string) {
             None => break None,
-            Some((_, Some(text))) => Ok(Some(Dumped::String(text))),
+            Some((_, Some(text))) => Ok(Some(Ok(Dumped::String(text)))),
             Some((ValueKind::Hash, None)) => context.hash(key, hash),
-            Some((ValueKind::List, None)) => {
-                context.list(key, |list| Dumped::List(list.values(0, list.len())))
-            }
-            Some((ValueKind::Set, None)) => context.set(key, |set| Dumped::Set(set.members())),
+            Some((ValueKind::List, None)) => context.list(key, |list| {
+                context.check_whole(list.0)?;
+                let mut texts = Texts::new(most);
+                list.visit(0, list.len(), Direction::Ascending, |value| texts.push(value));
+                Ok(Dumped::List(texts.finish().ok_or_else(large)?))
+            }),
+            Some((ValueKind::Set, None)) => context.set(key, |set| {
+                context.check_whole(set.0)?;
+                Ok(Dumped::Set(set.members(most).ok_or_else(large)?))
+            }),
             Some(_) => context.sorted_set(key, |set| {
-                let mut members = Vec::new();
+                context.check_whole(set.0)?;
+                let (mut members, mut texts) = (Vec::new(), Texts::new(most));
                 set.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
-                    members.push((member.to_vec(), score));
-                    ControlFlow::Continue(())
+                    members.push(score);
+                    texts.push(member)
                 });
+                let texts = texts.finish().ok_or_else(large)?;
+                let members = texts.into_iter().zip(members).collect();
                 let is_list = matches!(set.0, Body::Packed(packed) if !packed.is_converted());
-                Dumped::SortedSet { members, is_list }
+                Ok(Dumped::SortedSet { members, is_list })
             }),
         };
-        match found {
+        match found.and_then(Option::transpose) {
             Ok(Some(found)) => break Some(found),
             Ok(None) => break None,
             Err(CommandError::WrongType) => {}

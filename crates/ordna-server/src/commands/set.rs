@@ -1,5 +1,6 @@
 //! Commands on sets. See [`crate::keyspace::set`].
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use super::elements::{ElementScan, Operation, end_scan, limit_option, reply_random};
@@ -8,8 +9,9 @@ use super::sorted_set::positive_count;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, WRITE, WRITE_SLOW,
 };
+use crate::execution::large_reads::{MOST_STORED, too_large};
 use crate::keyspace::collections::Body;
-use crate::keyspace::sample::{Sampled, sample};
+use crate::keyspace::sample::{Sampled, sample, sample_work};
 use crate::keyspace::set::{self, SetView};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{
@@ -106,7 +108,7 @@ impl Context<'_> {
     /// # Errors
     /// The key holds a value of another type.
     pub fn set<R>(&self, key: &[u8], read: impl FnOnce(SetView<'_, '_>) -> R) -> Result<Option<R>> {
-        self.keys.read_collection(key, ValueKind::Set, |body| read(SetView(body)))
+        self.collection(key, ValueKind::Set, |body| read(SetView(body)))
     }
 
     fn modify_set<R>(
@@ -161,16 +163,18 @@ fn smismember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
 }
 
 fn smembers(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let (most, start, mut fits) = (context.state.settings.reply_limit(), out.bytes.len(), true);
+    let (most, start) = (context.state.settings.reply_limit(), out.bytes.len());
     let found = context.set(arguments.get(1), |set| {
+        context.check_whole(set.0)?;
         out.set(set.len());
         set.visit(|member| {
             out.bulk(member);
-            fits = out.bytes.len() - start <= most;
+            let fits = out.bytes.len() - start <= most;
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
+        Ok::<_, CommandError>(())
     })?;
-    if found.is_none() {
+    if found.transpose()?.is_none() {
         out.set(0);
     }
     context.check_reply(out, start)?;
@@ -207,7 +211,13 @@ fn srandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
         return Err(CommandError::Syntax);
     }
     let most = context.state.settings.reply_limit();
-    let draw = |count| context.set(arguments.get(1), |set| sample(&set, count, most));
+    let draw = |count| {
+        let found = context.set(arguments.get(1), |set| {
+            context.check_work(sample_work(&set, count))?;
+            Ok::<_, CommandError>(sample(&set, count, most))
+        })?;
+        found.transpose()
+    };
     reply_random(arguments, out, most, b"", draw, |(member, _), _, out| out.bulk(member))
 }
 
@@ -247,56 +257,91 @@ fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     end_scan(done, out)
 }
 
-/// The members of a union, intersection or difference, each once.
-fn combine(context: &Context<'_>, keys: &[&[u8]], operation: Operation) -> Result<Vec<Vec<u8>>> {
-    let mut sizes = Vec::with_capacity(keys.len());
+/// The memory of members that are being read.
+fn memory_of(members: &[Vec<u8>]) -> usize {
+    members.iter().map(|member| member.len() + size_of::<Vec<u8>>()).sum()
+}
+
+/// The members of a union, intersection or difference, each once. `most`: bytes that they may have. `reads`: the
+/// command may be executed on a snapshot instead.
+fn combine(
+    context: &Context<'_>,
+    keys: &[&[u8]],
+    operation: Operation,
+    most: usize,
+    reads: bool,
+) -> Result<Vec<Vec<u8>>> {
+    let mut sizes = HashMap::with_capacity(keys.len());
     for key in keys {
-        sizes.push(context.set(key, |set| set.len())?.unwrap_or(0));
+        sizes.insert(*key, context.set(key, |set| set.len())?.unwrap_or(0));
+    }
+    // A set that is named again changes nothing.
+    let mut keys = keys.to_vec();
+    let first = keys.first().copied().unwrap_or_default();
+    let is_single = keys.len() == 1;
+    match operation {
+        Operation::Difference => {
+            let mut rest = keys.split_off(1);
+            rest.sort_unstable();
+            rest.dedup();
+            keys.append(&mut rest);
+        }
+        _ => {
+            keys.sort_unstable_by_key(|key| (sizes[key], *key));
+            keys.dedup();
+        }
+    }
+    let size = |key: &[u8]| sizes.get(key).copied().unwrap_or(0);
+    let begin = size(if operation == Operation::Difference { first } else { keys[0] });
+    // Of a larger set the members of a much smaller one are looked up.
+    let work = |key: &&[u8]| match operation {
+        Operation::Union => size(key),
+        _ => size(key).min(begin.saturating_mul(set::MERGED)),
+    };
+    if reads {
+        context.check_work(begin + keys.iter().skip(1).map(work).sum::<usize>())?;
     }
     let members = |key: &[u8]| -> Result<_> {
-        Ok(context.set(key, |set| set.members())?.unwrap_or_default())
+        let found = context.set(key, |set| set.members(most))?;
+        found.unwrap_or_else(|| Some(Vec::new())).ok_or_else(|| too_large(most))
     };
-    match operation {
-        Operation::Union => {
-            let mut all: Vec<Vec<u8>> = Vec::new();
-            for key in keys {
-                all.append(&mut members(key)?);
+    if operation == Operation::Union {
+        let (mut all, mut bytes, mut of_merged) = (Vec::new(), 0, 0);
+        let merge = |all: &mut Vec<Vec<u8>>| {
+            // Runs that are sorted each are merged.
+            all.sort_by(|a, b| set::compare(a, b));
+            all.dedup();
+        };
+        for key in &keys {
+            let mut more = members(key)?;
+            bytes += memory_of(&more);
+            all.append(&mut more);
+            if bytes > most && bytes > 2 * of_merged {
+                merge(&mut all);
+                of_merged = memory_of(&all);
+                bytes = of_merged;
+                if bytes > most {
+                    return Err(too_large(most));
+                }
             }
-            if keys.len() > 1 {
-                // Runs that are sorted each are merged.
-                all.sort_by(|a, b| set::compare(a, b));
-                all.dedup();
-            }
-            Ok(all)
         }
-        Operation::Intersection => {
-            let mut order: Vec<usize> = (0..keys.len()).collect();
-            order.sort_by_key(|at| sizes[*at]);
-            let Some((smallest, rest)) = order.split_first() else { return Ok(Vec::new()) };
-            let mut found = members(keys[*smallest])?;
-            for at in rest {
-                if found.is_empty() {
-                    break;
-                }
-                let kept = context.set(keys[*at], |set| set.retain(&mut found, true))?;
-                if kept.is_none() {
-                    found.clear();
-                }
-            }
-            Ok(found)
+        if !is_single {
+            merge(&mut all);
         }
-        Operation::Difference => {
-            let Some((first, rest)) = keys.split_first() else { return Ok(Vec::new()) };
-            let mut found = members(first)?;
-            for key in rest {
-                if found.is_empty() {
-                    break;
-                }
-                context.set(key, |set| set.retain(&mut found, false))?;
-            }
-            Ok(found)
+        return Ok(all);
+    }
+    let wanted = operation == Operation::Intersection;
+    let mut found = members(keys[0])?;
+    for key in &keys[1..] {
+        if found.is_empty() {
+            break;
+        }
+        let kept = context.set(key, |set| set.retain(&mut found, wanted))?;
+        if kept.is_none() && wanted {
+            found.clear();
         }
     }
+    Ok(found)
 }
 
 fn reply(
@@ -306,8 +351,8 @@ fn reply(
     operation: Operation,
 ) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
-    let start = out.bytes.len();
-    let found = combine(context, &keys, operation)?;
+    let (start, most) = (out.bytes.len(), context.state.settings.reply_limit());
+    let found = combine(context, &keys, operation, most, true)?;
     out.set(found.len());
     found.iter().for_each(|member| out.bulk(member));
     context.check_reply(out, start)?;
@@ -321,7 +366,7 @@ fn store_result(
     operation: Operation,
 ) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(2).collect();
-    let found = combine(context, &keys, operation)?;
+    let found = combine(context, &keys, operation, MOST_STORED, false)?;
     let key = arguments.get(1);
     match found.len() {
         0 => _ = context.remove(key)?,
@@ -341,7 +386,7 @@ fn sintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     }
     let limit = limit_option(arguments, 2 + count)?;
     let keys: Vec<&[u8]> = arguments.iter_from(2).take(count).collect();
-    let found = combine(context, &keys, Operation::Intersection)?.len();
+    let found = combine(context, &keys, Operation::Intersection, MOST_STORED, true)?.len();
     out.count(found.min(limit));
     Ok(CommandOutcome::Done)
 }

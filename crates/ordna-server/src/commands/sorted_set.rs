@@ -7,8 +7,9 @@ use super::keys::scan_cursor;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE,
 };
+use crate::execution::large_reads::too_large;
 use crate::keyspace::collections::Body;
-use crate::keyspace::sample::sample;
+use crate::keyspace::sample::{sample, sample_work};
 use crate::keyspace::sorted_set::{self, SortedSet, score_of};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::blocked::Wanted;
@@ -70,7 +71,7 @@ impl Context<'_> {
         key: &[u8],
         read: impl FnOnce(SortedSet<'_, '_>) -> R,
     ) -> Result<Option<R>> {
-        self.keys.read_collection(key, ValueKind::ZSet, |body| read(SortedSet(body)))
+        self.collection(key, ValueKind::ZSet, |body| read(SortedSet(body)))
     }
 
     /// Changes the sorted set of a key, or makes one.
@@ -291,8 +292,10 @@ fn pop(
     }
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
-    let popped = context
-        .modify_sorted_set(arguments.get(1), |body| Ok(sorted_set::pop(body, count, direction)))?;
+    let most = context.state.settings.reply_limit();
+    let popped = context.modify_sorted_set(arguments.get(1), |body| {
+        sorted_set::pop(body, count, direction, most).ok_or_else(|| too_large(most))
+    })?;
     if has_count && out.resp3 {
         out.array(popped.len());
         popped.iter().for_each(|(member, score)| write_scored(member, *score, out));
@@ -388,7 +391,13 @@ fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 
 fn zrandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let most = context.state.settings.reply_limit();
-    let draw = |count| context.sorted_set(arguments.get(1), |set| sample(&set, count, most));
+    let draw = |count| {
+        let found = context.sorted_set(arguments.get(1), |set| {
+            context.check_work(sample_work(&set, count))?;
+            Ok::<_, CommandError>(sample(&set, count, most))
+        })?;
+        found.transpose()
+    };
     reply_random(arguments, out, most, b"withscores", draw, |(member, score), scores, out| {
         match scores {
             true => write_scored(member, score_of(score), out),

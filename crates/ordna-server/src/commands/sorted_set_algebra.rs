@@ -9,6 +9,7 @@ use super::elements::{Operation, limit_option};
 use super::sorted_set::write_scored;
 use super::sorted_set_ranges::store_sorted_set;
 use crate::execution::command::{Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW};
+use crate::execution::large_reads::{MOST_STORED, too_large};
 use crate::keyspace::sorted_set::{EntryBounds, Scored, ordered};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{CommandFlags, Growth, KeyAccess, NO_KEY, ONE_KEY};
@@ -63,6 +64,11 @@ pub const COMMANDS: &[Command] = &[
         store_result(context, arguments, out, Operation::Difference)
     }),
 ];
+
+/// Members of keys that are named again, in a call: each time they are read again, some seconds in all.
+const MOST_AGAIN: usize = 1 << 24;
+/// Bytes of an entry of a result beyond the member, about.
+const ENTRY_BYTES: usize = size_of::<Scored>();
 
 /// What is made of the scores of a member.
 #[derive(Debug, Clone, Copy)]
@@ -148,10 +154,26 @@ impl<'a> Call<'a> {
     }
 
     /// The members of the result with their scores, in their order.
-    fn result(&self, context: &Context<'_>, operation: Operation) -> Result<Vec<Scored>> {
+    fn result(
+        &self,
+        context: &Context<'_>,
+        operation: Operation,
+        most: usize,
+        reads: bool,
+    ) -> Result<Vec<Scored>> {
+        self.check_work(context, reads)?;
         let mut result: HashMap<Vec<u8>, f64> = HashMap::new();
+        let mut left = most;
         for (at, (key, weight)) in self.keys.iter().zip(&self.weights).enumerate() {
-            let of_key = weighted(context, key, *weight)?;
+            if at > 0 && result.is_empty() && operation != Operation::Union {
+                break;
+            }
+            let of_key = weighted(context, key, *weight, left)?;
+            if operation == Operation::Union && at > 0 {
+                let new = of_key.iter().filter(|(member, _)| !result.contains_key(member));
+                let bytes: usize = new.map(|(member, _)| member.len() + ENTRY_BYTES).sum();
+                left = left.checked_sub(bytes).ok_or_else(|| too_large(most))?;
+            }
             match (operation, at) {
                 (_, 0) => result = of_key.into_iter().collect(),
                 (Operation::Union, _) => {
@@ -182,37 +204,69 @@ impl<'a> Call<'a> {
     }
 }
 
+impl Call<'_> {
+    /// Refuses a call that reads too much, or that should read on a snapshot.
+    fn check_work(&self, context: &Context<'_>, reads: bool) -> Result<()> {
+        let (mut met, mut all, mut again) = (HashMap::new(), 0_usize, 0_usize);
+        for key in &self.keys {
+            if let Some(size) = met.get(key) {
+                again = again.saturating_add(*size);
+                continue;
+            }
+            let size = match context.stored(key, ValueKind::of) {
+                Some(ValueKind::Set) => context.set(key, |set| set.len())?,
+                Some(_) => context.sorted_set(key, |set| set.len())?,
+                None => None,
+            };
+            let size = size.unwrap_or(0);
+            met.insert(key, size);
+            all = all.saturating_add(size);
+        }
+        if again > MOST_AGAIN {
+            return Err(format!(
+                "ERR keys that are named again have {again} members; at most {MOST_AGAIN}"
+            )
+            .into());
+        }
+        if reads { context.check_work(all.saturating_add(again)) } else { Ok(()) }
+    }
+}
+
 /// Checks that a key holds a set or a sorted set, if anything.
 fn check_type(context: &Context<'_>, key: &[u8]) -> Result<()> {
-    match context.keys.get_with(key, ValueKind::of) {
+    match context.stored(key, ValueKind::of) {
         None | Some(ValueKind::ZSet | ValueKind::Set) => Ok(()),
         Some(_) => Err(CommandError::WrongType),
     }
 }
 
 /// The members of a set or sorted set with their weighted scores; those of a set have the score 1.
-fn weighted(context: &Context<'_>, key: &[u8], weight: f64) -> Result<Vec<Scored>> {
-    let mut found = Vec::new();
+/// At most `most` bytes of them.
+fn weighted(context: &Context<'_>, key: &[u8], weight: f64, most: usize) -> Result<Vec<Scored>> {
+    let (mut found, mut left) = (Vec::new(), Some(most));
     let weigh = |score: f64| {
         let score = score * weight;
         if score.is_nan() { 0.0 } else { score }
     };
-    if context.keys.get_with(key, ValueKind::of) == Some(ValueKind::Set) {
-        context.set(key, |set| {
-            set.visit(|member| {
-                found.push((member.to_vec(), weigh(1.0)));
-                ControlFlow::Continue(())
-            });
-        })?;
+    let mut add = |member: &[u8], score: f64| {
+        left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Scored>()));
+        if left.is_none() {
+            return ControlFlow::Break(());
+        }
+        found.push((member.to_vec(), weigh(score)));
+        ControlFlow::Continue(())
+    };
+    if context.stored(key, ValueKind::of) == Some(ValueKind::Set) {
+        context.set(key, |set| set.visit(|member| add(member, 1.0)))?;
     } else {
         context.sorted_set(key, |set| {
-            set.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
-                found.push((member.to_vec(), weigh(score)));
-                ControlFlow::Continue(())
-            });
+            set.visit(&EntryBounds::ALL, Direction::Ascending, &mut add);
         })?;
     }
-    Ok(found)
+    match left {
+        Some(_) => Ok(found),
+        None => Err(too_large(most)),
+    }
 }
 
 fn reply(
@@ -222,7 +276,8 @@ fn reply(
     operation: Operation,
 ) -> Result {
     let call = Call::read(context, arguments, 1, operation, false)?;
-    let (start, result) = (out.bytes.len(), call.result(context, operation)?);
+    let (start, most) = (out.bytes.len(), context.state.settings.reply_limit());
+    let result = call.result(context, operation, most, true)?;
     out.array(if call.with_scores && !out.resp3 { result.len() * 2 } else { result.len() });
     for (member, score) in result {
         match call.with_scores {
@@ -241,7 +296,7 @@ fn store_result(
     operation: Operation,
 ) -> Result {
     let call = Call::read(context, arguments, 2, operation, true)?;
-    let result = call.result(context, operation)?;
+    let result = call.result(context, operation, MOST_STORED, false)?;
     store_sorted_set(context, arguments.get(1), result, out)
 }
 
@@ -254,7 +309,7 @@ fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     let limit = limit_option(arguments, end)?;
     let weights = vec![1.0; keys.len()];
     let call = Call { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
-    let count = call.result(context, Operation::Intersection)?.len();
+    let count = call.result(context, Operation::Intersection, MOST_STORED, true)?.len();
     out.count(count.min(limit));
     Ok(CommandOutcome::Done)
 }

@@ -8,6 +8,7 @@ use super::sorted_set::write_scored;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, REMOVE, Result, WRITE_SLOW,
 };
+use crate::execution::large_reads::{MOST_STORED, too_large};
 use crate::keyspace::collections::Body;
 use crate::keyspace::sorted_set::{self, EntryBounds, Scored, SortedSet};
 use crate::state::command_spec::{Growth, KeyAccess, ONE_KEY, TWO_KEYS};
@@ -278,22 +279,43 @@ impl Query {
         Ok(Self { ends, direction, limit, with_scores })
     }
 
-    /// Calls `each` with the members and scores of the range.
-    fn visit(&self, set: SortedSet<'_, '_>, mut each: impl FnMut(&[u8], f64)) {
+    /// Calls `each` with the members and scores of the range, until it breaks. Returns `false` if the walk ended
+    /// early because it would pass more than `most` entries.
+    fn visit(
+        &self,
+        set: SortedSet<'_, '_>,
+        most: usize,
+        mut each: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+    ) -> bool {
         let (mut skip, mut left) = self.limit;
+        let mut room = most;
+        let mut passes = || {
+            let passes = room > 0;
+            room = room.saturating_sub(1);
+            passes
+        };
+        let mut is_whole = true;
         if let Ends::Positions(start, end) = self.ends {
             let (start, count) = positions(start, end, set.len());
-            return set.visit_positions(start, count, self.direction, each);
+            set.visit_positions_while(start, count, self.direction, |member, score| {
+                is_whole = passes();
+                if is_whole { each(member, score) } else { ControlFlow::Break(()) }
+            });
+            return is_whole;
         }
         if left == 0 {
-            return;
+            return true;
         }
         let mut limited = |member: &[u8], score: f64| {
+            is_whole = passes();
+            if !is_whole {
+                return ControlFlow::Break(());
+            }
             if skip > 0 {
                 skip -= 1;
                 return ControlFlow::Continue(());
             }
-            each(member, score);
+            each(member, score)?;
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
@@ -303,6 +325,27 @@ impl Query {
                 set.visit(&EntryBounds::of_scores(*min, *max), self.direction, limited);
             }
             Ends::Members(min, max) => visit_members(set, min, max, self.direction, &mut limited),
+        }
+        is_whole
+    }
+
+    /// Copies the members and scores of the range.
+    ///
+    /// # Errors
+    /// They have more than [`MOST_STORED`] bytes.
+    fn members(&self, set: SortedSet<'_, '_>) -> Result<Vec<Scored>> {
+        let (mut found, mut left): (Vec<Scored>, _) = (Vec::new(), Some(MOST_STORED));
+        self.visit(set, usize::MAX, |member, score| {
+            left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Scored>()));
+            if left.is_none() {
+                return ControlFlow::Break(());
+            }
+            found.push((member.to_vec(), score));
+            ControlFlow::Continue(())
+        });
+        match left {
+            Some(_) => Ok(found),
+            None => Err(too_large(MOST_STORED)),
         }
     }
 }
@@ -318,22 +361,24 @@ impl Query {
         read: impl FnOnce(&mut dyn FnMut(SortedSet<'_, '_>)) -> Result<Option<()>>,
         out: &mut Replies,
     ) -> Result {
-        let (most, mut count, mut fits) = (context.state.settings.reply_limit(), 0, true);
+        let most = context.state.settings.reply_limit();
+        let (mut count, mut is_whole) = (0, true);
         let mut found = Replies { resp3: out.resp3, ..Replies::default() };
         read(&mut |set| {
-            self.visit(set, |member, score| {
+            is_whole = self.visit(set, context.most_work(), |member, score| {
                 count += 1;
-                fits = fits && found.bytes.len() <= most;
-                if !fits {
-                    return;
-                }
                 match self.with_scores {
                     true => write_scored(member, score, &mut found),
                     false => found.bulk(member),
                 }
+                let fits = found.bytes.len() <= most;
+                if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
             });
         })?;
-        if !fits || found.bytes.len() > most {
+        if !is_whole {
+            return Err(CommandError::NeedsSnapshot);
+        }
+        if found.bytes.len() > most {
             return Err(format!("ERR the reply would exceed {most} bytes; ask for less").into());
         }
         out.array(if self.with_scores && !out.resp3 { count * 2 } else { count });
@@ -435,10 +480,8 @@ fn zrevrangebylex(
 /// `ZRANGESTORE destination source start end …`
 fn zrangestore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let query = Query::read(arguments, 3, None, None, true)?;
-    let mut found: Vec<Scored> = Vec::new();
-    context.sorted_set(arguments.get(2), |set| {
-        query.visit(set, |member, score| found.push((member.to_vec(), score)));
-    })?;
+    let found = context.sorted_set(arguments.get(2), |set| query.members(set))?;
+    let found = found.transpose()?.unwrap_or_default();
     store_sorted_set(context, arguments.get(1), found, out)
 }
 
@@ -500,8 +543,7 @@ fn remove(
         with_scores: false,
     };
     let removed = context.modify_sorted_set(arguments.get(1), |body| {
-        let mut found: Vec<Scored> = Vec::new();
-        query.visit(SortedSet(body), |member, score| found.push((member.to_vec(), score)));
+        let found = query.members(SortedSet(body))?;
         found.iter().for_each(|(member, score)| sorted_set::remove(body, member, *score));
         Ok(found.len())
     })?;

@@ -85,10 +85,11 @@ impl Atomic {
             }
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
-            // Nothing waits within a step: a wait ends as it is dropped.
+            // Nothing waits within a step: a wait ends as it is dropped. Nor do its commands ask for a snapshot.
             CommandOutcome::Done
             | CommandOutcome::Freeing(_)
             | CommandOutcome::Blocked(_)
+            | CommandOutcome::Read(_)
             | CommandOutcome::AwaitsTurn => {}
         }
         Ok(Aftermath::None)

@@ -11,6 +11,7 @@ use ordna::Direction;
 use ordna::sync::check;
 
 use crate::execution::command::{CommandOutcome, Context, Result};
+use crate::execution::large_reads::too_large;
 use crate::keyspace::Keyspace;
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::list::{self, End, ListView};
@@ -64,9 +65,10 @@ impl Context<'_> {
         match wanted {
             Wanted::Values { end, count } => {
                 let event = (Classes::LIST, pop_event(*end));
-                let most = count.unwrap_or(1);
+                let (number, most) = (count.unwrap_or(1), self.state.settings.reply_limit());
                 let popped = self.modify_as(event, key, ValueKind::List, |body| {
-                    Ok(list::pop_some(body, *end, most))
+                    let popped = list::pop_some(body, *end, number, most);
+                    popped.ok_or_else(|| too_large(most))
                 })?;
                 if popped.is_empty() {
                     return Ok(false);
@@ -89,10 +91,11 @@ impl Context<'_> {
                     Direction::Ascending => "zpopmin",
                     Direction::Descending => "zpopmax",
                 };
-                let most = count.unwrap_or(1);
+                let (number, most) = (count.unwrap_or(1), self.state.settings.reply_limit());
                 let event = (Classes::SORTED_SET, event);
                 let popped = self.modify_as(event, key, ValueKind::ZSet, |body| {
-                    Ok(sorted_set::pop(body, most, *direction))
+                    let popped = sorted_set::pop(body, number, *direction, most);
+                    popped.ok_or_else(|| too_large(most))
                 })?;
                 if popped.is_empty() {
                     return Ok(false);

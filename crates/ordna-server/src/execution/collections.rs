@@ -137,7 +137,10 @@ impl Context<'_> {
     /// # Errors
     /// The key holds no hash.
     pub fn hash<R>(&self, key: &[u8], read: impl FnOnce(&HashView<'_>) -> R) -> Result<Option<R>> {
-        let found = self.keys.read_hash(key, read)?;
+        let found = match self.keys.snapshot() {
+            Some(snapshot) => snapshot.read_typed_hash(key, read)?,
+            None => self.keys.read_hash(key, read)?,
+        };
         self.note_miss(key, found.is_none());
         Ok(found)
     }

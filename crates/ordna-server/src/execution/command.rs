@@ -14,6 +14,7 @@ use ordna_secondary::Transaction as IndexTransaction;
 
 use crate::execution::eviction::{self, Room};
 use crate::execution::long_scan::LongScan;
+use crate::execution::snapshot_read::SnapshotRead;
 use crate::keyspace::hash::MARK;
 use crate::keyspace::lock::KeyspaceGuard;
 use crate::keyspace::multi_get::MultiGet;
@@ -63,6 +64,8 @@ pub enum CommandOutcome {
     Task(Task),
     /// Nothing is done: the command is executed once the session has its turn among those that run long.
     AwaitsTurn,
+    /// A command that is executed again, on a snapshot.
+    Read(Box<SnapshotRead>),
 }
 
 /// The function of a [`Task`].
@@ -628,6 +631,11 @@ impl<'a> Context<'a> {
             out.bytes.truncate(before);
             self.keys.make_exclusive(|| state.keys_exclusive());
             outcome = self.table.executes[spec.id](self, arguments, out);
+        }
+        if matches!(outcome, Err(CommandError::NeedsSnapshot)) {
+            // It counts when it is executed again.
+            out.bytes.truncate(before);
+            return CommandOutcome::Read(Box::new(self.on_snapshot(spec, arguments)));
         }
         let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
         if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {

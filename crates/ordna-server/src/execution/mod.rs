@@ -10,7 +10,9 @@ pub mod dispatch;
 pub mod eviction;
 pub mod guesses;
 pub mod index_access;
+pub mod large_reads;
 pub mod long_scan;
 mod notifications;
 #[cfg(feature = "scripts")]
 pub mod script_host;
+pub mod snapshot_read;

@@ -123,9 +123,15 @@ pub fn pop(body: &mut Body<'_>, end: End) -> Option<Vec<u8>> {
     Some(value)
 }
 
-/// Removes at most `count` values at an end and returns them.
-pub fn pop_some(body: &mut Body<'_>, end: End, count: usize) -> Vec<Vec<u8>> {
-    (0..count.min(body.len())).map_while(|_| pop(body, end)).collect()
+/// Removes at most `count` values at an end and returns them; `None` if they have more than `most` bytes.
+pub fn pop_some(body: &mut Body<'_>, end: End, count: usize, most: usize) -> Option<Vec<Vec<u8>>> {
+    let (mut popped, mut left) = (Vec::new(), most);
+    for _ in 0..count.min(body.len()) {
+        let Some(value) = pop(body, end) else { break };
+        left = left.checked_sub(value.len() + size_of::<Vec<u8>>())?;
+        popped.push(value);
+    }
+    Some(popped)
 }
 
 /// Sets the value at an index, which exists.

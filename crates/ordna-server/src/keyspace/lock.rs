@@ -25,6 +25,7 @@ use ordna::sync::point;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use crate::keyspace::Keyspace;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// Time after which those that wait for a long holder look again.
 const LOOK: Duration = Duration::from_secs(1);
@@ -90,6 +91,17 @@ impl KeyspaceLock {
             }
         };
         KeyspaceGuard::Shared(guard, held)
+    }
+
+    /// [`shared`](Self::shared), unless a command excludes others.
+    #[inline]
+    pub fn try_shared(&self) -> Option<KeyspaceGuard<'_>> {
+        let guard = match self.lock.try_read() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        Some(KeyspaceGuard::Shared(guard, Held::new(None)))
     }
 
     /// Locks the keyspace for a command that excludes all others.
@@ -205,6 +217,8 @@ pub enum KeyspaceGuard<'a> {
         ShardedLockWriteGuard<'a, Keyspace>,
         #[expect(dead_code, reason = "dropped after the guard")] Held<'a>,
     ),
+    /// Nothing is locked: the command reads this snapshot.
+    Snapshot(Arc<KeyspaceSnapshot>),
     /// Neither, for the moment between the two in [`make_exclusive`](Self::make_exclusive).
     Released,
 }
@@ -219,6 +233,14 @@ impl KeyspaceGuard<'_> {
     pub fn release_for_a_moment(&mut self, lock: impl FnOnce() -> Self) {
         *self = Self::Released;
         *self = lock();
+    }
+
+    /// The snapshot that the command reads, if it reads one.
+    pub fn snapshot(&self) -> Option<&KeyspaceSnapshot> {
+        match self {
+            Self::Snapshot(snapshot) => Some(snapshot),
+            _ => None,
+        }
     }
 
     /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The keyspace
@@ -237,6 +259,7 @@ impl Deref for KeyspaceGuard<'_> {
         match self {
             Self::Shared(keys, _) => keys,
             Self::Exclusive(keys, _) => keys,
+            Self::Snapshot(snapshot) => snapshot.keyspace(),
             Self::Released => unreachable!("only make_exclusive releases it, for a moment"),
         }
     }

@@ -1,6 +1,7 @@
 //! Random numbers and random samples of collections.
 
 use std::collections::HashSet;
+use std::ops::ControlFlow;
 
 use crate::keyspace::collections::names::Named;
 
@@ -35,82 +36,104 @@ impl Draws {
     }
 }
 
+/// A visitor of names and values, until it breaks.
+pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
+
 /// A collection from which a sample is drawn.
 pub trait Sampled {
     /// Number of elements.
     fn len(&self) -> usize;
 
-    /// All elements.
-    fn all(&self) -> Vec<Named>;
+    /// Visits names and values until `visit` breaks.
+    fn visit(&self, visit: &mut Visit<'_>);
 
     /// A random element, without a look at all of them; `None` if that is not possible.
     fn one(&self, draws: &mut Draws) -> Option<Named>;
+
+    /// All elements, of a small collection.
+    fn all(&self) -> Vec<Named> {
+        let mut all = Vec::new();
+        self.visit(&mut |name, value| {
+            all.push((name.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        });
+        all
+    }
+}
+
+/// Number of elements of a sample of `count`, see [`sample`].
+fn wanted(count: i64) -> usize {
+    usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX)
+}
+
+/// Whether a few elements are drawn one by one. Otherwise all are passed, which takes less.
+fn is_few(wanted: usize, len: usize) -> bool {
+    wanted < len / 64
+}
+
+/// Elements that [`sample`] looks at.
+pub fn sample_work(of: &impl Sampled, count: i64) -> usize {
+    let (wanted, len) = (wanted(count), of.len());
+    if is_few(wanted, len) { wanted } else { len }
 }
 
 /// Random elements: `count` different ones or, if it is negative, as many that may come again. `None` if
 /// the names and values have more than `most` bytes.
 pub fn sample(of: &impl Sampled, count: i64, most: usize) -> Option<Vec<Named>> {
-    let (wanted, len) = (usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX), of.len());
+    let (wanted, len) = (wanted(count), of.len());
     let mut draws = Draws::new();
-    let mut left = most;
-    let mut fits = |(name, value): &Named| {
-        let bytes = name.len() + value.len() + 6;
-        let fits = bytes <= left;
-        left -= bytes.min(left);
-        fits
-    };
+    let bytes = |(name, value): &Named| name.len() + value.len() + 6;
     if len == 0 || wanted == 0 {
         return Some(Vec::new());
     }
     if wanted.min(if count < 0 { wanted } else { len }) > most / 6 {
         return None;
     }
-    // Few of many are drawn one by one. All are read if that takes less.
-    let is_few = wanted < len / 64;
     let mut found = Vec::new();
-    if is_few && let Some(first) = of.one(&mut draws) {
-        let mut met = HashSet::new();
+    if is_few(wanted, len)
+        && let Some(first) = of.one(&mut draws)
+    {
+        let (mut met, mut left) = (HashSet::new(), most);
         let mut next = Some(first);
         // Of elements between wide gaps few are drawn twice.
         for _ in 0..wanted.saturating_mul(8) {
             let Some(drawn) = next.take().or_else(|| of.one(&mut draws)) else { break };
             if count < 0 || met.insert(drawn.0.clone()) {
-                if !fits(&drawn) {
-                    return None;
-                }
+                left = left.checked_sub(bytes(&drawn))?;
                 found.push(drawn);
             }
             if found.len() == wanted {
                 return Some(found);
             }
         }
-        found.clear();
-        left = most;
     }
-    let mut all = of.all();
-    let len = all.len();
-    let mut fits = |(name, value): &Named| {
-        let bytes = name.len() + value.len() + 6;
-        let fits = bytes <= left;
-        left -= bytes.min(left);
-        fits
+    // Which places are drawn; then one walk over all elements copies those.
+    let mut places: Vec<usize> = match count < 0 {
+        true => (0..wanted).map(|_| draws.below(len)).collect(),
+        false => (0..len).collect(),
     };
-    if count < 0 {
-        for _ in 0..wanted {
-            let drawn = all.get(draws.below(len))?.clone();
-            if !fits(&drawn) {
-                return None;
-            }
-            found.push(drawn);
-        }
-        return Some(found);
-    }
-    if wanted < len {
+    if count >= 0 && wanted < len {
         for at in 0..wanted {
             let other = at + draws.below(len - at);
-            all.swap(at, other);
+            places.swap(at, other);
         }
-        all.truncate(wanted);
+        places.truncate(wanted);
     }
-    all.iter().all(&mut fits).then_some(all)
+    let mut order: Vec<usize> = (0..places.len()).collect();
+    order.sort_unstable_by_key(|at| places[*at]);
+    let mut found: Vec<Named> = vec![Named::default(); places.len()];
+    let (mut order, mut left) = (order.into_iter().peekable(), Some(most));
+    let mut at = 0;
+    of.visit(&mut |name, value| {
+        while let Some(place) = order.next_if(|place| places[*place] == at) {
+            found[place] = (name.to_vec(), value.to_vec());
+            left = left.and_then(|left| left.checked_sub(bytes(&found[place])));
+            if left.is_none() {
+                return ControlFlow::Break(());
+            }
+        }
+        at += 1;
+        if order.peek().is_some() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    left.map(|_| found)
 }

@@ -9,13 +9,13 @@ use ordna::checksum::crc32c;
 
 use crate::keyspace::collections::Body;
 use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
-use crate::keyspace::sample::{Draws, Sampled};
+use crate::keyspace::sample::{Draws, Sampled, Visit};
 use crate::wire::error::CommandError;
 use crate::wire::request::number;
 
 /// How many times as many members a set may have as another one, for the two to be merged rather than each
 /// member of the other be looked up.
-const MERGED: usize = 16;
+pub const MERGED: usize = 16;
 
 /// A set that a command reads.
 #[derive(Debug, Clone, Copy)]
@@ -43,17 +43,21 @@ impl SetView<'_, '_> {
         }
     }
 
-    /// The members, in the order of [`compare`].
-    pub fn members(&self) -> Vec<Vec<u8>> {
-        let mut members = Vec::with_capacity(self.len());
+    /// The members, in the order of [`compare`]; `None` if they have more than `most` bytes.
+    pub fn members(&self, most: usize) -> Option<Vec<Vec<u8>>> {
+        let (mut members, mut left) = (Vec::new(), Some(most));
         self.visit(|member| {
+            left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Vec<u8>>()));
+            if left.is_none() {
+                return ControlFlow::Break(());
+            }
             members.push(member.to_vec());
             ControlFlow::Continue(())
         });
         if matches!(self.0, Body::Packed(_)) {
             members.sort_by(|a, b| compare(a, b));
         }
-        members
+        left.map(|_| members)
     }
 
     /// Keeps those of `members`, which are in the order of [`compare`], that are in this set, or those that
@@ -99,13 +103,8 @@ impl Sampled for SetView<'_, '_> {
         SetView::len(self)
     }
 
-    fn all(&self) -> Vec<Named> {
-        let mut all = Vec::with_capacity(self.len());
-        self.visit(|member| {
-            all.push((member.to_vec(), Vec::new()));
-            ControlFlow::Continue(())
-        });
-        all
+    fn visit(&self, visit: &mut Visit<'_>) {
+        SetView::visit(self, |member| visit(member, &[]));
     }
 
     fn one(&self, draws: &mut Draws) -> Option<Named> {

@@ -44,6 +44,11 @@ impl KeyspaceSnapshot {
         self.time
     }
 
+    /// The keyspace in its present state.
+    pub fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
     /// The number of the snapshot.
     pub fn epoch(&self) -> u64 {
         self.snapshot.epoch()

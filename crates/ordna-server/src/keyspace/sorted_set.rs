@@ -14,7 +14,7 @@ use crate::keyspace::collections::Body;
 use crate::keyspace::collections::large::Large;
 use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
 use crate::keyspace::hash::LIST_BYTES;
-use crate::keyspace::sample::{Draws, Sampled};
+use crate::keyspace::sample::{Draws, Sampled, Visit};
 use crate::wire::error::CommandError;
 
 /// Bytes of a score in its order-preserving form.
@@ -231,6 +231,20 @@ impl SortedSet<'_, '_> {
         direction: Direction,
         mut visit: impl FnMut(&[u8], f64),
     ) {
+        self.visit_positions_while(start, len, direction, |member, score| {
+            visit(member, score);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// The same, until `visit` breaks.
+    pub fn visit_positions_while(
+        &self,
+        start: usize,
+        len: usize,
+        direction: Direction,
+        mut visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+    ) {
         let (mut skip, mut left) = (start, len);
         if left == 0 || skip >= self.len() {
             return;
@@ -265,7 +279,7 @@ impl SortedSet<'_, '_> {
                 skip -= 1;
                 return ControlFlow::Continue(());
             }
-            visit(member, score);
+            visit(member, score)?;
             left -= 1;
             if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -285,13 +299,10 @@ impl Sampled for SortedSet<'_, '_> {
         SortedSet::len(self)
     }
 
-    fn all(&self) -> Vec<Named> {
-        let mut all = Vec::new();
-        self.visit(&EntryBounds::ALL, Direction::Ascending, |member, score| {
-            all.push((member.to_vec(), ordered(score).to_vec()));
-            ControlFlow::Continue(())
+    fn visit(&self, visit: &mut Visit<'_>) {
+        SortedSet::visit(self, &EntryBounds::ALL, Direction::Ascending, |member, score| {
+            visit(member, &ordered(score))
         });
-        all
     }
 
     fn one(&self, draws: &mut Draws) -> Option<Named> {
@@ -357,14 +368,24 @@ pub fn remove(body: &mut Body<'_>, member: &[u8], score: f64) {
     }
 }
 
-/// Removes at most `count` members from an end, and returns them in order from that end.
-pub fn pop(body: &mut Body<'_>, count: usize, direction: Direction) -> Vec<Scored> {
-    let mut found: Vec<Scored> = Vec::new();
+/// Removes at most `count` members from an end, and returns them in order from that end. `None`, and nothing is
+/// removed, if they have more than `most` bytes.
+pub fn pop(
+    body: &mut Body<'_>,
+    count: usize,
+    direction: Direction,
+    most: usize,
+) -> Option<Vec<Scored>> {
+    let (mut found, mut left): (Vec<Scored>, _) = (Vec::new(), Some(most));
     SortedSet(body).visit_positions(0, count, direction, |member, score| {
-        found.push((member.to_vec(), score));
+        left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Scored>()));
+        if left.is_some() {
+            found.push((member.to_vec(), score));
+        }
     });
+    left?;
     found.iter().for_each(|(member, score)| remove(body, member, *score));
-    found
+    Some(found)
 }
 
 #[cfg(test)]

@@ -11,13 +11,14 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::SemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::execution::acknowledgement;
 use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
+use crate::execution::large_reads;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::lock::Delayed;
 use crate::keyspace::multi_get::MultiGet;
@@ -254,9 +255,17 @@ impl<'a> Connection<'a> {
                 // An error means that the freeing thread is gone, and the memory with it.
                 CommandOutcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 CommandOutcome::Task(task) => {
-                    let _place = place_for_task(self.state, &self.client).await?;
+                    let _place = place_in(&self.state.tasks, &self.client).await?;
                     let (state, out) = (self.state, &mut self.replies);
                     tokio::task::block_in_place(|| task.run(state, None, out));
+                }
+                CommandOutcome::Read(read) => {
+                    let _place = place_in(&self.state.reads, &self.client).await?;
+                    let (state, table, out) = (self.state, self.table, &mut self.replies);
+                    tokio::task::block_in_place(|| {
+                        large_reads::run(*read, state, table, session, out)
+                    });
+                    session.now = None;
                 }
                 CommandOutcome::Delayed(time) => tokio::time::sleep(time).await,
                 CommandOutcome::Blocked(waiting) => {
@@ -362,8 +371,11 @@ impl<'a> Connection<'a> {
         }
         let mut keys = [&[][..]; AHEAD];
         let found = requests.ahead(session.user.is_some(), &mut keys);
-        if found > 1 {
-            self.state.keys().get_many_with(&keys[..found], |_, _| ());
+        // Whoever waits here for a script waits in a thread of its own, of which there are some hundred.
+        if found > 1
+            && let Some(present) = self.state.keyspace_lock().try_shared()
+        {
+            present.get_many_with(&keys[..found], |_, _| ());
         }
     }
 
@@ -597,13 +609,10 @@ impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
 }
 
 /// Waits for a place among the tasks that may block their thread.
-async fn place_for_task<'a>(
-    state: &'a ServerState,
-    client: &Client,
-) -> Result<SemaphorePermit<'a>> {
+async fn place_in<'a>(places: &'a Semaphore, client: &Client) -> Result<SemaphorePermit<'a>> {
     tokio::select! {
         biased;
-        place = state.tasks.acquire() => place.map_err(Error::other),
+        place = places.acquire() => place.map_err(Error::other),
         () = client.ended() => Err(ended()),
     }
 }

@@ -20,6 +20,14 @@ use crate::wire::reply::Replies;
 pub const MOST_CHANNELS: usize = 1 << 20;
 /// Patterns to which one client may be subscribed: a published message is compared with all of them.
 pub const MOST_PATTERNS: usize = 1024;
+/// Bytes of the patterns of one client: a published message is compared with each of them, and a compiled one takes
+/// up to fifty times as much memory.
+pub const MOST_PATTERN_BYTES: usize = 64 << 10;
+/// Memory of a compiled pattern for each of its bytes.
+const COMPILED: usize = 50;
+/// Bytes of the name of a channel: those of a key, and of what precedes a key in the channels of events. A name
+/// is compared with the patterns of all clients.
+pub const LONGEST_CHANNEL: usize = ordna::key::MAX_LEN + 64;
 /// Memory of a subscription beside the bytes of its name: entries of two tables.
 const SUBSCRIPTION_BYTES: usize = 200;
 
@@ -89,6 +97,14 @@ pub struct Inbox {
     counts: [AtomicUsize; 3],
     /// Memory of the subscriptions, in bytes.
     held: AtomicUsize,
+    /// Bytes of the patterns; changed under the lock of `names`.
+    pattern_bytes: AtomicUsize,
+}
+
+/// Memory of a subscription, in bytes.
+fn memory_of(kind: Kind, name: &[u8]) -> usize {
+    let copies = if kind == Kind::Pattern { 1 + COMPILED } else { 1 };
+    name.len() * copies + SUBSCRIPTION_BYTES
 }
 
 impl Inbox {
@@ -158,8 +174,15 @@ impl Inbox {
             let what = if kind == Kind::Pattern { "patterns" } else { "channels" };
             return Err(TooMany { most: kind.most(), what });
         }
+        if kind == Kind::Pattern {
+            let bytes = self.pattern_bytes.load(Ordering::Relaxed) + name.len();
+            if bytes > MOST_PATTERN_BYTES {
+                return Err(TooMany { most: MOST_PATTERN_BYTES, what: "bytes of patterns" });
+            }
+            self.pattern_bytes.store(bytes, Ordering::Relaxed);
+        }
         names.insert(enter());
-        self.held.fetch_add(name.len() + SUBSCRIPTION_BYTES, Ordering::Relaxed);
+        self.held.fetch_add(memory_of(kind, name), Ordering::Relaxed);
         self.counts[kind as usize].store(names.len(), Ordering::Relaxed);
         Ok(())
     }
@@ -170,7 +193,10 @@ impl Inbox {
         let names = &mut names[kind as usize];
         if names.remove(name) {
             leave();
-            self.held.fetch_sub(name.len() + SUBSCRIPTION_BYTES, Ordering::Relaxed);
+            self.held.fetch_sub(memory_of(kind, name), Ordering::Relaxed);
+            if kind == Kind::Pattern {
+                self.pattern_bytes.fetch_sub(name.len(), Ordering::Relaxed);
+            }
             self.counts[kind as usize].store(names.len(), Ordering::Relaxed);
         }
     }

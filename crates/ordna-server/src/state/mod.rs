@@ -71,6 +71,9 @@ const MONITOR_LAG: usize = 4096;
 /// takes one of the 512 threads that tokio starts for work that blocks. If all were taken, nobody
 /// would serve the other connections.
 const MOST_TASKS: usize = 128;
+/// Commands that build long replies at once: their replies count against the memory of clients when they are
+/// complete only, and they compete with other clients for the cores.
+const MOST_READS: usize = 2;
 
 /// State of `CLIENT PAUSE`.
 #[derive(Debug, Default)]
@@ -128,6 +131,8 @@ pub struct ServerState {
     pub scans: LongScans,
     /// Places for tasks that block their threads.
     pub tasks: Semaphore,
+    /// Places for commands that read much.
+    pub reads: Semaphore,
     pub stats: CommandStats,
     pub errors: ErrorStats,
     pub slow_log: SlowLog,
@@ -211,6 +216,7 @@ impl ServerState {
             watches: Arc::default(),
             scans: LongScans::default(),
             tasks: Semaphore::new(MOST_TASKS),
+            reads: Semaphore::new(MOST_READS),
             slow_log: SlowLog::default(),
             latencies: Latencies::default(),
             started: Instant::now(),

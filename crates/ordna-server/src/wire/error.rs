@@ -30,6 +30,9 @@ pub(crate) enum CommandError {
     /// A small collection becomes large, for which the command is executed again, alone.
     #[error("ERR the command has to be executed alone")]
     NeedsExclusive,
+    /// The command reads much, for which it is executed again, on a snapshot.
+    #[error("ERR the command has to be executed on a snapshot")]
+    NeedsSnapshot,
     /// The client has not authenticated.
     #[error("NOAUTH Authentication required.")]
     NotAuthenticated,

@@ -59,6 +59,20 @@ impl<'a> Large<'a> {
         self.prefix.len()
     }
 
+    /// Bytes of all elements, about: they follow from the first ones.
+    pub fn estimated_bytes(&self) -> usize {
+        /// Elements that are looked at.
+        const SAMPLE: usize = 16;
+        let (mut bytes, mut met) = (0, 0);
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        self.visit(all, Direction::Ascending, |part, value| {
+            bytes += part.len() + value.len();
+            met += 1;
+            if met < SAMPLE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        (bytes / met.max(1)).saturating_mul(self.head.len())
+    }
+
     /// Whether the command has changed something.
     pub fn is_changed(&self) -> bool {
         !self.changes.is_empty()

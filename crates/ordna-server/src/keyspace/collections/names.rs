@@ -19,6 +19,11 @@ use crate::wire::error::CommandError;
 /// precedes it.
 pub const MOST_NAME: usize = ordna::key::MAX_LEN - 32;
 
+/// Names that a call of `HSCAN` and its kin returns at most, whatever `COUNT` says: some milliseconds.
+const MOST_SCANNED: usize = 10_000;
+/// Bytes of names and values after which such a call ends.
+const MOST_SCANNED_BYTES: usize = 1 << 20;
+
 /// Elements among which a random one is chosen, so that those after a wide gap between two CRCs are hardly
 /// more likely than others.
 const CHOICE: usize = 32;
@@ -97,16 +102,21 @@ impl Large<'_> {
     /// Returns about `count` names from a cursor on, and the next cursor (0: the end). A cursor is a
     /// CRC, and names of the same CRC are returned together: so a scan returns every name that is present
     /// throughout.
+    ///
+    /// A call returns no more names than [`MOST_SCANNED`], and ends after [`MOST_SCANNED_BYTES`].
     pub fn scan_named(&self, cursor: u64, count: usize) -> (u64, Vec<Named>) {
         let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
-        let (mut found, mut last, mut next) = (Vec::new(), None, 0);
+        let count = count.min(MOST_SCANNED);
+        let (mut found, mut last, mut next, mut bytes) = (Vec::new(), None, 0, 0);
         self.visit_named(from, |name, value| {
             let crc = crc32c(name);
-            if found.len() >= count && last != Some(crc) {
+            let is_full = found.len() >= count || bytes > MOST_SCANNED_BYTES;
+            if is_full && last != Some(crc) {
                 next = u64::from(crc);
                 return ControlFlow::Break(());
             }
             last = Some(crc);
+            bytes += name.len() + value.len();
             found.push((name.to_vec(), value.to_vec()));
             ControlFlow::Continue(())
         });

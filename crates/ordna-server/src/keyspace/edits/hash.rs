@@ -12,7 +12,7 @@ use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
 use crate::keyspace::expiring_hash::{self, DeadlineMap, Deadlines};
 use crate::keyspace::hash::{Edit, Hash};
-use crate::keyspace::sample::{Draws, Sampled};
+use crate::keyspace::sample::{Draws, Sampled, Visit};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::keyspace::value_kind::ValueKind;
@@ -64,13 +64,10 @@ impl HashView<'_> {
 
     /// Calls `each` with all fields and values. A list has them in the order of insertion.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) {
-        match self {
-            Self::Record(hash, _) => hash.iter().for_each(|(field, value)| each(field, value)),
-            Self::Large(large) => large.visit_named(0, |field, value| {
-                each(field, value);
-                ControlFlow::Continue(())
-            }),
-        }
+        self.visit(&mut |field, value| {
+            each(field, value);
+            ControlFlow::Continue(())
+        });
     }
 
     /// Returns some fields from a cursor on, and the next cursor (0: the end). A list is returned whole.
@@ -92,10 +89,13 @@ impl Sampled for HashView<'_> {
         HashView::len(self)
     }
 
-    fn all(&self) -> Vec<Named> {
-        let mut all = Vec::new();
-        self.for_each(|field, value| all.push((field.to_vec(), value.to_vec())));
-        all
+    fn visit(&self, visit: &mut Visit<'_>) {
+        match self {
+            Self::Record(hash, _) => {
+                let _ = hash.iter().try_for_each(|(field, value)| visit(field, value));
+            }
+            Self::Large(large) => large.visit_named(0, visit),
+        }
     }
 
     fn one(&self, draws: &mut Draws) -> Option<Named> {
@@ -474,15 +474,28 @@ impl SmallForm for Edit<'_> {
 impl KeyspaceSnapshot {
     /// Calls `read` with the hash that a key holds in this snapshot; `None` if it holds none.
     pub fn read_hash<R>(&self, key: &[u8], read: impl FnOnce(&HashView<'_>) -> R) -> Option<R> {
+        self.read_typed_hash(key, read).ok().flatten()
+    }
+
+    /// The same; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn read_typed_hash<R>(
+        &self,
+        key: &[u8],
+        read: impl FnOnce(&HashView<'_>) -> R,
+    ) -> Result<Option<R>> {
         let mut read = Some(read);
         let looked = self.get_with(key, |stored| look(stored, || self.time(), &mut read));
-        match looked?.ok()? {
+        let Some(looked) = looked else { return Ok(None) };
+        Ok(match looked? {
             Looked::Done(found) => found,
             Looked::IsLarge(head) => {
                 let large = Large::new(Source::Snapshot(self.stored()), head).at(self.time());
-                look_at_large(large, read?)
+                read.and_then(|read| look_at_large(large, read))
             }
-        }
+        })
     }
 
     /// Calls `read` with the hash of a key as one record, which is made if the hash is large; `None` if the

@@ -5,6 +5,8 @@ pub mod crashes;
 mod fairness;
 mod histories;
 #[cfg(target_os = "linux")]
+mod large_reads;
+#[cfg(target_os = "linux")]
 mod limits;
 mod multiplied;
 mod promises;

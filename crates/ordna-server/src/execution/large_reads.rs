@@ -1,0 +1,126 @@
+//! Commands that read much: they are executed a second time, on a snapshot.
+//!
+//! # Contract
+//! A command that is about to read many elements asks [`Context::check_work`], which refuses it with
+//! [`CommandError::NeedsSnapshot`] before it has written anything. The connection then executes it again on a
+//! snapshot, which holds no lock of the keyspace or of a key, in a thread where nobody else waits.
+//!
+//! A command of one key reads a snapshot that is taken then. It holds every write of the key that ended before,
+//! because writes of a large collection exclude each other. A command of several keys has locked the keyspace
+//! exclusively: its snapshot is taken at once, while no write is in progress.
+//!
+//! Commands of transactions and scripts are executed where they are: the step that they belong to excludes others.
+
+use std::sync::Arc;
+
+use crate::execution::command::{CommandTable, Context, Result};
+use crate::execution::snapshot_read::SnapshotRead;
+use crate::keyspace::collections::Body;
+use crate::keyspace::collections::large::Large;
+use crate::keyspace::edits::hash::HashView;
+use crate::keyspace::lock::KeyspaceGuard;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::ServerState;
+use crate::state::command_spec::CommandSpec;
+use crate::state::session::Session;
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::Arguments;
+
+/// Elements from which on a command is executed on a snapshot: about a millisecond of work, against some ten
+/// microseconds for the snapshot and the change of threads.
+const MUCH: usize = 4096;
+/// Bytes from which on a command is executed on a snapshot, for collections with few long elements.
+const MUCH_BYTES: usize = 1 << 20;
+
+/// Bytes of the members of a result that is stored: a result is built in memory.
+pub const MOST_STORED: usize = 1 << 30;
+
+/// The error of a result that is too large.
+pub fn too_large(most: usize) -> CommandError {
+    format!("ERR the members of the result would exceed {most} bytes; ask for less").into()
+}
+
+/// Executes a command on a snapshot and writes its reply.
+pub fn run(
+    read: SnapshotRead,
+    state: &ServerState,
+    table: &'static CommandTable,
+    session: &mut Session,
+    out: &mut Replies,
+) {
+    let taken = || Arc::new(KeyspaceSnapshot::of(&state.keys()));
+    let keys = KeyspaceGuard::Snapshot(read.snapshot.unwrap_or_else(taken));
+    let mut context = Context { state, session, keys, table };
+    context.call(&read.spec, read.request.arguments(), out);
+}
+
+impl Context<'_> {
+    /// Refuses a command that is about to read this many elements and should do so on a snapshot.
+    ///
+    /// # Errors
+    /// [`CommandError::NeedsSnapshot`]
+    pub fn check_work(&self, elements: usize) -> Result<()> {
+        let is_in_step = self.session.executing || self.keys.snapshot().is_some();
+        if elements < MUCH || is_in_step { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
+    }
+
+    /// Number of elements that a command may read where it is executed.
+    pub fn most_work(&self) -> usize {
+        if self.check_work(usize::MAX).is_ok() { usize::MAX } else { MUCH }
+    }
+
+    /// [`check_work`](Self::check_work) of a whole collection.
+    pub fn check_whole(&self, body: &Body<'_>) -> Result<()> {
+        match body {
+            Body::Packed(_) => Ok(()),
+            Body::Large(large) => self.check_whole_large(large),
+        }
+    }
+
+    /// [`check_work`](Self::check_work) of a whole hash.
+    pub fn check_whole_hash(&self, hash: &HashView<'_>) -> Result<()> {
+        match hash {
+            HashView::Record(..) => Ok(()),
+            HashView::Large(large) => self.check_whole_large(large),
+        }
+    }
+
+    fn check_whole_large(&self, large: &Large<'_>) -> Result<()> {
+        let is_long = large.estimated_bytes() >= MUCH_BYTES;
+        self.check_work(if is_long { MUCH } else { large.head.len() })
+    }
+
+    /// Prepares the execution of a command on a snapshot.
+    #[cold]
+    pub(super) fn on_snapshot(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> SnapshotRead {
+        let is_alone = self.keys.is_exclusive();
+        let snapshot = is_alone.then(|| Arc::new(KeyspaceSnapshot::of(&self.keys)));
+        SnapshotRead { spec: *spec, request: arguments.to_owned_request(), snapshot }
+    }
+
+    /// Calls `read` with the value of a key in its stored form, where the command reads.
+    pub fn stored<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        match self.keys.snapshot() {
+            Some(snapshot) => snapshot.get_with(key, read),
+            None => self.keys.get_with(key, read),
+        }
+    }
+
+    /// Calls `read` with the collection of a key, where the command reads; `None` if the key is absent.
+    ///
+    /// # Errors
+    /// The key holds a value of another type.
+    pub fn collection<R>(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        read: impl FnOnce(&Body<'_>) -> R,
+    ) -> Result<Option<R>> {
+        match self.keys.snapshot() {
+            Some(snapshot) => snapshot.read_collection(key, kind, read),
+            None => self.keys.read_collection(key, kind, read),
+        }
+    }
+}
