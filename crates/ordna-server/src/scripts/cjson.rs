@@ -135,13 +135,8 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
             Some(Value::Number(number)) if all.len() == 1 => general(*number, DIGITS).into_bytes(),
             _ => return Err("bad argument #1 to 'decode' (string expected)".to_owned()),
         };
-        let mut parser = Parser {
-            lua,
-            text: &text,
-            at: 0,
-            settings: Settings::of(lua),
-            work: Work::of(lua),
-        };
+        let mut parser =
+            Parser { lua, text: &text, at: 0, settings: Settings::of(lua), work: Work::of(lua) };
         let value = parser.value(0)?;
         parser.skip();
         if parser.at < text.len() {
