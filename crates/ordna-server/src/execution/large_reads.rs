@@ -52,7 +52,7 @@ pub fn run(
 ) {
     let taken = || Arc::new(KeyspaceSnapshot::of(&state.keys()));
     let keys = KeyspaceGuard::Snapshot(read.snapshot.unwrap_or_else(taken));
-    let mut context = Context { state, session, keys, table };
+    let mut context = Context { state, session, keys, table, indexed: None };
     context.call(&read.spec, read.request.arguments(), out);
 }
 
