@@ -288,7 +288,7 @@ fn a_backup_that_a_flush_in_a_group_overtakes_is_the_state_of_its_cut() {
     hooked.before_the_first_shard(move || {
         let group = || {
             replaced.insert(&[10], b"changed").unwrap();
-            replaced.remove(&[11]);
+            replaced.remove(&[11]).unwrap();
             let next = replaced.successor(Options::new()).unwrap();
             for key in 50..150_u8 {
                 next.insert(&[key], b"new").unwrap();
