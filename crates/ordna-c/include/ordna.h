@@ -1,7 +1,7 @@
 /* Ordna: an ordered map for many threads. MIT OR Apache-2.0.
  *
  * Every function may be called by many threads at once on one handle, but those that free a handle:
- * no other call may use that handle then or later. Keys have up to 65,535 bytes, values up to 512 MiB.
+ * no other call may use that handle then or later. Batches and transactions are for one thread at a time. Keys have up to 65,535 bytes, values up to 512 MiB.
  * A slice of length 0 may have a null pointer.
  *
  * Callbacks of scans may call every function on the same store, but those that free it.
@@ -51,6 +51,8 @@ typedef enum {
   ORDNA_STATUS_EXISTS = -7,
   // The handle belongs to the process that forked this one.
   ORDNA_STATUS_FORKED = -8,
+  // What a transaction has read was changed by others before its commit.
+  ORDNA_STATUS_CONFLICT = -9,
   // A defect of this library. The store can still be used.
   ORDNA_STATUS_PANIC = -100,
 } OrdnaStatus;
@@ -83,6 +85,10 @@ typedef struct ordna_snapshot ordna_snapshot;
 
 // An ordered store of byte strings.
 typedef struct ordna_store ordna_store;
+
+// Reads at one moment and writes of its own, which a commit applies as one step. One thread at a
+// time may use it.
+typedef struct ordna_transaction ordna_transaction;
 
 // Bytes of the caller or of the library; `data` may be null if `len` is 0.
 typedef struct {
@@ -209,6 +215,22 @@ int ordna_put(const ordna_store *store,
               ordna_slice key,
               ordna_slice value);
 
+// Sets the value of a key, which expires `milliseconds` from now. Every other call that sets a value
+// makes an entry that does not expire, but for `ordna_compare_and_set`, which keeps the deadline.
+int ordna_put_for(const ordna_store *store,
+                  ordna_slice key,
+                  ordna_slice value,
+                  uint64_t milliseconds);
+
+// Makes a key expire `milliseconds` from now; `UINT64_MAX`: never. `NOT_FOUND` if it is absent.
+int ordna_expire(const ordna_store *store, ordna_slice key, uint64_t milliseconds);
+
+// Writes the milliseconds until a key expires to `*milliseconds`; `UINT64_MAX`: never. `NOT_FOUND` if
+// it is absent.
+int ordna_expires_in(const ordna_store *store,
+                     ordna_slice key,
+                     uint64_t *milliseconds);
+
 // Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
 // (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
 // `NOT_FOUND`.
@@ -263,6 +285,48 @@ int ordna_backup(const ordna_store *store, const char *path);
 
 // Bytes that the store holds. O(n).
 size_t ordna_memory(const ordna_store *store);
+
+// Begins a transaction. It reads the state of this moment and its own writes. Free it with
+// `ordna_transaction_free`, before the store.
+int ordna_begin(const ordna_store *store, ordna_transaction **out);
+
+// Frees a transaction, and forgets its writes if it was not committed; null is ignored, as is a
+// transaction of the process that forked this one.
+void ordna_transaction_free(ordna_transaction *transaction);
+
+// As `ordna_error`.
+size_t ordna_transaction_error(const ordna_transaction *transaction, char *buffer, size_t capacity);
+
+// As `ordna_get`.
+int ordna_transaction_get(const ordna_transaction *transaction,
+                          ordna_slice key,
+                          uint8_t *buffer,
+                          size_t capacity,
+                          size_t *length);
+
+// As `ordna_scan`. The callback may use the transaction, but not commit or free it.
+int ordna_transaction_scan(const ordna_transaction *transaction,
+                           const ordna_range *range,
+                           ordna_visit visit,
+                           void *context);
+
+// Sets the value of a key when the transaction commits.
+int ordna_transaction_put(const ordna_transaction *transaction, ordna_slice key, ordna_slice value);
+
+// The same; the entry expires `milliseconds` from now.
+int ordna_transaction_put_for(const ordna_transaction *transaction,
+                              ordna_slice key,
+                              ordna_slice value,
+                              uint64_t milliseconds);
+
+// Removes a key when the transaction commits; `NOT_FOUND` if it is absent.
+int ordna_transaction_remove(const ordna_transaction *transaction, ordna_slice key);
+
+// Applies the writes as one step, if all that the transaction has read is as it was: values, absent
+// keys, entries of ranges. `CONFLICT` if it is not: nothing is changed, and the caller may begin
+// another one. The transaction has ended; it is still to be freed. A transaction can commit for a
+// minute; later ones are `INVALID`. Otherwise errors are those of `ordna_write`.
+int ordna_transaction_commit(const ordna_transaction *transaction);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -3,6 +3,7 @@
 #ifndef ORDNA_HPP
 #define ORDNA_HPP
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <iterator>
@@ -11,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -86,6 +88,11 @@ template <typename Handle>
   char buffer[512] = "";
   text(handle, buffer, sizeof buffer);
   throw Error(status, buffer);
+}
+
+// A span for a function of C; one that is over is 0.
+inline std::uint64_t life(std::chrono::milliseconds life) noexcept {
+  return life.count() < 0 ? 0 : static_cast<std::uint64_t>(life.count());
 }
 
 // The path for a function of C, which would read it up to a zero byte only.
@@ -284,6 +291,51 @@ class Batch {
   std::unique_ptr<ordna_batch, Free> handle_;
 };
 
+// Reads at one moment and writes of its own, which `commit` applies as one step. One thread at a time
+// may use it, and its store must outlive it. Without a commit its writes are forgotten.
+class Transaction : public detail::Reads<Transaction> {
+ public:
+  void put(std::string_view key, std::string_view value) {
+    check_(ordna_transaction_put(handle_.get(), slice(key), slice(value)));
+  }
+  void put_for(std::string_view key, std::string_view value, std::chrono::milliseconds life) {
+    check_(ordna_transaction_put_for(handle_.get(), slice(key), slice(value), detail::life(life)));
+  }
+  // Whether the key was present.
+  bool remove(std::string_view key) {
+    int status = ordna_transaction_remove(handle_.get(), slice(key));
+    check_(status);
+    return status == ORDNA_STATUS_OK;
+  }
+  // False if something that was read has changed: nothing is written.
+  [[nodiscard]] bool commit() {
+    int status = ordna_transaction_commit(handle_.get());
+    if (status == ORDNA_STATUS_CONFLICT) return false;
+    check_(status);
+    return true;
+  }
+
+ private:
+  friend class Store;
+  friend class detail::Reads<Transaction>;
+  explicit Transaction(ordna_transaction* handle) : handle_(handle) {}
+
+  int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
+    return ordna_transaction_get(handle_.get(), key, buffer, room, length);
+  }
+  int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
+    return ordna_transaction_scan(handle_.get(), range, visit, context);
+  }
+  void check_(int status) const {
+    if (status < 0) detail::raise(handle_.get(), status, ordna_transaction_error);
+  }
+
+  struct Free {
+    void operator()(ordna_transaction* handle) const { ordna_transaction_free(handle); }
+  };
+  std::unique_ptr<ordna_transaction, Free> handle_;
+};
+
 // An ordered store of byte strings that many threads use at once.
 class Store : public detail::Reads<Store> {
  public:
@@ -318,6 +370,16 @@ class Store : public detail::Reads<Store> {
   void put(std::string_view key, std::string_view value) {
     check_(ordna_put(handle_.get(), slice(key), slice(value)));
   }
+  // The entry expires after `life`.
+  void put_for(std::string_view key, std::string_view value, std::chrono::milliseconds life) {
+    check_(ordna_put_for(handle_.get(), slice(key), slice(value), detail::life(life)));
+  }
+  // Makes a key expire after `life`, or never (`std::nullopt`). Whether it is present.
+  bool expire(std::string_view key, std::optional<std::chrono::milliseconds> life) {
+    int status = ordna_expire(handle_.get(), slice(key), life ? detail::life(*life) : UINT64_MAX);
+    check_(status);
+    return status == ORDNA_STATUS_OK;
+  }
   // Whether the key was present.
   bool remove(std::string_view key) {
     int status = ordna_remove(handle_.get(), slice(key));
@@ -342,6 +404,23 @@ class Store : public detail::Reads<Store> {
     return removed;
   }
   void write(Batch& batch) { check_(ordna_write(handle_.get(), batch.handle_.get())); }
+  Transaction begin() {
+    ordna_transaction* handle = nullptr;
+    check_(ordna_begin(handle_.get(), &handle));
+    return Transaction(handle);
+  }
+  // Runs `work(transaction)` and commits it; again, up to `attempts` times, if something that it read
+  // has changed. Then an Error of the status ORDNA_STATUS_CONFLICT. An exception of `work` ends it.
+  template <typename Work>
+  void transaction(Work&& work, int attempts = 100) {
+    for (int attempt = 0; attempt < attempts; attempt++) {
+      Transaction transaction = begin();
+      work(transaction);
+      if (transaction.commit()) return;
+      std::this_thread::yield();
+    }
+    throw Error(ORDNA_STATUS_CONFLICT, "the transaction conflicted with other writes in each attempt");
+  }
   Snapshot snapshot() const {
     ordna_snapshot* handle = nullptr;
     check_(ordna_snapshot_take(handle_.get(), &handle));

@@ -11,9 +11,11 @@ mod scan;
 mod snapshot;
 mod status;
 mod store;
+mod transaction;
 
 pub use batch::*;
 pub use scan::*;
 pub use snapshot::*;
 pub use status::*;
 pub use store::*;
+pub use transaction::*;

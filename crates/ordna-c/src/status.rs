@@ -42,6 +42,8 @@ pub enum OrdnaStatus {
     Exists = -7,
     /// The handle belongs to the process that forked this one.
     Forked = -8,
+    /// What a transaction has read was changed by others before its commit.
+    Conflict = -9,
     /// A defect of this library. The store can still be used.
     Panic = -100,
 }
@@ -101,6 +103,7 @@ impl From<Error> for Failure {
             Error::KeyTooLong { .. } | Error::ValueTooLong { .. } => OrdnaStatus::TooLong,
             Error::MemoryLimit { .. } => OrdnaStatus::MemoryLimit,
             Error::LogFailed { .. } => OrdnaStatus::Io,
+            Error::Conflict { .. } => OrdnaStatus::Conflict,
             _ => OrdnaStatus::Invalid,
         };
         Self { status, text: error.to_string() }

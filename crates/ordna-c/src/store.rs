@@ -6,9 +6,9 @@
 #![expect(clippy::missing_safety_doc, reason = "stated once above")]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
 
-use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
-use ordna::{Change, Error, Options, OrderedIndex, Store};
+use ordna::{BackupOptions, Change, Error, OpenOptions, Options, Store, SyncPolicy};
 
 use crate::batch::OrdnaBatch;
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
@@ -47,7 +47,7 @@ impl OrdnaStore {
 /// # Safety
 /// `handle` is null or live.
 #[inline]
-unsafe fn on(
+pub(crate) unsafe fn on(
     handle: *const OrdnaStore,
     call: impl FnOnce(&Store<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn ordna_error(
 pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
     // SAFETY: null or live.
     let store = unsafe { store.as_ref() }.filter(|store| !store.process.is_forked());
-    store.map_or(0, |store| store.store.approximate_len())
+    store.map_or(0, |store| store.store.len())
 }
 
 /// Sets the value of a key. After `ORDNA_STATUS_IO` the store may hold the value in memory: a log that
@@ -180,6 +180,69 @@ pub unsafe extern "C" fn ordna_put(
         on(store, |store| {
             let (key, value) = (key.bytes()?, value.bytes()?);
             store.put(key, value)?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Sets the value of a key, which expires `milliseconds` from now. Every other call that sets a value
+/// makes an entry that does not expire, but for `ordna_compare_and_set`, which keeps the deadline.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_put_for(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    value: OrdnaSlice,
+    milliseconds: u64,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            store.insert_for(key.bytes()?, value.bytes()?, Duration::from_millis(milliseconds))?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Makes a key expire `milliseconds` from now; `UINT64_MAX`: never. `NOT_FOUND` if it is absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_expire(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    milliseconds: u64,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let life = (milliseconds != u64::MAX).then(|| Duration::from_millis(milliseconds));
+            let expires_at = life.map(|life| store.deadline_after(life));
+            match store.set_expiry(key.bytes()?, expires_at) {
+                Ok(true) => Ok(OrdnaStatus::Ok),
+                Ok(false) | Err(Error::KeyTooLong { .. }) => Ok(OrdnaStatus::NotFound),
+                Err(error) => Err(error.into()),
+            }
+        })
+    }
+}
+
+/// Writes the milliseconds until a key expires to `*milliseconds`; `UINT64_MAX`: never. `NOT_FOUND` if
+/// it is absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_expires_in(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    milliseconds: *mut u64,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            if milliseconds.is_null() {
+                return Err(Failure::invalid("the place for the milliseconds is null"));
+            }
+            let Some(left) = store.expires_in(key.bytes()?) else {
+                return Ok(OrdnaStatus::NotFound);
+            };
+            let millis = |left: Duration| u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+            milliseconds.write(left.map_or(u64::MAX, millis));
             Ok(OrdnaStatus::Ok)
         })
     }
@@ -212,6 +275,7 @@ pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice)
     // SAFETY: handed on from the caller.
     unsafe {
         on(store, |store| {
+            // Without a copy of the value.
             let mut present = false;
             let removed = store.modify::<&[u8], _>(key.bytes()?, |value| {
                 present = value.is_some();

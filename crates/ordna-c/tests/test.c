@@ -184,6 +184,57 @@ static void bad_input(void) {
   ordna_batch_free(NULL);
 }
 
+static int sum(void *context, ordna_slice key, ordna_slice value) {
+  (void)key;
+  *(unsigned *)context += value.data[0] - '0';
+  return 0;
+}
+
+static void transactions(void) {
+  ordna_store *store;
+  ordna_transaction *one, *other;
+  uint8_t buffer[8];
+  size_t length;
+  unsigned total = 0;
+  uint64_t left = 0;
+  CHECK(ordna_new(0, &store) == 0 && ordna_put(store, text("a"), text("1")) == 0);
+  CHECK(ordna_begin(store, &one) == 0 && ordna_begin(store, &other) == 0);
+  CHECK(ordna_transaction_get(one, text("a"), buffer, 8, &length) == 0 && length == 1);
+  CHECK(ordna_transaction_get(other, text("b"), buffer, 8, &length) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_transaction_put(one, text("b"), text("2")) == 0);
+  CHECK(ordna_transaction_put_for(one, text("c"), text("3"), 60000) == 0);
+  CHECK(ordna_transaction_scan(one, NULL, sum, &total) == 0 && total == 6);
+  CHECK(ordna_transaction_put(other, text("d"), text("4")) == 0);
+  CHECK(ordna_len(store) == 1 && ordna_transaction_commit(one) == 0 && ordna_len(store) == 3);
+  CHECK(ordna_transaction_commit(other) == ORDNA_STATUS_CONFLICT && ordna_len(store) == 3);
+  CHECK(ordna_transaction_error(other, (char *)buffer, 8) > 8 && buffer[0] == 't');
+  CHECK(ordna_transaction_commit(other) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_transaction_put(one, text("d"), text("4")) == ORDNA_STATUS_INVALID);
+  ordna_transaction_free(one);
+  ordna_transaction_free(other);
+  // One that is not committed leaves nothing.
+  CHECK(ordna_begin(store, &one) == 0);
+  CHECK(ordna_transaction_remove(one, text("a")) == 0);
+  CHECK(ordna_transaction_remove(one, text("a")) == ORDNA_STATUS_NOT_FOUND);
+  ordna_transaction_free(one);
+  CHECK(ordna_get(store, text("a"), buffer, 8, &length) == 0);
+  CHECK(ordna_begin(store, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_begin(NULL, &one) == ORDNA_STATUS_INVALID && one == NULL);
+  CHECK(ordna_transaction_commit(NULL) == ORDNA_STATUS_INVALID);
+  ordna_transaction_free(NULL);
+  // Expiry.
+  CHECK(ordna_expires_in(store, text("a"), &left) == 0 && left == UINT64_MAX);
+  CHECK(ordna_expires_in(store, text("c"), &left) == 0 && left <= 60000 && left > 50000);
+  CHECK(ordna_expires_in(store, text("x"), &left) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_expires_in(store, text("a"), NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_expire(store, text("x"), 5) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_expire(store, text("c"), UINT64_MAX) == 0);
+  CHECK(ordna_expires_in(store, text("c"), &left) == 0 && left == UINT64_MAX);
+  CHECK(ordna_put_for(store, text("c"), text("3"), 0) == 0);
+  CHECK(ordna_get(store, text("c"), buffer, 8, &length) == ORDNA_STATUS_NOT_FOUND);
+  ordna_free(store);
+}
+
 static void batches(void) {
   ordna_store *store;
   ordna_batch *batch;
@@ -402,6 +453,7 @@ int main(int argc, char **argv) {
   long_scans();
   bad_input();
   batches();
+  transactions();
   directories(argv[1]);
   large_values();
   errors_of_threads();

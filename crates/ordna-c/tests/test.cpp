@@ -55,6 +55,31 @@ int main(int argc, char** argv) {
   CHECK(store.compare_and_set("new", std::nullopt, "1") && store.remove("new") &&
         !store.remove("new"));
 
+  // Transactions and expiry.
+  ordna::Store accounts;
+  accounts.put("ann", "9");
+  accounts.put_for("bob", "0", std::chrono::minutes(1));
+  accounts.transaction([](ordna::Transaction& tx) {
+    tx.put("bob", *tx.get("ann"));
+    CHECK(tx.remove("ann") && !tx.contains("ann") && keys(tx.entries()) == Keys{"bob"});
+  });
+  CHECK(*accounts.get("bob") == "9" && accounts.size() == 1);
+  int attempts = 0;
+  try {
+    accounts.transaction(
+        [&](ordna::Transaction& tx) {
+          attempts++;
+          tx.put("x", *tx.get("bob"));
+          accounts.put("bob", std::to_string(attempts));
+        },
+        3);
+    CHECK(false);
+  } catch (const ordna::Error& error) {
+    CHECK(error.status() == ORDNA_STATUS_CONFLICT && attempts == 3 && !accounts.contains("x"));
+  }
+  CHECK(accounts.expire("bob", std::chrono::milliseconds(0)) && !accounts.contains("bob"));
+  CHECK(!accounts.expire("bob", std::nullopt));
+
   // Longer than a chunk, both ways.
   ordna::Store numbers;
   Keys all;

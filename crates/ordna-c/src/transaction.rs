@@ -1,0 +1,201 @@
+//! Transactions.
+
+#![expect(unsafe_code, reason = "exported to C")]
+#![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+use ordna::Transaction;
+
+use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded};
+use crate::store::{OrdnaStore, on as on_store};
+
+/// Reads at one moment and writes of its own, which a commit applies as one step. One thread at a
+/// time may use it.
+pub struct OrdnaTransaction {
+    /// `None` after the commit. The store outlives it, by the caller's promise.
+    transaction: RefCell<Option<Transaction<'static, [u8], [u8]>>>,
+    last: LastError,
+    process: Process,
+}
+
+/// Runs a call on the transaction of a handle.
+///
+/// # Safety
+/// `handle` is null or live, no other thread uses it, and its store is live.
+unsafe fn on(
+    handle: *const OrdnaTransaction,
+    call: impl FnOnce(&Transaction<'static, [u8], [u8]>) -> Result<OrdnaStatus, Failure>,
+) -> c_int {
+    // SAFETY: null or live, by the caller's promise.
+    let Some(handle) = (unsafe { handle.as_ref() }) else { return OrdnaStatus::Invalid as c_int };
+    guarded(&handle.last, || {
+        handle.process.check()?;
+        match &*handle.transaction.borrow() {
+            Some(transaction) => call(transaction),
+            None => Err(Failure::invalid("the transaction has ended")),
+        }
+    })
+}
+
+/// Begins a transaction. It reads the state of this moment and its own writes. Free it with
+/// `ordna_transaction_free`, before the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_begin(
+    store: *const OrdnaStore,
+    out: *mut *mut OrdnaTransaction,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        // An error or a panic leaves no pointer that was never written.
+        if !out.is_null() {
+            out.write(std::ptr::null_mut());
+        }
+        on_store(store, |store| {
+            if out.is_null() {
+                return Err(Failure::invalid("the place for the transaction is null"));
+            }
+            // The caller frees the store after its transactions.
+            let store: &'static _ = &*std::ptr::from_ref(store);
+            let handle = OrdnaTransaction {
+                transaction: RefCell::new(Some(store.begin())),
+                last: LastError::default(),
+                process: Process::this(),
+            };
+            out.write(Box::into_raw(Box::new(handle)));
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Frees a transaction, and forgets its writes if it was not committed; null is ignored, as is a
+/// transaction of the process that forked this one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_free(transaction: *mut OrdnaTransaction) {
+    if !transaction.is_null() {
+        // SAFETY: the handle was made by this library and is not used any more.
+        let transaction = unsafe { Box::from_raw(transaction) };
+        if transaction.process.is_forked() {
+            std::mem::forget(transaction);
+            return;
+        }
+        let _ = guarded(&LastError::default(), move || {
+            drop(transaction);
+            Ok(OrdnaStatus::Ok)
+        });
+    }
+}
+
+/// As `ordna_error`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_error(
+    transaction: *const OrdnaTransaction,
+    buffer: *mut c_char,
+    capacity: usize,
+) -> usize {
+    // SAFETY: null or live; the buffer is handed on.
+    unsafe { transaction.as_ref() }
+        .map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
+}
+
+/// As `ordna_get`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_get(
+    transaction: *const OrdnaTransaction,
+    key: OrdnaSlice,
+    buffer: *mut u8,
+    capacity: usize,
+    length: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(transaction, |transaction| {
+            let give = |value: &[u8]| copy_value(value, buffer, capacity, length);
+            Ok(transaction.get_with(key.bytes()?, give).unwrap_or(OrdnaStatus::NotFound))
+        })
+    }
+}
+
+/// As `ordna_scan`. The callback may use the transaction, but not commit or free it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_scan(
+    transaction: *const OrdnaTransaction,
+    range: *const OrdnaRange,
+    visit: OrdnaVisit,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(transaction, |transaction| RangeScan::of(range)?.run(transaction, visit, context)) }
+}
+
+/// Sets the value of a key when the transaction commits.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_put(
+    transaction: *const OrdnaTransaction,
+    key: OrdnaSlice,
+    value: OrdnaSlice,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(transaction, |transaction| {
+            transaction.put(key.bytes()?, value.bytes()?)?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// The same; the entry expires `milliseconds` from now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_put_for(
+    transaction: *const OrdnaTransaction,
+    key: OrdnaSlice,
+    value: OrdnaSlice,
+    milliseconds: u64,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(transaction, |transaction| {
+            let life = Duration::from_millis(milliseconds);
+            transaction.put_for(key.bytes()?, value.bytes()?, life)?;
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Removes a key when the transaction commits; `NOT_FOUND` if it is absent.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_remove(
+    transaction: *const OrdnaTransaction,
+    key: OrdnaSlice,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(transaction, |transaction| {
+            let removed = transaction.remove(key.bytes()?)?;
+            Ok(if removed.is_some() { OrdnaStatus::Ok } else { OrdnaStatus::NotFound })
+        })
+    }
+}
+
+/// Applies the writes as one step, if all that the transaction has read is as it was: values, absent
+/// keys, entries of ranges. `CONFLICT` if it is not: nothing is changed, and the caller may begin
+/// another one. The transaction has ended; it is still to be freed. A transaction can commit for a
+/// minute; later ones are `INVALID`. Otherwise errors are those of `ordna_write`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_commit(transaction: *const OrdnaTransaction) -> c_int {
+    // SAFETY: null or live, by the caller's promise.
+    let handle = unsafe { transaction.as_ref() };
+    let Some(handle) = handle else { return OrdnaStatus::Invalid as c_int };
+    guarded(&handle.last, || {
+        handle.process.check()?;
+        let Ok(mut transaction) = handle.transaction.try_borrow_mut() else {
+            return Err(Failure::invalid("a scan of the transaction is in progress"));
+        };
+        let ended = || Failure::invalid("the transaction has ended");
+        transaction.take().ok_or_else(ended)?.commit()?;
+        Ok(OrdnaStatus::Ok)
+    })
+}
