@@ -126,7 +126,7 @@ impl OwnedStore {
         self.0.statistics()
     }
 
-    /// As [`OrderedIndex::memory_usage`].
+    /// As [`OrderedIndex::memory_usage`](ordna_base::OrderedIndex::memory_usage).
     pub fn memory_usage(&self) -> MemoryUsage {
         self.0.memory_usage()
     }
