@@ -79,7 +79,8 @@ fn state(config: Config) -> ServerState {
 
 fn session(state: &ServerState) -> Session {
     let address = SocketAddr::from(ADDRESS);
-    let client = state.clients.enter(address, address, -1, 100).unwrap();
+    // A test that waits opens one session after the other.
+    let client = state.clients.enter(address, address, -1, 100_000).unwrap();
     Session::new(client, &state.acl)
 }
 
