@@ -12,7 +12,8 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arrow::{Column, Gathered, Item, words_of};
-use crate::core::{Core, encoded, raise, wanted};
+use crate::core::{Core, encoded, wanted};
+use crate::error::raise;
 use crate::joining::Joining;
 use crate::key::{self, word_of};
 use crate::shapes;

@@ -10,54 +10,20 @@ use std::ops::Bound as Limit;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ordna::durability::{BackupError, BackupOptions, OpenOptions, SyncPolicy};
+use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, Direction, Error, MemoryUsage, Options, Put, Store, Write};
-use pyo3::exceptions::{
-    PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyKeyError, PyMemoryError,
-    PyOSError, PyTimeoutError, PyTypeError, PyValueError,
-};
+use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::chunks::{Chunks, Kind, unusable};
+use crate::error::{raise, raise_backup};
 use crate::joining::{Joining, raise_order};
 use crate::key;
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
 use crate::source::{Bytes, KeyRange, Slot, Source, Unusable, by_ref, note_fork};
-use crate::transaction::{Conflict, lifetime};
-use crate::value::{self, Codec, Functions};
-
-/// The exception for what the store refuses.
-pub fn raise(error: Error) -> PyErr {
-    match error {
-        Error::MemoryLimit { .. } => PyMemoryError::new_err(error.to_string()),
-        Error::LogFailed { .. } => PyOSError::new_err(error.to_string()),
-        Error::Conflict { .. } => Conflict::new_err(error.to_string()),
-        Error::TransactionTooOld { .. } => PyTimeoutError::new_err(error.to_string()),
-        other => PyValueError::new_err(other.to_string()),
-    }
-}
-
-/// The numbers of the system for these errors: the first two are the same everywhere.
-const ENOENT: i32 = 2;
-const EEXIST: i32 = 17;
-const EAGAIN: i32 = if cfg!(any(target_os = "linux", windows)) { 11 } else { 35 };
-
-/// The exception for what a backup or an opening refuses.
-fn raise_backup(error: BackupError) -> PyErr {
-    let message = error.to_string();
-    match error {
-        BackupError::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), message)),
-        BackupError::Missing { .. } => PyFileNotFoundError::new_err((ENOENT, message)),
-        BackupError::Exists { .. } => PyFileExistsError::new_err((EEXIST, message)),
-        BackupError::InUse { .. } | BackupError::Busy => {
-            PyBlockingIOError::new_err((EAGAIN, message))
-        }
-        BackupError::Store(error) => raise(error),
-        _ => PyValueError::new_err(message),
-    }
-}
+use crate::value::{self, Codec, Functions, lifetime};
 
 /// A removal's outcome. A key beyond the limit was never there.
 fn gone(removed: Result<(), Error>) -> PyResult<()> {

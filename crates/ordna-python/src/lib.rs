@@ -4,6 +4,7 @@ mod arrow;
 mod bulk;
 mod chunks;
 mod core;
+mod error;
 mod joining;
 mod key;
 mod shapes;
@@ -28,7 +29,9 @@ mod _ordna {
     #[pymodule_export]
     use crate::core::{_after_fork, Core};
     #[pymodule_export]
-    use crate::transaction::{Conflict, Transaction};
+    use crate::error::Conflict;
+    #[pymodule_export]
+    use crate::transaction::Transaction;
 
     /// The version of the package.
     #[pymodule_export]

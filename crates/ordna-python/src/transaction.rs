@@ -10,22 +10,17 @@ use std::time::Duration;
 
 use ordna::sync::Lock;
 use ordna::{Direction, Entries, Error, SuspendedTransaction};
-use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyValueError};
+use pyo3::exceptions::{PyKeyError, PyRuntimeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::core::{Core, encoded, raise, wanted};
+use crate::core::{Core, encoded, wanted};
+use crate::error::raise;
 use crate::joining::Joining;
 use crate::key;
 use crate::source::{Bytes, Source, by_ref};
-
-pyo3::create_exception!(
-    ordna,
-    Conflict,
-    PyRuntimeError,
-    "What a transaction read was changed by others before it could commit."
-);
+use crate::value::lifetime;
 
 /// A transaction between two calls.
 type Suspended = SuspendedTransaction<[u8], [u8]>;
@@ -43,16 +38,6 @@ pub struct Transaction {
     core: Py<Core>,
     /// `None` once it has ended, and while a thread uses it.
     state: Lock<Option<(Suspended, Puts)>>,
-}
-
-/// The time until an entry expires: seconds, or a `timedelta`.
-pub fn lifetime(ttl: &Bound<'_, PyAny>) -> PyResult<Duration> {
-    let seconds: f64 = match ttl.extract() {
-        Ok(seconds) => seconds,
-        Err(_) => ttl.call_method0("total_seconds")?.extract()?,
-    };
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("an entry cannot expire after {seconds} s")))
 }
 
 impl Transaction {

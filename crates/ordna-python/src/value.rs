@@ -8,6 +8,8 @@
 //!
 //! With a codec only objects of exactly these types, within the limits of the encoding, are native.
 
+use std::time::Duration;
+
 use ordna::sync::Lock;
 use ordna::tuple::{MAX_DEPTH, Reader, code};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -146,4 +148,14 @@ pub fn decode<'py>(py: Python<'py>, bytes: &[u8], codec: &Codec) -> PyResult<Bou
         },
         _ => key::decode(py, bytes, &[]),
     }
+}
+
+/// The time until an entry expires: seconds, or a `timedelta`.
+pub fn lifetime(ttl: &Bound<'_, PyAny>) -> PyResult<Duration> {
+    let seconds: f64 = match ttl.extract() {
+        Ok(seconds) => seconds,
+        Err(_) => ttl.call_method0("total_seconds")?.extract()?,
+    };
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("an entry cannot expire after {seconds} s")))
 }

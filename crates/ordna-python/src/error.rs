@@ -1,0 +1,47 @@
+//! The exceptions for errors of the store.
+
+use ordna::Error;
+use ordna::durability::BackupError;
+use pyo3::exceptions::{
+    PyBlockingIOError, PyFileExistsError, PyFileNotFoundError, PyMemoryError, PyOSError,
+    PyRuntimeError, PyTimeoutError, PyValueError,
+};
+use pyo3::prelude::*;
+
+pyo3::create_exception!(
+    ordna,
+    Conflict,
+    PyRuntimeError,
+    "What a transaction read was changed by others before it could commit."
+);
+
+/// The exception for what the store refuses.
+pub fn raise(error: Error) -> PyErr {
+    match error {
+        Error::MemoryLimit { .. } => PyMemoryError::new_err(error.to_string()),
+        Error::LogFailed { .. } => PyOSError::new_err(error.to_string()),
+        Error::Conflict { .. } => Conflict::new_err(error.to_string()),
+        Error::TransactionTooOld { .. } => PyTimeoutError::new_err(error.to_string()),
+        other => PyValueError::new_err(other.to_string()),
+    }
+}
+
+/// The numbers of the system for these errors: the first two are the same everywhere.
+const ENOENT: i32 = 2;
+const EEXIST: i32 = 17;
+const EAGAIN: i32 = if cfg!(any(target_os = "linux", windows)) { 11 } else { 35 };
+
+/// The exception for what a backup or an opening refuses.
+pub fn raise_backup(error: BackupError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        BackupError::Io { source, .. } => PyOSError::new_err((source.raw_os_error(), message)),
+        BackupError::Missing { .. } => PyFileNotFoundError::new_err((ENOENT, message)),
+        BackupError::Exists { .. } => PyFileExistsError::new_err((EEXIST, message)),
+        BackupError::InUse { .. } | BackupError::Busy => {
+            PyBlockingIOError::new_err((EAGAIN, message))
+        }
+        BackupError::Store(error) => raise(error),
+        _ => PyValueError::new_err(message),
+    }
+}
