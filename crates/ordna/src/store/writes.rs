@@ -206,7 +206,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             return Ok(self.remove_range_unlogged(lower, upper));
         };
         if bounds_cross(lower, upper) {
-            return Ok(0);
+            // Like any other write that changes nothing: refused if the log has failed.
+            return self.check_log().map(|()| 0);
         }
         let mut removed = 0;
         let done = wal.write(&WrittenKeys::Range(lower, upper), self, &mut |buffer| {
