@@ -179,8 +179,8 @@ impl Hit {
     /// Whether only a mark could tell that something is missing.
     fn needs_a_mark(&self, disk: &Model) -> bool {
         let newest = disk.files().iter().filter_map(|path| number_of(path)).max();
-        let files = [Some(&self.file), self.later.as_ref()];
-        newest.is_some() && files.iter().flatten().any(|file| number_of(file) == newest)
+        let files = [Some(self.file.as_path()), self.other(), self.later.as_deref()];
+        newest.is_some() && files.into_iter().flatten().any(|file| number_of(file) == newest)
     }
 
     /// Whether the file ends behind a block now, as it would if the process had ended there.
