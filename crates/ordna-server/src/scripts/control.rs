@@ -12,21 +12,23 @@ use ordna::sync::Lock;
 
 /// The error of a script that was ended.
 pub const KILLED: &str = "Script killed by user with SCRIPT KILL.";
-/// Time after which the worker of the runtime is handed to another thread, so that the connections of this
+/// Time after which the worker of the runtime is first handed to another thread, so that the connections of this
 /// worker are served.
 const HANDED_OVER: Duration = Duration::from_millis(10);
+/// Longest pause in which the other thread may begin.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Shared with other threads while a script runs.
 #[derive(Debug)]
 pub struct Control {
     killed: AtomicBool,
-    /// When the script began, and whether its worker was handed over.
-    began: Lock<(Instant, bool)>,
+    /// When the script began, and the time after which its worker is to be handed over next.
+    began: Lock<(Instant, Duration)>,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self { killed: AtomicBool::new(false), began: Lock::new((Instant::now(), false)) }
+        Self { killed: AtomicBool::new(false), began: Lock::new((Instant::now(), HANDED_OVER)) }
     }
 }
 
@@ -39,7 +41,7 @@ impl Control {
     /// Notes that a script begins.
     pub fn begin(&self) {
         self.killed.store(false, Ordering::Relaxed);
-        *self.began.lock() = (Instant::now(), false);
+        *self.began.lock() = (Instant::now(), HANDED_OVER);
     }
 
     /// Whether the script was ended.
@@ -47,23 +49,24 @@ impl Control {
         self.killed.load(Ordering::Relaxed)
     }
 
-    /// Hands the worker over if the script has run for a while.
+    /// Hands the worker over if the script has run for a while. On a busy machine the other thread may not begin
+    /// during the pause, and the worker stays. Nothing says so, so this is repeated after twice the time, with a
+    /// pause of a tenth of it.
     pub fn look_at_clock(&self) {
         let mut began = self.began.lock();
-        if !began.1 && began.0.elapsed() > HANDED_OVER {
-            began.1 = true;
+        let time = began.0.elapsed();
+        if time > began.1 {
+            began.1 = time * 2;
             drop(began);
-            hand_over();
+            hand_over((time / 10).min(LONGEST_PAUSE));
         }
     }
 }
 
 /// Hands the worker of the runtime, with the connections that wait in it, to another thread.
-fn hand_over() {
-    /// Ample for a thread to begin.
-    const MOMENT: Duration = Duration::from_millis(1);
+fn hand_over(pause: Duration) {
     if tokio::runtime::Handle::try_current().is_ok() {
-        tokio::task::block_in_place(|| std::thread::sleep(MOMENT));
+        tokio::task::block_in_place(|| std::thread::sleep(pause));
     }
 }
 
