@@ -60,16 +60,16 @@ fn an_audit_keeps_expiry_away() {
 #[test]
 #[cfg(debug_assertions)]
 fn an_audit_keeps_the_memory_that_it_reads() {
-    use ordna_testkit::memory::live_everywhere;
+    use ordna_testkit::memory::live_here;
     const LARGE: i64 = 64 << 20;
     let store: Store<u64, [u8]> = Store::with_options(by_hand());
     store.insert(&1, &vec![7; LARGE as usize]).unwrap();
     let freed = Cell::new(0);
     held("tree.check.leaf_read", || store.check_invariants())
         .meanwhile(|| {
-            let before = live_everywhere();
+            let before = live_here();
             store.insert(&1, b"small").unwrap();
-            freed.set(before - live_everywhere());
+            freed.set(before - live_here());
         })
         .unwrap();
     assert!(freed.get() < LARGE / 2, "{} bytes were freed under the audit", freed.get());
