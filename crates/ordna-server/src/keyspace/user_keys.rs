@@ -112,7 +112,7 @@ impl KeyspaceStore {
                 }
                 // Perhaps a head that has expired, which a command changes that has seen it before.
                 (Change::Put(_), None) => {
-                    notice!("collections.expired.declines", self.collections.may_expire())
+                    notice!("concurrent.expired.declines", self.collections.may_expire())
                 }
             };
             if declines { Change::Keep } else { change }

@@ -96,7 +96,7 @@ impl KeyspaceStore {
         // If only the log fails, the batch stays in memory.
         let stays = || {
             let failed = matches!(done, Err(Error::LogFailed { .. })) && self.is_done(batch);
-            notice!("collections.log_failure.counts", failed)
+            notice!("concurrent.log_failure.counts", failed)
         };
         if done.is_ok() || stays() {
             self.collections.reserved.add(added);
@@ -207,7 +207,7 @@ impl KeyspaceStore {
             let (removal, key) = (removal(id), stored(&key));
             let mut batch =
                 vec![Write::Remove(entry.as_slice()), Write::put(removal.as_slice(), &[][..])];
-            if notice!("collections.expired.is_logged", !self.store.contains_key(&key)) {
+            if notice!("concurrent.expired.is_logged", !self.store.contains_key(&key)) {
                 // No expiry is in the log: a start whose clock is behind would find a head without elements,
                 // and give its id to another collection.
                 batch.push(Write::Remove(&*key));
