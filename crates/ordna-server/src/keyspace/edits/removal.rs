@@ -152,7 +152,7 @@ impl KeyspaceStore {
         let mut batch =
             vec![Write::Put(&*stored_to, Put { value, expires_at }), Write::Remove(&*from)];
         // The entry of its deadline names the new key.
-        let moved = Head::read(value).filter(|_| !fault!("collections.rename.moves_deadline"));
+        let moved = Head::read(value).filter(|_| !fault!("expiry_tests.rename.moves_deadline"));
         let moved = moved.and_then(|head| head.deadline_entry(expires_at));
         batch.extend(moved.as_ref().map(|entry| Write::put(entry.as_slice(), to)));
         self.write_with_removals(batch, gone.as_slice(), 0)
