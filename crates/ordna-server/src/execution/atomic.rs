@@ -33,7 +33,7 @@ pub struct Atomic {
 
 impl Atomic {
     pub fn new(context: &mut Context<'_>) -> Self {
-        let is_outer = check!("concurrent.nested.holds_once", context.indexed.is_none());
+        let is_outer = check!("scripts.nested.holds_once", context.indexed.is_none());
         if is_outer {
             context.indexed = context.state.indexes.transaction();
         }

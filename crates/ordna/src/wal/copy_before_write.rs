@@ -57,8 +57,9 @@ const ALL_BLOCKS: usize = 8 << 20;
 /// each file costs a sync. Every shard reads that file when it is restored.
 const LARGEST_COMMON: usize = 1 << 20;
 /// Number of keys that a backup remembers to have saved; they take 20 to 40 bytes each, so up to 160
-/// MiB. A key that is not remembered is saved again with each write until the backup has read it.
-const MOST_REMEMBERED: usize = 4 << 20;
+/// MiB. A key that is not remembered is saved again with each write until the backup has read it. Tests
+/// of debug builds reach the limit.
+const MOST_REMEMBERED: usize = if cfg!(debug_assertions) { 8 << 10 } else { 4 << 20 };
 /// Number of sets that the remembered keys are divided among, so that writers do not contend.
 const SETS: usize = 64;
 

@@ -166,6 +166,28 @@ fn a_backup_saves_the_state_of_a_key_once() {
     assert!(state_of(&restored) == expected, "the state is not that of the snapshot point");
 }
 
+/// Keys that a backup cannot remember are saved with each write: the first state is restored.
+#[test]
+#[cfg(debug_assertions)]
+fn of_several_states_of_a_key_the_first_is_restored() {
+    // More than a debug build remembers.
+    const KEYS: u64 = 24_000;
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
+    let fill = |byte| {
+        for number in 0..KEYS {
+            store.insert(format!("{number:06}").as_bytes(), &[byte; 100]).unwrap();
+        }
+    };
+    fill(1);
+    let expected = state_of(&store);
+    let backup = || store.backup(&BackupOptions::new().workers(1)).unwrap();
+    let summary = held("backup.shard.passed", backup).meanwhile(|| (2..5).for_each(fill));
+    assert!(summary.spilled > KEYS, "no key was saved twice: {summary:?}");
+    let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
+    assert!(state_of(&restored) == expected, "the state is not that of the snapshot point");
+}
+
 #[test]
 fn a_backup_of_a_held_snapshot_is_the_state_of_its_cut() {
     assert_eq!(under_writers(Mode::Snapshot, 9), 0);
