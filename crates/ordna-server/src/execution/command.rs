@@ -341,8 +341,8 @@ impl CommandTable {
 }
 
 impl Context<'_> {
-    /// Reports written keys to their watchers, to the clients that wait for them, and to the indexes. Every command that writes calls
-    /// this, or [`modify`](Self::modify), while it holds the keyspace.
+    /// Reports written keys to their watchers, to the clients that wait for them, and to the indexes. Every
+    /// command that writes calls this, or [`modify`](Self::modify), while it holds the keyspace.
     pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>) {
         let written = written.into_iter();
         if self.state.blocked.are_any() {
@@ -704,8 +704,8 @@ impl<'a> Context<'a> {
         Err(CommandError::OutOfMemory)
     }
 
-    /// Evicts until these bytes fit, by as many calls as it takes. Other commands get their turn between the
-    /// calls, unless this one excludes them.
+    /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands get their
+    /// turn between the calls, unless this one excludes them.
     fn evict(&mut self, needed: usize) -> Room {
         let (state, begin) = (self.state, Instant::now());
         loop {

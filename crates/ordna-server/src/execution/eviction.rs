@@ -154,8 +154,8 @@ pub fn make_room(state: &ServerState, keys: &Keyspace, bytes: usize) -> Result<(
     keys.check_room(bytes)
 }
 
-/// [`make_room`] by as many calls as it takes, each with a lock of its own, so that other commands get their
-/// turn.
+/// Repeats [`make_room`] until there is room, and releases the lock between two calls, so that other commands
+/// get their turn.
 ///
 /// # Errors
 /// The memory limit has no room for `bytes` more.

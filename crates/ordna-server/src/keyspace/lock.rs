@@ -6,10 +6,10 @@
 //! exclude others, which waits for the first. Builds with debug assertions panic at a second lock.
 //!
 //! # Long holders
-//! A script may hold the lock for long, and the server has to serve the client that ends it. So no thread of the
-//! runtime waits for a long holder, except in a place of its own. A thread that is about to wait announces that
-//! first; a long holder announces itself first, and then waits until all threads that had announced
-//! themselves have their turn. Either the thread sees the long holder, or that one sees the thread.
+//! A script may hold the lock for long, and the server has to serve the client that ends it. So no worker thread
+//! of the runtime waits for a long holder; threads that block may. A thread that is about to wait announces
+//! that first. A long holder announces itself first, and then waits until all threads that announced themselves
+//! before have had the lock. So either the thread sees the long holder, or the holder sees the thread.
 //!
 //! Long holders take turns: one has its [`Turn`] before it announces itself, and until it has withdrawn the
 //! announcement. Tasks wait for it without a thread, in the order in which they came. Tasks that have waited
@@ -219,7 +219,7 @@ pub enum KeyspaceGuard<'a> {
     ),
     /// Nothing is locked: the command reads this snapshot.
     Snapshot(Arc<KeyspaceSnapshot>),
-    /// Neither, for the moment between the two in [`make_exclusive`](Self::make_exclusive).
+    /// Neither, within [`release_for_a_moment`](Self::release_for_a_moment).
     Released,
 }
 
@@ -260,7 +260,7 @@ impl Deref for KeyspaceGuard<'_> {
             Self::Shared(keys, _) => keys,
             Self::Exclusive(keys, _) => keys,
             Self::Snapshot(snapshot) => snapshot.keyspace(),
-            Self::Released => unreachable!("only make_exclusive releases it, for a moment"),
+            Self::Released => unreachable!("locked again before the guard is lent"),
         }
     }
 }

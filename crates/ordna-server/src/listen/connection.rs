@@ -371,7 +371,7 @@ impl<'a> Connection<'a> {
         }
         let mut keys = [&[][..]; AHEAD];
         let found = requests.ahead(session.user.is_some(), &mut keys);
-        // Whoever waits here for a script waits in a thread of its own, of which there are some hundred.
+        // A worker thread of the runtime must not wait for a script.
         if found > 1
             && let Some(present) = self.state.keyspace_lock().try_shared()
         {

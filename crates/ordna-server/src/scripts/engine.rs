@@ -309,6 +309,9 @@ impl Engine {
         let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
         let (env, redis, globals) = prelude.call::<(Table, Table, Table)>(native)?;
         lua.set_globals(env.clone())?;
+        // The parser of Lua 5.1 uses the name of a chunk without a reference that keeps it (CVE-2025-49844).
+        // Lua has each string once, so this reference keeps it.
+        lua.set_named_registry_value(CHUNK, CHUNK)?;
         let place = Arc::new(Lock::new(None));
         let last = Arc::clone(&place);
         let handler = lua.create_function(move |lua, error: Value| {

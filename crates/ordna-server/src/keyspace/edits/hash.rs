@@ -122,8 +122,8 @@ impl SmallHash<'_> {
     }
 }
 
-/// A hash that a command changes. Fields that have expired are absent, but stay until a task removes them, and
-/// tells of it.
+/// A hash that a command changes. Fields that have expired count as absent; a task removes them later, and
+/// reports that.
 #[derive(Debug)]
 pub enum HashChange<'a> {
     Small(SmallHash<'a>),

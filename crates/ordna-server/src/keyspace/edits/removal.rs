@@ -158,8 +158,9 @@ impl KeyspaceStore {
         self.write_with_removals(batch, gone.as_slice(), 0)
     }
 
-    /// Removes fields that have expired, and adds the ids of heads that have expired to the list of removals,
-    /// some at a time. `report` is told which keys have lost fields. Returns whether there may be more.
+    /// Removes fields that have expired, and adds the ids of heads that have expired to the list of removals:
+    /// a bounded number of both in each call. Calls `report` with each key that has lost fields. Returns whether
+    /// there may be more.
     ///
     /// # Errors
     /// The log has failed.
