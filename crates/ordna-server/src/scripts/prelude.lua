@@ -10,16 +10,17 @@ local READONLY = "Attempt to modify a readonly table"
 
 local function refuse() raw_error(READONLY, 2) end
 
+-- What scripts see as the metatable of a protected table: it is empty and cannot be changed. The metatable itself
+-- has the table that is protected.
+local no_meta = {}
+real[no_meta] = {}
+raw_setmetatable(no_meta, {__newindex = refuse, __metatable = no_meta})
+
 -- A table that shows another one and cannot be changed.
 local function protect(table, index)
   local shown = {}
-  local meta = {__index = index or table, __newindex = refuse}
-  local shown_meta = {}
-  real[shown_meta] = meta
-  raw_setmetatable(shown_meta, {__index = meta, __newindex = refuse, __metatable = shown_meta})
-  meta.__metatable = shown_meta
   real[shown] = table
-  return raw_setmetatable(shown, meta)
+  return raw_setmetatable(shown, {__index = index or table, __newindex = refuse, __metatable = no_meta})
 end
 
 -- `unpack` of Lua 5.1 writes beyond its stack if the length of the range exceeds 31 bits. A call has at most

@@ -670,6 +670,49 @@ fn a_script_leaves_nothing_to_the_next() {
     assert_eq!(client.ask(&[b"EVAL", most, b"0"]), r":150\r\n");
 }
 
+/// No table that a script reaches, however it gets there, can be changed, but those that each script has anew:
+/// what one user's script put there, the scripts of other users would call.
+#[test]
+fn no_table_that_outlives_a_script_can_be_changed() {
+    let (_server, mut client) = fresh();
+    let script = br"
+        local seen, open = {[KEYS] = true, [ARGV] = true}, {}
+        local function walk(value, path)
+            if type(value) ~= 'table' or seen[value] then return end
+            seen[value] = true
+            local ways = {
+                function() value.planted = 1 end,
+                function() rawset(value, 'planted', 1) end,
+                function() table.insert(value, 1) end,
+                function() table.remove(value) end,
+                function() table.sort(value) end,
+                function() setmetatable(value, {}) end,
+            }
+            for at, way in ipairs(ways) do
+                if pcall(way) then open[#open + 1] = path .. ' ' .. at end
+            end
+            for key, inner in pairs(value) do
+                walk(inner, path .. '.' .. tostring(key))
+                walk(rawget(value, key), path .. '.' .. tostring(key))
+            end
+            local meta = getmetatable(value)
+            walk(meta, path .. ' meta')
+            if meta then
+                for _, name in ipairs({'__index', '__newindex', '__metatable', '__mode'}) do
+                    walk(meta[name], path .. ' ' .. name)
+                    walk(rawget(meta, name), path .. ' raw ' .. name)
+                end
+            end
+        end
+        walk(_G, '_G')
+        walk(getmetatable(''), 'string meta')
+        for _, value in ipairs({cjson.null, redis.call, true, 1}) do
+            walk(getmetatable(value), 'meta of ' .. type(value))
+        end
+        return {#open > 0 and table.concat(open, ', ') or 'none', seen[redis] and seen[string] and 1 or 0}";
+    assert_eq!(client.ask(&[b"EVAL", script, b"0"]), r"*2\r\n$4\r\nnone\r\n:1\r\n");
+}
+
 #[test]
 fn the_memory_of_a_script_is_bounded() {
     let (_server, mut client) = fresh();
