@@ -23,7 +23,7 @@ use crate::keyspace::sorted_set::SortedSet;
 use crate::keyspace::stored_value;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::ServerState;
-use crate::state::command_spec::{CommandFlags, KeyAccess, ONE_KEY};
+use crate::state::command_spec::{CommandFlags, Growth, KeyAccess, ONE_KEY};
 use crate::wire::double;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -41,6 +41,7 @@ pub const COMMANDS: &[Command] = &[
         "Sorts the elements of a list, set or sorted set; may store the result.",
         sort,
     )
+    .grows(Growth::Copies)
     .accesses(KeyAccess::READ, KeyAccess::WRITE)
     .last_key(store_key)
     .also_in(OF_TYPES),

@@ -11,7 +11,9 @@
 //! refused when it is queued if there is none. EXEC is refused if there is none any more. Once
 //! begun, EXEC runs to its end. Here each counts as if it set new keys, so it is begun only if
 //! there is room for those; what copies of older values take, kept by snapshots, may exceed the
-//! limit.
+//! limit. Two kinds of commands need more than can be told before: a script, whose writes the limit
+//! refuses as outside of a transaction, and what copies values, which is refused once the limit is
+//! exceeded. So a transaction exceeds it by at most what one command copies, and those older values.
 //!
 //! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
 //! see the writes before it, and so do other clients from then on.
@@ -26,7 +28,7 @@ use crate::execution::command::{
 use crate::execution::dispatch::deny;
 use crate::execution::eviction;
 use crate::state::acl::user::Refusal;
-use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, NO_KEY};
+use crate::state::command_spec::{ALL_KEYS, CommandFlags, Growth, KeyAccess, NO_KEY};
 use crate::state::session::{Transaction, Watched};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -135,7 +137,7 @@ fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
         let arguments = request.arguments();
         let spec = context.table.catalog.find(arguments.get(0));
         let keys = spec.into_iter().flat_map(|spec| spec.key_positions(arguments));
-        let length = |at| context.keys.get_with(arguments.get(at), <[u8]>::len);
+        let length = |at| context.keys.bytes_of(arguments.get(at), 0);
         keys.filter_map(length).max().unwrap_or(0)
     };
     let longest = transaction.queued.iter().map(length).max().unwrap_or(0);
@@ -172,7 +174,6 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
         return Ok(CommandOutcome::Done);
     }
     context.session.executing = true;
-    let lifted = context.keys.lift_limit();
     let most = context.state.settings.reply_limit();
     let start = out.bytes.len();
     out.array(transaction.queued.len());
@@ -199,7 +200,6 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
         }
     }
     atomic.end(context);
-    drop(lifted);
     context.session.executing = false;
     Ok(match (closes, delayed) {
         (true, _) => CommandOutcome::Close,
@@ -234,6 +234,10 @@ fn execute_queued(
             return Err(format!("NOPERM ACLs rules changed between the moment the transaction was accumulated and the EXEC call. This command is no longer allowed for the following reason: {reason}").into());
         }
     }
+    if matches!(spec.growth, Growth::Copies) && context.state.exceeds_max_memory() {
+        return Err(CommandError::OutOfMemory);
+    }
+    let _lifted = (!spec.has(CommandFlags::SCRIPT)).then(|| context.keys.lift_limit());
     let outcome = context.call(spec, arguments, out);
     atomic.finish(context, spec, outcome, end, out)
 }

@@ -285,6 +285,13 @@ impl ServerState {
         self.memory.used()
     }
 
+    /// Whether the keys and indexes use more than `maxmemory`.
+    pub fn exceeds_max_memory(&self) -> bool {
+        let limit = self.settings.max_memory.size();
+        // What threads have taken in advance is no use.
+        limit != 0 && self.memory.taken() > limit && self.used_memory() > limit
+    }
+
     /// Records the use of the keys of a call that is about to be executed, as the policy of eviction needs
     /// it.
     #[inline(never)]

@@ -142,6 +142,55 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
     );
 }
 
+/// Commands of a transaction that take more memory than they declare do not exceed the limit together.
+#[test]
+fn scripts_and_copies_of_a_transaction_stay_within_the_memory_limit() {
+    const LIMIT: usize = 8_000_000;
+    const SIZE: usize = 1_000_000;
+    let server = start(Config { max_memory: Some(LIMIT), ..Config::default() });
+    let mut client = Client::new(server.address);
+    let used = |client: &mut Client| -> usize {
+        let text = client.say("INFO memory");
+        let after = text.split("used_memory:").nth(1).unwrap();
+        after.split(|digit: char| !digit.is_ascii_digit()).next().unwrap().parse().unwrap()
+    };
+    let mut members: Vec<String> =
+        (0..20_000).map(|number| format!("member:{number:06}")).collect();
+    members.splice(0..0, ["SADD".to_owned(), "set".to_owned()]);
+    let members: Vec<&[u8]> = members.iter().map(String::as_bytes).collect();
+    client.ask(&members);
+    client.ask(&[b"RPUSH", b"list", &vec![b'x'; SIZE]]);
+    let script =
+        "for i = 1, 100 do redis.call('SET', 'of script:' .. i, string.rep('x', 1000000)) end";
+    for (copies, line) in [
+        (1, vec![b"EVAL".as_slice(), script.as_bytes(), b"0"]),
+        (30, vec![b"SUNIONSTORE", b"copy:", b"set", b"none"]),
+        (30, vec![b"COPY", b"set", b"copy:"]),
+        (
+            10,
+            vec![
+                b"SORT", b"list", b"BY", b"nosort", b"GET", b"#", b"GET", b"#", b"STORE", b"copy:",
+            ],
+        ),
+    ] {
+        assert_eq!(client.say("MULTI"), r"+OK\r\n");
+        for at in 0..copies {
+            let key = format!("copy:{at}");
+            let line: Vec<&[u8]> = line
+                .iter()
+                .map(|part| if *part == b"copy:" { key.as_bytes() } else { part })
+                .collect();
+            client.ask(&line);
+        }
+        let reply = client.say("EXEC");
+        assert!(reply.contains("OOM"), "{line:?}: {reply:.300}");
+        let used = used(&mut client);
+        assert!(used < LIMIT + 3 * SIZE, "{used} bytes after {copies} times {line:?}");
+        client.say("ORDNA.DELRANGE copy: copy;");
+        client.say("ORDNA.DELRANGE of of;");
+    }
+}
+
 /// What snapshots keep of flushed keyspaces counts against the limit until they end.
 #[test]
 fn flushing_does_not_lead_past_the_memory_limit() {
