@@ -749,6 +749,8 @@ fn functions_of_lua_do_not_end_the_process() {
             "local t = {} for i = 1, 2e4 do t['k'..i] = i end return cmsgpack.unpack(cmsgpack.pack(t)).k77",
             ":77",
         ),
+        ("return select('#', pcall(function() return unpack({}, 1, 7000) end))", ":7001"),
+        ("local function f() return pcall(f) end return select('#', f()) > 9", ":1"),
         ("return {unpack({1,2,3}, 2)}", r"*2\r\n:2\r\n:3"),
         ("return {unpack({1,2,3}, 3, 2)}", r"*0\r\n"),
         (&format!("return string.find(string.rep('a', 1000000), {deep})"), "pattern too complex"),
