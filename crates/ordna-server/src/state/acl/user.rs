@@ -243,6 +243,10 @@ fn selector(rules: &[u8], catalog: &Catalog, all_channels: bool) -> Result<Selec
     if rules.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
         return Err(RuleError::Syntax);
     }
+    // A file of users would end the selector there when it is read.
+    if words(rules).any(|rule| rule.ends_with(b")")) {
+        return Err(RuleError::Syntax);
+    }
     let mut selector = Selector::new(catalog, all_channels);
     for rule in words(rules) {
         selector.apply(rule, catalog)?;

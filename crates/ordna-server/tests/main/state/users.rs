@@ -273,6 +273,12 @@ fn a_selector_allows_what_it_allows_as_a_whole() {
     assert!(list.contains(line), "{list}");
     for (words, error) in [
         (&["(+get"][..], "-ERR Unmatched parenthesis in acl selector starting at '(+get'."),
+        // A file of users could not say where it ends.
+        (
+            &["(~foo) +@all +get|x))"][..],
+            "-ERR Error in ACL SETUSER modifier '(~foo) +@all +get|x))': Syntax error",
+        ),
+        (&["(&x) +@all)"][..], "-ERR Error in ACL SETUSER modifier '(&x) +@all)': Syntax error"),
         (&["(on)"], "-ERR Error in ACL SETUSER modifier '(on)': Syntax error"),
         (&["(+nope)"], "-ERR Error in ACL SETUSER modifier '(+nope)': Unknown command"),
         (&["(~'a')"], "-ERR Error in ACL SETUSER modifier '(~'a')': Syntax error"),
