@@ -258,11 +258,12 @@ fn count(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result {
-    let counts = context.state.channels.subscribers(is_shard, arguments.iter_from(2));
-    out.array(counts.len() * 2);
-    for (name, subscribers) in counts {
+    let start = out.bytes.len();
+    out.array((arguments.len() - 2) * 2);
+    for name in arguments.iter_from(2) {
         out.bulk(name);
-        out.count(subscribers);
+        out.count(context.state.channels.subscribers(is_shard, name));
+        context.check_reply(out, start)?;
     }
     Ok(CommandOutcome::Done)
 }

@@ -53,12 +53,17 @@ const COMMAND: &[Command] = &[
     described("command|list", -2, list),
     described("command|getkeys", -4, |context, arguments, out| {
         let (_, keys) = keys_of(context.state.catalog, arguments)?;
+        let start = out.bytes.len();
         out.array(keys.len());
-        keys.into_iter().for_each(|at| out.bulk(arguments.get(at + 2)));
+        for at in keys {
+            out.bulk(arguments.get(at + 2));
+            context.check_reply(out, start)?;
+        }
         Ok(CommandOutcome::Done)
     }),
     described("command|getkeysandflags", -4, |context, arguments, out| {
         let (spec, keys) = keys_of(context.state.catalog, arguments)?;
+        let start = out.bytes.len();
         out.array(keys.len());
         for (nth, at) in keys.into_iter().enumerate() {
             out.array(2);
@@ -67,6 +72,7 @@ const COMMAND: &[Command] = &[
             let flags = key_flags(spec, nth, access);
             out.set(flags.len());
             flags.iter().for_each(|flag| out.simple(flag));
+            context.check_reply(out, start)?;
         }
         Ok(CommandOutcome::Done)
     }),
@@ -171,16 +177,29 @@ fn key_ranges(spec: &CommandSpec) -> Vec<(KeyAccess, i64, i64, i64)> {
 
 fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let table = context.table;
-    let specs = table.catalog.all();
-    let documents: Vec<Document<'_>> = if arguments.len() == 2 {
-        specs.iter().filter_map(|spec| Document::of(table, spec.name)).collect()
-    } else {
+    if arguments.len() == 2 {
+        let documents = || {
+            let specs = table.catalog.all().iter();
+            specs.filter_map(|spec| Document::of(table, spec.name))
+        };
+        return write_documents(context, documents, out);
+    }
+    let documents = || {
         let names = arguments.iter_from(2).map(|name| String::from_utf8_lossy(name));
-        names.filter_map(|name| Document::of(table, &name.to_ascii_lowercase())).collect()
+        names.filter_map(|name| Document::of(table, &name.to_ascii_lowercase()))
     };
+    write_documents(context, documents, out)
+}
+
+/// Writes documents one by one: a request may name a command ten million times.
+fn write_documents<'a, D: Iterator<Item = Document<'a>>>(
+    context: &Context<'_>,
+    documents: impl Fn() -> D,
+    out: &mut Replies,
+) -> Result {
     let start = out.bytes.len();
-    out.map(documents.len());
-    for document in documents {
+    out.map(documents().count());
+    for document in documents() {
         document.write(out);
         context.check_reply(out, start)?;
     }

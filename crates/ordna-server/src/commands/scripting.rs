@@ -139,9 +139,11 @@ const SCRIPT: &[Command] = &[
         },
     ),
     Command::sub("script|exists", -3, CommandFlags::NOSCRIPT, |context, arguments, out| {
+        let start = out.bytes.len();
         out.array(arguments.len() - 2);
         for sha in arguments.iter_from(2) {
             out.integer(i64::from(context.state.scripts.find(sha).is_some()));
+            context.check_reply(out, start)?;
         }
         Ok(CommandOutcome::Done)
     }),

@@ -203,15 +203,11 @@ impl Channels {
         receivers
     }
 
-    /// Number of subscribers of channels or shard channels, without those of patterns.
-    pub fn subscribers<'a>(
-        &self,
-        is_shard: bool,
-        channels: impl Iterator<Item = &'a [u8]>,
-    ) -> Vec<(&'a [u8], usize)> {
+    /// Number of subscribers of a channel or shard channel, without those of patterns.
+    pub fn subscribers(&self, is_shard: bool, name: &[u8]) -> usize {
         let mut table = self.table.lock();
         let all = table.exact(if is_shard { Kind::Shard } else { Kind::Channel });
-        channels.map(|name| (name, all.get(name).map_or(0, BTreeMap::len))).collect()
+        all.get(name).map_or(0, BTreeMap::len)
     }
 
     /// The channels or shard channels that have a subscriber.

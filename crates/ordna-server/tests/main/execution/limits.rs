@@ -95,6 +95,31 @@ fn random_fields_are_bounded_by_their_reply() {
     assert_eq!(reply.len(), r"*100000\r\n".len() + 100_000 * r"$1\r\nf\r\n".len());
 }
 
+/// Replies that are longer than their requests, with one part for each argument.
+#[test]
+fn replies_about_many_names_are_bounded() {
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    let words: [&[u8]; 4] =
+        [b"CONFIG", b"SET", b"client-output-buffer-limit", b"normal 1048576 0 0"];
+    assert_eq!(client.ask(&words), r"+OK\r\n");
+    for (start, name) in [
+        ("COMMAND DOCS", "get"),
+        ("COMMAND INFO", "get"),
+        ("COMMAND GETKEYS MGET", "k"),
+        ("COMMAND GETKEYSANDFLAGS MGET", "k"),
+        ("PUBSUB NUMSUB", "c"),
+        ("PUBSUB SHARDNUMSUB", "c"),
+        ("SCRIPT EXISTS", "s"),
+    ] {
+        let words = numbered(start, &[name.as_bytes()], 400_000);
+        let (reply, grown) = grown(&server, &mut client, &borrowed(&words));
+        assert!(reply.starts_with("-ERR the reply would exceed 1048576 bytes"), "{start}: {reply}");
+        // The request has 4 MB.
+        assert!(grown < SLACK, "{start}: {grown} KiB");
+    }
+}
+
 /// Nor is one of the same long value many times.
 #[test]
 fn a_reply_that_is_refused_is_not_built() {
