@@ -60,7 +60,7 @@ pub fn execute(
     }
     if state.keyspace_lock().is_held_long() {
         if spec.has(CommandFlags::KILLS_SCRIPT) {
-            return match state.scripts.kill(false) {
+            return match state.scripts.kill() {
                 Ok(()) => {
                     out.simple("OK");
                     CommandOutcome::Done

@@ -200,6 +200,14 @@ pub fn run(
     let most = state.settings.reply_limit();
     let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, most, out);
     let CommandHost { context, atomic, .. } = host;
+    if state.scripts.is_cut.load(Ordering::Relaxed) && state.scripts.wrote.load(Ordering::Relaxed) {
+        // A closed log refuses what the script and the transaction around it have written: a half of them
+        // would be durable otherwise.
+        tracing::warn!(
+            "the server stops: a script that has written was ended, and none of its writes is kept"
+        );
+        let _ = context.keys.store().close_log();
+    }
     atomic.end(context);
     context.session.error_is_counted = is_counted;
     context.session.executing = executing;

@@ -328,7 +328,7 @@ impl Server {
         tracing::info!(clients = state.clients.len(), "stopping: connections drain");
         state.unpause();
         // A script that has not written ends; one that has may end by itself.
-        let _ = state.scripts.kill(false);
+        let _ = state.scripts.kill();
         let drained = async {
             // A client that was just accepted is told in the next round.
             while state.clients.len() > 0 {
@@ -338,7 +338,7 @@ impl Server {
         };
         if tokio::time::timeout(DRAIN, drained).await.is_err() {
             tracing::warn!(clients = state.clients.len(), "closed connections that did not drain");
-            let _ = state.scripts.kill(true);
+            state.scripts.cut();
         }
         if let Err(error) = state.keys().store().close_log() {
             tracing::error!(%error, "the log could not be ended in order");

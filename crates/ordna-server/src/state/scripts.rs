@@ -79,6 +79,9 @@ pub struct Scripts {
     cache: Lock<Cache>,
     /// Whether the running script has written.
     pub wrote: AtomicBool,
+    /// Whether the server stops and ends the running script although it has written.
+    #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "no script runs"))]
+    pub is_cut: AtomicBool,
     /// Memory of the Lua state after the last script, in bytes.
     pub memory: AtomicUsize,
     #[cfg(feature = "scripts")]
@@ -142,21 +145,31 @@ impl Scripts {
         *self.cache.lock() = Cache::default();
     }
 
-    /// Ends the running script. `in_any_case`: although it has written.
+    /// Ends the running script, although it may have written: what it wrote is not logged.
+    pub fn cut(&self) {
+        self.is_cut.store(true, Ordering::Relaxed);
+        self.end();
+    }
+
+    /// Ends the running script.
     ///
     /// # Errors
-    /// The text of the error.
-    pub fn kill(&self, in_any_case: bool) -> Result<(), &'static str> {
-        if self.wrote.load(Ordering::Relaxed) && !in_any_case {
+    /// The script has written.
+    pub fn kill(&self) -> Result<(), &'static str> {
+        if self.wrote.load(Ordering::Relaxed) {
             return Err(
                 "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
             );
         }
+        self.end();
+        Ok(())
+    }
+
+    fn end(&self) {
         #[cfg(feature = "scripts")]
         if let Some(control) = self.control.lock().as_ref() {
             control.kill();
         }
-        Ok(())
     }
 }
 

@@ -404,3 +404,28 @@ fn a_range_that_was_removed_stays_removed_after_a_kill() {
         }
     }
 }
+
+/// The stop ends a script that has written: neither it nor the transaction around it leaves anything.
+#[test]
+#[cfg(feature = "scripts")]
+fn a_stop_keeps_no_half_of_a_script() {
+    let dir = Dir::new("half-script");
+    let config = dir.config(LogSync::Always);
+    let mut server = start(config.clone());
+    let mut client = loaded(&server);
+    assert_eq!(say(&mut client, "MSET a 100 b 0 n 0"), "+OK");
+    let script = b"redis.call('DECRBY', 'a', 30) while true do end";
+    let requests = [
+        request(&[b"MULTI"]),
+        request(&[b"INCR", b"n"]),
+        request(&[b"EVAL", script, b"0"]),
+        request(&[b"INCR", b"n"]),
+        request(&[b"EXEC"]),
+    ];
+    client.send(&requests.concat());
+    std::thread::sleep(Duration::from_millis(300));
+    server.stop();
+    let server = start(config);
+    let mut client = loaded(&server);
+    assert_eq!(client.say("MGET a b n"), r"*3\r\n$3\r\n100\r\n$1\r\n0\r\n$1\r\n0\r\n");
+}
