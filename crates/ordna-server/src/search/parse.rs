@@ -17,6 +17,8 @@ const MAX_DEPTH: usize = 64;
 /// Clauses and tags of a query at most, those of its filters included: each is compared with every
 /// document that the query looks at.
 const MAX_CLAUSES: usize = 1024;
+/// Bytes of a query at most: it takes several times its length while it is planned.
+const MAX_LEN: usize = 1 << 20;
 
 /// A query.
 #[derive(Debug, Clone, PartialEq)]
@@ -85,6 +87,9 @@ pub struct Tag {
 /// # Errors
 /// A text for the client.
 pub fn parse(text: &str) -> Result<Node, String> {
+    if text.len() > MAX_LEN {
+        return Err(format!("ERR a query has at most {MAX_LEN} bytes, not {}", text.len()));
+    }
     let mut parser = Parser { text, at: 0, clauses: 0 };
     let node = parser.any(MAX_DEPTH)?;
     parser.blanks();

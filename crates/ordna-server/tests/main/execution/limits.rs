@@ -47,6 +47,24 @@ fn filters_of_a_search_are_limited_like_clauses() {
 }
 
 #[test]
+fn the_length_of_a_query_is_limited() {
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    client.say("FT.CREATE i ON HASH PREFIX 1 d: SCHEMA t TAG");
+    for (len, expected) in [
+        ((1 << 20) - 5, r"*1\r\n:0\r\n"),
+        ((1 << 20) - 4, "-ERR a query has at most 1048576 bytes, not 1048577"),
+        (50_000_000, "-ERR a query has at most 1048576 bytes, not 50000005"),
+    ] {
+        let query = format!("@t:{{{}}}", "a".repeat(len));
+        let arguments: [&[u8]; 3] = [b"FT.SEARCH", b"i", query.as_bytes()];
+        let (reply, grown) = grown(&server, &mut client, &arguments);
+        assert!(reply.starts_with(expected), "{reply}");
+        assert!(grown < SLACK + 2 * len / 1024, "{grown} KiB for {len} bytes");
+    }
+}
+
+#[test]
 fn the_conditions_of_an_index_are_limited() {
     let server = spawn("");
     let mut client = Client::new(server.address);
