@@ -90,6 +90,11 @@ impl Replies {
     /// Waits for the next reply.
     pub fn next(&mut self) -> anyhow::Result<BytesFrame> {
         loop {
+            if nests_beyond(&self.buffer, MOST_NESTED) {
+                bail!(
+                    "the server broke the protocol: its reply nests more than {MOST_NESTED} arrays"
+                );
+            }
             let decoded = decode_bytes_mut(&mut self.buffer)
                 .map_err(|error| anyhow::anyhow!("the server broke the protocol: {error}"))?;
             if let Some((frame, _, _)) = decoded {
@@ -102,6 +107,47 @@ impl Replies {
             }
         }
     }
+}
+
+/// Arrays of a reply within one another at most: the decoder recurses for each.
+const MOST_NESTED: usize = 64;
+
+/// Whether the reply that `bytes` begin with has more than `most` arrays within one another, as far
+/// as it is there.
+fn nests_beyond(mut bytes: &[u8], most: usize) -> bool {
+    // Elements that each open array still has.
+    let mut open: Vec<i64> = Vec::new();
+    while let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
+        let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
+        let number = |line: &[u8]| str::from_utf8(line.get(1..)?).ok()?.parse::<i64>().ok();
+        bytes = rest;
+        match line.first() {
+            Some(b'*') if number(line) > Some(0) => {
+                open.push(number(line).unwrap_or(1));
+                if open.len() > most {
+                    return true;
+                }
+                continue;
+            }
+            Some(b'$') if number(line) >= Some(0) => {
+                let len = usize::try_from(number(line).unwrap_or(0)).unwrap_or(usize::MAX);
+                let Some(rest) = rest.get(len.saturating_add(2)..) else { return false };
+                bytes = rest;
+            }
+            _ => {}
+        }
+        while let Some(left) = open.last_mut() {
+            *left -= 1;
+            if *left > 0 {
+                break;
+            }
+            open.pop();
+        }
+        if open.is_empty() {
+            return false;
+        }
+    }
+    false
 }
 
 /// Appends a request to `out`.
@@ -120,5 +166,25 @@ pub fn bytes_of(frame: BytesFrame) -> anyhow::Result<Bytes> {
     match frame {
         BytesFrame::BulkString(bytes) | BytesFrame::SimpleString(bytes) => Ok(bytes),
         other => bail!("unexpected reply: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_replies_are_found_before_they_are_decoded() {
+        let deep = |depth: usize| [b"*1\r\n".repeat(depth), b":1\r\n".to_vec()].concat();
+        assert!(!nests_beyond(&deep(64), 64) && nests_beyond(&deep(65), 64));
+        // Behind other elements; and neither in a string nor in the next reply.
+        let second = [b"*3\r\n$2\r\n*1\r\n*0\r\n".to_vec(), deep(64)].concat();
+        assert!(nests_beyond(&second, 64) && !nests_beyond(&second, 65));
+        let text = deep(100);
+        let string = [format!("*1\r\n${}\r\n", text.len()).into_bytes(), text].concat();
+        assert!(!nests_beyond(&string, 64));
+        assert!(!nests_beyond(&[b"+OK\r\n".to_vec(), deep(100)].concat(), 64));
+        let wide = [b"*1000\r\n".to_vec(), b"*1\r\n:1\r\n".repeat(1000)].concat();
+        assert!(!nests_beyond(&wide, 2) && nests_beyond(&wide, 1));
     }
 }
