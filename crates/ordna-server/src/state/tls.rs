@@ -70,19 +70,26 @@ pub enum TlsError {
     },
 }
 
-impl TlsError {
-    fn of_pem(file: &Path, error: pem::Error) -> Self {
-        let file = file.to_owned();
-        match error {
-            pem::Error::Io(source) => Self::File { file, source },
-            source => Self::Pem { file, source },
+/// Bytes of a file at most. It is read while no command is executed.
+const MOST_BYTES: u64 = 16 << 20;
+
+/// Reads a file, if it is a regular one: a pipe may never end, or never answer.
+fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
+    let read = || {
+        let found = std::fs::metadata(file)?;
+        if !found.is_file() || found.len() > MOST_BYTES {
+            let text = format!("not a regular file of at most {MOST_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-    }
+        std::fs::read(file)
+    };
+    read().map_err(|source| TlsError::File { file: file.to_owned(), source })
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let all: Vec<_> = read.map_err(|error| TlsError::of_pem(file, error))?;
+    let content = read(file)?;
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&content).collect();
+    let all = all.map_err(|source| TlsError::Pem { file: file.to_owned(), source })?;
     if all.is_empty() { Err(TlsError::NoCertificate { file: file.to_owned() }) } else { Ok(all) }
 }
 
@@ -94,8 +101,8 @@ fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, TlsError> {
         source,
     };
     let chain = certificates(&tls.certificate)?;
-    let key = PrivateKeyDer::from_pem_file(&tls.key);
-    let key = key.map_err(|error| TlsError::of_pem(&tls.key, error))?;
+    let key = PrivateKeyDer::from_pem_slice(&read(&tls.key)?);
+    let key = key.map_err(|source| TlsError::Pem { file: tls.key.clone(), source })?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()

@@ -158,3 +158,23 @@ fn a_reload_reads_certificates_and_users_again() {
     assert!(files.is_shown(&server, "a"), "the former ones are in use");
     assert_eq!(Client::new(server.address).say("AUTH eve new"), r"+OK\r\n");
 }
+
+/// A file that does not end, or does not answer, holds up nobody.
+#[test]
+fn certificates_are_read_from_regular_files_only() {
+    let files = Certificates::new("odd-tls");
+    files.make("a");
+    let server = files.start(None);
+    let mut client = Client::new(server.address);
+    let large = files.path("large");
+    fs::File::create(&large).unwrap().set_len((16 << 20) + 1).unwrap();
+    for path in ["/dev/zero".into(), "/dev/tty".into(), files.0.clone(), large] {
+        let path = path.to_str().unwrap().to_owned();
+        for name in ["tls-cert-file", "tls-key-file", "tls-ca-cert-file"] {
+            let reply = client.ask(&[b"CONFIG", b"SET", name.as_bytes(), path.as_bytes()]);
+            let expected = "not a regular file of at most 16777216 bytes";
+            assert!(reply.starts_with('-') && reply.contains(expected), "{name} {path}: {reply}");
+        }
+    }
+    assert!(files.is_shown(&server, "a"));
+}
