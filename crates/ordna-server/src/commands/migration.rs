@@ -181,10 +181,16 @@ fn put_length(payload: &mut Vec<u8>, len: usize) {
     match len {
         ..64 => payload.push(len as u8),
         64..16_384 => payload.extend([0x40 | (len >> 8) as u8, len as u8]),
-        _ => {
-            payload.push(0x80);
-            payload.extend((len as u32).to_be_bytes());
-        }
+        _ => match u32::try_from(len) {
+            Ok(len) => {
+                payload.push(0x80);
+                payload.extend(len.to_be_bytes());
+            }
+            Err(_) => {
+                payload.push(0x81);
+                payload.extend((len as u64).to_be_bytes());
+            }
+        },
     }
 }
 

@@ -406,3 +406,21 @@ fn deadlines_survive_restarts_and_kills() {
     }
     assert_eq!(settled(&mut client), 1, "the version of the layout");
 }
+
+/// The deadlines of one hash may be further apart than 2^32 milliseconds.
+#[test]
+fn a_dump_has_deadlines_at_any_distance() {
+    let (_server, mut client) = fresh();
+    client.say("HSET h a 1 b 2 c 3 d 4");
+    let first: u64 = FAR.parse().unwrap();
+    let apart = [0, (1 << 32) - 2, (1 << 32) - 1, 1 << 36];
+    for (field, apart) in ["a", "b", "c", "d"].into_iter().zip(apart) {
+        client.say(&format!("HPEXPIREAT h {} FIELDS 1 {field}", first + apart));
+    }
+    let payload = client.reply_to(b"DUMP h\r\n");
+    let start = payload.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    client.ask(&[b"RESTORE", b"restored", b"0", &payload[start..payload.len() - 2]]);
+    let ask = "HPEXPIRETIME restored FIELDS 4 a b c d";
+    assert_eq!(client.say(ask), client.say(&ask.replace("restored", "h")));
+    assert!(client.say(ask).contains(&(first + (1 << 36)).to_string()));
+}
