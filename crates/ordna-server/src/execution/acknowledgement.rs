@@ -73,11 +73,12 @@ pub fn call_logged(
     })
 }
 
-/// Waits until all writes so far are durable enough to send their replies.
+/// Waits until all writes so far are durable enough to send their replies. `was_served`: one of them is a
+/// write of another client's command, which alone knows whether the log took it.
 ///
 /// # Errors
 /// The log failed.
-pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error> {
+pub async fn wait_until_durable(state: &ServerState, was_served: bool) -> Result<(), ordna::Error> {
     let Some(persistence) = &state.data_directory else { return Ok(()) };
     let mut delayed = None;
     if state.keyspace_lock().is_held_long() {
@@ -85,6 +86,10 @@ pub async fn wait_until_durable(state: &ServerState) -> Result<(), ordna::Error>
     }
     let keys = Keyspace::clone(&state.keys());
     drop(delayed);
+    // The other command holds the keyspace until its group is in the log, or refused.
+    if was_served {
+        keys.store().check_log()?;
+    }
     let (position, always) =
         (keys.store().log_position(), persistence.sync_policy() == SyncPolicy::Always);
     if !always {

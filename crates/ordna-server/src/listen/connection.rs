@@ -333,6 +333,7 @@ impl<'a> Connection<'a> {
         };
         drop(waiting);
         session.wrote |= answer.wrote && self.state.data_directory.is_some();
+        session.was_served |= answer.wrote;
         if answer.reply.starts_with(b"-") {
             self.state.errors.count(&answer.reply);
             let command = session.client.last_command.load(Ordering::Relaxed);
@@ -383,8 +384,9 @@ impl<'a> Connection<'a> {
     /// reply becomes an error.
     async fn settle(&mut self, session: &mut Session) {
         let unsent = std::mem::take(&mut self.unsent);
+        let was_served = std::mem::take(&mut session.was_served);
         if std::mem::take(&mut session.wrote)
-            && let Err(error) = acknowledgement::wait_until_durable(self.state).await
+            && let Err(error) = acknowledgement::wait_until_durable(self.state, was_served).await
         {
             let error = CommandError::from(error);
             self.replies.bytes.truncate(self.settled);

@@ -77,6 +77,8 @@ pub struct Session {
     pub error_is_counted: bool,
     /// A command since the last replies may have written.
     pub wrote: bool,
+    /// One of those writes was done by another client's command, which served this one.
+    pub was_served: bool,
     /// The current time, if it was read just before.
     pub now: Option<Instant>,
     /// The number of the last command.
@@ -109,6 +111,7 @@ impl Session {
             executing: false,
             error_is_counted: false,
             wrote: false,
+            was_served: false,
             now: None,
             last_command: 0,
             turn: None,
