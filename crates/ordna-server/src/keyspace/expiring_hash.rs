@@ -102,9 +102,10 @@ mod tests {
                     None => deadlines.remove(field),
                 };
             }
+            let len = edit.len();
             let inline = stored(&edit.finish(), &deadlines);
             let (hash, found) = read(&inline).unwrap();
-            prop_assert_eq!(hash.len(), edit.len());
+            prop_assert_eq!(hash.len(), len);
             prop_assert_eq!(found.is_empty(), deadlines.is_empty());
             let read: DeadlineMap = found.iter().map(|(field, at)| (field.to_vec(), at)).collect();
             prop_assert_eq!(&read, &deadlines);

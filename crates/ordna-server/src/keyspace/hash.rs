@@ -83,6 +83,53 @@ pub fn put(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
+/// The start and end of the byte string whose length is stored at a position; `None` if it is damaged.
+#[inline]
+fn text_at(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
+    let len = *bytes.get(at)?;
+    if len < 0x80 {
+        let (start, end) = (at + 1, at + 1 + usize::from(len));
+        return (end <= bytes.len()).then_some((start, end));
+    }
+    let mut rest = &bytes[at..];
+    let len = take(&mut rest)?.len();
+    let end = bytes.len() - rest.len();
+    Some((end - len, end))
+}
+
+/// The position of a field in the entries of a list.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Place {
+    /// Where the length of the name is stored.
+    start: usize,
+    /// Where the length of the value is stored.
+    value: usize,
+    value_start: usize,
+    end: usize,
+}
+
+/// Looks for a field among the first `count` entries of a list, without decoding the others. If it is absent,
+/// returns where the last entry ends and the number of entries, which is smaller than `count` in a damaged
+/// record.
+fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usize)> {
+    let mut start = 0;
+    for passed in 0..count {
+        let name = text_at(entries, start);
+        let value = name.and_then(|(_, value)| text_at(entries, value));
+        let (Some((name_start, value)), Some((value_start, end))) = (name, value) else {
+            return Err((start, passed));
+        };
+        let name = &entries[name_start..value];
+        // Names often differ in the last bytes only: `field:1`, `field:2`.
+        let ends_alike = name.last_chunk::<2>() == field.last_chunk();
+        if name.len() == field.len() && ends_alike && name == field {
+            return Ok(Place { start, value, value_start, end });
+        }
+        start = end;
+    }
+    Err((start, count))
+}
+
 fn word(bytes: &[u8], at: usize) -> u32 {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map_or(0, u32::from_le_bytes)
@@ -147,7 +194,8 @@ impl<'a> Hash<'a> {
             let found = (row < self.count).then(|| self.row(row));
             return found.filter(|(_, found, _)| *found == field).map(|(_, _, value)| value);
         }
-        self.iter().find(|(found, _)| *found == field).map(|(_, value)| value)
+        let place = find(self.entries, self.count, field).ok()?;
+        self.entries.get(place.value_start..place.end)
     }
 
     /// Returns an iterator over fields and values. A list yields them in the order of insertion.
@@ -185,10 +233,108 @@ impl<'a> Hash<'a> {
 /// A name or value: of the former record, or a copy.
 type Text<'a> = Cow<'a, [u8]>;
 
+/// Bytes of the record of a list before its entries.
+const LIST_HEADER: usize = 4;
+
+/// Changes to a list. They are made in its encoded form: an overwritten value costs a search and one copy
+/// of the record.
+#[derive(Debug)]
+pub struct ListEdit<'a> {
+    count: usize,
+    /// The entries before the first change.
+    base: &'a [u8],
+    /// The record with the changes so far, but for the number of fields; `None` before the first change.
+    changed: Option<Vec<u8>>,
+}
+
+impl<'a> ListEdit<'a> {
+    fn of(hash: Option<Hash<'a>>) -> Self {
+        let (count, base) = hash.map_or((0, &[][..]), |hash| (hash.count, hash.entries));
+        Self { count, base, changed: None }
+    }
+
+    fn entries(&self) -> &[u8] {
+        match &self.changed {
+            Some(record) => record.get(LIST_HEADER..).unwrap_or_default(),
+            None => self.base,
+        }
+    }
+
+    fn hash(&self) -> Hash<'_> {
+        Hash { is_table: false, count: self.count, rows: &[], entries: self.entries() }
+    }
+
+    fn find(&self, field: &[u8]) -> Result<Place, (usize, usize)> {
+        find(self.entries(), self.count, field)
+    }
+
+    /// Replaces the bytes of the entries from `start` to `end` by `new`.
+    fn replace(&mut self, start: usize, end: usize, new: &[&[u8]]) {
+        let new_len: usize = new.iter().map(|piece| piece.len()).sum();
+        if let Some(record) = &mut self.changed {
+            let (start, end) = (LIST_HEADER + start, LIST_HEADER + end);
+            if end == record.len() {
+                record.truncate(start);
+                new.iter().for_each(|piece| record.extend_from_slice(piece));
+            } else {
+                record.splice(start..end, new.concat());
+            }
+            return;
+        }
+        let (front, back) = (&self.base[..start], &self.base[end..]);
+        let mut record = Vec::with_capacity(LIST_HEADER + front.len() + new_len + back.len());
+        record.extend_from_slice(&[MARK, LIST, 0, 0]);
+        record.extend_from_slice(front);
+        new.iter().for_each(|piece| record.extend_from_slice(piece));
+        record.extend_from_slice(back);
+        self.changed = Some(record);
+    }
+
+    /// Sets a field, whose name and value have at most [`LIST_BYTES`]. Returns whether it is new.
+    fn set(&mut self, field: &[u8], value: &[u8]) -> bool {
+        let value_len = [value.len() as u8];
+        match self.find(field) {
+            Ok(place) => {
+                self.replace(place.value, place.end, &[&value_len, value]);
+                false
+            }
+            Err((end, count)) => {
+                let field_len = [field.len() as u8];
+                // What may follow the entries is a damaged one.
+                let rest = self.entries().len();
+                self.replace(end, rest, &[&field_len, field, &value_len, value]);
+                self.count = count + 1;
+                true
+            }
+        }
+    }
+
+    /// Removes a field. Returns whether it existed.
+    fn remove(&mut self, field: &[u8]) -> bool {
+        let place = self.find(field);
+        if let Ok(place) = place {
+            self.replace(place.start, place.end, &[]);
+            self.count -= 1;
+        }
+        place.is_ok()
+    }
+
+    fn finish(mut self) -> Vec<u8> {
+        if self.changed.is_none() {
+            self.replace(0, 0, &[]);
+        }
+        let mut record = self.changed.unwrap_or_default();
+        if let Some(count) = record.get_mut(2..LIST_HEADER) {
+            count.copy_from_slice(&(self.count as u16).to_le_bytes());
+        }
+        record
+    }
+}
+
 /// Changes to a hash, from which [`finish`](Self::finish) makes a new record.
 #[derive(Debug)]
 pub enum Edit<'a> {
-    List(Vec<(Text<'a>, Text<'a>)>),
+    List(ListEdit<'a>),
     Table {
         /// The table before the changes.
         base: Option<Hash<'a>>,
@@ -201,23 +347,20 @@ pub enum Edit<'a> {
 impl<'a> Edit<'a> {
     pub fn of(hash: Option<Hash<'a>>) -> Self {
         match hash {
-            None => Self::List(Vec::new()),
             Some(hash) if hash.is_table => {
                 Self::Table { base: Some(hash), changed: HashMap::new(), count: hash.count }
             }
-            Some(hash) => {
-                let borrow = |(field, value)| (Cow::Borrowed(field), Cow::Borrowed(value));
-                Self::List(hash.iter().map(borrow).collect())
-            }
+            list => Self::List(ListEdit::of(list)),
         }
     }
 
     /// Turns a list into a table.
     fn convert_to_table(&mut self) {
-        if let Self::List(entries) = self {
-            let entries = std::mem::take(entries).into_iter();
-            let changed: HashMap<_, _> =
-                entries.map(|(field, value)| (field, Some(value))).collect();
+        if let Self::List(list) = self {
+            let copy = |text: &[u8]| Cow::Owned(text.to_vec());
+            let entries = list.hash();
+            let entries = entries.iter().map(|(field, value)| (copy(field), Some(copy(value))));
+            let changed: HashMap<Text<'a>, _> = entries.collect();
             let count = changed.len();
             *self = Self::Table { base: None, changed, count };
         }
@@ -226,7 +369,7 @@ impl<'a> Edit<'a> {
     /// Number of fields.
     pub fn len(&self) -> usize {
         match self {
-            Self::List(entries) => entries.len(),
+            Self::List(list) => list.count,
             Self::Table { count, .. } => *count,
         }
     }
@@ -234,10 +377,7 @@ impl<'a> Edit<'a> {
     /// Returns the value of a field, with the changes so far.
     pub fn get(&self, field: &[u8]) -> Option<&[u8]> {
         match self {
-            Self::List(entries) => {
-                let entry = entries.iter().find(|(found, _)| **found == *field);
-                entry.map(|(_, value)| &**value)
-            }
+            Self::List(list) => list.hash().get(field),
             Self::Table { base, changed, .. } => match changed.get(field) {
                 Some(changed) => changed.as_deref(),
                 None => base.as_ref().and_then(|base| base.get(field)),
@@ -248,7 +388,7 @@ impl<'a> Edit<'a> {
     /// Calls `each` with all fields and values, in no order.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) {
         match self {
-            Self::List(entries) => entries.iter().for_each(|(field, value)| each(field, value)),
+            Self::List(list) => list.hash().iter().for_each(|(field, value)| each(field, value)),
             Self::Table { base, changed, .. } => {
                 let kept = base.iter().flat_map(Hash::iter);
                 let kept = kept.filter(|(field, _)| !changed.contains_key(*field));
@@ -268,16 +408,12 @@ impl<'a> Edit<'a> {
             self.convert_to_table();
         }
         match self {
-            Self::List(entries) => {
-                if let Some(entry) = entries.iter_mut().find(|(found, _)| **found == *field) {
-                    entry.1 = Cow::Owned(value.to_vec());
-                    return false;
-                }
-                entries.push((Cow::Owned(field.to_vec()), Cow::Owned(value.to_vec())));
-                if entries.len() > LIST_FIELDS {
+            Self::List(list) => {
+                let is_new = list.set(field, value);
+                if list.count > LIST_FIELDS {
                     self.convert_to_table();
                 }
-                true
+                is_new
             }
             Self::Table { base, changed, count } => {
                 let value = Some(Cow::Owned(value.to_vec()));
@@ -295,10 +431,7 @@ impl<'a> Edit<'a> {
     /// Removes a field. Returns whether it existed.
     pub fn remove(&mut self, field: &[u8]) -> bool {
         match self {
-            Self::List(entries) => {
-                let at = entries.iter().position(|(found, _)| **found == *field);
-                at.map(|at| entries.remove(at)).is_some()
-            }
+            Self::List(list) => list.remove(field),
             Self::Table { base, changed, count } => {
                 let was_there = match changed.get(field) {
                     Some(changed) => changed.is_some(),
@@ -313,43 +446,43 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the new record.
-    pub fn finish(&self) -> Vec<u8> {
+    /// Returns the new record, of any size.
+    pub fn finish(self) -> Vec<u8> {
         match self {
-            Self::List(entries) => {
-                let size: usize = entries.iter().map(|(f, v)| f.len() + v.len() + 4).sum();
-                let mut bytes = Vec::with_capacity(size + 4);
-                bytes.extend([MARK, LIST]);
-                bytes.extend((entries.len() as u16).to_le_bytes());
-                for (field, value) in entries {
-                    put(&mut bytes, field);
-                    put(&mut bytes, value);
-                }
-                bytes
-            }
-            Self::Table { base, changed, .. } => {
-                let before = base.map_or(0, |base| base.count);
-                let kept = (0..before).filter_map(|row| base.map(|base| base.row(row)));
-                let kept = kept.filter(|(_, field, _)| !changed.contains_key(*field));
-                let mut rows: Vec<(u32, &[u8], &[u8])> = kept.collect();
-                let set = changed.iter().filter_map(|(field, value)| {
-                    Some((crc32c(field), &**field, value.as_deref()?))
-                });
-                rows.extend(set);
-                // The sort detects the sorted first run, which are the kept rows.
-                rows.sort_by_key(|(crc, field, _)| (*crc, *field));
-                table(&rows)
-            }
+            Self::List(list) => list.finish(),
+            Self::Table { base, changed, .. } => merged_table(base, &changed),
         }
     }
 
-    /// Whether the record would be so large that the fields become entries of their own.
-    pub fn is_large(&self, record: &[u8]) -> bool {
+    /// Returns the new record. `Err`: it would be so large that the fields become entries of their own.
+    ///
+    /// # Errors
+    /// Those.
+    pub fn finish_small(self) -> Result<Vec<u8>, Self> {
         match self {
-            Self::List(_) => false,
-            Self::Table { count, .. } => *count > LIST_FIELDS || record.len() > TABLE_BYTES,
+            Self::List(list) => Ok(list.finish()),
+            Self::Table { count, .. } if count > LIST_FIELDS => Err(self),
+            Self::Table { base, ref changed, .. } => {
+                let record = merged_table(base, changed);
+                if record.len() > TABLE_BYTES { Err(self) } else { Ok(record) }
+            }
         }
     }
+}
+
+/// Returns the record of a table with changes.
+fn merged_table(base: Option<Hash<'_>>, changed: &HashMap<Text<'_>, Option<Text<'_>>>) -> Vec<u8> {
+    let before = base.map_or(0, |base| base.count);
+    let kept = (0..before).filter_map(|row| base.map(|base| base.row(row)));
+    let kept = kept.filter(|(_, field, _)| !changed.contains_key(*field));
+    let mut rows: Vec<(u32, &[u8], &[u8])> = kept.collect();
+    let set = changed
+        .iter()
+        .filter_map(|(field, value)| Some((crc32c(field), &**field, value.as_deref()?)));
+    rows.extend(set);
+    // The sort detects the sorted first run, which are the kept rows.
+    rows.sort_by_key(|(crc, field, _)| (*crc, *field));
+    table(&rows)
 }
 
 /// Returns the record of a table with the given rows, which are sorted by CRC and name.
@@ -444,6 +577,37 @@ mod tests {
                 }
                 prop_assert_eq!(hash.get(b"absent"), None);
             }
+        }
+
+        /// A list of any bytes, damaged ones too, is edited as the fields that are read of it.
+        #[test]
+        fn any_list_is_edited(
+            mut body in proptest::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 2..64),
+            changes in proptest::collection::vec(("[\\x00-\\x03]{0,2}", proptest::option::of("[a-c]{0,3}")), 0..4),
+        ) {
+            (body[0], body[1]) = (body[0] % 32, 0);
+            let hash = Hash::new(LIST, &body);
+            let pair = |(field, value): (&[u8], &[u8])| (field.to_vec(), value.to_vec());
+            let mut model: Vec<_> = hash.iter().map(pair).collect();
+            let mut edit = Edit::of(Some(hash));
+            for (field, value) in &changes {
+                let field = field.as_bytes();
+                let at = model.iter().position(|(found, _)| found == field);
+                prop_assert_eq!(edit.get(field), at.map(|at| &*model[at].1));
+                match (value, at) {
+                    (None, _) => prop_assert_eq!(edit.remove(field), at.is_some()),
+                    (Some(value), _) => prop_assert_eq!(edit.set(field, value.as_bytes()), at.is_none()),
+                }
+                match (value, at) {
+                    (None, None) => {}
+                    (None, Some(at)) => drop(model.remove(at)),
+                    (Some(value), Some(at)) => model[at].1 = value.clone().into_bytes(),
+                    (Some(value), None) => model.push((field.to_vec(), value.clone().into_bytes())),
+                }
+            }
+            let record = edit.finish();
+            let found: Vec<_> = read(&record).iter().map(pair).collect();
+            prop_assert_eq!(found, model);
         }
 
         #[test]

@@ -48,13 +48,13 @@ impl KeyspaceStore {
             if !pairs.clone().all(fits) {
                 return None;
             }
-            let record = edit.finish();
-            if !edit.is_large(&record) {
+            let len = edit.len();
+            if let Ok(record) = edit.finish_small() {
                 if deadlines.is_empty() {
                     return Some(NewValue::Record(record));
                 }
                 let mut small = self.new_large(ValueKind::Hash);
-                small.head.count = edit.len() as u64;
+                small.head.count = len as u64;
                 small.head.soonest = expiring_hash::soonest(deadlines);
                 small.inline = Some(expiring_hash::stored(&record, deadlines));
                 return Some(NewValue::Large(small));

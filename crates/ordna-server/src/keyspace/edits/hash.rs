@@ -369,12 +369,12 @@ impl KeyspaceStore {
             let HashChange::Small(small) = body else { return Change::Keep };
             let (mut put, mut effect) = (Change::Keep, Effect::Nothing);
             if small.is_changed {
-                let record = small.edit.finish();
-                if !small.deadlines.is_empty() || small.edit.is_large(&record) {
+                let (len, has_deadlines) = (small.edit.len(), !small.deadlines.is_empty());
+                let Some(record) = small.edit.finish_small().ok().filter(|_| !has_deadlines) else {
                     attempt = Ok(Attempt::Grows);
                     return Change::Keep;
-                }
-                (put, effect) = match (small.edit.len(), found) {
+                };
+                (put, effect) = match (len, found) {
                     (0, None) => (Change::Keep, Effect::Nothing),
                     (0, Some(_)) => (Change::Remove, Effect::Removed),
                     (_, found) => {
@@ -438,7 +438,7 @@ impl KeyspaceStore {
         });
         let result = change(&mut body)?;
         let HashChange::Small(small) = body else { return Err(CommandError::WrongType) };
-        let (record, len) = (small.edit.finish(), small.edit.len());
+        let len = small.edit.len();
         let effect = match (small.is_changed, len, stored) {
             (false, ..) | (_, 0, None) => {
                 return Ok(Edited { result, effect: Effect::Nothing });
@@ -447,18 +447,21 @@ impl KeyspaceStore {
             (_, _, None) => Effect::Made,
             (_, _, Some(_)) => Effect::Changed,
         };
-        if small.edit.is_large(&record) {
-            let id = before.map_or_else(|| self.collections.new_id(), |head| head.id);
-            let mut large = Large::new(Source::New, Head::new(ValueKind::Hash, id));
-            small.edit.spread(&mut large);
-            for (field, deadline) in &small.deadlines {
-                large.set_deadline(field, Some(*deadline));
+        match small.edit.finish_small() {
+            Err(edit) => {
+                let id = before.map_or_else(|| self.collections.new_id(), |head| head.id);
+                let mut large = Large::new(Source::New, Head::new(ValueKind::Hash, id));
+                edit.spread(&mut large);
+                for (field, deadline) in &small.deadlines {
+                    large.set_deadline(field, Some(*deadline));
+                }
+                self.write_large(key, before, expires_at, &large, false)?;
             }
-            self.write_large(key, before, expires_at, &large, false)?;
-        } else {
-            let grows = record.len() > stored.map_or(0, <[u8]>::len);
-            let fields = (record.as_slice(), len);
-            self.write_small(key, before, expires_at, fields, &small.deadlines, grows)?;
+            Ok(record) => {
+                let grows = record.len() > stored.map_or(0, <[u8]>::len);
+                let fields = (record.as_slice(), len);
+                self.write_small(key, before, expires_at, fields, &small.deadlines, grows)?;
+            }
         }
         Ok(Edited { result, effect })
     }
