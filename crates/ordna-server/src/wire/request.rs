@@ -366,7 +366,16 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
         [b'1'..=b'9', rest @ ..] => rest.iter().all(u8::is_ascii_digit),
         _ => false,
     };
-    if plain { std::str::from_utf8(text).ok()?.parse().ok() } else { None }
+    if !plain {
+        return None;
+    }
+    /// Digits of a number that cannot overflow.
+    const SAFE: usize = 18;
+    if digits.len() > SAFE {
+        return std::str::from_utf8(text).ok()?.parse().ok();
+    }
+    let number = digits.iter().fold(0, |number, digit| number * 10 + i64::from(digit - b'0'));
+    Some(if digits.len() < text.len() { -number } else { number })
 }
 
 /// Splits as Redis' inline protocol does: blanks separate, `"…"` with escapes and `'…'` quote.
@@ -530,6 +539,10 @@ mod tests {
     fn numbers_are_as_strict_as_redis() {
         assert_eq!(number(b"-12"), Some(-12));
         assert_eq!(number(b"0"), Some(0));
+        for most in [i64::MAX, i64::MIN, 999_999_999_999_999_999, -999_999_999_999_999_999, 10, -1]
+        {
+            assert_eq!(number(most.to_string().as_bytes()), Some(most));
+        }
         for text in ["", "-", "+1", " 1", "01", "-0", "1a", "9223372036854775808"] {
             assert_eq!(number(text.as_bytes()), None, "{text:?}");
         }
