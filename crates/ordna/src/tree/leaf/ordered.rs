@@ -86,8 +86,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (below & used).count_ones() as usize
     }
 
-    /// Between which positions of the published order the bound lies, by the fingerprints.
-    fn guess(self, lower: Bound<&K>, count: usize) -> (usize, usize) {
+    /// Between which positions of the published order the bound lies, by the fingerprints. It may
+    /// lie elsewhere, also as another order may be published since the caller has seen one.
+    pub fn guess(self, lower: Bound<&K>, count: usize) -> (usize, usize) {
         let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return (0, 0) };
         let line = self.line(FINGERPRINTS);
         let fingerprints = load(&line.0[..BUCKETS]);

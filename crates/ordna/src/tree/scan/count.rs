@@ -20,7 +20,6 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 
 use crate::epoch::Epoch;
-use ordna_base::index::{is_above, is_below};
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{Obsolete, notice, point};
@@ -32,6 +31,9 @@ use crate::tree::leaf::{FOREVER, Leaf};
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
+
+/// Leaves that a count passes before it asks for those that follow: most counts end sooner.
+const NEAR: usize = 4;
 
 /// Where a count stands: all below is counted.
 enum CountStart<K: Key + ?Sized> {
@@ -154,15 +156,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) {
         let mut from: CountStart<K> = CountStart::Bound(lower.map(ToOwned::to_owned));
         let mut batch = ScanBatch::empty();
+        let mut passed = 0;
         'section: loop {
             let guard = collector.pin();
             let mut leaf = Self::with_bound(&from, |from| self.leaf_of_lower(from, &guard));
             let mut asked = 0;
             for _ in 0..SECTION {
-                if asked == 0 {
-                    asked = self.ask_ahead(leaf, &guard);
+                passed += 1;
+                if passed > NEAR {
+                    if asked == 0 {
+                        asked = self.ask_ahead(leaf, &guard);
+                    }
+                    asked -= 1;
                 }
-                asked -= 1;
                 let whole = match &from {
                     CountStart::Bound(_) => Ok(None),
                     CountStart::LowFence(low_fence) => {
@@ -179,18 +185,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         continue;
                     }
                 }
-                let part = LeafRequest {
-                    ascending: true,
-                    wanted: usize::MAX,
-                    goes_on: false,
-                    lower: Bound::Unbounded,
-                };
-                if self.read(leaf, snapshot, &part, &mut batch).is_err() {
-                    break;
-                }
-                let begin =
-                    Self::with_bound(&from, |from| batch.partition(|key| !is_below(key, from)));
-                let end = batch.partition(|key| is_above(key, upper));
+                // Of a short count only the records around the bounds are read: none is fetched ahead.
+                let wanted = if K::HEAD_IS_KEY || passed > NEAR { usize::MAX } else { 1 };
+                let read = Self::with_bound(&from, |from| {
+                    let lower = if K::HEAD_IS_KEY { Bound::Unbounded } else { from };
+                    let part = LeafRequest { ascending: true, wanted, goes_on: false, lower };
+                    self.read(leaf, snapshot, &part, &mut batch)?;
+                    Ok::<_, Obsolete>(batch.begin(from))
+                });
+                let Ok(begin) = read else { break };
+                let end = Self::end(leaf, &batch, upper);
                 if !each(&batch, CountStep::Entries(begin, end.max(begin))) || end < batch.len() {
                     return;
                 }

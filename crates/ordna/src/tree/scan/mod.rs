@@ -107,14 +107,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
 
     /// How many entries are outside of the lower bound.
     fn begin(&self, lower: Bound<&K>) -> usize {
-        let is_within = |key: &K| !is_below(key, lower);
-        let is_within_at = |at| Leaf::<K, V>::with_key(&self.entry(at), is_within);
+        self.partition_near(self.guess, |key| !is_below(key, lower))
+    }
+
+    /// [`ScanBatch::partition`] if the result lies between these positions, most probably.
+    fn partition_near(&self, guess: (usize, usize), reached: impl Fn(&K) -> bool) -> usize {
+        let reached_at = |at| Leaf::<K, V>::with_key(&self.entry(at), &reached);
         // Entries elsewhere are not read if the guess is right.
-        let (low, high) = (self.guess.0.min(self.len()), self.guess.1.min(self.len()));
-        let right =
-            (high == self.len() || is_within_at(high)) && (low == 0 || !is_within_at(low - 1));
+        let (low, high) = (guess.0.min(self.len()), guess.1.min(self.len()));
+        let right = (high == self.len() || reached_at(high)) && (low == 0 || !reached_at(low - 1));
         let right = check!("tree.scan.checks_guess", right);
-        self.partition_of(if right { low..high } else { 0..self.len() }, is_within)
+        self.partition_of(if right { low..high } else { 0..self.len() }, reached)
     }
 
     /// How many entries come before the first for which `reached` holds.
@@ -216,10 +219,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     }
                     begin = batch.partition(|key| !is_below(key, first));
                 }
-                let end = match last_key {
-                    Bound::Unbounded => batch.len(),
-                    _ => batch.partition(|key| is_above(key, last_key)),
-                };
+                let end = Self::end(leaf, &batch, last_key);
                 let (mut last, wanted) = (None, left);
                 let mut show = |entry: LeafEntry| {
                     left = left.saturating_sub(1);
@@ -295,6 +295,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         match behind {
             Some(last) => Leaf::<K, V>::with_key(last, |last| f(Bound::Excluded(last))),
             None => f(lower),
+        }
+    }
+
+    /// How many entries of a batch are not above the upper bound. Of a leaf within the bound only the
+    /// last key is read.
+    fn end(leaf: Leaf<K, V>, batch: &ScanBatch<K, V>, upper: Bound<&K>) -> usize {
+        let is_above = |key: &K| is_above(key, upper);
+        match batch.len().checked_sub(1).map(|last| batch.entry(last)) {
+            _ if upper == Bound::Unbounded => batch.len(),
+            Some(last) if Leaf::<K, V>::with_key(&last, is_above) => {
+                let guess =
+                    if K::HEAD_IS_KEY { (0, 0) } else { leaf.guess(upper, batch.copy.count) };
+                batch.partition_near(guess, is_above)
+            }
+            _ => batch.len(),
         }
     }
 
