@@ -510,7 +510,8 @@ fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             }),
             Some((ValueKind::Set, None)) => context.set(key, |set| {
                 context.check_whole(set.0)?;
-                Ok(Dumped::Set(set.members(most).ok_or_else(large)?))
+                let members = set.members(most).ok_or_else(large)?;
+                Ok(Dumped::Set(members.iter().map(<[u8]>::to_vec).collect()))
             }),
             Some(_) => context.sorted_set(key, |set| {
                 context.check_whole(set.0)?;

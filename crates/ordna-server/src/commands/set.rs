@@ -11,6 +11,7 @@ use crate::execution::command::{
 };
 use crate::execution::large_reads::{MOST_STORED, too_large};
 use crate::keyspace::collections::Body;
+use crate::keyspace::members::Members;
 use crate::keyspace::sample::{Sampled, sample, sample_work};
 use crate::keyspace::set::{self, SetView};
 use crate::keyspace::value_kind::ValueKind;
@@ -257,11 +258,6 @@ fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     end_scan(done, out)
 }
 
-/// The memory of members that are being read.
-fn memory_of(members: &[Vec<u8>]) -> usize {
-    members.iter().map(|member| member.len() + size_of::<Vec<u8>>()).sum()
-}
-
 /// The members of a union, intersection or difference, each once. `most`: bytes that they may have. `reads`: the
 /// command may be executed on a snapshot instead.
 fn combine(
@@ -270,7 +266,7 @@ fn combine(
     operation: Operation,
     most: usize,
     reads: bool,
-) -> Result<Vec<Vec<u8>>> {
+) -> Result<Members> {
     let mut sizes = HashMap::with_capacity(keys.len());
     for key in keys {
         sizes.insert(*key, context.set(key, |set| set.len())?.unwrap_or(0));
@@ -303,22 +299,17 @@ fn combine(
     }
     let members = |key: &[u8]| -> Result<_> {
         let found = context.set(key, |set| set.members(most))?;
-        found.unwrap_or_else(|| Some(Vec::new())).ok_or_else(|| too_large(most))
+        found.unwrap_or_else(|| Some(Members::default())).ok_or_else(|| too_large(most))
     };
     if operation == Operation::Union {
-        let (mut all, mut bytes, mut of_merged) = (Vec::new(), 0, 0);
-        let merge = |all: &mut Vec<Vec<u8>>| {
-            // Runs that are sorted each are merged.
-            all.sort_by(|a, b| set::compare(a, b));
-            all.dedup();
-        };
+        let (mut all, mut bytes, mut of_merged) = (Members::default(), 0, 0);
         for key in &keys {
-            let mut more = members(key)?;
-            bytes += memory_of(&more);
-            all.append(&mut more);
+            let more = members(key)?;
+            bytes += more.bytes();
+            all.append(more);
             if bytes > most && bytes > 2 * of_merged {
-                merge(&mut all);
-                of_merged = memory_of(&all);
+                all.sort();
+                of_merged = all.bytes();
                 bytes = of_merged;
                 if bytes > most {
                     return Err(too_large(most));
@@ -326,7 +317,7 @@ fn combine(
             }
         }
         if !is_single {
-            merge(&mut all);
+            all.sort();
         }
         return Ok(all);
     }
@@ -338,7 +329,7 @@ fn combine(
         }
         let kept = context.set(key, |set| set.retain(&mut found, wanted))?;
         if kept.is_none() && wanted {
-            found.clear();
+            found = Members::default();
         }
     }
     Ok(found)
@@ -370,7 +361,10 @@ fn store_result(
     let key = arguments.get(1);
     match found.len() {
         0 => _ = context.remove(key)?,
-        _ => context.put_value(key, &context.keys.build_set(&found)?, None)?,
+        _ => {
+            let members: Vec<Vec<u8>> = found.iter().map(<[u8]>::to_vec).collect();
+            context.put_value(key, &context.keys.build_set(&members)?, None)?;
+        }
     }
     out.count(found.len());
     Ok(CommandOutcome::Done)

@@ -11,6 +11,7 @@ pub mod lease;
 pub mod list;
 pub mod listpack;
 pub mod lock;
+pub mod members;
 pub mod multi_get;
 pub mod named_snapshots;
 pub mod sample;

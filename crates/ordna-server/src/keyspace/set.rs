@@ -5,10 +5,9 @@
 
 use std::ops::ControlFlow;
 
-use ordna::checksum::crc32c;
-
 use crate::keyspace::collections::Body;
 use crate::keyspace::collections::names::{MOST_NAME, Named, too_long};
+use crate::keyspace::members::Members;
 use crate::keyspace::sample::{Draws, Sampled, Visit};
 use crate::wire::error::CommandError;
 use crate::wire::request::number;
@@ -43,59 +42,47 @@ impl SetView<'_, '_> {
         }
     }
 
-    /// The members, in the order of [`compare`]; `None` if they have more than `most` bytes.
-    pub fn members(&self, most: usize) -> Option<Vec<Vec<u8>>> {
-        let (mut members, mut left) = (Vec::new(), Some(most));
-        self.visit(|member| {
-            left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Vec<u8>>()));
-            if left.is_none() {
-                return ControlFlow::Break(());
+    /// The members; `None` if they have more than `most` bytes.
+    pub fn members(&self, most: usize) -> Option<Members> {
+        let (mut members, mut left) = (Members::default(), Some(most));
+        let mut fits = |len: usize| {
+            left = left.and_then(|left| left.checked_sub(len + Members::OVERHEAD));
+            left.is_some()
+        };
+        match self.0 {
+            Body::Packed(packed) => {
+                packed
+                    .iter()
+                    .filter(|member| fits(member.len()))
+                    .for_each(|name| members.push(name));
+                members.sort();
             }
-            members.push(member.to_vec());
-            ControlFlow::Continue(())
-        });
-        if matches!(self.0, Body::Packed(_)) {
-            members.sort_by(|a, b| compare(a, b));
+            Body::Large(large) => large.visit_parts(|part| {
+                if !fits(part.len().saturating_sub(4)) {
+                    return ControlFlow::Break(());
+                }
+                members.push_part(part);
+                ControlFlow::Continue(())
+            }),
         }
         left.map(|_| members)
     }
 
-    /// Keeps those of `members`, which are in the order of [`compare`], that are in this set, or those that
-    /// are not. O(smaller log n), or O(n) if the sets are of about one size.
-    pub fn retain(&self, members: &mut Vec<Vec<u8>>, wanted: bool) {
+    /// Keeps those of `members` that are in this set, or those that are not. O(smaller log n), or O(n) if
+    /// the sets are of about one size.
+    pub fn retain(&self, members: &mut Members, wanted: bool) {
         match self.0 {
             Body::Large(large) if self.len() / MERGED <= members.len() => {
-                let (mut at, mut kept) = (0, Vec::new());
-                large.visit_named(0, |member, _| {
-                    while let Some(next) = members.get_mut(at) {
-                        match compare(next, member) {
-                            std::cmp::Ordering::Greater => break,
-                            order => {
-                                if order.is_eq() == wanted {
-                                    kept.push(std::mem::take(next));
-                                }
-                                at += 1;
-                            }
-                        }
-                    }
-                    match at < members.len() {
-                        true => ControlFlow::Continue(()),
-                        false => ControlFlow::Break(()),
-                    }
+                let mut merge = members.merge(wanted);
+                large.visit_parts(|part| match merge.meet(part) {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
                 });
-                if !wanted {
-                    kept.extend(members.drain(at..));
-                }
-                *members = kept;
+                merge.end();
             }
             _ => members.retain(|member| self.contains(member) == wanted),
         }
     }
-}
-
-/// The order of members in a large set: that of CRC and name.
-pub fn compare(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
-    crc32c(a).cmp(&crc32c(b)).then_with(|| a.cmp(b))
 }
 
 impl Sampled for SetView<'_, '_> {

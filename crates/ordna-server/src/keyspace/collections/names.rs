@@ -99,6 +99,12 @@ impl Large<'_> {
         });
     }
 
+    /// Visits the parts of all names, in order: each is a CRC and a name. The collection is a set.
+    pub fn visit_parts(&self, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        self.visit(all, Direction::Ascending, |part, _| visit(part));
+    }
+
     /// Returns about `count` names from a cursor on, and the next cursor (0: the end). A cursor is a
     /// CRC, and names of the same CRC are returned together: so a scan returns every name that is present
     /// throughout.
