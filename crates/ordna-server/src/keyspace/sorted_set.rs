@@ -204,7 +204,10 @@ impl SortedSet<'_, '_> {
                 let (after, through) =
                     (matches!(lower, Bound::Excluded(_)), matches!(upper, Bound::Included(_)));
                 let (start, end) = (first(lower, after), first(upper, through));
-                let position = |part: &[u8]| large.position(ENTRIES, ENTRIES_END, part);
+                let position = |part: &[u8]| match part == ENTRIES {
+                    true => 0,
+                    false => large.position(ENTRIES, ENTRIES_END, part),
+                };
                 if start < end { position(&end) - position(&start) } else { 0 }
             }
         }
@@ -212,14 +215,20 @@ impl SortedSet<'_, '_> {
 
     /// Number of members before one with this score, and the score.
     pub fn rank(&self, member: &[u8], direction: Direction) -> Option<usize> {
-        let at = entry(self.score(member)?, member);
+        let score = ordered(self.score(member)?);
+        let before = match self.0 {
+            Body::Packed(packed) => {
+                let entry = [&score, member].concat();
+                packed.partition(|found| found < entry.as_slice())
+            }
+            Body::Large(large) => {
+                let part = [ENTRIES, &score, member].concat();
+                large.position(ENTRIES, ENTRIES_END, &part)
+            }
+        };
         Some(match direction {
-            Direction::Ascending => {
-                self.count(&EntryBounds { lower: Bound::Unbounded, upper: Bound::Excluded(at) })
-            }
-            Direction::Descending => {
-                self.count(&EntryBounds { lower: Bound::Excluded(at), upper: Bound::Unbounded })
-            }
+            Direction::Ascending => before,
+            Direction::Descending => self.len().saturating_sub(1 + before),
         })
     }
 

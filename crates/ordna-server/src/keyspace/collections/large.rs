@@ -202,23 +202,22 @@ impl<'a> Large<'a> {
         &self,
         start: &[u8],
         end: &[u8],
-        ask: impl FnOnce(&Store<[u8], [u8]>, &mut Blocks) -> R,
+        ask: impl FnOnce(&Store<[u8], [u8]>, &Blocks) -> R,
     ) -> Option<R> {
         match self.source {
             Source::Live(store, positions)
                 if self.head.count >= FEWEST && self.changes.is_empty() =>
             {
-                let start = [&self.prefix, start].concat();
-                let end = [&self.prefix, end].concat();
-                let ask = |blocks: &mut Blocks| ask(store, blocks);
-                Some(positions.with(store, self.head.id, (&start, &end), ask))
+                let bounds = || ([&self.prefix, start].concat(), [&self.prefix, end].concat());
+                let ask = |blocks: &Blocks| ask(store, blocks);
+                Some(positions.with(store, self.head.id, bounds, ask))
             }
             _ => None,
         }
     }
 
     /// Number of parts from `start` up to `part`, of those from `start` up to `end` whose positions are asked
-    /// for. O(log n + n/256) with small constants, after the first question; O(n/40) in a snapshot.
+    /// for. O(log n + n/4096) with small constants, after the first question; O(n/40) in a snapshot.
     pub fn position(&self, start: &[u8], end: &[u8], part: &[u8]) -> usize {
         let key = [&self.prefix, part].concat();
         let known = self.ask_blocks(start, end, |store, blocks| blocks.below(store, &key));
@@ -227,7 +226,7 @@ impl<'a> Large<'a> {
 
     /// The block with the part at a position, with bounds that are parts; `None` if there are no blocks.
     pub fn block_at(&self, start: &[u8], end: &[u8], position: usize) -> Option<FoundBlock> {
-        let found = self.ask_blocks(start, end, |store, blocks| blocks.find(store, position));
+        let found = self.ask_blocks(start, end, |_, blocks| blocks.find(position));
         let mut found = found.flatten()?;
         found.start.drain(..self.prefix.len());
         found.end.drain(..self.prefix.len());

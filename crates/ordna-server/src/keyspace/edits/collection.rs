@@ -299,7 +299,7 @@ impl KeyspaceStore {
                     *by != 0 && key.get(large.prefix_len()) == Some(&sorted_set::ENTRY)
                 });
                 let changes = changes.map(|(key, (_, by))| (key.as_slice(), *by));
-                positions.change(large.head.id, changes);
+                positions.change(&self.store, large.head.id, changes);
             }
             _ => {}
         }
