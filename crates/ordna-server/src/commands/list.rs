@@ -139,6 +139,12 @@ fn push(
     end: End,
     only_present: bool,
 ) -> Result {
+    if arguments.len() == 3
+        && let Some(len) = context.push_at_end(arguments.get(1), arguments.get(2), end)?
+    {
+        out.count(len);
+        return Ok(CommandOutcome::Done);
+    }
     let len = context.modify_list(arguments.get(1), |body| {
         if !only_present || body.len() > 0 {
             arguments.iter_from(2).for_each(|value| list::push(body, value, end));
@@ -155,6 +161,10 @@ fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: 
         return Err(CommandError::wrong_arity(name));
     }
     let has_count = arguments.len() == 3;
+    if !has_count && let Some(value) = context.pop_at_end(arguments.get(1), end)? {
+        out.bulk(&value);
+        return Ok(CommandOutcome::Done);
+    }
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
     let (mut was_there, start) = (false, out.bytes.len());
     let most = context.state.settings.reply_limit();

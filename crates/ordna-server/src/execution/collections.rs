@@ -7,6 +7,7 @@ use crate::keyspace::collections::Body;
 use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::collection::Effect;
 use crate::keyspace::edits::hash::{HashChange, HashView};
+use crate::keyspace::list::End;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::{Classes, Wrote};
 use crate::wire::error::CommandError;
@@ -110,6 +111,30 @@ impl Context<'_> {
         let edited = self.settle([key], done)?;
         self.report_edit(key, edited.effect, event);
         Ok(edited.result)
+    }
+
+    /// [`push_at_end`](crate::keyspace::KeyspaceStore::push_at_end), reported.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn push_at_end(&self, key: &[u8], value: &[u8], end: End) -> Result<Option<usize>> {
+        let len = self.settle([key], self.keys.push_at_end(key, value, end))?;
+        if len.is_some() {
+            self.report_edit(key, Effect::Changed, None);
+        }
+        Ok(len)
+    }
+
+    /// [`pop_at_end`](crate::keyspace::KeyspaceStore::pop_at_end), reported.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pop_at_end(&self, key: &[u8], end: End) -> Result<Option<Vec<u8>>> {
+        let value = self.settle([key], self.keys.pop_at_end(key, end))?;
+        if value.is_some() {
+            self.report_edit(key, Effect::Changed, None);
+        }
+        Ok(value)
     }
 
     /// Sets a key to a value.

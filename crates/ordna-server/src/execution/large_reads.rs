@@ -88,7 +88,9 @@ impl Context<'_> {
     }
 
     fn check_whole_large(&self, large: &Large<'_>) -> Result<()> {
-        let is_long = large.estimated_bytes() >= MUCH_BYTES;
+        /// Entries that are looked at.
+        const SAMPLE: usize = 16;
+        let is_long = large.estimated_bytes(SAMPLE, 0) >= MUCH_BYTES;
         self.check_work(if is_long { MUCH } else { large.head.len() })
     }
 

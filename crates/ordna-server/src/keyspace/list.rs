@@ -1,32 +1,15 @@
 //! Lists: values by position.
 //!
-//! A small list is a record of its values. The values of a large one are elements at successive positions,
-//! from the head's `first` on, without a gap: so an index is a position, and pushes and pops at both ends
-//! cost O(log n). An insertion or removal in the middle moves the values on its shorter side: O(n).
+//! A small list is a record of its values. Of a large one the values have positions, see
+//! [`nodes`](crate::keyspace::collections::nodes): pushes and pops at both ends cost O(1), an index O(log n). An
+//! insertion or removal in the middle moves the values on its shorter side: O(n).
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::ControlFlow;
 
 use ordna::Direction;
 
 use crate::keyspace::collections::Body;
-use crate::keyspace::collections::large::Large;
-
-/// An end of a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    Front,
-    Back,
-}
-
-/// The part of the value at a position, in the order of positions.
-pub fn part(position: i64) -> [u8; 8] {
-    (position.cast_unsigned() ^ 1 << 63).to_be_bytes()
-}
-
-/// The part of the value at an index of a large list.
-fn part_at(large: &Large<'_>, index: usize) -> [u8; 8] {
-    part(large.head.first.wrapping_add(index as i64))
-}
+pub use crate::keyspace::collections::ends::End;
 
 /// A list that a command reads.
 #[derive(Debug, Clone, Copy)]
@@ -41,9 +24,7 @@ impl ListView<'_, '_> {
     pub fn get(&self, index: usize) -> Option<Vec<u8>> {
         match self.0 {
             Body::Packed(packed) => packed.get(index).map(<[u8]>::to_vec),
-            Body::Large(large) if index < large.head.len() => {
-                large.get_with(&part_at(large, index), <[u8]>::to_vec)
-            }
+            Body::Large(large) if index < large.head.len() => large.value_at(index),
             Body::Large(_) => None,
         }
     }
@@ -61,20 +42,16 @@ impl ListView<'_, '_> {
         if start >= end {
             return;
         }
-        match self.0 {
+        let _ = match self.0 {
             Body::Packed(packed) => {
                 let values = packed.iter().take(end).skip(start);
-                let _ = match direction {
+                match direction {
                     Direction::Ascending => values.into_iter().try_for_each(visit),
                     Direction::Descending => values.rev().try_for_each(visit),
-                };
+                }
             }
-            Body::Large(large) => {
-                let (lower, upper) = (part_at(large, start), part_at(large, end - 1));
-                let bounds = (Bound::Included(&lower[..]), Bound::Included(&upper[..]));
-                large.visit(bounds, direction, |_, value| visit(value));
-            }
-        }
+            Body::Large(large) => large.visit_values(start, end, direction, &mut visit),
+        };
     }
 
     /// `len` values from an index on.
@@ -93,34 +70,22 @@ pub fn push(body: &mut Body<'_>, value: &[u8], end: End) {
     match (body, end) {
         (Body::Packed(packed), End::Front) => packed.insert(0, value),
         (Body::Packed(packed), End::Back) => packed.insert(packed.len(), value),
-        (Body::Large(large), End::Front) => {
-            large.head.first = large.head.first.wrapping_sub(1);
-            large.head.count += 1;
-            large.put(&part_at(large, 0), value, true);
-        }
-        (Body::Large(large), End::Back) => {
-            large.put(&part_at(large, large.head.len()), value, true);
-            large.head.count += 1;
-        }
+        (Body::Large(large), end) => large.push_value(value, end),
     }
 }
 
 /// Removes the value at an end and returns it.
 pub fn pop(body: &mut Body<'_>, end: End) -> Option<Vec<u8>> {
-    let last = body.len().checked_sub(1)?;
-    let index = if end == End::Front { 0 } else { last };
-    let value = ListView(body).get(index)?;
     match body {
-        Body::Packed(packed) => packed.remove(index),
-        Body::Large(large) => {
-            large.remove(&part_at(large, index));
-            large.head.count -= 1;
-            if end == End::Front {
-                large.head.first = large.head.first.wrapping_add(1);
-            }
+        Body::Packed(packed) => {
+            let last = packed.len().checked_sub(1)?;
+            let index = if end == End::Front { 0 } else { last };
+            let value = packed.get(index).map(<[u8]>::to_vec);
+            packed.remove(index);
+            value
         }
+        Body::Large(large) => large.pop_value(end),
     }
-    Some(value)
 }
 
 /// Removes at most `count` values at an end and returns them; `None` if they have more than `most` bytes.
@@ -141,7 +106,7 @@ pub fn set(body: &mut Body<'_>, index: usize, value: &[u8]) {
             packed.remove(index);
             packed.insert(index, value);
         }
-        Body::Large(large) => large.put(&part_at(large, index), value, false),
+        Body::Large(large) => large.set_value(index, value),
     }
 }
 
@@ -155,24 +120,20 @@ pub fn insert(body: &mut Body<'_>, index: usize, value: &[u8]) {
     }
     let (len, view) = (body.len(), ListView(body));
     let is_front = index < len / 2;
-    let moved = if is_front { view.values(0, index) } else { view.values(index, len - index) };
+    let mut moved = match body {
+        Body::Packed(_) => Vec::new(),
+        Body::Large(_) if is_front => view.values(0, index),
+        Body::Large(_) => view.values(index, len - index),
+    };
     match body {
         Body::Packed(packed) => packed.insert(index, value),
         Body::Large(large) if is_front => {
-            large.head.first = large.head.first.wrapping_sub(1);
-            for (at, moved) in moved.iter().enumerate() {
-                large.put(&part_at(large, at), moved, at == 0);
-            }
-            large.put(&part_at(large, index), value, false);
-            large.head.count += 1;
+            moved.push(value.to_vec());
+            large.replace_front(index, &moved);
         }
         Body::Large(large) => {
-            for (at, moved) in moved.iter().enumerate() {
-                let at = index + 1 + at;
-                large.put(&part_at(large, at), moved, at == len);
-            }
-            large.put(&part_at(large, index), value, false);
-            large.head.count += 1;
+            moved.insert(0, value.to_vec());
+            large.replace_back(index, &moved);
         }
     }
 }
@@ -194,18 +155,10 @@ pub fn remove_all(body: &mut Body<'_>, indices: &[usize]) {
         at += 1;
         indices.binary_search(&(at - 1)).is_err()
     });
-    let Body::Large(large) = body else { return };
-    let target = if is_back { start } else { end - kept.len() };
-    for (at, value) in kept.iter().enumerate() {
-        large.put(&part_at(large, target + at), value, false);
-    }
-    let gone = if is_back { target + kept.len()..end } else { start..target };
-    for at in gone {
-        large.remove(&part_at(large, at));
-    }
-    large.head.count -= indices.len() as u64;
-    if !is_back {
-        large.head.first = large.head.first.wrapping_add(indices.len() as i64);
+    match body {
+        Body::Packed(_) => {}
+        Body::Large(large) if is_back => large.replace_back(start, &kept),
+        Body::Large(large) => large.replace_front(end, &kept),
     }
 }
 
@@ -219,9 +172,8 @@ pub fn trim(body: &mut Body<'_>, start: usize, len: usize) {
             (0..start).rev().for_each(|at| packed.remove(at));
         }
         Body::Large(large) => {
-            (0..start).chain(end..count).for_each(|at| large.remove(&part_at(large, at)));
-            large.head.count = (end - start) as u64;
-            large.head.first = large.head.first.wrapping_add(start as i64);
+            large.replace_back(end, &[]);
+            large.replace_front(start, &[]);
         }
     }
 }

@@ -9,7 +9,7 @@
 //! | reserved key | value |
 //! |---|---|
 //! | `FF 00` | the version of this layout, see [`layout`] |
-//! | `FF`, number of bytes of the id (1 to 8), id, part | an element of the collection with this id |
+//! | `FF`, number of bytes of the id (1 to 8), id, part | an element of the collection with this id, or a node of a list |
 //! | `FF`, the same plus `10`, id, part of a field | the deadline of this field (8) |
 //! | `FF`, the same plus `20`, id, deadline (8), part of a field | nothing: this field expires then |
 //! | `FF F0`, deadline (8), id (8) | the key whose head has this id, which expires then, or of which a field does |
@@ -25,9 +25,9 @@ pub const USER_END: &[u8] = &[RESERVED];
 /// The key of the layout's version. A directory without it has no reserved
 /// entries, and its keys are stored as they are.
 pub const LAYOUT_KEY: &[u8] = &[RESERVED, 0];
-/// The version of this layout. Version 1 had no deadlines of fields. Servers before it stored keys as they
-/// are, and no version.
-pub const LAYOUT_VERSION: u32 = 2;
+/// The version of this layout. Version 2 had an element for each value of a list, version 1 no deadlines of
+/// fields. Servers before it stored keys as they are, and no version.
+pub const LAYOUT_VERSION: u32 = 3;
 /// What the value of [`LAYOUT_KEY`] begins with: no key of an older server is taken for it.
 const LAYOUT: &[u8] = b"ordna-server keyspace layout ";
 /// The bounds of the list of deadlines.

@@ -9,8 +9,9 @@
 //! | 8 each | id, number of elements, of a list the position of its first value |
 //! | 8 | of a hash of which a field expires: the time before which none does |
 //! | rest | the fields of a small hash of which one expires, see [`expiring_hash`](crate::keyspace::expiring_hash) |
+//! | 2, rest | of a list with values at its ends: bytes of those at the front; these, and those at the back, see [`ends`](super::ends) |
 //!
-//! The last two are absent if no field expires.
+//! The two of hashes are absent if no field expires.
 
 use crate::keyspace::stored_key;
 use crate::keyspace::value_kind::{HEAD, MARK, ValueKind};
@@ -54,27 +55,46 @@ impl Head {
         let number = |at: usize| Some(u64::from_le_bytes(rest.get(at..at + 8)?.try_into().ok()?));
         let kind = ValueKind::of_code(*kind)?;
         let first = number(16)?.cast_signed();
-        let soonest = number(24).unwrap_or(NEVER);
+        let soonest = if kind == ValueKind::List { None } else { number(24) };
+        let soonest = soonest.unwrap_or(NEVER);
         Some(Self { kind, id: number(0)?, count: number(8)?, first, soonest })
     }
 
     /// The fields of a small hash, which follow its head; `None` if the stored value is something else.
     pub fn inline(stored: &[u8]) -> Option<&[u8]> {
+        if Self::is_list(stored) {
+            return None;
+        }
         let inline = stored.get(LEN_WITH_DEADLINE..).filter(|_| Self::is_head(stored))?;
         (!inline.is_empty()).then_some(inline)
     }
 
-    /// The stored form, without the fields of a small hash.
+    /// Whether a stored value is the head of a list.
+    pub fn is_list(stored: &[u8]) -> bool {
+        matches!(stored, [MARK, HEAD, kind, ..] if *kind == ValueKind::List.code())
+    }
+
+    /// The values at the ends of a list, in their stored form.
+    pub fn ends(stored: &[u8]) -> &[u8] {
+        stored.get(LEN..).filter(|_| Self::is_list(stored)).unwrap_or_default()
+    }
+
+    /// The stored form, without the fields of a small hash and the ends of a list.
     pub fn stored(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LEN_WITH_DEADLINE);
+        self.store(&mut bytes);
+        bytes
+    }
+
+    /// Appends the stored form, as [`stored`](Self::stored) returns it.
+    pub fn store(&self, bytes: &mut Vec<u8>) {
         bytes.extend([MARK, HEAD, self.kind.code()]);
         bytes.extend(self.id.to_le_bytes());
         bytes.extend(self.count.to_le_bytes());
         bytes.extend(self.first.to_le_bytes());
-        if self.soonest != NEVER {
+        if self.soonest != NEVER && self.kind != ValueKind::List {
             bytes.extend(self.soonest.to_le_bytes());
         }
-        bytes
     }
 
     /// Number of fields, members or values.
@@ -102,6 +122,9 @@ mod tests {
     fn a_head_comes_back() {
         for kind in ValueKind::ALL {
             for (soonest, len) in [(NEVER, LEN), (0, LEN_WITH_DEADLINE), (77, LEN_WITH_DEADLINE)] {
+                if kind == ValueKind::List && soonest != NEVER {
+                    continue;
+                }
                 let head = Head { kind, id: 7, count: u64::MAX, first: -3, soonest };
                 let mut stored = head.stored();
                 assert_eq!(stored.len(), len);
@@ -113,6 +136,8 @@ mod tests {
                 stored.push(9);
                 let is_inline = soonest != NEVER;
                 assert_eq!(Head::inline(&stored), is_inline.then_some(&[9][..]));
+                let is_list = kind == ValueKind::List;
+                assert_eq!(Head::ends(&stored), if is_list { &[9][..] } else { &[] });
             }
         }
         assert_eq!((Head::read(b"text"), Head::inline(&[b'x'; 99])), (None, None));

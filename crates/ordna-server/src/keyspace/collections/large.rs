@@ -8,9 +8,11 @@ use ordna::index::bounds_cross;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex, Snapshot, Store};
 
+use super::ends::Ends;
 use super::head::Head;
 use super::positions::{Blocks, FEWEST, FoundBlock, Positions};
 use crate::keyspace::stored_key::{self, Visit};
+use crate::keyspace::value_kind::ValueKind;
 
 /// Where the elements are read.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +34,10 @@ pub struct Large<'a> {
     pub head: Head,
     /// The fields of a small hash of which one expires, which are stored behind the head.
     pub inline: Option<Vec<u8>>,
+    /// The values at the ends of a list, which are stored behind the head.
+    pub ends: Ends,
+    /// Whether the ends, and so the number of values, have changed.
+    pub(super) ends_changed: bool,
     prefix: Vec<u8>,
     /// The time at which fields are read: those that have expired are hidden.
     pub(super) now: u64,
@@ -44,13 +50,29 @@ pub struct Large<'a> {
 impl<'a> Large<'a> {
     pub fn new(source: Source<'a>, head: Head) -> Self {
         let prefix = stored_key::elements_of(head.id);
-        Self { source, head, inline: None, prefix, now: 0, changes: BTreeMap::new(), added: 0 }
+        Self {
+            source,
+            head,
+            inline: None,
+            ends: Ends::default(),
+            ends_changed: false,
+            prefix,
+            now: 0,
+            changes: BTreeMap::new(),
+            added: 0,
+        }
     }
 
-    /// The head in its stored form, with the fields of a small hash.
+    /// The collection of a head in its stored form; `None` if the stored value is something else.
+    pub fn of_stored(source: Source<'a>, stored: &[u8]) -> Option<Self> {
+        Some(Self { ends: Ends::of(stored), ..Self::new(source, Head::read(stored)?) })
+    }
+
+    /// The head in its stored form, with what is stored behind it.
     pub fn stored_head(&self) -> Vec<u8> {
         let mut stored = self.head.stored();
         stored.extend(self.inline.iter().flatten());
+        self.ends.store(&mut stored);
         stored
     }
 
@@ -59,23 +81,31 @@ impl<'a> Large<'a> {
         self.prefix.len()
     }
 
-    /// Bytes of all elements, about: they follow from the first ones.
-    pub fn estimated_bytes(&self) -> usize {
-        /// Elements that are looked at.
-        const SAMPLE: usize = 16;
-        let (mut bytes, mut met) = (0, 0);
+    /// Bytes of all entries, about, each with `overhead` bytes: they follow from the first ones, at most `sample`.
+    pub fn estimated_bytes(&self, sample: usize, overhead: usize) -> usize {
+        let is_list = self.head.kind == ValueKind::List;
+        let (mut bytes, mut elements, mut met) = (0, 0, 0);
         let all = (Bound::Unbounded, Bound::Unbounded);
         self.visit(all, Direction::Ascending, |part, value| {
-            bytes += part.len() + value.len();
+            bytes += part.len() + value.len() + overhead;
+            elements += if is_list { Self::values_in(part, value) } else { 1 };
             met += 1;
-            if met < SAMPLE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            if met < sample { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        (bytes / met.max(1)).saturating_mul(self.head.len())
+        let all = match self.head.kind {
+            ValueKind::List => self.in_nodes(),
+            // Two entries for each member.
+            ValueKind::ZSet => self.head.len().saturating_mul(2),
+            _ => self.head.len(),
+        };
+        // A node has many values.
+        let product = bytes as u128 * all as u128 / elements.max(1) as u128;
+        usize::try_from(product).unwrap_or(usize::MAX)
     }
 
     /// Whether the command has changed something.
     pub fn is_changed(&self) -> bool {
-        !self.changes.is_empty()
+        self.ends_changed || !self.changes.is_empty()
     }
 
     fn with_key<R>(&self, part: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
@@ -135,7 +165,11 @@ impl<'a> Large<'a> {
         *changed = (None, changed.1 - 1);
     }
 
-    fn bounds(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    pub(super) fn bounds(
+        &self,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let key = |part: &[u8]| [&self.prefix, part].concat();
         let lower = match lower {
             Bound::Unbounded => Bound::Included(self.prefix.clone()),
@@ -175,24 +209,33 @@ impl<'a> Large<'a> {
             self.changes.is_empty() || matches!(self.source, Source::New),
             "commands read ranges before they change anything"
         );
-        match (self.source, direction) {
-            (Source::Live(store, _), _) => store.scan_with(bounds, direction, usize::MAX, visit),
-            (Source::Snapshot(snapshot), _) => {
-                snapshot.visit(bounds.0, bounds.1, direction, visit);
+        if !matches!(self.source, Source::New) {
+            return self.visit_source(bounds, direction, visit);
+        }
+        let mut range = self.changes.range::<[u8], _>(bounds);
+        while let Some((key, value)) = match direction {
+            Direction::Ascending => range.next(),
+            Direction::Descending => range.next_back(),
+        } {
+            if let Some(value) = &value.0
+                && visit(key, value).is_break()
+            {
+                break;
             }
-            (Source::New, direction) => {
-                let mut range = self.changes.range::<[u8], _>(bounds);
-                while let Some((key, value)) = match direction {
-                    Direction::Ascending => range.next(),
-                    Direction::Descending => range.next_back(),
-                } {
-                    if let Some(value) = &value.0
-                        && visit(key, value).is_break()
-                    {
-                        break;
-                    }
-                }
-            }
+        }
+    }
+
+    /// The same without what was changed. The bounds do not cross.
+    pub(super) fn visit_source(
+        &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        visit: &mut Visit<'_>,
+    ) {
+        match self.source {
+            Source::Live(store, _) => store.scan_with(bounds, direction, usize::MAX, visit),
+            Source::Snapshot(snapshot) => snapshot.visit(bounds.0, bounds.1, direction, visit),
+            Source::New => {}
         }
     }
 

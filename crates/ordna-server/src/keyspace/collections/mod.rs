@@ -3,7 +3,8 @@
 //! # Forms
 //! A small collection is one record ([`packed`], [`hash`](super::hash)). Of a large one the key holds a
 //! [`Head`], and each element is an entry of the store of its own, under the head's id in the reserved
-//! space of [`stored_key`](super::stored_key). Snapshots, log, backups and memory limit are the store's.
+//! space of [`stored_key`](super::stored_key); values of a list share entries ([`nodes`]). Snapshots, log,
+//! backups and memory limit are the store's.
 //!
 //! # Invariants
 //! - An id names one collection as long as the process lives.
@@ -23,10 +24,12 @@
 //! removes the elements in stretches, and then the entry; it also finds heads that have expired. After
 //! a restart it continues with what the lists hold.
 
+pub mod ends;
 pub mod field_deadlines;
 pub mod head;
 pub mod large;
 pub mod names;
+pub mod nodes;
 pub mod packed;
 pub mod positions;
 

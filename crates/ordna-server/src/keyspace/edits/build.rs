@@ -6,6 +6,7 @@ use ordna::{Direction, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
+use crate::keyspace::collections::ends::Ends;
 use crate::keyspace::collections::head::Head;
 use crate::keyspace::collections::large::Large;
 use crate::keyspace::collections::names::MOST_NAME;
@@ -120,7 +121,10 @@ impl KeyspaceStore {
         let mut body = Body::Large(self.new_large(kind));
         elements.iter().try_for_each(|element| add(&mut body, element))?;
         match body {
-            Body::Large(large) => Ok(NewValue::Large(large)),
+            Body::Large(mut large) => {
+                large.keep_id();
+                Ok(NewValue::Large(large))
+            }
             Body::Packed(packed) => Ok(NewValue::Record(packed.stored())),
         }
     }
@@ -132,6 +136,7 @@ impl KeyspaceStore {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let from = self.live(head);
         copy.inline = Head::inline(&value).map(<[u8]>::to_vec);
+        copy.ends = Ends::of(&value);
         if copy.inline.is_none() {
             from.visit(all, Direction::Ascending, |part, value| {
                 copy.put(part, value, true);

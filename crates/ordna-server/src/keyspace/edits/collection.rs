@@ -1,15 +1,17 @@
 //! Reads and changes of collections in either form.
 
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 
 use ordna::sync::point;
-use ordna::{Change, Direction, Found, Put, Write};
+use ordna::{Change, Found, Put, Write};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
+use crate::keyspace::collections::ends::Ends;
 use crate::keyspace::collections::head::{Head, NEVER};
 use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::packed::Packed;
+use crate::keyspace::list::End;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::sorted_set;
 use crate::keyspace::stored_key::{self, stored};
@@ -56,10 +58,7 @@ impl SmallForm for Packed {
             ValueKind::ZSet => self.iter().for_each(|entry| {
                 sorted_set::spread(entry, into);
             }),
-            ValueKind::List => self.iter().enumerate().for_each(|(at, value)| {
-                let part = crate::keyspace::list::part(at as i64);
-                into.put(&part, value, true);
-            }),
+            ValueKind::List => self.iter().for_each(|value| into.push_value(value, End::Back)),
             _ => self.iter().for_each(|member| into.put_named(member, &[], true)),
         }
         into.head.count = self.len() as u64;
@@ -98,11 +97,9 @@ impl KeyspaceStore {
 
     /// The collection of a key that was large just now, and which the caller has locked.
     fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
-        let body = self.get_with(key, |stored| match Head::read(stored) {
-            Some(head) if head.kind == kind => Ok(Body::Large(Large::new(
-                Source::Live(&self.store, &self.collections.positions),
-                head,
-            ))),
+        let source = Source::Live(&self.store, &self.collections.positions);
+        let body = self.get_with(key, |stored| match Large::of_stored(source, stored) {
+            Some(large) if large.head.kind == kind => Ok(Body::Large(large)),
             Some(_) => Err(CommandError::WrongType),
             None => Packed::read(stored)
                 .filter(|packed| packed.kind == kind)
@@ -179,15 +176,18 @@ impl KeyspaceStore {
     ) -> Result<Option<Edited<R>>> {
         let _locked = self.collections.lock(key);
         let stored_key = stored(key);
-        let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
-        let Some((head, expires_at)) = self.store.get_entry_with(&stored_key, read).flatten()
+        let read =
+            |put: Put<&[u8]>| Some((Head::read(put.value)?, Ends::of(put.value), put.expires_at));
+        let Some((head, ends, expires_at)) = self.store.get_entry_with(&stored_key, read).flatten()
         else {
             return Ok(None);
         };
         if head.kind != kind {
             return Err(CommandError::WrongType);
         }
-        self.change_large(key, head, expires_at, change).map(Some)
+        let mut large = self.live(head);
+        large.ends = ends;
+        self.change_loaded(key, large, expires_at, change).map(Some)
     }
 
     /// The collection of a head, whose key is locked, at the present time.
@@ -196,7 +196,7 @@ impl KeyspaceStore {
         Large::new(Source::Live(&self.store, &self.collections.positions), head).at(now)
     }
 
-    /// Changes a large collection, whose key the caller has locked.
+    /// Changes a large collection other than a list, whose key the caller has locked.
     pub(super) fn change_large<R>(
         &self,
         key: &[u8],
@@ -204,9 +204,20 @@ impl KeyspaceStore {
         expires_at: Option<u64>,
         change: impl FnOnce(&mut Large<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
-        let mut large = self.live(head);
+        self.change_loaded(key, self.live(head), expires_at, change)
+    }
+
+    fn change_loaded<R>(
+        &self,
+        key: &[u8],
+        mut large: Large<'_>,
+        expires_at: Option<u64>,
+        change: impl FnOnce(&mut Large<'_>) -> Result<R>,
+    ) -> Result<Edited<R>> {
+        let head = large.head;
         point("collections.head.read");
         let result = change(&mut large)?;
+        large.keep_id();
         let effect = match large.is_changed() {
             false => Effect::Nothing,
             true if large.head.count == 0 => Effect::Removed,
@@ -235,6 +246,7 @@ impl KeyspaceStore {
             small.spread(&mut large);
         }
         let result = change(&mut large)?;
+        large.keep_id();
         self.write_large(key, None, expires_at, &large, false)?;
         Ok(Edited { result, effect })
     }
@@ -263,12 +275,15 @@ impl KeyspaceStore {
         let (stored_key, head) = (stored(key), large.stored_head());
         let former = before.and_then(|head| head.deadline_entry(expires_at));
         let present = large.head.deadline_entry(expires_at).filter(|_| large.head.count > 0);
-        let mut only_removes = !inline_grows;
+        // A list that becomes shorter may still put a node that is cut.
+        let is_list = large.head.kind == ValueKind::List;
+        let is_shorter = is_list && before.is_some_and(|head| large.head.count < head.count);
+        let mut only_removes = !inline_grows && is_list == is_shorter;
         let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 3);
         for (key, (value, _)) in &large.changes {
             match value {
                 Some(value) => {
-                    only_removes = false;
+                    only_removes &= is_shorter;
                     batch.push(Write::put(key.as_slice(), value.as_slice()));
                 }
                 None => batch.push(Write::Remove(key.as_slice())),
@@ -279,6 +294,7 @@ impl KeyspaceStore {
             batch.push(Write::Remove(&*stored_key));
         } else if before != Some(large.head)
             || large.inline.is_some()
+            || is_list
             || self.logs_heads(large.head.kind)
         {
             batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
@@ -309,22 +325,14 @@ impl KeyspaceStore {
     /// Bytes of a key and its value, with `overhead` bytes for each entry; `None` if the key is absent. Of a large
     /// collection they follow from its first elements.
     pub fn bytes_of(&self, key: &[u8], overhead: usize) -> Option<usize> {
-        /// Elements that are looked at.
+        /// Entries that are looked at.
         const SAMPLE: usize = 64;
-        let (value, head) = self.get_with(key, |value| (value.len(), Head::read(value)))?;
+        let source = Source::Live(&self.store, &self.collections.positions);
+        let read = |value: &[u8]| (value.len(), Large::of_stored(source, value));
+        let (value, large) = self.get_with(key, read)?;
         let own = key.len() + value + overhead;
-        let Some(head) = head else { return Some(own) };
-        let large = Large::new(Source::Live(&self.store, &self.collections.positions), head);
-        let (mut bytes, mut met) = (0, 0);
-        let all = (Bound::Unbounded, Bound::Unbounded);
-        large.visit(all, Direction::Ascending, |part, value| {
-            bytes += large.prefix_len() + part.len() + value.len() + overhead;
-            met += 1;
-            if met < SAMPLE { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-        // A sorted set has two entries for each member.
-        let entries = head.len() * if head.kind == ValueKind::ZSet { 2 } else { 1 };
-        Some(own + bytes.checked_div(met).unwrap_or(0) * entries)
+        let Some(large) = large else { return Some(own) };
+        Some(own.saturating_add(large.estimated_bytes(SAMPLE, large.prefix_len() + overhead)))
     }
 
     /// Number of entries of the reserved space, counted. For tests and the start.
@@ -348,9 +356,8 @@ impl KeyspaceSnapshot {
             if ValueKind::of(stored) != kind {
                 return Err(CommandError::WrongType);
             }
-            let large = || {
-                Some(Body::Large(Large::new(Source::Snapshot(self.stored()), Head::read(stored)?)))
-            };
+            let source = Source::Snapshot(self.stored());
+            let large = || Large::of_stored(source, stored).map(Body::Large);
             Ok(Packed::read(stored).map(Body::Packed).or_else(large))
         });
         Ok(body.transpose()?.flatten().map(|body| read(&body)))

@@ -5,6 +5,9 @@ pub mod collection;
 #[cfg(all(test, debug_assertions))]
 mod concurrent_tests;
 pub mod hash;
+mod list_ends;
+#[cfg(test)]
+mod list_tests;
 pub mod removal;
 
 #[cfg(test)]

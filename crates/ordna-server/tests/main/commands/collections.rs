@@ -45,8 +45,9 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// Entries of the four collections of [`fill`], in which a sorted set has two for each member.
-const FILLED: usize = 5000;
+/// Entries of the four collections of [`fill`], in which a sorted set has two for each member and a list one for
+/// some two hundred values.
+const FILLED: usize = 4005;
 
 fn fresh() -> (Running, Client) {
     let server = start(Config::default());
@@ -346,8 +347,9 @@ fn large_collections_survive_restarts_backups_and_dumps() {
         let sizes: Vec<usize> =
             sizes.iter().map(|line| say(&mut client, line)[1..].parse().unwrap()).collect();
         // The layout, and the deadline of the sorted set.
-        let entries = sizes[0] + sizes[1] + 2 * sizes[2] + sizes[3] + 2;
-        assert_eq!(settled(&mut client), entries, "round {round}");
+        let others = sizes[0] + sizes[1] + 2 * sizes[2] + 2;
+        let nodes = settled(&mut client) - others;
+        assert!((sizes[3] / 250..sizes[3] / 100).contains(&nodes), "round {round}: {nodes} nodes");
         assert_eq!(say(&mut client, "DBSIZE"), ":5");
     }
     // Ids are not used again by what lives.

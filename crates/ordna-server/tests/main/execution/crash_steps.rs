@@ -29,7 +29,7 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
     let list = format!("RPUSH big:2{}", elements(|at| format!(" v{at}")));
     let zset = format!("ZADD big:1{}", elements(|at| format!(" {at} m{at}")));
     // What is there before, and the commands, between which the server cleans up.
-    let lives: [(&str, Vec<String>, Vec<String>); 5] = [
+    let lives: [(&str, Vec<String>, Vec<String>); 6] = [
         ("grows", vec!["HSET big:0 f1 old".to_owned()], vec![hash("big:0")]),
         ("is removed", vec![list.clone()], vec!["DEL big:2".to_owned(), "SLEEP@90".to_owned()]),
         (
@@ -37,6 +37,22 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
             vec![zset],
             vec!["PEXPIRE big:1 20".to_owned(), "SLEEP@120".to_owned(), "SET big:1 v".to_owned()],
         ),
+        ("has nodes that are filled, cut and emptied", vec![list.clone()], {
+            let pushed = |at: u64| format!(" {at:060}");
+            let pushed: String = (0..12).map(pushed).collect();
+            vec![
+                format!("LPUSH big:2{pushed}"),
+                format!("RPUSH big:2 last{pushed}"),
+                "LPOP big:2 30".to_owned(),
+                "RPOP big:2 30".to_owned(),
+                format!("LINSERT big:2 BEFORE v700{}", pushed.replace(' ', "")),
+                "LREM big:2 1 v900".to_owned(),
+                "LSET big:2 300 changed".to_owned(),
+                "LTRIM big:2 600 900".to_owned(),
+                "RPOP big:2 299".to_owned(),
+                "LPOP big:2".to_owned(),
+            ]
+        }),
         (
             "moves",
             vec![hash("d:0"), list],
