@@ -50,6 +50,8 @@ const FIRST_ID: u64 = 1;
 #[derive(Debug)]
 pub struct Collections {
     locks: Vec<RwLock<()>>,
+    /// Of each lock, whether the head of a list was seen under it.
+    has_list: Vec<AtomicBool>,
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
     has_layout: AtomicBool,
@@ -71,6 +73,7 @@ impl Default for Collections {
     fn default() -> Self {
         Self {
             locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
+            has_list: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
             may_expire: AtomicBool::new(false),
@@ -86,6 +89,20 @@ impl Default for Collections {
 impl Collections {
     fn lock_of(&self, key: &[u8]) -> &RwLock<()> {
         &self.locks[crc32c(key) as usize % LOCKS]
+    }
+
+    /// Whether a key may hold the head of a list: one was seen under its lock. A hint, by which the write is chosen
+    /// that is tried first.
+    pub(super) fn may_hold_list(&self, key: &[u8]) -> bool {
+        self.has_list[crc32c(key) as usize % LOCKS].load(Ordering::Relaxed)
+    }
+
+    /// Notes that a key holds the head of a list.
+    pub(super) fn saw_list(&self, key: &[u8]) {
+        let seen = &self.has_list[crc32c(key) as usize % LOCKS];
+        if !seen.load(Ordering::Relaxed) {
+            seen.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Locks a key, to write the collection that it holds.

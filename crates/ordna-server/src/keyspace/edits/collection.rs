@@ -185,6 +185,9 @@ impl KeyspaceStore {
         if head.kind != kind {
             return Err(CommandError::WrongType);
         }
+        if kind == ValueKind::List {
+            self.collections.saw_list(key);
+        }
         let mut large = self.live(head);
         large.ends = ends;
         self.change_loaded(key, large, expires_at, change).map(Some)

@@ -4,7 +4,6 @@ use ordna::{Change, Error, Found, Put};
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::ends::{pop_from_head, push_into_head};
-use crate::keyspace::collections::head::Head;
 use crate::keyspace::list::End;
 use crate::keyspace::stored_key::stored;
 
@@ -48,9 +47,7 @@ impl KeyspaceStore {
 
     /// Changes the head of a large list, under the lock of its key. Returns whether it was changed.
     fn modify_head_of_list(&self, key: &[u8], decide: &mut Decide<'_>) -> Result<bool, Error> {
-        let is_list =
-            self.collections.has_large() && self.get_with(key, Head::is_list) == Some(true);
-        if !is_list {
+        if !self.collections.may_hold_list(key) {
             return Ok(false);
         }
         let _locked = self.collections.lock(key);
