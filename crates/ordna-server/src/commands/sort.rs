@@ -56,22 +56,28 @@ pub const COMMANDS: &[Command] = &[
     .also_in(OF_TYPES),
 ];
 
-/// The position of the key of the last option `STORE`.
+/// The position of the key of the last option `STORE`. Of a call that is refused for another word, it is the
+/// one that Redis shows, which takes the key of `STORE` for an option, too.
 fn store_key(arguments: Arguments<'_>) -> Option<usize> {
-    let (mut at, mut found) = (2, None);
-    while at < arguments.len() {
-        match arguments.get(at).to_ascii_lowercase().as_slice() {
-            b"limit" => at += 2,
-            b"get" | b"by" => at += 1,
-            b"store" if at + 1 < arguments.len() => {
-                found = Some(at + 1);
-                at += 1;
+    let last = |passes_key: bool| {
+        let (mut at, mut found, mut is_valid) = (2, None, true);
+        while at < arguments.len() {
+            match arguments.get(at).to_ascii_lowercase().as_slice() {
+                b"limit" => at += 2,
+                b"get" | b"by" => at += 1,
+                b"store" if at + 1 < arguments.len() => {
+                    found = Some(at + 1);
+                    at += usize::from(passes_key);
+                }
+                b"asc" | b"desc" | b"alpha" => {}
+                _ => is_valid = false,
             }
-            _ => {}
+            at += 1;
         }
-        at += 1;
-    }
-    found
+        (found, is_valid)
+    };
+    let (found, is_valid) = last(true);
+    if is_valid { found } else { last(false).0 }
 }
 
 /// The options of a call.

@@ -109,3 +109,19 @@ fn the_memory_of_a_sort_is_bounded() {
     assert!(refused.starts_with("-ERR the reply would exceed"), "{}", refused.len());
     assert_eq!(client.say("PING"), r"+PONG\r\n");
 }
+
+/// A key that is written is one that the rights are asked for.
+#[test]
+fn the_key_of_the_last_store_counts() {
+    let (_server, mut client) = fresh();
+    for (call, keys) in [
+        ("SORT a STORE b", r"*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        ("SORT a STORE b LIMIT 0 1 store c ALPHA", r"*2\r\n$1\r\na\r\n$1\r\nc\r\n"),
+        ("SORT a STORE get STORE x", r"*2\r\n$1\r\na\r\n$1\r\nx\r\n"),
+        ("SORT a GET store DESC", r"*1\r\n$1\r\na\r\n"),
+        // As Redis shows it; the call is refused.
+        ("SORT a store store e", r"*2\r\n$1\r\na\r\n$1\r\ne\r\n"),
+    ] {
+        assert_eq!(client.say(&format!("COMMAND GETKEYS {call}")), keys, "{call}");
+    }
+}
