@@ -55,15 +55,15 @@ impl Side {
         line["blocked_clients:".len()..].parse().unwrap()
     }
 
-    /// Waits until all clients that are not answered are blocked. Returns the replies to the others; `None`: the
-    /// connection was closed.
-    fn settle(&mut self) -> BTreeMap<usize, Option<Frame>> {
+    /// Waits until all clients that are not answered are blocked, and that one which was killed is closed. Returns
+    /// the replies to the others; `None`: the connection was closed.
+    fn settle(&mut self, killed: Option<usize>) -> BTreeMap<usize, Option<Frame>> {
         let mut replies = BTreeMap::new();
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let waiting = self.wait.iter().filter(|waits| **waits).count();
             let blocked = self.blocked();
-            if blocked == waiting {
+            if blocked == waiting && killed.is_none_or(|killed| replies.contains_key(&killed)) {
                 return replies;
             }
             assert!(Instant::now() < end, "{blocked} clients are blocked, {waiting} not answered");
@@ -168,6 +168,7 @@ fn blocked_clients_against_redis() {
                 }
             };
             let client = random.below(CLIENTS);
+            let mut killed = None;
             match random.below(12) {
                 0..6 if !idle.is_empty() => {
                     let client = idle[random.below(idle.len())];
@@ -192,6 +193,7 @@ fn blocked_clients_against_redis() {
                 }
                 7 if random.below(3) == 0 => {
                     note(format!("CLIENT KILL {client}"));
+                    killed = Some(client);
                     for side in &mut sides {
                         let id = side.ids[client].to_string();
                         side.driver.ask(&[b"CLIENT", b"KILL", b"ID", id.as_bytes()]);
@@ -244,7 +246,7 @@ fn blocked_clients_against_redis() {
                     assert_eq!(replies[0], replies[1], "seed {seed}, {latest:#?}");
                 }
             }
-            let replies = sides.each_mut().map(Side::settle);
+            let replies = sides.each_mut().map(|side| side.settle(killed));
             assert_eq!(replies[0], replies[1], "seed {seed}, {latest:#?}");
             served += replies[0].len();
             let events = sides.each_mut().map(Side::events);
