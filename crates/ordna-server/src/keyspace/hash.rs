@@ -2,9 +2,9 @@
 //!
 //! # Why one record
 //! The store changes, copies, renames, expires, backs up and removes one record atomically, without
-//! help. The price: a write copies the record, so it costs O(bytes of the hash), in memory and in the log.
-//! So a table has at most [`TABLE_BYTES`]; the fields of a larger hash are entries of their own, see
-//! [`collections`](super::collections).
+//! help. The price: a write copies the record, so it costs O(bytes of the hash), in memory and in
+//! the log. So a table has at most [`TABLE_BYTES`]; the fields of a larger hash are entries of
+//! their own, see [`collections`](super::collections).
 //!
 //! # Layout
 //! All integers are little-endian, lengths are LEB128.
@@ -15,8 +15,8 @@
 //! | [`TABLE`] | number of fields (4 bytes); for each field the CRC-32 of its name and where its entry begins (4 bytes each), in the order of CRC and name; fields and values |
 //!
 //! A list is searched in O(fields), a table in O(log fields). A list becomes a table, and stays
-//! one, with a name or value beyond 64 bytes, as in Redis. Beyond 512 fields there is no record. Tables
-//! of older servers may have more fields and bytes; a write turns them into entries.
+//! one, with a name or value beyond 64 bytes, as in Redis. Beyond 512 fields there is no record.
+//! Tables of older servers may have more fields and bytes; a write turns them into entries.
 //!
 //! Bytes of any content are read without a panic: a damaged record has fewer fields.
 
@@ -33,8 +33,8 @@ pub const LIST_FIELDS: usize = 512;
 /// Maximum bytes of a name or value in a list: Redis' default of `hash-max-listpack-value`.
 pub const LIST_BYTES: usize = 64;
 
-/// Maximum bytes of a table. A write copies the record, and so does the log: a larger hash is cheaper
-/// with an entry for each field.
+/// Maximum bytes of a table. A write copies the record, and so does the log: a larger hash is
+/// cheaper with an entry for each field.
 pub const TABLE_BYTES: usize = 4 << 10;
 
 /// Bytes of a row of the offset table: CRC and offset.
@@ -83,7 +83,8 @@ pub fn put(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
-/// The start and end of the byte string whose length is stored at a position; `None` if it is damaged.
+/// The start and end of the byte string whose length is stored at a position; `None` if it is
+/// damaged.
 #[inline]
 fn text_at(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let len = *bytes.get(at)?;
@@ -108,9 +109,9 @@ struct Place {
     end: usize,
 }
 
-/// Looks for a field among the first `count` entries of a list, without decoding the others. If it is absent,
-/// returns where the last entry ends and the number of entries, which is smaller than `count` in a damaged
-/// record.
+/// Looks for a field among the first `count` entries of a list, without decoding the others. If it
+/// is absent, returns where the last entry ends and the number of entries, which is smaller than
+/// `count` in a damaged record.
 fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usize)> {
     let mut start = 0;
     for passed in 0..count {
@@ -236,14 +237,15 @@ type Text<'a> = Cow<'a, [u8]>;
 /// Bytes of the record of a list before its entries.
 const LIST_HEADER: usize = 4;
 
-/// Changes to a list. They are made in its encoded form: an overwritten value costs a search and one copy
-/// of the record.
+/// Changes to a list. They are made in its encoded form: an overwritten value costs a search and
+/// one copy of the record.
 #[derive(Debug)]
 pub struct ListEdit<'a> {
     count: usize,
     /// The entries before the first change.
     base: &'a [u8],
-    /// The record with the changes so far, but for the number of fields; `None` before the first change.
+    /// The record with the changes so far, but for the number of fields; `None` before the first
+    /// change.
     changed: Option<Vec<u8>>,
 }
 
@@ -454,7 +456,8 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the new record. `Err`: it would be so large that the fields become entries of their own.
+    /// Returns the new record. `Err`: it would be so large that the fields become entries of their
+    /// own.
     ///
     /// # Errors
     /// Those.

@@ -6,14 +6,16 @@
 //! exclude others, which waits for the first. Builds with debug assertions panic at a second lock.
 //!
 //! # Long holders
-//! A script may hold the lock for long, and the server has to serve the client that ends it. So no worker thread
-//! of the runtime waits for a long holder; threads that block may. A thread that is about to wait announces
-//! that first. A long holder announces itself first, and then waits until all threads that announced themselves
-//! before have had the lock. So either the thread sees the long holder, or the holder sees the thread.
+//! A script may hold the lock for long, and the server has to serve the client that ends it. So no
+//! worker thread of the runtime waits for a long holder; threads that block may. A thread that is
+//! about to wait announces that first. A long holder announces itself first, and then waits until
+//! all threads that announced themselves before have had the lock. So either the thread sees the
+//! long holder, or the holder sees the thread.
 //!
-//! Long holders take turns: one has its [`Turn`] before it announces itself, and until it has withdrawn the
-//! announcement. Tasks wait for it without a thread, in the order in which they came. Tasks that have waited
-//! for a long holder ([`Delayed`]) come before the next one, so scripts do not keep out other commands.
+//! Long holders take turns: one has its [`Turn`] before it announces itself, and until it has
+//! withdrawn the announcement. Tasks wait for it without a thread, in the order in which they came.
+//! Tasks that have waited for a long holder ([`Delayed`]) come before the next one, so scripts do
+//! not keep out other commands.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -33,7 +35,8 @@ const LOOK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct KeyspaceLock {
     lock: ShardedLock<Keyspace>,
-    /// Milliseconds from `created` to the announcement of the long holder, and one more; 0: there is none.
+    /// Milliseconds from `created` to the announcement of the long holder, and one more; 0: there
+    /// is none.
     long_since: AtomicU64,
     created: Instant,
     /// Threads that wait for a holder that is not a long one.
@@ -48,7 +51,8 @@ pub struct KeyspaceLock {
     passed: Notify,
 }
 
-/// A task that waits, or has waited, for a long holder. The next long holder waits until this is dropped.
+/// A task that waits, or has waited, for a long holder. The next long holder waits until this is
+/// dropped.
 #[derive(Debug)]
 pub struct Delayed<'a>(&'a KeyspaceLock);
 
@@ -180,8 +184,8 @@ impl KeyspaceLock {
         Some(self.created.elapsed().saturating_sub(Duration::from_millis(since)))
     }
 
-    /// Waits until there is no long holder, or it has the lock for this time. The next long holder waits until
-    /// the result is dropped.
+    /// Waits until there is no long holder, or it has the lock for this time. The next long holder
+    /// waits until the result is dropped.
     pub async fn not_held_long(&self, patience: Duration) -> Delayed<'_> {
         self.delayed.fetch_add(1, Ordering::SeqCst);
         let delayed = Delayed(self);
@@ -229,7 +233,8 @@ impl KeyspaceGuard<'_> {
         matches!(self, Self::Exclusive(..))
     }
 
-    /// Lets other commands have the keyspace, and locks it again by `lock`. It may have changed in between.
+    /// Lets other commands have the keyspace, and locks it again by `lock`. It may have changed in
+    /// between.
     pub fn release_for_a_moment(&mut self, lock: impl FnOnce() -> Self) {
         *self = Self::Released;
         *self = lock();
@@ -243,8 +248,8 @@ impl KeyspaceGuard<'_> {
         }
     }
 
-    /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The keyspace
-    /// may have changed in between.
+    /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The
+    /// keyspace may have changed in between.
     pub fn make_exclusive(&mut self, lock: impl FnOnce() -> Self) {
         if !self.is_exclusive() {
             self.release_for_a_moment(lock);
@@ -265,7 +270,8 @@ impl Deref for KeyspaceGuard<'_> {
     }
 }
 
-/// Marks the current thread as one that holds the lock, if debug assertions are on; dropped after the lock.
+/// Marks the current thread as one that holds the lock, if debug assertions are on; dropped after
+/// the lock.
 pub struct Held<'a>(Option<(&'a KeyspaceLock, Turn)>);
 
 #[cfg(debug_assertions)]

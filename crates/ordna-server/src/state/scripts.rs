@@ -80,7 +80,6 @@ pub struct Scripts {
     /// Whether the running script has written.
     pub wrote: AtomicBool,
     /// Whether the server stops and ends the running script although it has written.
-    #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "no script runs"))]
     pub is_cut: AtomicBool,
     /// Memory of the Lua state after the last script, in bytes.
     pub memory: AtomicUsize,

@@ -1,14 +1,15 @@
 //! The values at the ends of a large list, which are stored in its head.
 //!
 //! # Layout
-//! After the head: bytes of the values at the front (2, little-endian), these values, and those at the back, *packed*:
-//! of each its length (LEB128) and its bytes. Nothing follows the head if there are none.
+//! After the head: bytes of the values at the front (2, little-endian), these values, and those at
+//! the back, *packed*: of each its length (LEB128) and its bytes. Nothing follows the head if there
+//! are none.
 
 use super::head::Head;
 use crate::keyspace::hash::{put, take};
 
-/// Maximum bytes of the values at one end of a list, with their lengths. Each push and pop copies and logs
-/// both ends.
+/// Maximum bytes of the values at one end of a list, with their lengths. Each push and pop copies
+/// and logs both ends.
 pub(super) const MOST_END: usize = 256;
 /// Maximum bytes of a value, with its length, that is stored with others.
 const MOST_PACKED: usize = MOST_END / 2;
@@ -101,7 +102,8 @@ impl Ends {
         }
     }
 
-    /// Removes the value at an end of the list, of which only the ends hold values if that end is empty.
+    /// Removes the value at an end of the list, of which only the ends hold values if that end is
+    /// empty.
     pub(super) fn pop(&mut self, end: End) -> Option<Vec<u8>> {
         let other = if end == End::Front { End::Back } else { End::Front };
         let from = if self.of_end(end).is_empty() { other } else { end };
@@ -122,7 +124,8 @@ impl Ends {
         }
     }
 
-    /// Removes the inner values of an end, all but `kept` bytes; returns them packed, and how many values stay.
+    /// Removes the inner values of an end, all but `kept` bytes; returns them packed, and how many
+    /// values stay.
     pub(super) fn take_inner(&mut self, end: End, kept: usize) -> (Vec<u8>, usize) {
         let packed = self.of_end(end);
         let (mut at, mut count) = (0, 0);
@@ -148,8 +151,8 @@ impl Ends {
     }
 }
 
-/// The head of a list in its stored form, with one value more at an end, and the number of values; `None` if it is
-/// something else, or the value belongs into a node.
+/// The head of a list in its stored form, with one value more at an end, and the number of values;
+/// `None` if it is something else, or the value belongs into a node.
 pub fn push_into_head(stored: &[u8], value: &[u8], end: End) -> Option<(Vec<u8>, usize)> {
     if !Head::is_list(stored) {
         return None;
@@ -183,8 +186,8 @@ pub fn push_into_head(stored: &[u8], value: &[u8], end: End) -> Option<(Vec<u8>,
     Some((pushed, head.len()))
 }
 
-/// The head of a list in its stored form, without the value at an end, and the value; `None` if it is something else,
-/// or the value is elsewhere or the last one.
+/// The head of a list in its stored form, without the value at an end, and the value; `None` if it
+/// is something else, or the value is elsewhere or the last one.
 pub fn pop_from_head(stored: &[u8], end: End) -> Option<(Vec<u8>, Vec<u8>)> {
     if !Head::is_list(stored) {
         return None;

@@ -1,18 +1,19 @@
 //! Positions in large sorted sets: how many entries lie before one, and the entry at a position.
 //!
 //! # Structure
-//! The entries of a sorted set are divided into *blocks* of about [`BLOCK`]. A block has the key from which on
-//! entries belong to it, and their number; up to [`GROUP`] blocks form a *group*, which has the number of
-//! entries of all of them. A position is the sum of the groups and blocks before, plus a count within one block.
-//! Blocks are built at the first question about a position, and exist in memory only: about 1.5 bytes for each
-//! entry. Snapshots do without them.
+//! The entries of a sorted set are divided into *blocks* of about [`BLOCK`]. A block has the key
+//! from which on entries belong to it, and their number; up to [`GROUP`] blocks form a *group*,
+//! which has the number of entries of all of them. A position is the sum of the groups and blocks
+//! before, plus a count within one block. Blocks are built at the first question about a position,
+//! and exist in memory only: about 1.5 bytes for each entry. Snapshots do without them.
 //!
-//! A search compares *heads*: the eight bytes after what all keys of the set begin with, which are the score.
-//! Keys are compared only if their heads are equal.
+//! A search compares *heads*: the eight bytes after what all keys of the set begin with, which are
+//! the score. Keys are compared only if their heads are equal.
 //!
 //! # Synchronization
-//! Blocks are read under the shared lock of the key, and changed under the exclusive one, after the batch of
-//! the store. So what they count is what the store holds, and readers do not exclude each other.
+//! Blocks are read under the shared lock of the key, and changed under the exclusive one, after the
+//! batch of the store. So what they count is what the store holds, and readers do not exclude each
+//! other.
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -20,8 +21,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ordna::{Direction, OrderedIndex, Store};
 
-/// Entries of a block when it is made. A block with more than twice as many is divided, and two neighbours with
-/// at most half as many are joined: so blocks do not pile up where entries come at one end and go at the other.
+/// Entries of a block when it is made. A block with more than twice as many is divided, and two
+/// neighbours with at most half as many are joined: so blocks do not pile up where entries come at
+/// one end and go at the other.
 const BLOCK: usize = 64;
 /// Blocks of a group when it is made. A group with more than twice as many is divided.
 const GROUP: usize = 64;
@@ -62,7 +64,8 @@ impl Group {
 /// A block: its group, and its place there.
 type Place = (usize, usize);
 
-/// The blocks of a sorted set, whose entries lie between two keys of the store. There is one at least.
+/// The blocks of a sorted set, whose entries lie between two keys of the store. There is one at
+/// least.
 #[derive(Debug)]
 pub struct Blocks {
     groups: Vec<Group>,
@@ -246,8 +249,8 @@ impl Blocks {
         before + store.count(Bound::Included(start), Bound::Excluded(key))
     }
 
-    /// The bounds of the block with the entry at a position, and the number of entries before the block
-    /// and in it; `None` if there are fewer entries.
+    /// The bounds of the block with the entry at a position, and the number of entries before the
+    /// block and in it; `None` if there are fewer entries.
     pub fn find(&self, position: usize) -> Option<FoundBlock> {
         let mut before = 0;
         let group = self.totals.iter().position(|total| {
@@ -290,8 +293,8 @@ impl Positions {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone)
     }
 
-    /// Calls `ask` with the blocks of a sorted set, whose entries lie between two keys and begin with the
-    /// first one.
+    /// Calls `ask` with the blocks of a sorted set, whose entries lie between two keys and begin
+    /// with the first one.
     pub fn with<R>(
         &self,
         store: &Store<[u8], [u8]>,
