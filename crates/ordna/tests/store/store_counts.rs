@@ -178,3 +178,26 @@ fn entries_that_move_away_from_a_count_are_counted_once() {
         assert_eq!(count as u64, 3 + right, "{right} entries in the next leaf");
     }
 }
+
+/// A count begins in a leaf without entries for it, and entries below its lower bound then move to the next leaf:
+/// they do not count.
+#[cfg(debug_assertions)]
+#[test]
+fn entries_below_a_count_stay_below_it() {
+    for (stop, right) in [("tree.count.read", 1), ("tree.count.read", 3), ("tree.scan.begun", 3)] {
+        for at_snapshot in [false, true] {
+            let store: Store<u64, u64> = Store::with_options(Options::new().sizes(4, 3));
+            for number in 0..4 + right {
+                store.insert(&(number * 10), &number).unwrap();
+            }
+            let snapshot = at_snapshot.then(|| store.snapshot());
+            let bounds = (Bound::Included(&39), Bound::Unbounded);
+            let counted = held(stop, || match &snapshot {
+                Some(snapshot) => snapshot.count(bounds.0, bounds.1),
+                None => store.count(bounds.0, bounds.1),
+            })
+            .meanwhile(|| (5..9).for_each(|key| _ = store.insert(&key, &0).unwrap()));
+            assert_eq!(counted as u64, right, "{stop}, {right} entries in the next leaf");
+        }
+    }
+}

@@ -22,12 +22,12 @@ use std::ops::Bound;
 use crate::epoch::Epoch;
 use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::atomic::Ordering;
-use ordna_base::sync::{Obsolete, notice, point};
+use ordna_base::sync::{Obsolete, check, notice, point};
 use ordna_base::{Key, Value};
 
 use super::{LeafRequest, ScanBatch};
 use crate::tree::Tree;
-use crate::tree::leaf::{FOREVER, Leaf};
+use crate::tree::leaf::{FOREVER, Leaf, LeafEntry};
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
@@ -201,19 +201,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let Some(next) = batch.copy.next else { return };
                 point("tree.count.read");
                 let fence = next.low_fence_word();
-                // A low fence that has sunk below what was counted leads to entries that were here.
-                let last = batch.len().checked_sub(1).map(|last| batch.entry(last));
-                let sunk = last.and_then(|last| {
-                    Leaf::<K, V>::with_key(&last, |last| {
-                        Leaf::<K, V>::with_fence_word(fence, |fence| {
-                            (fence.is_none_or(|fence| fence <= last)).then(|| last.to_owned())
-                        })
-                    })
-                });
-                from = match sunk {
-                    Some(last) => CountStart::Bound(Bound::Excluded(last)),
-                    None => CountStart::LowFence(fence),
-                };
+                let last = (begin < batch.len()).then(|| batch.entry(batch.len() - 1));
+                if let Some(goes_on) = Self::after_entries(&from, last.as_ref(), fence) {
+                    from = goes_on;
+                }
                 leaf = next;
                 point("tree.count.counted");
             }
@@ -225,6 +216,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 from = CountStart::Bound(Bound::Included(key));
             }
         }
+    }
+
+    /// Where a count stands after the entries of a leaf from `from` on, of which `last` is the last one, if
+    /// the leaf that follows has this low fence; `None`: at `from` still.
+    ///
+    /// The low fence is read after the entries and may have sunk meanwhile, below `from` or below entries that
+    /// are counted: the leaf that follows is then read from there on, and does not count as a whole.
+    fn after_entries(
+        from: &CountStart<K>,
+        last: Option<&LeafEntry>,
+        low_fence: u64,
+    ) -> Option<CountStart<K>> {
+        Leaf::<K, V>::with_fence_word(low_fence, |fence| {
+            if let Some(last) = last {
+                return Leaf::<K, V>::with_key(last, |last| {
+                    Some(match fence.is_some_and(|fence| fence > last) {
+                        true => CountStart::LowFence(low_fence),
+                        false => CountStart::Bound(Bound::Excluded(last.to_owned())),
+                    })
+                });
+            }
+            let is_beyond = Self::with_bound(from, |from| match (from, fence) {
+                (Bound::Unbounded, _) => true,
+                (_, None) => false,
+                (Bound::Included(from), Some(fence)) => fence >= from,
+                (Bound::Excluded(from), Some(fence)) => fence > from,
+            });
+            check!("tree.count.keeps_start", is_beyond).then_some(CountStart::LowFence(low_fence))
+        })
     }
 
     /// Calls `f` with the bound from which on entries are not counted yet.
