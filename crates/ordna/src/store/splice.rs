@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use super::engine::{Engine, Payment, StoreWrite, expiry};
 use super::handle::Store;
+use super::reentry;
 use super::writes::put_of;
 use crate::entry::{Found, Put};
 use crate::tree::{Probe, Splice, Spliced, WriteCost, WriteScope};
@@ -120,6 +121,9 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Option<(usize, T)>,
     ) -> Result<Option<usize>, Error> {
         key.check()?;
+        let engine = self.engine();
+        let mut decide =
+            |found: Option<Found<'_, [u8]>>| reentry::deciding(engine, || decide(found));
         let Some(wal) = self.wal() else {
             return Ok(self.splice_unlogged(key, decide)?.map(|written| written.len));
         };

@@ -223,6 +223,20 @@ fn a_closure_that_uses_its_own_store_is_told() {
     store.check_invariants().unwrap();
 }
 
+#[test]
+fn a_closure_of_splice_that_uses_its_own_store_is_told() {
+    let store: Store<u64, [u8]> = Store::with_options(by_hand());
+    store.insert(&1, b"value").unwrap();
+    let write = || {
+        store.splice(&1, |_| {
+            store.get(&2);
+            Some((0, b"V"))
+        })
+    };
+    catch_unwind(AssertUnwindSafe(write)).expect_err("the closure uses its store");
+    assert_eq!(store.get(&1).as_deref(), Some(&b"value"[..]));
+}
+
 /// Without a collector, the thread that ends a snapshot frees what it kept. In the closure of a
 /// write it must not wait for a thread that frees already: that one may wait for the write.
 #[test]
