@@ -308,9 +308,13 @@ impl KeyspaceStore {
             added += i64::from(present.is_some()) - i64::from(former.is_some());
         }
         let positions = &self.collections.positions;
-        // The batch may be done although the log has failed: the blocks are then built again.
-        self.write_elements(&batch, added, 0, only_removes)
-            .inspect_err(|_| positions.forget(large.head.id))?;
+        self.write_elements(&batch, added, 0, only_removes).inspect_err(|error| {
+            // The batch may be done although the log has failed: the blocks are then built again. Any
+            // other error has changed nothing.
+            if matches!(error, ordna::Error::LogFailed { .. }) {
+                positions.forget(large.head.id);
+            }
+        })?;
         match large.head.count {
             0 => positions.forget(large.head.id),
             _ if large.head.kind == ValueKind::ZSet => {

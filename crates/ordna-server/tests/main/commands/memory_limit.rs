@@ -1,10 +1,10 @@
 //! Commands at the memory limit.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ordna_server::Config;
 
-use crate::common::{Client, converse, is_ttl, start};
+use crate::common::{Client, converse, fresh, is_ttl, start};
 
 #[test]
 fn beyond_the_memory_limit_reads_and_deletes_go_on() {
@@ -217,4 +217,29 @@ fn flushing_does_not_lead_past_the_memory_limit() {
     converse(&mut client, &[("DBSIZE", r":0\r\n"), ("ORDNA.SNAPSHOT DROP 1", r":1\r\n")]);
     assert_eq!(fill(&mut client), most);
     assert!(client.say("INFO").contains("snapshots_alive:0"));
+}
+
+/// A write that the limit refuses has changed nothing: what a sorted set knows of its positions stays.
+#[test]
+fn a_refused_write_does_not_make_ranks_slow() {
+    let (_server, mut client) = fresh();
+    let fill = b"for at = 1, 100000 do redis.call('ZADD', 'z', at, 'member' .. at) end return 1";
+    assert_eq!(client.ask(&[b"EVAL", fill, b"0"]), r":1\r\n");
+    let rank = |client: &mut Client| {
+        let begin = Instant::now();
+        assert_eq!(client.say("ZRANK z member50000"), r":49999\r\n");
+        begin.elapsed()
+    };
+    // The first question counts all members.
+    let counted = rank(&mut client);
+    assert_eq!(client.say("CONFIG SET maxmemory 1"), r"+OK\r\n");
+    let mut took = Duration::ZERO;
+    for _ in 0..40 {
+        assert!(client.say("ZADD z 5 another").starts_with("-OOM"));
+        took += rank(&mut client);
+    }
+    assert!(
+        took < 20 * counted,
+        "40 ranks after refused writes took {took:?}, the first {counted:?}"
+    );
 }
