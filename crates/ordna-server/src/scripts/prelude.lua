@@ -72,6 +72,10 @@ local raw_collectgarbage = collectgarbage
 globals.collectgarbage = function(option, argument)
   if option == "stop" or option == "restart" then return 0 end
   if option == "setpause" or option == "setstepmul" then return 200 end
+  -- Lua reads an option up to its first zero byte.
+  if option ~= nil and option ~= "collect" and option ~= "count" and option ~= "step" then
+    raw_error("bad argument #1 to 'collectgarbage' (invalid option)", 2)
+  end
   return raw_collectgarbage(option, argument)
 end
 

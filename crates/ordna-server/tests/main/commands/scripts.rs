@@ -649,6 +649,7 @@ fn a_script_leaves_nothing_to_the_next() {
         "for i = 1, 100 do pcall(table.insert, string, i) end return {#string}",
         "rawset(redis, 1, 1)",
         "collectgarbage('stop') collectgarbage('setpause', 1000000)",
+        r"for _, option in ipairs({'stop\0', 'setpause\0', 'setstepmul\0'}) do pcall(collectgarbage, option, 1e6) end",
         "return #KEYS",
     ] {
         client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
