@@ -29,7 +29,7 @@ use crate::state::command_spec::{
 use crate::state::descriptions::DescriptionTable;
 use crate::state::events::Wrote;
 use crate::state::session::Session;
-use crate::statistics::event_logs::{SlowCommand, SlowLog, shorten, unix_micros, unix_millis};
+use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_millis};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{self, Arguments};
@@ -592,12 +592,6 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
     Ok(CommandOutcome::Done)
 }
 
-/// Bytes of a command's arguments that a line of MONITOR shows. Thousands of lines wait for a
-/// monitor that is slow to read.
-const MONITORED_BYTES: usize = 4 << 10;
-/// An argument that MONITOR does not show.
-const REDACTED: &str = " \"(redacted)\"";
-
 impl<'a> Context<'a> {
     /// Executes a command, counts it and logs it if it was slow. The caller has checked that the
     /// client may call it. Errors are written to `out`.
@@ -612,6 +606,13 @@ impl<'a> Context<'a> {
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
+        let is_monitored = state.was_monitored.load(Ordering::Relaxed)
+            && state.monitors.receiver_count() > 0
+            && !spec.has(CommandFlags::ADMIN);
+        // A script comes before the commands that it calls, and EXEC after those that it executes.
+        if is_monitored && spec.has(CommandFlags::SKIP_MONITOR) {
+            self.show_monitors(spec, arguments);
+        }
         let (evicts, mut has_room) = (state.settings.evicts(), true);
         if evicts {
             state.record_use(&self.keys, spec, arguments);
@@ -656,11 +657,7 @@ impl<'a> Context<'a> {
         if let CommandOutcome::Task(task) = &mut outcome {
             task.command = spec.id;
         }
-        // After the execution, so that EXEC follows the commands that it executes.
-        if state.was_monitored.load(Ordering::Relaxed)
-            && state.monitors.receiver_count() > 0
-            && !spec.has(CommandFlags::ADMIN)
-        {
+        if is_monitored && !spec.has(CommandFlags::SKIP_MONITOR) {
             self.show_monitors(spec, arguments);
         }
         let settings = &state.settings;
@@ -752,49 +749,5 @@ impl<'a> Context<'a> {
             let event = if spec.has(CommandFlags::FAST) { "fast-command" } else { "command" };
             self.state.latencies.add(event, (micros / 1000) as u64);
         }
-    }
-
-    #[cold]
-    fn show_monitors(&self, spec: &CommandSpec, arguments: Arguments<'_>) {
-        let now = unix_micros();
-        let mut line =
-            format!("{}.{:06} [0 {}]", now / 1_000_000, now % 1_000_000, self.session.client.peer);
-        // Of AUTH all arguments, of HELLO those of its option AUTH.
-        let mut hidden =
-            if spec.has(CommandFlags::SECRET) && spec.name != "hello" { usize::MAX } else { 0 };
-        let mut left = MONITORED_BYTES;
-        for (at, argument) in arguments.iter_from(0).enumerate() {
-            if left == 0 {
-                line.push_str(&format!(" ... ({} more arguments)", arguments.len() - at));
-                break;
-            }
-            if at > 0 && hidden > 0 {
-                hidden -= 1;
-                left -= left.min(REDACTED.len());
-                line.push_str(REDACTED);
-                continue;
-            }
-            if spec.name == "hello" && at > 1 && argument.eq_ignore_ascii_case(b"auth") {
-                hidden = 2;
-            }
-            line.push_str(" \"");
-            let (shown, more) = shorten(argument, left);
-            for byte in shown {
-                match byte {
-                    b'\'' => line.push('\''),
-                    0x07 => line.push_str("\\a"),
-                    0x08 => line.push_str("\\b"),
-                    byte => line.extend(byte.escape_ascii().map(char::from)),
-                }
-            }
-            line.push('"');
-            if more > 0 {
-                line.push_str(&format!("... ({more} more bytes)"));
-            }
-            // Empty arguments take room as well.
-            left = left.saturating_sub(shown.len() + 3);
-        }
-        // The send fails if no client monitors.
-        let _ = self.state.monitors.send(line.into());
     }
 }

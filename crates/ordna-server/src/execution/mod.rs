@@ -12,6 +12,7 @@ pub mod guesses;
 pub mod index_access;
 pub mod large_reads;
 pub mod long_scan;
+mod monitor;
 mod notifications;
 #[cfg(feature = "scripts")]
 pub mod script_host;

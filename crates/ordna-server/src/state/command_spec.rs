@@ -126,7 +126,7 @@ impl CommandFlags {
     pub const ALLOW_BUSY: Self = Self(1 << 10);
     /// Not allowed while the server loads in the background.
     pub const NO_ASYNC_LOADING: Self = Self(1 << 11);
-    /// Absent from `MONITOR`: what it executes is there.
+    /// Runs a script: `MONITOR` shows it before the commands that it calls.
     pub const SKIP_MONITOR: Self = Self(1 << 12);
     /// Absent from the slow log: what it executes is there.
     pub const SKIP_SLOWLOG: Self = Self(1 << 13);

@@ -26,6 +26,7 @@ fn monitored(address: SocketAddr) -> Vec<String> {
         "INCR a",
         "EXEC",
         "EXEC",
+        "EVAL return(redis.call('incrby','a',5)) 0",
         "AUTH secret",
         "AUTH nobody secret",
         "HELLO 2 AUTH nobody secret SETNAME x",
@@ -56,11 +57,12 @@ fn monitored(address: SocketAddr) -> Vec<String> {
 }
 
 #[test]
-fn a_monitor_sees_exec_after_its_commands_and_no_passwords() {
+fn a_monitor_sees_scripts_before_and_exec_after_their_commands_and_no_passwords() {
     let server = start(Config::default());
     let lines = monitored(server.address);
     let at = |wanted: &str| lines.iter().rposition(|line| line.contains(wanted)).expect(wanted);
     assert!(at("MULTI") < at("INCR") && at("INCR") < at("EXEC"), "{lines:?}");
+    assert!(at("EVAL") < at("incrby"), "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("\\\"AUTH\\\"")), "{lines:?}");
 }
