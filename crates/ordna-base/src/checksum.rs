@@ -44,6 +44,28 @@ pub fn crc32c_extend(register: u32, bytes: &[u8]) -> u32 {
     extend_by_table(register, bytes)
 }
 
+/// What the last line of a sealed text begins with; eight digits and a line feed follow.
+const SEAL: &[u8] = b"\n# CRC-32C ";
+
+/// Appends a line with the CRC-32C of a text.
+pub fn seal(mut text: Vec<u8>) -> Vec<u8> {
+    let line = format!("{:08x}\n", crc32c(&text));
+    text.extend_from_slice(SEAL);
+    text.extend_from_slice(line.as_bytes());
+    text
+}
+
+/// Returns a text that was sealed, without its last line; `None` if it is not as it was sealed. A
+/// text without such a line, as older versions wrote it, is returned as it is, with `false`.
+pub fn unseal(sealed: &[u8]) -> Option<(&[u8], bool)> {
+    let parts = sealed.len().checked_sub(SEAL.len() + 9).map(|at| sealed.split_at(at));
+    let Some((text, line)) = parts.filter(|(_, line)| line.starts_with(SEAL)) else {
+        return Some((sealed, false));
+    };
+    let expected = format!("{:08x}\n", crc32c(text));
+    (&line[SEAL.len()..] == expected.as_bytes()).then_some((text, true))
+}
+
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse4.2")]
 fn extend_sse42(register: u32, bytes: &[u8]) -> u32 {

@@ -114,13 +114,20 @@ fn print_log(log: &WalReplay) {
     }
 }
 
-/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log.
+/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log or could not
+/// use a file of the indexes.
 pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
     report.backups.iter().for_each(print_backup);
     report.log.iter().for_each(print_log);
     if !report.is_whole() {
         println!("a start would cut the log there; a running server writes to its end");
+        return Ok(ExitCode::FAILURE);
+    }
+    let damaged = ordna_server::verify_indexes(&options.dir);
+    if !damaged.is_empty() {
+        damaged.iter().for_each(|what| println!("indexes: {what}"));
+        println!("a start would not restore the indexes, or build them anew; the keys are whole");
         return Ok(ExitCode::FAILURE);
     }
     println!("all is as it was written");

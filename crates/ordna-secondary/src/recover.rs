@@ -2,14 +2,16 @@
 //!
 //! # Format
 //! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
-//! `index-<uid>`, and the file `SERVICE.json` with the vector. The metadata of an index's backup is
+//! `index-<uid>`, and the file `SERVICE.json` with the vector and a last line with its checksum. The metadata of an index's backup is
 //! its definition as JSON. The directory gets its name once all is durable.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
 
+use ordna::checksum::{seal, unseal};
 use ordna::durability::{BackupOptions, Disk, Manifest, OpenOptions};
 use ordna::store::{OwnedStore, Wanted};
 use ordna::{Direction, Store};
@@ -112,7 +114,7 @@ pub(crate) fn back_up(
     }
     let file = unfinished.join(FILE);
     let json = serde_json::to_vec_pretty(&saved).map_err(|e| Error::io(&file)(e.into()))?;
-    std::fs::write(&file, json).map_err(Error::io(&file))?;
+    std::fs::write(&file, seal(json)).map_err(Error::io(&file))?;
     sync(&file)?;
     sync(&unfinished)?;
     let path = dir.join(format!("backup-{number}"));
@@ -140,8 +142,12 @@ pub(crate) fn recover(
 ) -> Result<Recovered, Error> {
     let file = path.join(FILE);
     let json = std::fs::read(&file).map_err(Error::io(&file))?;
+    let (json, _) = unseal(&json).ok_or_else(|| {
+        let text = "the checksum of its last line is not that of the rest";
+        Error::io(&file)(std::io::Error::new(ErrorKind::InvalidData, text))
+    })?;
     let saved: Saved =
-        serde_json::from_slice(&json).map_err(|error| Error::io(&file)(error.into()))?;
+        serde_json::from_slice(json).map_err(|error| Error::io(&file)(error.into()))?;
     let restore = |uid: u64| -> Result<_, Error> {
         let from = path.join(format!("index-{uid}"));
         let definition = Manifest::read(&Disk, &from)?.metadata(&from)?;

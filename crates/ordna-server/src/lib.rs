@@ -32,6 +32,7 @@ mod statistics;
 pub mod wire;
 
 pub use commands::{parse_definition, parse_query};
+pub use indexes::verify as verify_indexes;
 pub use listen::server::{ReloadError, Reloader, ServeError, Server};
 pub use ordna::durability::SyncPolicy as LogSync;
 pub use state::config::{Config, DataConfig, LogLevelSwitch, TlsConfig};

@@ -10,7 +10,7 @@ use ordna::durability::{BackupError, BackupOptions, Durability, OpenOptions, Sum
 
 use crate::indexes::Indexes;
 use crate::indexes::resume_file::Token;
-use crate::keyspace::{Keyspace, stored_key};
+use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::data_directory::DataDirectory;
 use crate::wire::error::CommandError;
@@ -43,15 +43,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     // A repair may drop records from the log that the backup of the indexes contains.
     let replay = if data.repair { None } else { state.indexes.replay() };
     let options = match replay.clone() {
-        Some(replay) => options.on_logged_key(move |key| {
-            let Some(key) = key else { return replay.add(None) };
-            let user = stored_key::user(key);
-            replay.add(Some(&user));
-            if *user != *key {
-                // A log of a server before the present layout has keys as they are.
-                replay.add(Some(key));
-            }
-        }),
+        Some(replay) => options.on_logged_keys(move |keys| replay.add(keys)),
         None => options,
     };
     tracing::info!(dir = %data.dir.display(), "loading");

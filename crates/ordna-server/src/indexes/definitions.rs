@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 
+use ordna::checksum::{seal, unseal};
 use ordna_secondary::{Error, IndexDefinition};
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +23,7 @@ pub(super) struct Composite {
     pub definition: IndexDefinition,
 }
 
-/// All defined indexes; the content of the file.
+/// All defined indexes; the content of the file, which ends with a line with its checksum.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Definitions {
     /// Indexes of `ORDNA.INDEX`, by name.
@@ -37,14 +38,18 @@ impl Definitions {
     /// Reads the file; `None` if it does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, also because it is not known whether it exists.
+    /// The file cannot be read, also because it is not known whether it exists, or is not as it was
+    /// written.
     pub fn read(file: &Path) -> Result<Option<Self>, String> {
         let shown = file.display();
         let text = match std::fs::read(file) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             text => text.map_err(|error| format!("{shown}: {error}"))?,
         };
-        serde_json::from_slice(&text).map_err(|error| format!("{shown}: {error}"))
+        let (text, _) = unseal(&text).ok_or_else(|| {
+            format!("{shown}: the checksum of its last line is not that of the rest")
+        })?;
+        serde_json::from_slice(text).map_err(|error| format!("{shown}: {error}"))
     }
 
     /// Replaces the file. A reader finds the old or the new content, never a part of one.
@@ -52,7 +57,7 @@ impl Definitions {
         let write = || -> std::io::Result<()> {
             let new = file.with_extension("new");
             let mut out = std::fs::File::create(&new)?;
-            out.write_all(&serde_json::to_vec_pretty(self)?)?;
+            out.write_all(&seal(serde_json::to_vec_pretty(self)?))?;
             out.sync_all()?;
             std::fs::rename(&new, file)?;
             match file.parent() {
@@ -107,6 +112,11 @@ impl Definitions {
             .map(|index| (index.0.name.clone(), index))
             .collect()
     }
+}
+
+/// The error of a directory without the file, in which there are backups of indexes.
+pub(super) fn missing(file: &Path, backups: &Path) -> String {
+    format!("{} is missing, beside {}", file.display(), backups.display())
 }
 
 /// The library's name of an index of `ORDNA.INDEX`.

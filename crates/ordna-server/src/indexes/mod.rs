@@ -31,6 +31,8 @@
 //! | `snapshot_point` | consistent states for queries |
 //! | `resume_file`, `recovery` | backups of the indexes, and restarts |
 
+use std::path::Path;
+
 mod define;
 mod definitions;
 mod documents;
@@ -44,3 +46,14 @@ mod snapshot_point;
 pub use self::definitions::{error_text, library_name};
 pub use self::service::Indexes;
 pub use self::snapshot_point::{PATIENCE, patience, read_latest};
+
+/// Checks the files of the indexes in a data directory, but not their backups: a start that finds one of
+/// these damaged builds the indexes from the keyspace. Returns what is wrong.
+pub fn verify(dir: &Path) -> Vec<String> {
+    let (file, backups) = (dir.join(definitions::FILE), dir.join(resume_file::DIRECTORY));
+    let defined = definitions::Definitions::read(&file).and_then(|read| {
+        let is_missing = read.is_none() && backups.exists();
+        if is_missing { Err(definitions::missing(&file, &backups)) } else { Ok(()) }
+    });
+    [defined, resume_file::check(&backups)].into_iter().filter_map(Result::err).collect()
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ordna::durability::BackupOptions;
 use ordna_secondary::Read;
 
-use crate::indexes::definitions::{Definitions, error_text};
+use crate::indexes::definitions::{Definitions, error_text, missing};
 use crate::indexes::resume_file::{self, Replay, Resume, Token};
 use crate::indexes::service::Indexes;
 use crate::indexes::snapshot_point::PATIENCE;
@@ -60,7 +60,10 @@ impl Indexes {
 
     fn restore_defined(&self, resume: Option<Resume>) -> Result<(), String> {
         let Some(file) = self.file.as_deref() else { return Ok(()) };
-        let Some(read) = Definitions::read(file)? else { return Ok(()) };
+        let Some(read) = Definitions::read(file)? else {
+            let backups = self.backup_directory().filter(|dir| dir.exists());
+            return backups.map_or(Ok(()), |dir| Err(missing(file, &dir)));
+        };
         let mut definitions = self.definitions.lock();
         if read.len() == 0 {
             *definitions = read;

@@ -17,12 +17,17 @@
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Write};
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use ordna::checksum::{seal, unseal};
+use ordna::durability::LoggedKeys;
 use ordna::sync::Lock;
 use serde::{Deserialize, Serialize};
+
+use crate::keyspace::stored_key;
 
 /// Name of the directory of the indexes' backups, in the data directory.
 pub const DIRECTORY: &str = "indexes";
@@ -44,6 +49,30 @@ struct Saved {
     backup: String,
     /// Keys with a deadline, in hexadecimal.
     expiring: Vec<String>,
+}
+
+impl Saved {
+    /// Reads the file, and tells whether it has a checksum. `None` if it does not exist.
+    fn read(file: &Path) -> Result<Option<(Self, bool)>, String> {
+        let shown = file.display();
+        let text = match std::fs::read(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| format!("{shown}: {error}"))?,
+        };
+        let (text, is_sealed) = unseal(&text).ok_or_else(|| {
+            format!("{shown}: the checksum of its last line is not that of the rest")
+        })?;
+        let saved = serde_json::from_slice(text).map_err(|error| format!("{shown}: {error}"))?;
+        Ok(Some((saved, is_sealed)))
+    }
+}
+
+/// Checks the file, if there is one in the directory of the indexes' backups.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) fn check(dir: &Path) -> Result<(), String> {
+    Saved::read(&dir.join(FILE)).map(drop)
 }
 
 /// Where index recovery resumes.
@@ -102,7 +131,7 @@ pub fn save(
     let write = || -> std::io::Result<()> {
         let (file, new) = (dir.join(FILE), dir.join("RESUME.new"));
         let mut out = std::fs::File::create(&new)?;
-        out.write_all(&serde_json::to_vec(&saved)?)?;
+        out.write_all(&seal(serde_json::to_vec(&saved)?))?;
         out.sync_all()?;
         std::fs::rename(&new, file)?;
         std::fs::File::open(dir)?.sync_all()
@@ -112,7 +141,7 @@ pub fn save(
 
 /// Covered keys that the log changes.
 #[derive(Default)]
-struct LoggedKeys {
+struct ChangedKeys {
     ids: HashSet<Box<[u8]>>,
     /// The set is incomplete: too many keys changed, or a record may change any key.
     is_partial: bool,
@@ -121,26 +150,47 @@ struct LoggedKeys {
 /// Collects the keys that the log changes while a restart reads it.
 pub struct Replay {
     saved: Saved,
+    /// The file has a checksum, so it and the log are of a server that keeps its own entries apart.
+    is_sealed: bool,
     prefixes: Vec<Vec<u8>>,
-    logged: Lock<LoggedKeys>,
+    logged: Lock<ChangedKeys>,
 }
 
 impl Replay {
     /// Reads the file of `dir`; `prefixes` are those of the indexed keys. `None`: the newest backup
     /// of the indexes has no file.
     pub fn read(dir: &Path, prefixes: Vec<Vec<u8>>) -> Option<Self> {
-        let saved: Saved = serde_json::from_slice(&std::fs::read(dir.join(FILE)).ok()?).ok()?;
+        let (saved, is_sealed) = Saved::read(&dir.join(FILE)).ok()??;
         let number = |name: &str| name.strip_prefix("backup-")?.parse::<u64>().ok();
         let names = std::fs::read_dir(dir)
             .ok()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         // A later backup has no file yet, so its token is unknown.
         let newest = names.filter_map(|name| number(&name)).max();
-        (newest == number(&saved.backup)).then(|| Self { saved, prefixes, logged: Lock::default() })
+        let is_newest = newest == number(&saved.backup);
+        is_newest.then(|| Self { saved, is_sealed, prefixes, logged: Lock::default() })
+    }
+
+    /// Adds what a record of the log changes.
+    pub fn add(&self, keys: LoggedKeys<'_>) {
+        match keys {
+            LoggedKeys::One(key) => {
+                let user = stored_key::user(key);
+                self.add_key(Some(&user));
+                if *user != *key {
+                    // A log of a server before the present layout has keys as they are.
+                    self.add_key(Some(key));
+                }
+            }
+            // The elements of a collection that is gone.
+            LoggedKeys::Range(Bound::Included(lower), _)
+                if self.is_sealed && lower >= stored_key::USER_END => {}
+            LoggedKeys::Range(..) | LoggedKeys::All => self.add_key(None),
+        }
     }
 
     /// Adds a key of the log. `None`: the record may change any key.
-    pub fn add(&self, key: Option<&[u8]>) {
+    fn add_key(&self, key: Option<&[u8]>) {
         let mut logged = self.logged.lock();
         match key {
             Some(key) => {

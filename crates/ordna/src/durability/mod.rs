@@ -86,7 +86,7 @@ mod replay_threads;
 mod verify;
 
 pub use backup::write::{BackupOptions, Mode};
-pub use open_options::OpenOptions;
+pub use open_options::{LoggedKeys, OpenOptions};
 pub use verify::{BackupReport, Report, install, verify};
 
 pub use crate::files::blocks::Compression;

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
+use ordna_base::encoding::ByteRange;
 use ordna_base::sync::{Lock, fault};
 use ordna_base::{Key, Value};
 
 use super::backup::restore::read_store;
-use super::open_options::{LoggedKeys, OpenOptions};
+use super::open_options::{LoggedKeys, OnLogged, OpenOptions};
 use super::replay::Reading;
 use super::replay_threads::{apply_with, key_of};
 use crate::files::blocks::{FileHeader, FileKind};
@@ -118,9 +119,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
                 reading.run::<K, V>(&mut |payload: Vec<u8>, records: Vec<Record>| {
-                    if let Some(LoggedKeys(take)) = &options.logged {
-                        let key = |record: &Record| payload.get(key_of(record)?);
-                        records.iter().for_each(|record| take(key(record)));
+                    if let Some(OnLogged(take)) = &options.logged {
+                        records.iter().for_each(|record| take(changed_by(record, &payload)));
                     }
                     apply(payload, records)
                 })
@@ -210,5 +210,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             store.attach(Arc::clone(durable), number);
         }
         Ok(store)
+    }
+}
+
+/// What a record with this payload changes.
+fn changed_by<'a>(record: &Record, payload: &'a [u8]) -> LoggedKeys<'a> {
+    let bytes = |range: &ByteRange| payload.get(range.clone()).unwrap_or_default();
+    match record {
+        Record::RemoveRange { lower, upper } => {
+            LoggedKeys::Range(lower.as_ref().map(bytes), upper.as_ref().map(bytes))
+        }
+        record => key_of(record).map_or(LoggedKeys::All, |key| LoggedKeys::One(bytes(&key))),
     }
 }

@@ -1,5 +1,6 @@
 //! Options of [`Store::open`](crate::Store::open).
 
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,19 +22,29 @@ pub struct OpenOptions {
     pub(super) retry_after: Duration,
     pub(super) reserve: u64,
     pub(super) progress: Progress,
-    pub(super) logged: Option<LoggedKeys>,
+    pub(super) logged: Option<OnLogged>,
     pub(super) storage: Arc<dyn Storage>,
 }
 
-type OnKey = dyn Fn(Option<&[u8]>) + Send + Sync;
+/// What a record of the log changes, by the encoded forms of its keys. See
+/// [`OpenOptions::on_logged_key`].
+#[derive(Debug, Clone, Copy)]
+pub enum LoggedKeys<'a> {
+    /// One key.
+    One(&'a [u8]),
+    /// Keys between two bounds.
+    Range(Bound<&'a [u8]>, Bound<&'a [u8]>),
+    /// Any key.
+    All,
+}
 
 /// Callback that receives the keys of replayed records.
 #[derive(Clone)]
-pub(super) struct LoggedKeys(pub Arc<OnKey>);
+pub(super) struct OnLogged(pub Arc<dyn Fn(LoggedKeys<'_>) + Send + Sync>);
 
-impl std::fmt::Debug for LoggedKeys {
+impl std::fmt::Debug for OnLogged {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("LoggedKeys")
+        f.write_str("OnLogged")
     }
 }
 
@@ -117,10 +128,9 @@ impl OpenOptions {
         Self { progress: progress.clone(), ..self }
     }
 
-    /// Calls `on_key` with the encoded form of each key that the log changes after the backup, and
-    /// with `None` for a record that may change any key.
-    pub fn on_logged_key(self, on_key: impl Fn(Option<&[u8]>) + Send + Sync + 'static) -> Self {
-        Self { logged: Some(LoggedKeys(Arc::new(on_key))), ..self }
+    /// Calls `on_keys` with what each record that is logged after the backup changes.
+    pub fn on_logged_keys(self, on_keys: impl Fn(LoggedKeys<'_>) + Send + Sync + 'static) -> Self {
+        Self { logged: Some(OnLogged(Arc::new(on_keys))), ..self }
     }
 
     /// Sets where files are stored, instead of the disk.

@@ -268,3 +268,62 @@ fn kills_under_load_leave_current_indexes() {
     drop(child);
     let _ = std::fs::remove_dir_all(&dir);
 }
+
+/// One changed byte in a file of the indexes is found, by a start and by the check of the directory.
+#[test]
+fn damaged_files_of_the_indexes_are_found() {
+    let dir = std::env::temp_dir().join(format!("ordna-index-files-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    std::fs::create_dir_all(&dir).unwrap();
+    let child = spawn(&format!("dir={}", dir.display()));
+    let mut client = Client::new(child.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    (0..20).for_each(|id| drop(client.say(&format!("HSET d:{id} n {id}"))));
+    client.say("PEXPIRE d:12 3600000");
+    assert_eq!(client.say("ORDNA.INDEX CREATE n ON d: PARTS n NUMERIC"), r"+OK\r\n");
+    client.say("ORDNA.INDEX COUNT n");
+    let backup = |client: &mut Client| {
+        client.say("BGSAVE");
+        while client.say("INFO persistence").contains("rdb_bgsave_in_progress:1") {}
+    };
+    backup(&mut client);
+    drop(child);
+    let files = [dir.join("indexes.json"), dir.join("indexes/RESUME.json")];
+    assert!(ordna_server::verify_indexes(&dir).is_empty());
+    for file in &files {
+        let whole = std::fs::read(file).unwrap();
+        // Also the digits of the checksum and the end of the file.
+        for at in (0..whole.len()).step_by(7).chain(whole.len() - 12..whole.len()) {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            std::fs::write(file, &damaged).unwrap();
+            assert_eq!(ordna_server::verify_indexes(&dir).len(), 1, "{} at {at}", file.display());
+        }
+        std::fs::write(file, &whole[..whole.len() - 3]).unwrap();
+        assert_eq!(ordna_server::verify_indexes(&dir).len(), 1);
+        std::fs::write(file, &whole).unwrap();
+    }
+    // A key in the list of those that expire: the file is not used, and the index is built again.
+    let whole = std::fs::read_to_string(&files[1]).unwrap();
+    std::fs::write(&files[1], whole.replace("643a3132", "643a3133")).unwrap();
+    let (child, mut client) = killed_and_started(spawn(&format!("dir={}", dir.display())), &dir);
+    assert_eq!(client.say("ORDNA.INDEX COUNT n"), r":20\r\n");
+    assert_eq!(number(&mut client, "n", "built"), 20);
+    backup(&mut client);
+    drop(child);
+    let whole = std::fs::read_to_string(&files[0]).unwrap();
+    for damaged in [Some(whole.replace("\"n\"", "\"m\"")), None] {
+        match damaged {
+            Some(text) => std::fs::write(&files[0], text).unwrap(),
+            None => std::fs::remove_file(&files[0]).unwrap(),
+        }
+        assert_eq!(ordna_server::verify_indexes(&dir).len(), 1);
+        let child = spawn(&format!("dir={}", dir.display()));
+        let mut client = Client::new(child.address);
+        while client.say("DBSIZE").contains("LOADING") {}
+        let refused = client.say("ORDNA.INDEX CREATE other ON d: PARTS n NUMERIC");
+        assert!(refused.starts_with('-'), "{refused}");
+        assert_eq!(client.say("HGET d:7 n"), r"$1\r\n7\r\n");
+    }
+    let _ = std::fs::remove_dir_all(&dir);
+}
