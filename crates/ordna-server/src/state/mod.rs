@@ -62,7 +62,7 @@ use crate::statistics::event_logs::{Denial, Latencies, SlowLog, shown};
 use crate::statistics::long_scans::LongScans;
 use crate::statistics::samples::Samples;
 use crate::wire::error::CommandError;
-use crate::wire::request::Arguments;
+use crate::wire::request::{Arguments, OwnedRequest};
 
 /// Number of lines by which a monitor may lag before it loses some.
 const MONITOR_LAG: usize = 4096;
@@ -470,8 +470,8 @@ impl ServerState {
     }
 
     /// Ends the connections of users that are gone, except that of client `caller`, which ends at its
-    /// next command, and of clients with a subscription that their user may not have any more. Commands
-    /// that wait and may not be called any more end with an error.
+    /// next command, and of clients with a subscription, or that monitor, which their user may not any more.
+    /// Commands that wait and may not be called any more end with an error.
     pub fn end_clients_without_rights(&self, caller: Option<u64>) {
         self.blocked.refuse(|waiter| {
             let name = waiter.client.info().user.clone();
@@ -483,6 +483,10 @@ impl ServerState {
             let name = client.info().user.clone();
             let ends = match self.acl.user(&name) {
                 None => Some(client.id) != caller,
+                Some(user) if client.is_monitor.load(Ordering::Relaxed) => {
+                    let request = OwnedRequest::of(&[b"MONITOR"]);
+                    self.refusal(&user, request.arguments()).is_some()
+                }
                 Some(user) => {
                     client.inbox.is_subscribed() && {
                         let may_not = |kind: Kind| {

@@ -66,6 +66,28 @@ fn a_monitor_sees_the_commands_of_others() {
 }
 
 #[test]
+fn a_monitor_that_loses_its_right_is_closed() {
+    let server = start(Config::default());
+    let (mut monitor, mut admin) = (Client::new(server.address), Client::new(server.address));
+    assert_eq!(admin.say("ACL SETUSER watcher on >pw ~* &* +@all"), r"+OK\r\n");
+    assert_eq!(monitor.say("AUTH watcher pw"), r"+OK\r\n");
+    assert_eq!(monitor.say("MONITOR"), r"+OK\r\n");
+    assert_eq!(admin.say("ACL SETUSER watcher -get"), r"+OK\r\n");
+    admin.say("SET a 1");
+    let seen = show(&monitor.reply());
+    assert!(seen.contains("SET"), "{seen}");
+    assert_eq!(admin.say("ACL SETUSER watcher -monitor"), r"+OK\r\n");
+    admin.say("SET secret value");
+    while let Some(line) = monitor.reply_within(Duration::from_secs(10)) {
+        assert!(!show(&line).contains("value"), "{}", show(&line));
+        if line.is_empty() {
+            return;
+        }
+    }
+    panic!("the client goes on to monitor");
+}
+
+#[test]
 fn clients_are_listed_killed_paused_and_silenced() {
     let server = start(Config::default());
     let (mut one, mut two) = (Client::new(server.address), Client::new(server.address));
