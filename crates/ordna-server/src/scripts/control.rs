@@ -1,6 +1,6 @@
 //! What ends a script that runs, and hands its thread over to the connections that wait for it.
 //!
-//! The hook of the Lua state looks at a [`Control`] every thousand instructions. Functions of libraries run
+//! The hook of the Lua state looks at a [`Control`] every hundred instructions. Functions of libraries run
 //! without instructions, so their loops look at it by [`Work`].
 
 use std::sync::Arc;
@@ -82,6 +82,15 @@ impl Work {
     pub fn of(lua: &Lua) -> Self {
         let control = lua.app_data_ref::<Arc<Control>>().map(|control| Arc::clone(&*control));
         Self { control: control.unwrap_or_default(), steps: 0 }
+    }
+
+    /// Looks at the clock before a stretch of about a millisecond.
+    ///
+    /// # Errors
+    /// The script was ended.
+    pub fn stretch(&self) -> Result<(), String> {
+        self.control.look_at_clock();
+        if self.control.is_killed() { Err(KILLED.to_owned()) } else { Ok(()) }
     }
 
     /// Counts a step.

@@ -26,8 +26,8 @@ const COLLECTED: usize = 16 << 20;
 /// Memory of a collected state from which on compiled scripts are dropped, in bytes: they must not take what
 /// other scripts need.
 const KEPT: usize = 64 << 20;
-/// Instructions between two looks at the clock and at [`Control`].
-const INSTRUCTIONS: u32 = 1000;
+/// Instructions between two looks at the clock and at [`Control`]. One may work on hundreds of megabytes.
+const INSTRUCTIONS: u32 = 100;
 /// Functions that are kept compiled.
 const COMPILED: usize = 1000;
 /// Bytes of the arguments of a command that a script calls. A script may name one string many times.
@@ -68,9 +68,19 @@ pub struct Engine {
     place: Arc<Lock<Option<(String, usize)>>>,
 }
 
-/// SHA-1 in hexadecimal digits.
-pub fn sha1(text: &[u8]) -> String {
-    Sha1::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+/// SHA-1 in hexadecimal digits, with a look at the clock before each stretch of the text.
+fn sha1(
+    text: &[u8],
+    mut look: impl FnMut() -> std::result::Result<(), String>,
+) -> std::result::Result<String, String> {
+    /// Bytes of a stretch: a millisecond or two.
+    const STRETCH: usize = 1 << 20;
+    let mut digest = Sha1::new();
+    for stretch in text.chunks(STRETCH) {
+        look()?;
+        digest.update(stretch);
+    }
+    Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The text of an error of mlua, without a trace.
@@ -229,7 +239,8 @@ impl Engine {
                 (1, Some(value)) => argument(value).unwrap_or_default(),
                 _ => return Err("wrong number of arguments".to_owned()),
             };
-            lua.create_string(sha1(&text))
+            let work = Work::of(lua);
+            lua.create_string(sha1(&text, || work.stretch())?)
                 .map(|text| one(Value::String(text)))
                 .map_err(|error| text_of(&error))
         })?;

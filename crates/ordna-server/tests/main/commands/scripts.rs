@@ -449,6 +449,8 @@ fn a_script_that_does_not_end_is_ended() {
         "local t = {} for i = 1, 1e6 do t[i] = i % 7 end while true do table.sort(t) end",
         "local t = {1} for i = 1, 100 do t = {t, t} end while true do pcall(cjson.encode, t) end",
         "local t = {} for i = 1, 60 do t = {t, t} end return t",
+        "while true do local s = string.rep('x', 5e7) end",
+        "local s = string.rep('x', 5e7) while true do redis.sha1hex(s) end",
     ] {
         let mut looping = Client::new(server.address);
         looping.send(&request(&[b"EVAL", script.as_bytes(), b"0"]));
