@@ -132,6 +132,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         if store.statistics().expiring.0 > 0 {
             store.collect_garbage();
         }
+        // The collector may have computed its sleep while the time stood still.
+        store.engine().wake_for_deadline();
         let (wal, segments) = Self::new_segment(dir, &options, first, recovery.log.position)?;
         let durable = Durable {
             wal,

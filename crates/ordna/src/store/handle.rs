@@ -63,7 +63,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     #[inline]
-    pub(super) fn engine(&self) -> &Engine<K, V> {
+    pub(crate) fn engine(&self) -> &Engine<K, V> {
         &self.engine
     }
 
@@ -198,7 +198,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Has `report` called with each key that is removed because its deadline has passed, after its removal.
-    /// The thread that removes the key calls it: it must not block, and must not wait for that thread.
+    /// The thread that removes the key calls it: it must not block, must not wait for that thread, and must
+    /// not write to the store, or collect its garbage. That thread may be a writer that makes room below the
+    /// memory limit, and holds locks that such a write waits for.
     /// The first call counts; returns whether it was this one. A key that is written after its deadline
     /// and before its removal is not reported.
     ///

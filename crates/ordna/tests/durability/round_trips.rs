@@ -1,6 +1,7 @@
 //! What is written comes back.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ordna::durability::{
     BackupError, BackupOptions, Disk, Mode, OpenOptions, Progress, SyncPolicy, install, verify,
@@ -226,4 +227,25 @@ fn a_drop_ends_the_log_and_releases_the_directory_whatever_lives_on() {
     }
     assert!(kept.iter().zip(0..).all(|(snapshot, round)| snapshot.get(&round) == Some(49)));
     std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// The deadlines of the log may be past or gone at its end: the collector is awake for those of later writes.
+#[test]
+fn keys_expire_in_time_after_a_start() {
+    let disk = Model::new();
+    let options = || OpenOptions::new().sync(SyncPolicy::Never).storage(Arc::new(disk.clone()));
+    for _ in 0..5 {
+        let store = Bytes::open(DIR, options()).unwrap();
+        store.insert_until(b"short", b"1", store.now() + 20).unwrap();
+        store.remove(b"short").unwrap();
+        drop(store);
+        let store = Bytes::open(DIR, options()).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        store.insert_until(b"later", b"1", store.now() + 50).unwrap();
+        let begin = Instant::now();
+        while store.statistics().expiring.0 > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the key is there still");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
