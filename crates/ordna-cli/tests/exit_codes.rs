@@ -204,6 +204,22 @@ fn ask(port: &str, line: &str, end: &str) -> String {
 }
 
 #[test]
+fn a_bad_line_does_not_end_a_load_of_hashes() {
+    let folder = Folder::new("hashes");
+    let server = Server::start(&[]);
+    let port = server.port.as_str();
+    let file = folder.path("h.ndjson");
+    let text = "{\"k\":\"a\",\"v\":1}\n{\"k\":\"b\",\"v\":\"\\ud800\"}\n{\"k\":\"\u{1b}]0;\"}\n\
+                {\"k\":\"c\",\"v\":\"last\"}\n";
+    std::fs::write(&file, text).unwrap();
+    let loaded = output(&["load", &file, "--key", "k", "--hash", "--port", port]);
+    let error = String::from_utf8(loaded.stderr).unwrap();
+    assert_eq!(loaded.status.code(), Some(FAILED), "{error}");
+    assert!(error.contains("line 2: ") && !error.contains('\u{1b}'), "{error}");
+    assert_eq!(ask(port, "HGET c v", "last"), "$4 last");
+}
+
+#[test]
 fn records_are_loaded_into_sorted_sets() {
     let folder = Folder::new("zset");
     let server = Server::start(&[]);

@@ -86,11 +86,20 @@ impl Rejects {
     fn add(&mut self, line: u64, reason: &str) {
         self.count += 1;
         if self.count <= SHOWN {
-            self.bar.suspend(|| eprintln!("line {line}: {reason}"));
+            // It may quote the file, whose bytes must not command the terminal.
+            let shown: String = reason.chars().flat_map(shown).collect();
+            self.bar.suspend(|| eprintln!("line {line}: {shown}"));
         } else if self.count == SHOWN + 1 {
             self.bar.suspend(|| eprintln!("more bad lines follow; they are counted"));
         }
     }
+}
+
+/// A character as it is printed: a control character by its number.
+fn shown(character: char) -> impl Iterator<Item = char> {
+    let is_control = character.is_control();
+    let number = is_control.then(|| character.escape_default());
+    number.into_iter().flatten().chain((!is_control).then_some(character))
 }
 
 /// Loads the file; exit code 1 if a line was bad.
@@ -135,17 +144,18 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let spec = Fields { key: &options.key, others: &others, separator };
     let read = records::read(bar.wrap_read(file), format, &spec, |line, item| {
         let item = item.and_then(|record| {
-            let Some(score) = &options.zset else { return Ok((record, None)) };
+            let of_hash = options.hash.then(|| fields(&record.value)).transpose();
+            let of_hash = of_hash.map_err(|error| format!("{error:#}"))?;
+            let Some(score) = &options.zset else { return Ok((record, of_hash, None)) };
             let scored = scored(&record.value, score, &options.member, separator)?;
-            Ok((record, Some(scored)))
+            Ok((record, None, Some(scored)))
         });
         match item {
-            Ok((Record { key, value }, scored)) => {
+            Ok((Record { key, value }, of_hash, scored)) => {
                 let key = [options.prefix.as_bytes(), &key].concat();
-                let fields = if options.hash { fields(&value)? } else { Vec::new() };
                 if let Some((score, member)) = scored {
                     write_request(&mut out, &[b"ZADD", &key, score.as_bytes(), &member]);
-                } else if options.hash {
+                } else if let Some(fields) = of_hash {
                     let parts = fields.iter().flat_map(|(name, value)| [name, value]);
                     let parts = parts.map(String::as_bytes);
                     let request: Vec<&[u8]> =

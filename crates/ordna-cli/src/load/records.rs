@@ -1,7 +1,7 @@
 //! Records of a file, whatever its format.
 
 use std::collections::{BTreeMap, HashSet};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -130,7 +130,7 @@ fn parse(
             let mut reader = csv::ReaderBuilder::new()
                 .delimiter(if tabs { b'\t' } else { b',' })
                 .quoting(!tabs)
-                .from_reader(Watched { input, last: 0, ended: false });
+                .from_reader(Watched { input, last: 0, ended: false, since: 0 });
             let header = reader.headers().context("the header line is not readable")?.clone();
             for KeySpec { field, .. } in spec.iter().chain(others) {
                 if !header.iter().any(|name| name == field) {
@@ -145,6 +145,7 @@ fn parse(
             let mut record = csv::StringRecord::new();
             loop {
                 let line = reader.position().line();
+                reader.get_mut().since = 0;
                 match reader.read_record(&mut record) {
                     Ok(false) => return Ok(()),
                     Ok(true) => {
@@ -171,17 +172,28 @@ fn parse(
     }
 }
 
-/// An input that remembers its end.
+/// Bytes of a record with columns at most. A quote that is not closed makes all lines behind it one record.
+const MOST_RECORD: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
+
+/// An input that remembers its end, and refuses records that are too long.
 struct Watched<R> {
     input: R,
     /// The last byte that ends no line.
     last: u8,
     ended: bool,
+    /// Bytes read since the record began.
+    since: usize,
 }
 
 impl<R: Read> Read for Watched<R> {
     fn read(&mut self, part: &mut [u8]) -> std::io::Result<usize> {
+        if self.since > MOST_RECORD {
+            let text =
+                format!("a record is longer than {MOST_RECORD} bytes: is a quote not closed?");
+            return Err(std::io::Error::new(ErrorKind::InvalidData, text));
+        }
         let read = self.input.read(part)?;
+        self.since += read;
         let last = part[..read].iter().rev().find(|byte| !matches!(byte, b'\r' | b'\n'));
         self.last = *last.unwrap_or(&self.last);
         self.ended |= read == 0;
@@ -359,6 +371,14 @@ mod tests {
         is_bad(&got[4], 7, "UTF-8");
         is_bad(&got[5], 8, "separator");
         assert_eq!(got.len(), 6);
+    }
+
+    #[test]
+    fn a_quote_that_is_not_closed_takes_no_memory_without_end() {
+        let text = b"id,name\n1,\"".chain(std::io::repeat(b'x').take(1 << 30));
+        let fields = Fields { key: &["id".parse().unwrap()], others: &[], separator: None };
+        let error = read(text, Format::Csv, &fields, |_, _| Ok(())).unwrap_err();
+        assert!(format!("{error:#}").contains("is a quote not closed?"), "{error:#}");
     }
 
     #[test]
