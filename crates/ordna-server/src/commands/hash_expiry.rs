@@ -16,7 +16,7 @@ use crate::wire::request::{Arguments, number};
 
 /// Latest deadline of a field, in milliseconds since 1970: Redis', in the year 4199. `RESTORE` of Redis refuses
 /// later ones.
-const LATEST: u64 = (1 << 46) - 1;
+pub(super) const LATEST: u64 = (1 << 46) - 1;
 
 pub const COMMANDS: &[Command] = &[
     Command::new("hexpire", -6, WRITE, ONE_KEY, "Has fields expire in some seconds.", hexpire),

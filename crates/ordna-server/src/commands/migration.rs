@@ -11,6 +11,7 @@ use std::ops::ControlFlow;
 use ordna::checksum::crc64_redis;
 use ordna::{Change, Direction, Put, value};
 
+use crate::commands::hash_expiry::LATEST;
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW, ok,
 };
@@ -320,7 +321,7 @@ fn decode(payload: &[u8]) -> Option<Dumped> {
                     texts.push(text);
                 }
                 if let Some(after) = after.checked_sub(1) {
-                    let deadline = first.checked_add(after).filter(|at| *at != NEVER)?;
+                    let deadline = first.checked_add(after).filter(|at| *at <= LATEST)?;
                     deadlines.insert(texts[texts.len() - 2].clone(), deadline);
                 }
             }
@@ -334,6 +335,9 @@ fn decode(payload: &[u8]) -> Option<Dumped> {
                 let [name, value, deadline] = field else { return None };
                 texts.extend([name.clone(), value.clone()]);
                 let deadline = u64::try_from(number(deadline)?).ok()?;
+                if deadline > LATEST {
+                    return None;
+                }
                 if deadline > 0 {
                     deadlines.insert(name.clone(), deadline);
                 }
@@ -349,7 +353,10 @@ fn decode(payload: &[u8]) -> Option<Dumped> {
                 let node = take_string(&mut rest, left)?;
                 left = left.checked_sub(node.len())?;
                 match container {
-                    NODE_PLAIN => values.push(node),
+                    NODE_PLAIN => {
+                        MOST_TEXTS.checked_sub(values.len() + 1)?;
+                        values.push(node);
+                    }
                     NODE_PACKED => {
                         let most = MOST_TEXTS.checked_sub(values.len())?;
                         values.append(&mut listpack::decode(&node, most)?);

@@ -423,4 +423,14 @@ fn a_dump_has_deadlines_at_any_distance() {
     let ask = "HPEXPIRETIME restored FIELDS 4 a b c d";
     assert_eq!(client.say(ask), client.say(&ask.replace("restored", "h")));
     assert!(client.say(ask).contains(&(first + (1 << 36)).to_string()));
+    // The last deadline that Redis has, and one that is later.
+    for (deadline, is_read) in [((1_u64 << 46) - 1, true), (1 << 46, false)] {
+        let mut payload = vec![24];
+        payload.extend_from_slice(&deadline.to_le_bytes());
+        payload.extend_from_slice(b"\x01\x01\x01f\x01v");
+        payload.extend(12_u16.to_le_bytes());
+        payload.extend(ordna::checksum::crc64_redis(&payload).to_le_bytes());
+        let reply = client.ask(&[b"RESTORE", b"late", b"0", &payload, b"REPLACE"]);
+        assert_eq!(reply == r"+OK\r\n", is_read, "{deadline}: {reply}");
+    }
 }

@@ -446,3 +446,19 @@ fn pages_of_indexes_and_searches_are_bounded_like_their_replies() {
     assert_eq!(reply.matches("d:kkk").count(), 15, "{reply:.200}");
     assert!(client.say("FT.SEARCH f * LIMIT 7 20 NOCONTENT").starts_with(r"*21\r\n:1500\r\n"));
 }
+
+/// Empty strings take two bytes of a payload each, and much more as values of a list.
+#[test]
+fn a_payload_with_too_many_values_is_refused() {
+    let server = spawn("");
+    let mut client = Client::new(server.address);
+    // A list of nodes of one value each, of which none has a byte.
+    let count = 3_000_000_u32;
+    let mut payload = vec![18, 0x80];
+    payload.extend(count.to_be_bytes());
+    payload.extend([1, 0].repeat(count as usize));
+    payload.extend([10, 0]);
+    payload.extend(ordna::checksum::crc64_redis(&payload).to_le_bytes());
+    let (reply, _) = grown(&server, &mut client, &[b"RESTORE", b"list", b"0", &payload]);
+    assert!(reply.starts_with("-ERR Bad data format"), "{reply}");
+}
