@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::durability::{Disk, OutFile, Storage};
+use ordna::durability::{Disk, OutFile, Storage, SyncPolicy};
 use ordna::sync::schedule::{Schedule, held};
 use ordna_secondary::{IndexDefinition, Part, Range};
 
 use crate::commands::table;
-use crate::execution::{backups, dispatch};
+use crate::execution::{acknowledgement, backups, dispatch};
 use crate::indexes::{library_name, read_latest};
 use crate::state::ServerState;
 use crate::state::acl::Acl;
@@ -149,6 +149,28 @@ fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
         ((0, 1), r"*-1\r\n"),
         "entries with 1 and 2, and EXEC"
     );
+}
+
+/// The write of one client serves another one, whose command waits, and the log refuses the whole group: the log
+/// is as durable as before, but the client that was served must not be told that its command is done.
+#[test]
+fn a_client_that_a_refused_write_has_served_gets_an_error() {
+    let dir = std::env::temp_dir().join(format!("ordna-served-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let data = DataConfig { log: SyncPolicy::Always, ..DataConfig::new(dir.clone()) };
+    let state = &state(Config { data: Some(data), ..Config::default() });
+    backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+    assert_eq!(set_other(state), r"+OK\r\n");
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let settled = |was_served| {
+        runtime.block_on(acknowledgement::wait_until_durable(state, was_served)).is_ok()
+    };
+    assert!(settled(false) && settled(true));
+    state.keys().store().close_log().unwrap();
+    let (own, served) = (settled(false), settled(true));
+    let _ = std::fs::remove_dir_all(&dir);
+    assert!(own, "what was written before is durable");
+    assert!(!served, "the client is told of a write that the log has refused");
 }
 
 /// The log fails at a step of the removal of a large collection, which stays in memory; once the log works

@@ -11,6 +11,7 @@ use std::future::poll_fn;
 use std::time::Duration;
 
 use ordna::durability::SyncPolicy;
+use ordna::sync::notice;
 
 use crate::execution::command::{CommandOutcome, Context};
 use crate::keyspace::Keyspace;
@@ -87,7 +88,7 @@ pub async fn wait_until_durable(state: &ServerState, was_served: bool) -> Result
     let keys = Keyspace::clone(&state.keys());
     drop(delayed);
     // The other command holds the keyspace until its group is in the log, or refused.
-    if was_served {
+    if notice!("concurrent.served.asks_log", was_served) {
         keys.store().check_log()?;
     }
     let (position, always) =
