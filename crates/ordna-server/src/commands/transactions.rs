@@ -18,6 +18,7 @@
 //! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
 //! see the writes before it, and so do other clients from then on.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,11 +128,32 @@ fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
     ok(out)
 }
 
+/// Bytes of the records that snapshots keep once a transaction has changed them: of each key once, and once
+/// more for each snapshot that the transaction takes. A write of one byte may keep a long value.
+fn kept(context: &Context<'_>, transaction: &Transaction) -> usize {
+    let calls = || transaction.queued.iter().map(OwnedRequest::arguments);
+    let taken = calls().filter(|call| call.get(0).eq_ignore_ascii_case(b"ordna.snapshot")).count();
+    if taken == 0 && !context.keys.has_snapshots() {
+        return 0;
+    }
+    let grows = |call: Arguments<'_>| {
+        let spec = context.table.catalog.find(call.get(0))?;
+        spec.has(CommandFlags::DENYOOM).then(|| spec.key_positions(call))
+    };
+    let mut keys = HashSet::new();
+    for call in calls() {
+        keys.extend(grows(call).into_iter().flatten().map(|at| call.get(at)));
+    }
+    let records = keys.into_iter().filter_map(|key| context.keys.get_with(key, <[u8]>::len));
+    records.sum::<usize>().saturating_mul(1 + taken)
+}
+
 /// Bytes that the writes of a transaction may need. What copies a value may copy the longest one that
 /// the transaction names, with all that is added to it.
 fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
+    let kept = kept(context, transaction);
     if transaction.copies == 0 {
-        return transaction.needed;
+        return transaction.needed.saturating_add(kept);
     }
     let length = |request: &OwnedRequest| {
         let arguments = request.arguments();
@@ -142,7 +164,7 @@ fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
     };
     let longest = transaction.queued.iter().map(length).max().unwrap_or(0);
     let copied = transaction.copies.saturating_mul(longest + transaction.needed);
-    transaction.needed.saturating_add(copied)
+    transaction.needed.saturating_add(copied).saturating_add(kept)
 }
 
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

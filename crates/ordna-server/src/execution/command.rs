@@ -624,23 +624,17 @@ impl<'a> Context<'a> {
             }
         }
         let mut outcome = match has_room {
-            true => self.table.executes[spec.id](self, arguments, out),
+            true => self.execute(spec, arguments, out),
             false => Err(CommandError::OutOfMemory),
         };
-        if matches!(outcome, Err(CommandError::NeedsExclusive)) {
-            // It has changed nothing.
-            out.bytes.truncate(before);
-            self.keys.make_exclusive(|| state.keys_exclusive());
-            outcome = self.table.executes[spec.id](self, arguments, out);
+        let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
+        if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
+            outcome = self.call_after_eviction(spec, arguments, out);
         }
         if matches!(outcome, Err(CommandError::NeedsSnapshot)) {
             // It counts when it is executed again.
             out.bytes.truncate(before);
             return CommandOutcome::Read(Box::new(self.on_snapshot(spec, arguments)));
-        }
-        let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
-        if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
-            outcome = self.call_after_eviction(spec, arguments, out);
         }
         let mut outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
@@ -670,6 +664,26 @@ impl<'a> Context<'a> {
         outcome
     }
 
+    /// Executes a command; once more, alone, if it asks for that.
+    #[inline]
+    fn execute(
+        &mut self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        out: &mut Replies,
+    ) -> Result {
+        let before = out.bytes.len();
+        let outcome = self.table.executes[spec.id](self, arguments, out);
+        if !matches!(outcome, Err(CommandError::NeedsExclusive)) {
+            return outcome;
+        }
+        // It has changed nothing.
+        out.bytes.truncate(before);
+        let state = self.state;
+        self.keys.make_exclusive(|| state.keys_exclusive());
+        self.table.executes[spec.id](self, arguments, out)
+    }
+
     /// Makes room for a command that the memory limit has refused, which changed nothing, and executes
     /// it again.
     #[cold]
@@ -692,7 +706,7 @@ impl<'a> Context<'a> {
                 break;
             }
             out.bytes.truncate(before);
-            let outcome = self.table.executes[spec.id](self, arguments, out);
+            let outcome = self.execute(spec, arguments, out);
             if !matches!(outcome, Err(CommandError::OutOfMemory)) {
                 return outcome;
             }

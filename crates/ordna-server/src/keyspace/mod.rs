@@ -76,6 +76,11 @@ impl KeyspaceStore {
         self.store.check_room(bytes)
     }
 
+    /// Whether there are snapshots, which keep what is overwritten.
+    pub fn has_snapshots(&self) -> bool {
+        !self.store.statistics().snapshots.is_empty()
+    }
+
     /// [`Store::lift_limit`].
     pub fn lift_limit(&self) -> Lifted {
         self.store.lift_limit()

@@ -261,3 +261,30 @@ fn expired_keys_are_counted() {
     assert_eq!(client.say("CONFIG RESETSTAT"), r"+OK\r\n");
     assert_eq!(figure(&mut client, "expired_keys"), 0);
 }
+
+/// A collection that is evicted while a write to it waits for room grows anew, which the write does alone.
+#[test]
+fn a_large_collection_that_is_evicted_by_its_own_writes_grows_anew() {
+    let (_server, mut client) = server("allkeys-lru");
+    assert_eq!(client.say("CONFIG SET maxmemory 2mb"), r"+OK\r\n");
+    let values: Vec<String> = (0..1000).map(|at| format!("{at:040}")).collect();
+    let names: Vec<&[u8]> = values.iter().map(String::as_bytes).collect();
+    for (command, is_pair) in [("RPUSH", false), ("SADD", false), ("ZADD", true), ("HSET", true)] {
+        for round in 0..200 {
+            let key = format!("{command}:{}", round % 3);
+            let mut line = vec![command.as_bytes(), key.as_bytes()];
+            for name in &names {
+                if is_pair {
+                    line.push(b"7");
+                }
+                line.push(name);
+            }
+            if command == "HSET" {
+                line[2..].chunks_mut(2).for_each(|pair| pair.swap(0, 1));
+            }
+            let reply = client.ask(&line);
+            assert!(reply.starts_with(':'), "{command}, round {round}: {reply}");
+        }
+    }
+    assert!(figure(&mut client, "evicted_keys") > 0);
+}
