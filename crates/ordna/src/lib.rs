@@ -111,7 +111,7 @@ pub use ordna_derive::Stored;
 pub use ordna_derive::TupleKey;
 #[doc(inline)]
 pub use store::{
-    Clock, Collectors, Found, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
+    Clock, Collectors, Found, HeldTime, Lifted, LiveSnapshot, MemoryBudget, Options, Put, Snapshot,
     Statistics, Store, SuspendedTransaction, Transaction, TransactionOptions, ValueRef, Write,
 };
 #[cfg(loom)]

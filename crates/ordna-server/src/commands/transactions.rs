@@ -181,6 +181,8 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     eviction::make_room(context.state, &context.keys, needed).map_err(|error| {
         format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
     })?;
+    // What the transaction finds at one of its commands does not expire before the next.
+    let _held = context.keys.hold_time();
     // A key that has expired or was flushed has changed, though no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();

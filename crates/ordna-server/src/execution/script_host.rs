@@ -192,6 +192,8 @@ pub fn run(
         return Err("OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'".into());
     }
     state.scripts.wrote.store(false, Ordering::Relaxed);
+    // What the script finds at one of its calls does not expire before the next.
+    let held = context.keys.hold_time();
     let lifted = flags.allow_oom.then(|| context.keys.lift_limit());
     let executing = std::mem::replace(&mut context.session.executing, true);
     let atomic = Atomic::new(context);
@@ -211,7 +213,7 @@ pub fn run(
     atomic.end(context);
     context.session.error_is_counted = is_counted;
     context.session.executing = executing;
-    drop(lifted);
+    drop((lifted, held));
     state.scripts.memory.store(engine.memory(), Ordering::Relaxed);
     state.scripts.wrote.store(false, Ordering::Relaxed);
     Ok(())

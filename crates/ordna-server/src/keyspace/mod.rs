@@ -32,7 +32,7 @@ use std::{io, thread};
 
 use ordna::durability::BackupError;
 use ordna::sync::notice;
-use ordna::{Direction, Lifted, Options, OrderedIndex, Put, Statistics, Store, Write};
+use ordna::{Direction, HeldTime, Lifted, Options, OrderedIndex, Put, Statistics, Store, Write};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -74,6 +74,11 @@ impl KeyspaceStore {
     /// [`Store::check_room`].
     pub fn check_room(&self, bytes: usize) -> Result<(), ordna::Error> {
         self.store.check_room(bytes)
+    }
+
+    /// [`Store::hold_time`].
+    pub fn hold_time(&self) -> HeldTime {
+        self.store.hold_time()
     }
 
     /// Whether there are snapshots, which keep what is overwritten.

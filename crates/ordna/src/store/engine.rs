@@ -7,7 +7,7 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::Weak;
+use std::sync::{Arc, Weak};
 
 use super::budget::Budget;
 use super::collection_state::Collection;
@@ -80,7 +80,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub epochs: Epochs,
     pub collection: Collection,
     pub budget: Budget,
-    pub time: Timekeeper,
+    pub time: Arc<Timekeeper>,
     pub deadlines: Deadlines<K>,
     pub scans: Scans,
     /// Held by the transaction that commits.
@@ -96,7 +96,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             epochs: Epochs::new(WRITER_STRIPES),
             collection: Collection::new(collectors, me),
             budget,
-            time: Timekeeper::new(options.clock),
+            time: Arc::new(Timekeeper::new(options.clock)),
             deadlines: Deadlines::new(),
             scans: Scans::default(),
             commits: Lock::new(()),

@@ -4,7 +4,8 @@
 //! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was
 //! given. The store's time never runs backwards: it is the latest that the clock has ever told. So
 //! an expired key stays expired when the clock is set back. A version is expired at and after its
-//! deadline.
+//! deadline. Who takes several steps at one time holds it: it stands still meanwhile, for all threads, and what
+//! is due by the clock expires afterwards.
 //!
 //! # The background
 //! Every version with a deadline stands in an ordered list, by shard of its key. It enters the list
@@ -19,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ordna_base::Key;
-use ordna_base::sync::{Lock, MutexGuard, StripedCounter, fault, point};
+use ordna_base::sync::{Lock, MutexGuard, StripedCounter, fault, notice, point};
 
 /// Tells the time in milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -34,18 +35,64 @@ pub fn system_clock() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// What [`Timekeeper`] holds while its time runs.
+const RUNS: u64 = u64::MAX;
+/// How often a collector looks again while the time is held.
+const HELD_SLEEP: Duration = Duration::from_millis(20);
+
 /// The latest time that a clock has told.
 pub struct Timekeeper {
     clock: Clock,
     latest: AtomicU64,
+    /// The time while it stands still, otherwise [`RUNS`].
+    held: AtomicU64,
+    /// Number of [`HeldTime`].
+    holders: Lock<usize>,
+}
+
+/// The time of a store stands still until this is dropped. See [`Store::hold_time`](crate::Store::hold_time).
+#[must_use]
+pub struct HeldTime(Arc<Timekeeper>);
+
+impl std::fmt::Debug for HeldTime {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("HeldTime").field(&self.0.now()).finish()
+    }
+}
+
+impl HeldTime {
+    pub(super) fn new(time: &Arc<Timekeeper>) -> Self {
+        let mut holders = time.holders.lock();
+        if *holders == 0 {
+            let now = time.now();
+            time.held.store(now, Ordering::Release);
+        }
+        *holders += 1;
+        Self(Arc::clone(time))
+    }
+}
+
+impl Drop for HeldTime {
+    fn drop(&mut self) {
+        let mut holders = self.0.holders.lock();
+        *holders -= 1;
+        if *holders == 0 {
+            self.0.held.store(RUNS, Ordering::Release);
+        }
+    }
 }
 
 impl Timekeeper {
     pub fn new(clock: Clock) -> Self {
-        Self { clock, latest: AtomicU64::new(0) }
+        let (latest, held) = (AtomicU64::new(0), AtomicU64::new(RUNS));
+        Self { clock, latest, held, holders: Lock::default() }
     }
 
     pub fn now(&self) -> u64 {
+        let held = self.held.load(Ordering::Acquire);
+        if notice!("store.ttl.stands_still", held != RUNS) {
+            return held;
+        }
         let told = (self.clock)();
         if fault!("store.ttl.never_backwards") {
             return told;
@@ -71,7 +118,10 @@ impl Timekeeper {
         let now = self.come_to(told);
         let told = if fault!("store.ttl.waits_for_the_clock") { now } else { told };
         let left = if deadline <= now { 0 } else { deadline - told };
-        Duration::from_millis(left).min(LONGEST_SLEEP)
+        // Nothing expires while the time is held.
+        let is_held = self.held.load(Ordering::Acquire) != RUNS;
+        let least = if is_held { HELD_SLEEP } else { Duration::ZERO };
+        Duration::from_millis(left).clamp(least, LONGEST_SLEEP)
     }
 }
 

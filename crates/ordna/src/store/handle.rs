@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, WriteProgress};
-use super::expiry::Report;
+use super::expiry::{HeldTime, Report};
 use super::options::Options;
 use super::reentry;
 use super::snapshot::Snapshot;
@@ -178,6 +178,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// The present time on the store's clock. Never runs backwards.
     pub fn now(&self) -> u64 {
         self.engine().time.now()
+    }
+
+    /// Has the store's time stand still, for all threads, until the returned value is dropped: a key that is there
+    /// at one of several steps does not expire before the next one. What is due by the clock expires
+    /// afterwards. Several may hold the time; it runs on once the last of them is dropped. O(1).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let store = ordna::Store::<[u8], [u8]>::new();
+    /// store.insert_until(b"key", b"value", store.now() + 20)?;
+    /// let held = store.hold_time();
+    /// let is_there = store.contains_key(b"key");
+    /// std::thread::sleep(std::time::Duration::from_millis(30));
+    /// assert_eq!(store.contains_key(b"key"), is_there);
+    /// drop(held);
+    /// assert!(!store.contains_key(b"key"));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn hold_time(&self) -> HeldTime {
+        HeldTime::new(&self.engine().time)
     }
 
     /// [`remove_range`](Self::remove_range) without the log.

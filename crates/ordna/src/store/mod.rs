@@ -84,6 +84,7 @@ pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
 pub use collectors::Collectors;
 pub use expiry::Clock;
+pub use expiry::HeldTime;
 pub use handle::Store;
 pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};

@@ -283,3 +283,30 @@ fn the_end_of_a_snapshot_is_cheap_for_its_thread() {
     let store = Store::with_options(Options::new().background_collector(true));
     ordna_testkit::snapshots::check_cost_of_the_end(&store);
 }
+
+/// While the time is held nothing expires, by whichever thread; then all that is due does.
+#[test]
+fn held_time_stands_still_for_all() {
+    static CLOCK: AtomicU64 = AtomicU64::new(1000);
+    let store: Store<u64, u64> =
+        Store::with_options(Options::new().clock(|| CLOCK.load(Ordering::SeqCst)));
+    store.insert_until(&1, &1, 1500).unwrap();
+    let first = store.hold_time();
+    CLOCK.store(2000, Ordering::SeqCst);
+    let second = store.hold_time();
+    drop(first);
+    assert_eq!((store.now(), store.get(&1)), (1000, Some(1)));
+    // The collector looks, and finds nothing.
+    store.insert_until(&2, &2, 1001).unwrap();
+    std::thread::sleep(Duration::from_millis(60));
+    store.collect_garbage();
+    assert_eq!(store.statistics().items, 2);
+    assert_eq!(store.snapshot().get(&2), Some(2));
+    drop(second);
+    assert_eq!((store.now(), store.get(&1), store.get(&2)), (2000, None, None));
+    let give_up = Instant::now() + Duration::from_secs(20);
+    while store.statistics().items > 0 {
+        assert!(Instant::now() < give_up, "{:?}", store.statistics());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
