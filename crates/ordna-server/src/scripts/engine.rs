@@ -269,6 +269,9 @@ impl Engine {
                 line.extend_from_slice(&beginning(part, LONGEST_LINE));
             }
             line.truncate(LONGEST_LINE);
+            // A script must not write lines of its own making into the server's log.
+            let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+            line.iter_mut().filter(|byte| is_break(byte)).for_each(|byte| *byte = b' ');
             log(level, &String::from_utf8_lossy(&line));
             Ok(MultiValue::new())
         })?;

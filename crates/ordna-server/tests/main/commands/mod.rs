@@ -17,6 +17,7 @@ mod hashes_against_redis;
 mod memory_limit;
 mod ordered;
 mod scan;
+mod script_time;
 mod scripts;
 mod snapshots;
 mod sort;
