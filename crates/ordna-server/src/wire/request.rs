@@ -206,9 +206,17 @@ impl Requests {
                     Some(false) => continue,
                 }
             }
-            let Some(line) = self.line("too big mbulk count string")? else { return Ok(None) };
-            let Some(count) = number(&self.buffer[line]).filter(|n| *n <= MAX_ARGUMENTS) else {
-                return broken("invalid multibulk length");
+            let count = match self.short_length(b'*') {
+                // At most 99.
+                Some(count) => count as i64,
+                None => {
+                    let Some(line) = self.line("too big mbulk count string")? else {
+                        return Ok(None);
+                    };
+                    let count = number(&self.buffer[line]).filter(|n| *n <= MAX_ARGUMENTS);
+                    let Some(count) = count else { return broken("invalid multibulk length") };
+                    count
+                }
             };
             if !authenticated && count > MAX_ARGUMENTS_BEFORE_AUTH {
                 return broken("unauthenticated multibulk length");
@@ -217,27 +225,15 @@ impl Requests {
             self.missing = usize::try_from(count).unwrap_or(0);
         }
         while self.missing > 0 {
-            let length = match self.bulk {
+            let length = match self.bulk.or_else(|| self.short_length(b'$')) {
                 Some(length) => length,
-                None => {
-                    let first = self.buffer.get(self.at).copied();
-                    if let Some(other) = first.filter(|byte| *byte != b'$') {
-                        return broken(format!("expected '$', got '{}'", char::from(other)));
-                    }
-                    let Some(line) = self.line("too big bulk count string")? else {
-                        return self.wait_for_more();
-                    };
-                    let length = number(&self.buffer[line]).filter(|n| (0..=MAX_BULK).contains(n));
-                    let Some(length) = length else { return broken("invalid bulk length") };
-                    if !authenticated && length > MAX_BULK_BEFORE_AUTH {
-                        return broken("unauthenticated bulk length");
-                    }
-                    let length = usize::try_from(length).unwrap_or(0);
-                    self.bulk = Some(length);
-                    length
-                }
+                None => match self.long_length(authenticated)? {
+                    Some(length) => length,
+                    None => return self.wait_for_more(),
+                },
             };
             if self.buffer.len() - self.at < length + 2 {
+                self.bulk = Some(length);
                 return self.wait_for_more();
             }
             self.arguments.push(self.at..self.at + length);
@@ -284,6 +280,39 @@ impl Requests {
             rest = &rest[at..];
         }
         found
+    }
+
+    /// The number after this sign, which is parsed, if it has few digits, as most have. Anything else is left to
+    /// [`line`](Self::line).
+    #[inline]
+    fn short_length(&mut self, sign: u8) -> Option<usize> {
+        let rest = self.buffer.get(self.at..)?;
+        let (length, used) = match rest {
+            [first, one @ b'0'..=b'9', b'\r', _, ..] if *first == sign => {
+                (usize::from(one - b'0'), 4)
+            }
+            [first, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] if *first == sign => {
+                (usize::from(ten - b'0') * 10 + usize::from(one - b'0'), 5)
+            }
+            _ => return None,
+        };
+        self.at += used;
+        Some(length)
+    }
+
+    /// The length of the bulk string that begins here; `None` if its line is incomplete.
+    fn long_length(&mut self, authenticated: bool) -> Result<Option<usize>, ProtocolError> {
+        let first = self.buffer.get(self.at).copied();
+        if let Some(other) = first.filter(|byte| *byte != b'$') {
+            return broken(format!("expected '$', got '{}'", char::from(other)));
+        }
+        let Some(line) = self.line("too big bulk count string")? else { return Ok(None) };
+        let length = number(&self.buffer[line]).filter(|n| (0..=MAX_BULK).contains(n));
+        let Some(length) = length else { return broken("invalid bulk length") };
+        if !authenticated && length > MAX_BULK_BEFORE_AUTH {
+            return broken("unauthenticated bulk length");
+        }
+        Ok(Some(usize::try_from(length).unwrap_or(0)))
     }
 
     /// The number after `*` or `$`, up to the end of its line.
@@ -344,8 +373,14 @@ pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option
 /// A short length after a sign, and the number of bytes of its line.
 fn length(bytes: &[u8], sign: u8) -> Option<(usize, usize)> {
     const DIGITS: usize = 6;
-    if *bytes.first()? != sign {
-        return None;
+    // Most have one digit or two.
+    match bytes {
+        [first, ..] if *first != sign => return None,
+        [_, one @ b'0'..=b'9', b'\r', _, ..] => return Some((usize::from(one - b'0'), 4)),
+        [_, ten @ b'0'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] => {
+            return Some((usize::from(ten - b'0') * 10 + usize::from(one - b'0'), 5));
+        }
+        _ => {}
     }
     let mut length = 0;
     for (at, byte) in bytes.iter().enumerate().skip(1).take(DIGITS + 1) {
@@ -512,8 +547,12 @@ mod tests {
 
     #[test]
     fn broken_requests_get_redis_words() {
-        let cases: [(&[u8], &str); 7] = [
+        let cases: [(&[u8], &str); 11] = [
             (b"*x\r\n", "invalid multibulk length"),
+            (b"*01\r\n", "invalid multibulk length"),
+            (b"*1x\r\n", "invalid multibulk length"),
+            (b"*1\r\n$01\r\na", "invalid bulk length"),
+            (b"*1\r\n$1x\r\na", "invalid bulk length"),
             (b"*2147483648\r\n", "invalid multibulk length"),
             (b"*1\r\n:1\r\n", "expected '$', got ':'"),
             (b"*1\r\n$-1\r\n", "invalid bulk length"),
