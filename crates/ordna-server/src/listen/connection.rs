@@ -171,7 +171,7 @@ impl<'a> Connection<'a> {
     ) -> Result<bool> {
         requests.limit(self.state.settings.query_limit.size());
         let mut executed = 0;
-        let mut turn_began = session.now;
+        let mut turn_ends = session.now.map(|began| began + TURN_TIME);
         loop {
             if executed % AHEAD == 0 {
                 self.fetch_ahead(session, requests);
@@ -197,9 +197,9 @@ impl<'a> Connection<'a> {
                 session.now = None;
             }
             executed += 1;
-            if turn_began.is_none() {
+            if turn_ends.is_none() {
                 let now = *session.now.get_or_insert_with(Instant::now);
-                turn_began = Some(now);
+                turn_ends = Some(now + TURN_TIME);
             }
             // A message that was published before this request was sent precedes its reply.
             session.deliver(&mut self.replies);
@@ -285,16 +285,13 @@ impl<'a> Connection<'a> {
                 session.now = None;
             }
             // `now` is when the last command ended.
-            let is_long = session
-                .now
-                .zip(turn_began)
-                .is_some_and(|(now, began)| now.saturating_duration_since(began) > TURN_TIME);
+            let is_long = session.now.zip(turn_ends).is_some_and(|(now, ends)| now > ends);
             if executed % TURN == 0 || is_long {
                 drop(self.turn().await?);
                 session.now = None;
             }
             if session.now.is_none() {
-                turn_began = None;
+                turn_ends = None;
             }
         }
     }
