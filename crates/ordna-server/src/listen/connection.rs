@@ -369,10 +369,10 @@ impl<'a> Connection<'a> {
         }
         let mut keys = [&[][..]; AHEAD];
         let found = requests.ahead(session.user.is_some(), &mut keys);
+        // Commands on one key find it in the cache after the first of them.
+        let several = keys[..found].windows(2).any(|pair| pair[0] != pair[1]);
         // A worker thread of the runtime must not wait for a script.
-        if found > 1
-            && let Some(present) = self.state.keyspace_lock().try_shared()
-        {
+        if several && let Some(present) = self.state.keyspace_lock().try_shared() {
             present.get_many_with(&keys[..found], |_, _| ());
         }
     }
