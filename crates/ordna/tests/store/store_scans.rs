@@ -106,3 +106,35 @@ fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     });
     assert_eq!(keys, [b"a", b"b", b"c", b"d", b"m"]);
 }
+
+/// Searches in nodes whose separators share a prefix of any length, with keys that are shorter, that end in
+/// zeroes, and that differ in each of its bytes.
+#[test]
+fn keys_are_compared_with_prefixes_of_any_length() {
+    for length in (0..=40).chain([63, 64, 65]) {
+        let store = Strings::new();
+        let mut model = BTreeMap::new();
+        let prefix: Vec<u8> =
+            (0..length).map(|at| if at % 3 == 0 { 0 } else { at as u8 }).collect();
+        for n in 0..3000_u64 {
+            let key = [&prefix[..], &(n * 7919 % 3000).to_be_bytes()[6..]].concat();
+            store.insert(&key, &n).unwrap();
+            model.insert(key, n);
+        }
+        let mut bounds: Vec<Vec<u8>> = (0..=length).map(|at| prefix[..at].to_vec()).collect();
+        for at in 0..length {
+            for by in [1, 255] {
+                let mut other = [&prefix[..], &[5, 5]].concat();
+                other[at] = other[at].wrapping_add(by);
+                bounds.push(other);
+            }
+            bounds.push([&prefix[..at], &[0; 9][..]].concat());
+        }
+        for bound in &bounds {
+            let right = model.range((Bound::Included(bound.clone()), Bound::Unbounded)).next();
+            let found = scan_with(&store, Bound::Included(bound), 1);
+            assert_eq!(found.first(), right.map(|(key, _)| key), "{length} {bound:?}");
+            assert_eq!(store.get(bound), model.get(bound).copied(), "{length} {bound:?}");
+        }
+    }
+}

@@ -259,12 +259,21 @@ impl<K: Key + ?Sized> Node<K> {
         if prefix == 0 {
             return Some(Order::Equal);
         }
-        let mut start = [0; INLINE];
-        for (bytes, word) in start.chunks_exact_mut(8).zip(&self.start) {
-            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_be_bytes());
-        }
         let inline = prefix.min(INLINE);
-        let order = key[..key.len().min(inline)].cmp(&start[..inline]);
+        // Eight bytes at a time. Zeroes follow the end of the key and that of the prefix.
+        let mut order = Order::Equal;
+        for (number, word) in self.start.iter().enumerate() {
+            let Some(rest) = inline.checked_sub(number * 8).filter(|rest| *rest > 0) else { break };
+            let within = u64::MAX << (64 - 8 * rest.min(8));
+            let own = word.load(Ordering::Relaxed) & within;
+            order = (head_at(key, number * 8) & within).cmp(&own);
+            if order != Order::Equal {
+                break;
+            }
+        }
+        if order == Order::Equal && key.len() < inline {
+            order = Order::Less;
+        }
         if order != Order::Equal || prefix <= INLINE {
             return Some(order);
         }
