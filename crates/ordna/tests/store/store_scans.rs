@@ -107,6 +107,60 @@ fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     assert_eq!(keys, [b"a", b"b", b"c", b"d", b"m"]);
 }
 
+/// Scans downwards for one entry that meet leaves whose order nobody knows, as they are changed before
+/// each scan. Of the keys every seventh has a deadline that is over.
+#[test]
+fn the_last_entry_of_a_changing_leaf_is_found() {
+    let clock = Arc::new(AtomicU64::new(10));
+    let now = Arc::clone(&clock);
+    let options =
+        Options::new().background_collector(false).clock(move || now.load(Ordering::Relaxed));
+    let store = Store::<[u8], u64>::with_options(options);
+    let mut model = BTreeMap::new();
+    let key = |n: u64| format!("common prefix {:03}", n * 389 % 500).into_bytes();
+    for n in 0..500_u64 {
+        // The entries of the first half fill leaves, those of the other half change them.
+        if n % 7 == 3 {
+            store.insert_until(&key(n), &n, 20).unwrap();
+        } else if n % 2 == 0 {
+            store.insert(&key(n), &n).unwrap();
+            model.insert(key(n), n);
+        }
+    }
+    clock.store(30, Ordering::Relaxed);
+    for n in 0..500_u64 {
+        let upper = key(n * 13 % 500);
+        let lower = key(n * 31 % 500);
+        let changed = key(n | 1);
+        if n % 7 != 3 && (n | 1) % 7 != 3 {
+            store.insert(&changed, &n).unwrap();
+            model.insert(changed, n);
+        }
+        for upper in [Bound::Included(&upper), Bound::Excluded(&upper), Bound::Unbounded] {
+            for lower in [Bound::Unbounded, Bound::Included(&lower), Bound::Excluded(&lower)] {
+                let right = match (lower, upper) {
+                    (
+                        Bound::Included(low) | Bound::Excluded(low),
+                        Bound::Included(high) | Bound::Excluded(high),
+                    ) if low >= high => continue,
+                    bounds => model.range::<Vec<u8>, _>(bounds).next_back(),
+                };
+                let bounds = (lower.map(Vec::as_slice), upper.map(Vec::as_slice));
+                let mut found = None;
+                store.scan_with(bounds, Direction::Descending, 1, |key, value| {
+                    found = Some((key.to_vec(), *value));
+                    ControlFlow::Break(())
+                });
+                let found = found.as_ref().map(|(key, value)| (key, value));
+                assert_eq!(found, right, "{bounds:?}");
+            }
+        }
+        // The leaf of the key has another version now.
+        store.insert(&key(n), &n).unwrap();
+        model.insert(key(n), n);
+    }
+}
+
 /// Searches in nodes whose separators share a prefix of any length, with keys that are shorter, that end in
 /// zeroes, and that differ in each of its bytes.
 #[test]

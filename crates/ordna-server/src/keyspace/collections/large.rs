@@ -210,7 +210,7 @@ impl<'a> Large<'a> {
             "commands read ranges before they change anything"
         );
         if !matches!(self.source, Source::New) {
-            return self.visit_source(bounds, direction, visit);
+            return self.visit_source(bounds, direction, usize::MAX, visit);
         }
         let mut range = self.changes.range::<[u8], _>(bounds);
         while let Some((key, value)) = match direction {
@@ -225,15 +225,16 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// The same without what was changed. The bounds do not cross.
+    /// The same without what was changed. The bounds do not cross. `limit`: number of entries that are wanted.
     pub(super) fn visit_source(
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
+        limit: usize,
         visit: &mut Visit<'_>,
     ) {
         match self.source {
-            Source::Live(store, _) => store.scan_with(bounds, direction, usize::MAX, visit),
+            Source::Live(store, _) => store.scan_with(bounds, direction, limit, visit),
             Source::Snapshot(snapshot) => snapshot.visit(bounds.0, bounds.1, direction, visit),
             Source::New => {}
         }

@@ -108,7 +108,9 @@ impl Large<'_> {
         let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
         let front = self.prefix_len();
         let mut found = Vec::new();
-        self.visit_source(bounds, Direction::Descending, &mut |key, value| {
+        // The first one holds a single position.
+        let limit = if to == after(from, 1) { 1 } else { usize::MAX };
+        self.visit_source(bounds, Direction::Descending, limit, &mut |key, value| {
             let Some(node) = Node::read(&key[front..], value) else {
                 return ControlFlow::Break(());
             };
@@ -134,6 +136,17 @@ impl Large<'_> {
         let first = found.iter().rposition(|node| node.start <= from).unwrap_or(0);
         found.drain(..first);
         found
+    }
+
+    /// The outer node at an end, of a list that has nodes. `position`: of its outer value.
+    fn outer_node(&self, end: End, position: i64) -> Option<Node> {
+        if end == End::Front {
+            // Nothing precedes its first value, so its part is known.
+            let parts: [&[u8]; 2] = [&packed_part(position), &single_part(position)];
+            let read = |part| self.get_with(part, |value| Node::read(part, value));
+            return parts.into_iter().find_map(read).flatten();
+        }
+        self.nodes(position, after(position, 1)).pop()
     }
 
     /// Adds the anchor if there is no node, and removes it with the last value. Called after each change that may
@@ -223,7 +236,7 @@ impl Large<'_> {
                 (start, start.wrapping_sub(1))
             }
         };
-        let node = if has_nodes { self.nodes(next, after(next, 1)).pop() } else { None };
+        let node = if has_nodes { self.outer_node(end, next) } else { None };
         match node {
             Some(node) if !node.is_single && node.value.len() + inner.len() <= MOST_NODE => {
                 self.remove_node(&node);
@@ -256,7 +269,7 @@ impl Large<'_> {
     fn load(&mut self, end: End) -> Option<Vec<u8>> {
         let index = if end == End::Front { 0 } else { self.head.len() - 1 };
         let position = after(self.head.first, index);
-        let node = self.nodes(position, after(position, 1)).pop()?;
+        let node = self.outer_node(end, position)?;
         self.remove_node(&node);
         if node.is_single {
             return Some(node.value);

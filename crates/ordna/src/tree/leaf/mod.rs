@@ -44,10 +44,12 @@ pub use locked::{LeafMut, LockedLeaf};
 
 use std::alloc::{Layout, dealloc};
 use std::marker::PhantomData;
+use std::ops::Bound;
 use std::ptr::{self, NonNull};
 
 use super::search::LeafAddress;
 use crate::epoch::AtomicEpoch;
+use ordna_base::index::is_above;
 use ordna_base::key::head_at;
 use ordna_base::order;
 use ordna_base::reclaim::Retire;
@@ -591,6 +593,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
             self.prefetch_records(0..self.count as u8, USUAL_KEY);
         }
         self.in_order(0, |_| (), simd)
+    }
+
+    /// Keeps the last entry that is not above the bound alone; returns `false` and keeps all if
+    /// there is none. Follows records, as [`sorted`](Self::sorted) does.
+    pub fn keep_last(&mut self, upper: Bound<&K>) -> bool {
+        self.prefetch_records(0..self.count as u8, USUAL_KEY);
+        let mut last: Option<(usize, LeafEntry)> = None;
+        for at in 0..self.count {
+            let entry = self.entry(at);
+            let is_later = Leaf::<K, V>::with_key(&entry, |key: &K| {
+                let follows = |(_, other): &(usize, LeafEntry)| {
+                    Leaf::<K, V>::with_key(other, |other: &K| key > other)
+                };
+                last.as_ref().is_none_or(follows) && !is_above(key, upper)
+            });
+            if is_later {
+                last = Some((at, entry));
+            }
+        }
+        let Some((at, entry)) = last else { return false };
+        (self.keys[0], self.words[0], self.count) = (entry.key, entry.word, 1);
+        if let Some(deadlines) = &mut self.deadlines {
+            deadlines[0] = deadlines[at];
+        }
+        true
     }
 
     /// [`LeafCopy::sorted`] for keys that share a prefix of `shared` bytes: what follows it decides.

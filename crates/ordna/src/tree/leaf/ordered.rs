@@ -128,6 +128,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         positions
     }
 
+    /// Whether an order is published for `version`.
+    pub fn has_order(self, version: u64) -> bool {
+        self.header().order[BUCKETS].load(Ordering::Relaxed) == version + 1
+    }
+
     /// The slots in the order of their keys, if the order with this number is published, and what
     /// `read` returns of the fingerprints.
     fn published_order<R>(self, number: u64, read: impl FnOnce() -> R) -> Option<(Positions, R)> {

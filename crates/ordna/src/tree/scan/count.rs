@@ -189,7 +189,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let wanted = if K::HEAD_IS_KEY || passed > NEAR { usize::MAX } else { 1 };
                 let read = Self::with_bound(&from, |from| {
                     let lower = if K::HEAD_IS_KEY { Bound::Unbounded } else { from };
-                    let part = LeafRequest { ascending: true, wanted, goes_on: false, lower };
+                    let part = LeafRequest {
+                        ascending: true,
+                        wanted,
+                        goes_on: false,
+                        lower,
+                        upper: Bound::Unbounded,
+                    };
                     self.read(leaf, snapshot, &part, &mut batch)?;
                     Ok::<_, Obsolete>(batch.begin(from))
                 });

@@ -12,6 +12,7 @@
 mod count;
 
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow, Range};
 
@@ -146,6 +147,8 @@ pub(super) struct LeafRequest<'a, K: ?Sized> {
     pub(super) goes_on: bool,
     /// Where the scan begins, unless it goes on. Integers of a known order are read from there on.
     pub(super) lower: Bound<&'a K>,
+    /// The upper bound of a scan downwards.
+    pub(super) upper: Bound<&'a K>,
 }
 
 fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &LeafEntry, other: &LeafEntry) -> Order {
@@ -202,7 +205,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let first = lower.as_ref().map(Borrow::borrow);
                 let read = Self::with_lower(behind.as_ref(), first, |lower| {
                     let wanted = if left == 0 { usize::MAX } else { left };
-                    let part = LeafRequest { ascending, wanted, goes_on, lower };
+                    let upper = upper.as_ref().map(Borrow::borrow);
+                    let part = LeafRequest { ascending, wanted, goes_on, lower, upper };
                     let more = self.read(leaf, snapshot, &part, &mut batch)?;
                     Ok::<_, Obsolete>((more, if ascending { batch.begin(lower) } else { 0 }))
                 });
@@ -251,7 +255,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return;
                 }
                 if more {
-                    // The rest of the leaf: read from behind the last entry on.
+                    // The rest of the leaf: read from behind the last entry on, or from before it.
                     goes_on = false;
                     continue;
                 }
@@ -366,7 +370,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Reads a leaf at one moment. Returns whether it left out entries at the end.
+    /// Whether a scan downwards for one entry looks for it instead of sorting the leaf. Most do:
+    /// where writes change the leaf between the scans, nobody would use the order again. Some sort,
+    /// so that the scans of a leaf that no longer changes soon find its order.
+    fn selects() -> bool {
+        /// Of how many scans of a thread one sorts.
+        const SORTS: u32 = 8;
+        thread_local! {
+            static SCANS: Cell<u32> = const { Cell::new(0) };
+        }
+        SCANS.set(SCANS.get().wrapping_add(1));
+        !SCANS.get().is_multiple_of(SORTS)
+    }
+
+    /// Reads a leaf at one moment. Returns whether it left out entries: those after the ones read,
+    /// in the direction of the scan.
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
@@ -375,7 +393,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         batch: &mut ScanBatch<K, V>,
     ) -> Result<bool, Obsolete> {
         let lock = &leaf.header().lock;
-        let LeafRequest { ascending, wanted, goes_on, lower } = *part;
+        let LeafRequest { ascending, wanted, goes_on, lower, upper } = *part;
         for round in 0.. {
             // A reader that loses too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
@@ -436,6 +454,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             }
             if !valid || !whole {
                 continue;
+            }
+            if let Some(version) = version
+                && !ascending
+                && wanted == 1
+                && snapshot.is_none()
+                && Self::selects()
+                && !leaf.has_order(version.number())
+                && batch.copy.keep_last(upper)
+            {
+                batch.order = ordna_base::order::identity();
+                (batch.guess, batch.at_snapshot) = ((0, 0), None);
+                (batch.is_latest, batch.plain) = (true, false);
+                return Ok(true);
             }
             batch.order = match version {
                 _ if at_range_version || ordered.is_some() => ordna_base::order::identity(),
