@@ -116,7 +116,15 @@ fn rank(words: &mut [u64; MOST], places: &mut [u8; MOST], count: usize, simd: In
 
 /// The positions of keys that are in order.
 pub fn identity() -> [u8; MOST] {
-    std::array::from_fn(|at| at as u8)
+    const IN_ORDER: [u8; MOST] = {
+        let (mut places, mut at) = ([0; MOST], 0);
+        while at < MOST {
+            places[at] = at as u8;
+            at += 1;
+        }
+        places
+    };
+    IN_ORDER
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

@@ -203,16 +203,15 @@ fn fingerprint(key: &[u8], bit: usize) -> u8 {
 /// The bytes in these words; those behind them are 0.
 fn load(words: &[AtomicU64]) -> Positions {
     let mut positions = [0; order::MOST];
-    for (eight, word) in positions.chunks_exact_mut(8).zip(words) {
-        eight.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    for (eight, word) in positions.as_chunks_mut().0.iter_mut().zip(words) {
+        *eight = word.load(Ordering::Relaxed).to_le_bytes();
     }
     positions
 }
 
 /// Stores bytes in words.
 fn write(words: &[AtomicU64], positions: &Positions) {
-    for (eight, word) in positions.chunks_exact(8).zip(words) {
-        let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-        word.store(eight, Ordering::Relaxed);
+    for (eight, word) in positions.as_chunks().0.iter().zip(words) {
+        word.store(u64::from_le_bytes(*eight), Ordering::Relaxed);
     }
 }
