@@ -113,17 +113,34 @@ struct Place {
 /// is absent, returns where the last entry ends and the number of entries, which is smaller than
 /// `count` in a damaged record.
 fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usize)> {
-    let mut start = 0;
-    for passed in 0..count {
+    let (mut start, mut first) = (0, 0);
+    // Lengths of one byte, which servers write. Names often differ in the last byte only: `field:1`,
+    // `field:2`.
+    if let (Some(last), Ok(len)) = (field.last(), u8::try_from(field.len())) {
+        while first < count
+            && let Some(&name_len) = entries.get(start)
+            && let value = start + 1 + usize::from(name_len)
+            && let Some(&value_len) = entries.get(value)
+            && let end = value + 1 + usize::from(value_len)
+            && (name_len | value_len) < 0x80
+            && end <= entries.len()
+        {
+            if name_len == len && entries[value - 1] == *last && entries[start + 1..value] == *field
+            {
+                return Ok(Place { start, value, value_start: value + 1, end });
+            }
+            (start, first) = (end, first + 1);
+        }
+    }
+    // Whatever is left: nothing, or a damaged entry.
+    for passed in first..count {
         let name = text_at(entries, start);
         let value = name.and_then(|(_, value)| text_at(entries, value));
         let (Some((name_start, value)), Some((value_start, end))) = (name, value) else {
             return Err((start, passed));
         };
         let name = &entries[name_start..value];
-        // Names often differ in the last bytes only: `field:1`, `field:2`.
-        let ends_alike = name.last_chunk::<2>() == field.last_chunk();
-        if name.len() == field.len() && ends_alike && name == field {
+        if name == field {
             return Ok(Place { start, value, value_start, end });
         }
         start = end;
