@@ -52,6 +52,8 @@ pub struct Collections {
     locks: Vec<RwLock<()>>,
     /// Of each lock, whether the head of a list was seen under it.
     has_list: Vec<AtomicBool>,
+    /// Of each lock, whether the last list, set or sorted set of its keys was large.
+    was_large: Vec<AtomicBool>,
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
     has_layout: AtomicBool,
@@ -74,6 +76,7 @@ impl Default for Collections {
         Self {
             locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
             has_list: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
+            was_large: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
             may_expire: AtomicBool::new(false),
@@ -102,6 +105,20 @@ impl Collections {
         let seen = &self.has_list[crc32c(key) as usize % LOCKS];
         if !seen.load(Ordering::Relaxed) {
             seen.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the list, set or sorted set of a key is probably large. A hint, by which the form is chosen that is
+    /// tried first.
+    pub(super) fn may_be_large(&self, key: &[u8]) -> bool {
+        self.was_large[crc32c(key) as usize % LOCKS].load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the collection of a key is large.
+    pub(super) fn saw(&self, key: &[u8], is_large: bool) {
+        let seen = &self.was_large[crc32c(key) as usize % LOCKS];
+        if seen.load(Ordering::Relaxed) != is_large {
+            seen.store(is_large, Ordering::Relaxed);
         }
     }
 

@@ -86,16 +86,19 @@ impl KeyspaceStore {
             let body = packed.map(Body::Packed);
             Ok(body.and_then(|body| read.take().map(|read| read(&body))))
         };
-        let Some(done) = self.get_with(key, small) else { return Ok(None) };
-        if let Some(done) = done? {
-            return Ok(Some(done));
+        if !self.collections.may_be_large(key) {
+            let Some(done) = self.get_with(key, small) else { return Ok(None) };
+            if let Some(done) = done? {
+                return Ok(Some(done));
+            }
         }
         let _locked = self.collections.lock_shared(key);
         let body = self.store_body(key, kind)?;
+        self.collections.saw(key, matches!(body, Some(Body::Large(_))));
         Ok(body.zip(read).map(|(body, read)| read(&body)))
     }
 
-    /// The collection of a key that was large just now, and which the caller has locked.
+    /// The collection of a key that was large just now, or is probably, and which the caller has locked.
     fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
         let source = Source::Live(&self.store, &self.collections.positions);
         let body = self.get_with(key, |stored| match Large::of_stored(source, stored) {
@@ -133,6 +136,14 @@ impl KeyspaceStore {
         is_exclusive: bool,
         mut change: &mut dyn FnMut(&mut Body<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
+        if self.collections.may_be_large(key) {
+            // Otherwise the first look finds that it is large.
+            let edit = |large: &mut Large<'_>| with_body(large, &mut change);
+            if let Some(edited) = self.edit_large(key, kind, edit)? {
+                return Ok(edited);
+            }
+            self.collections.saw(key, false);
+        }
         loop {
             match self.edit_packed(key, kind, &mut change)? {
                 Attempt::Done(edited) => return Ok(edited),
@@ -143,6 +154,7 @@ impl KeyspaceStore {
                         .make_large(key, kind, present, |large| with_body(large, &mut change));
                 }
                 Attempt::IsLarge => {
+                    self.collections.saw(key, true);
                     let edit = |large: &mut Large<'_>| with_body(large, &mut change);
                     if let Some(edited) = self.edit_large(key, kind, edit)? {
                         return Ok(edited);

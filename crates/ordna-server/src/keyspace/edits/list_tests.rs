@@ -358,3 +358,36 @@ fn a_list_without_nodes_keeps_its_id() {
     drop(keyspace);
     let _ = std::fs::remove_dir_all(&dir);
 }
+
+/// A key of which a large collection was seen is read and changed rightly if it holds something else.
+#[test]
+fn a_key_that_held_a_large_list_may_hold_anything() {
+    let keyspace = Keyspace::with_options(Options::new());
+    let mut model = VecDeque::new();
+    let read = |kind| keyspace.read_collection(KEY, kind, |body| body.len());
+    let edit = |kind| keyspace.edit_collection(KEY, kind, true, |body| Ok(body.len()));
+    for _ in 0..2 {
+        push_all(&keyspace, &mut model, 0..500, End::Back);
+        for _ in 0..2 {
+            assert_eq!(read(ValueKind::List).unwrap(), Some(500));
+            assert!(read(ValueKind::Set).is_err());
+            assert!(edit(ValueKind::ZSet).is_err());
+            check(&keyspace, &model, 100, 300);
+        }
+        apply(&keyspace, &mut model, &Edit::Pop(500, End::Front));
+        while keyspace.remove_elements().unwrap() > 0 {}
+        assert_eq!(read(ValueKind::List).unwrap(), None);
+        assert_eq!(edit(ValueKind::Set).unwrap().result, 0);
+        push_all(&keyspace, &mut model, 0..5, End::Front);
+        assert_eq!(read(ValueKind::List).unwrap(), Some(5));
+        assert!(read(ValueKind::Set).is_err());
+        assert!(edit(ValueKind::ZSet).is_err());
+        check(&keyspace, &model, 1, 3);
+        let string = || ordna::Put { value: b"a string".to_vec(), expires_at: None };
+        keyspace.modify_entry(KEY, |_| ordna::Change::Put(string())).unwrap();
+        assert!(read(ValueKind::List).is_err());
+        assert!(edit(ValueKind::List).is_err());
+        keyspace.modify_entry::<&[u8]>(KEY, |_| ordna::Change::Remove).unwrap();
+        model.clear();
+    }
+}
