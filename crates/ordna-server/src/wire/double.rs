@@ -78,6 +78,11 @@ pub fn text(value: f64) -> String {
     if value == 0.0 {
         return if value.is_sign_negative() { "-0".to_owned() } else { "0".to_owned() };
     }
+    /// Below it a double that is a whole number has at most 16 digits, and all of them are exact.
+    const WHOLE: f64 = 9_007_199_254_740_992.0;
+    if value.abs() < WHOLE && value.trunc() == value {
+        return (value as i64).to_string();
+    }
     let exact = format!("{:.16e}", value.abs());
     let (mantissa, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
@@ -110,6 +115,10 @@ mod tests {
             (3.0, "3"),
             (-1.5, "-1.5"),
             (1e17, "1e+17"),
+            (1e16, "10000000000000000"),
+            (9_007_199_254_740_993.0, "9007199254740992"),
+            (-9_007_199_254_740_991.0, "-9007199254740991"),
+            (-7.0, "-7"),
             (12_345_678_901_234_568.0, "12345678901234568"),
             (1e-5, "1.0000000000000001e-05"),
             (0.0001, "0.0001"),
