@@ -133,18 +133,27 @@ impl Large<'_> {
     pub fn random_named(&self, random: &mut impl FnMut(usize) -> usize) -> Option<Named> {
         let from = random(1 << 32) as u32;
         let wanted = CHOICE.min(self.shown_len());
-        let mut found: Vec<Named> = Vec::with_capacity(wanted);
+        let chosen = random(wanted.max(1));
+        let (mut passed, mut found) = (0, None);
         for from in [from, 0] {
             // After the last one the first ones follow.
             self.visit_named(from, |name, value| {
-                if found.len() == wanted {
+                if passed == chosen {
+                    found = Some((name.to_vec(), value.to_vec()));
                     return ControlFlow::Break(());
                 }
-                found.push((name.to_vec(), value.to_vec()));
+                passed += 1;
                 ControlFlow::Continue(())
             });
+            if found.is_some() {
+                return found;
+            }
         }
-        let at = random(found.len().max(1));
-        (at < found.len()).then(|| found.swap_remove(at))
+        // There are fewer names than the head says.
+        self.visit_named(0, |name, value| {
+            found = Some((name.to_vec(), value.to_vec()));
+            ControlFlow::Break(())
+        });
+        found
     }
 }
