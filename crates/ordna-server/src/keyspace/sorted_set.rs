@@ -147,6 +147,17 @@ impl SortedSet<'_, '_> {
         &self,
         bounds: &EntryBounds,
         direction: Direction,
+        visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
+    ) {
+        self.visit_some(bounds, direction, usize::MAX, visit);
+    }
+
+    /// The same, with the number of members that are wanted.
+    fn visit_some(
+        &self,
+        bounds: &EntryBounds,
+        direction: Direction,
+        limit: usize,
         mut visit: impl FnMut(&[u8], f64) -> ControlFlow<()>,
     ) {
         match self.0 {
@@ -166,7 +177,7 @@ impl SortedSet<'_, '_> {
             Body::Large(large) => {
                 let (lower, upper) = bounds.parts();
                 let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
-                large.visit(bounds, direction, |part, _| {
+                large.visit_some(bounds, direction, limit, |part, _| {
                     let (member, score) = scored(part.get(1..).unwrap_or_default());
                     visit(member, score)
                 });
@@ -283,7 +294,8 @@ impl SortedSet<'_, '_> {
                 }
             }
         }
-        self.visit(&bounds, direction, |member, score| {
+        let limit = skip.saturating_add(left);
+        self.visit_some(&bounds, direction, limit, |member, score| {
             if skip > 0 {
                 skip -= 1;
                 return ControlFlow::Continue(());

@@ -107,10 +107,10 @@ fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     assert_eq!(keys, [b"a", b"b", b"c", b"d", b"m"]);
 }
 
-/// Scans downwards for one entry that meet leaves whose order nobody knows, as they are changed before
+/// Scans for one entry that meet leaves whose order nobody knows, as they are changed before
 /// each scan. Of the keys every seventh has a deadline that is over.
 #[test]
-fn the_last_entry_of_a_changing_leaf_is_found() {
+fn the_outer_entry_of_a_changing_leaf_is_found() {
     let clock = Arc::new(AtomicU64::new(10));
     let now = Arc::clone(&clock);
     let options =
@@ -138,21 +138,29 @@ fn the_last_entry_of_a_changing_leaf_is_found() {
         }
         for upper in [Bound::Included(&upper), Bound::Excluded(&upper), Bound::Unbounded] {
             for lower in [Bound::Unbounded, Bound::Included(&lower), Bound::Excluded(&lower)] {
-                let right = match (lower, upper) {
-                    (
-                        Bound::Included(low) | Bound::Excluded(low),
-                        Bound::Included(high) | Bound::Excluded(high),
-                    ) if low >= high => continue,
-                    bounds => model.range::<Vec<u8>, _>(bounds).next_back(),
-                };
+                if let (
+                    Bound::Included(low) | Bound::Excluded(low),
+                    Bound::Included(high) | Bound::Excluded(high),
+                ) = (lower, upper)
+                    && low >= high
+                {
+                    continue;
+                }
                 let bounds = (lower.map(Vec::as_slice), upper.map(Vec::as_slice));
-                let mut found = None;
-                store.scan_with(bounds, Direction::Descending, 1, |key, value| {
-                    found = Some((key.to_vec(), *value));
-                    ControlFlow::Break(())
-                });
-                let found = found.as_ref().map(|(key, value)| (key, value));
-                assert_eq!(found, right, "{bounds:?}");
+                for direction in [Direction::Descending, Direction::Ascending] {
+                    let mut right = model.range::<Vec<u8>, _>((lower, upper));
+                    let right = match direction {
+                        Direction::Ascending => right.next(),
+                        Direction::Descending => right.next_back(),
+                    };
+                    let mut found = None;
+                    store.scan_with(bounds, direction, 1, |key, value| {
+                        found = Some((key.to_vec(), *value));
+                        ControlFlow::Break(())
+                    });
+                    let found = found.as_ref().map(|(key, value)| (key, value));
+                    assert_eq!(found, right, "{bounds:?} {direction:?}");
+                }
             }
         }
         // The leaf of the key has another version now.

@@ -146,7 +146,7 @@ impl Large<'_> {
         let end = prefix_end(prefix);
         let upper = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
         let bounds = (Bound::Included(prefix), upper);
-        self.visit_keys(bounds, Direction::Ascending, &mut |key, value| {
+        self.visit_keys(bounds, Direction::Ascending, usize::MAX, &mut |key, value| {
             visit(key.get(prefix.len()..).unwrap_or_default(), value)
         });
     }

@@ -185,14 +185,25 @@ impl<'a> Large<'a> {
     /// Visits parts and values within bounds of parts, until `visit` breaks.
     pub fn visit(
         &self,
+        bounds: (Bound<&[u8]>, Bound<&[u8]>),
+        direction: Direction,
+        visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) {
+        self.visit_some(bounds, direction, usize::MAX, visit);
+    }
+
+    /// The same, with the number of parts that are wanted.
+    pub fn visit_some(
+        &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
+        limit: usize,
         mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
     ) {
         let (lower, upper) = self.bounds(lower, upper);
         let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
         let start = self.prefix.len();
-        self.visit_keys(bounds, direction, &mut |key, value| visit(&key[start..], value));
+        self.visit_keys(bounds, direction, limit, &mut |key, value| visit(&key[start..], value));
     }
 
     /// Visits keys of the reserved space and their values within bounds, until `visit` breaks.
@@ -200,6 +211,7 @@ impl<'a> Large<'a> {
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,
+        limit: usize,
         visit: &mut Visit<'_>,
     ) {
         if bounds_cross(bounds.0, bounds.1) {
@@ -210,7 +222,7 @@ impl<'a> Large<'a> {
             "commands read ranges before they change anything"
         );
         if !matches!(self.source, Source::New) {
-            return self.visit_source(bounds, direction, usize::MAX, visit);
+            return self.visit_source(bounds, direction, limit, visit);
         }
         let mut range = self.changes.range::<[u8], _>(bounds);
         while let Some((key, value)) = match direction {

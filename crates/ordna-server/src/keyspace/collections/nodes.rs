@@ -344,7 +344,7 @@ impl Large<'_> {
         let mut lower = single_part(from).to_vec();
         // The node of the first position may begin before it.
         let until = Bound::Included(&packed_part(from)[..]);
-        self.visit((Bound::Unbounded, until), Direction::Descending, |part, _| {
+        self.visit_some((Bound::Unbounded, until), Direction::Descending, 1, |part, _| {
             lower = part.to_vec();
             ControlFlow::Break(())
         });

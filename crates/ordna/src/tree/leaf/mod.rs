@@ -49,7 +49,7 @@ use std::ptr::{self, NonNull};
 
 use super::search::LeafAddress;
 use crate::epoch::AtomicEpoch;
-use ordna_base::index::is_above;
+use ordna_base::index::{is_above, is_below};
 use ordna_base::key::head_at;
 use ordna_base::order;
 use ordna_base::reclaim::Retire;
@@ -595,24 +595,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         self.in_order(0, |_| (), simd)
     }
 
-    /// Keeps the last entry that is not above the bound alone; returns `false` and keeps all if
-    /// there is none. Follows records, as [`sorted`](Self::sorted) does.
-    pub fn keep_last(&mut self, upper: Bound<&K>) -> bool {
+    /// Keeps the first entry that is not below the bound alone, or the last one that is not above
+    /// it; returns `false` and keeps all if there is none. Follows records, as
+    /// [`sorted`](Self::sorted) does.
+    pub fn keep_outer(&mut self, first: bool, bound: Bound<&K>) -> bool {
         self.prefetch_records(0..self.count as u8, USUAL_KEY);
-        let mut last: Option<(usize, LeafEntry)> = None;
+        let mut outer: Option<(usize, LeafEntry)> = None;
         for at in 0..self.count {
             let entry = self.entry(at);
-            let is_later = Leaf::<K, V>::with_key(&entry, |key: &K| {
-                let follows = |(_, other): &(usize, LeafEntry)| {
-                    Leaf::<K, V>::with_key(other, |other: &K| key > other)
+            let is_outer = Leaf::<K, V>::with_key(&entry, |key: &K| {
+                let precedes = |(_, other): &(usize, LeafEntry)| {
+                    Leaf::<K, V>::with_key(other, |other: &K| (key < other) == first)
                 };
-                last.as_ref().is_none_or(follows) && !is_above(key, upper)
+                let is_outside = || if first { is_below(key, bound) } else { is_above(key, bound) };
+                outer.as_ref().is_none_or(precedes) && !is_outside()
             });
-            if is_later {
-                last = Some((at, entry));
+            if is_outer {
+                outer = Some((at, entry));
             }
         }
-        let Some((at, entry)) = last else { return false };
+        let Some((at, entry)) = outer else { return false };
         (self.keys[0], self.words[0], self.count) = (entry.key, entry.word, 1);
         if let Some(deadlines) = &mut self.deadlines {
             deadlines[0] = deadlines[at];

@@ -192,6 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     let part = LeafRequest {
                         ascending: true,
                         wanted,
+                        only_one: false,
                         goes_on: false,
                         lower,
                         upper: Bound::Unbounded,

@@ -143,6 +143,9 @@ pub(super) struct LeafRequest<'a, K: ?Sized> {
     pub(super) ascending: bool,
     /// Entries wanted; a read may copy more.
     pub(super) wanted: usize,
+    /// Only the first entry within the bounds is wanted, in the direction of the scan. A read may
+    /// leave out the others.
+    pub(super) only_one: bool,
     /// The scan has read the leaf before this one in the same section.
     pub(super) goes_on: bool,
     /// Where the scan begins, unless it goes on. Integers of a known order are read from there on.
@@ -206,7 +209,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let read = Self::with_lower(behind.as_ref(), first, |lower| {
                     let wanted = if left == 0 { usize::MAX } else { left };
                     let upper = upper.as_ref().map(Borrow::borrow);
-                    let part = LeafRequest { ascending, wanted, goes_on, lower, upper };
+                    let only_one = left == 1;
+                    let part = LeafRequest { ascending, wanted, only_one, goes_on, lower, upper };
                     let more = self.read(leaf, snapshot, &part, &mut batch)?;
                     Ok::<_, Obsolete>((more, if ascending { batch.begin(lower) } else { 0 }))
                 });
@@ -370,7 +374,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Whether a scan downwards for one entry looks for it instead of sorting the leaf. Most do:
+    /// Whether a scan for one entry looks for it instead of sorting the leaf. Most do:
     /// where writes change the leaf between the scans, nobody would use the order again. Some sort,
     /// so that the scans of a leaf that no longer changes soon find its order.
     fn selects() -> bool {
@@ -393,7 +397,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         batch: &mut ScanBatch<K, V>,
     ) -> Result<bool, Obsolete> {
         let lock = &leaf.header().lock;
-        let LeafRequest { ascending, wanted, goes_on, lower, upper } = *part;
+        let LeafRequest { ascending, wanted, only_one, goes_on, lower, upper } = *part;
         for round in 0.. {
             // A reader that loses too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
@@ -456,12 +460,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 continue;
             }
             if let Some(version) = version
-                && !ascending
-                && wanted == 1
+                && only_one
                 && snapshot.is_none()
+                && ordered.is_none()
+                && !K::HEAD_IS_KEY
                 && Self::selects()
                 && !leaf.has_order(version.number())
-                && batch.copy.keep_last(upper)
+                && batch.copy.keep_outer(ascending, if ascending { lower } else { upper })
             {
                 batch.order = ordna_base::order::identity();
                 (batch.guess, batch.at_snapshot) = ((0, 0), None);
