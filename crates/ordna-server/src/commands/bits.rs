@@ -9,7 +9,7 @@ use super::substrings::{clamped_span, span};
 use crate::execution::command::{
     Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE_SLOW, WRITE_SLOW,
 };
-use crate::keyspace::stored_value::Packed;
+use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::{Growth, KeyAccess, KeyPositions, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -223,10 +223,13 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         _ => return Err(CommandError::Syntax),
     };
     // The longest source, and whether all are strings, before any memory is taken.
-    let mut len = 0;
+    let (mut len, mut bytes) = (0, 0);
     for key in arguments.iter_from(3) {
-        len = len.max(context.string(key, <[u8]>::len)?.unwrap_or(0));
+        let of_key = stored_string(context, key, <[u8]>::len)?.unwrap_or(0);
+        (len, bytes) = (len.max(of_key), bytes + of_key);
     }
+    // An element of a collection takes as long as some hundred bytes.
+    context.check_work(bytes >> 10)?;
     context.check_growth(arguments.get(2), len)?;
     // The sources are combined where they are, one after the other.
     let mut result = vec![0; len];
@@ -240,19 +243,33 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
             (_, Combination::Or) => fold(&mut result, source, |a, b| a | b),
             (_, Combination::Xor | Combination::Not) => fold(&mut result, source, |a, b| a ^ b),
         };
-        if context.string(key, &mut fold)?.is_none() {
+        if stored_string(context, key, &mut fold)?.is_none() {
+            context.note_miss(key, true);
             fold(&[]);
         }
     }
     if combination == Combination::Not {
         result.iter_mut().for_each(|byte| *byte = !*byte);
     }
-    if len == 0 {
-        context.remove(arguments.get(2))?;
-    } else {
-        let result = Packed::new(result);
-        context.modify_stored(arguments.get(2), |_| Change::Put(Put::forever(result.borrow())))?;
-    }
+    let result = Packed::new(result);
+    context.commit(|context| match len {
+        0 => context.remove(arguments.get(2)).map(drop),
+        _ => {
+            context.modify_stored(arguments.get(2), |_| Change::Put(Put::forever(result.borrow())))
+        }
+    })?;
     out.count(len);
     Ok(CommandOutcome::Done)
+}
+
+/// Calls `read` with the string of a key, where the command reads.
+fn stored_string<R>(
+    context: &Context<'_>,
+    key: &[u8],
+    read: impl FnOnce(&[u8]) -> R,
+) -> Result<Option<R>> {
+    match context.stored(key, |stored| stored_value::string(stored).map(read)) {
+        Some(None) => Err(CommandError::WrongType),
+        found => Ok(found.flatten()),
+    }
 }

@@ -12,7 +12,8 @@ use ordna::sync::schedule::{Schedule, held};
 use ordna_secondary::{IndexDefinition, Part, Range};
 
 use crate::commands::table;
-use crate::execution::{acknowledgement, backups, dispatch};
+use crate::execution::command::CommandOutcome;
+use crate::execution::{acknowledgement, backups, dispatch, large_reads};
 use crate::indexes::{library_name, read_latest};
 use crate::state::ServerState;
 use crate::state::acl::Acl;
@@ -292,4 +293,70 @@ fn a_large_value_evicts_small_keys_until_there_is_room() {
     say(state, &mut session, &format!("SET more {value}"));
     assert_eq!(say(state, &mut session, "EXEC"), r"*1\r\n+OK\r\n");
     assert!(state.used_memory() <= state.settings.max_memory.size(), "the limit is kept");
+}
+
+/// A copy of a large set is about to be committed while clients are paused, its client is closed, or its user loses
+/// the right to it: nothing is written after that.
+#[test]
+fn a_prepared_write_ends_with_the_rights_of_its_client() {
+    let paused = Duration::from_millis(400);
+    for case in ["paused", "closed", "forbidden"] {
+        let state = &state(Config::default());
+        let (mut admin, mut client) = (session(state), session(state));
+        assert_eq!(say(state, &mut admin, "ACL SETUSER copier on nopass ~* +@all"), r"+OK\r\n");
+        for at in 0..50 {
+            let members: String = (0..100).map(|member| format!(" {at}:{member}")).collect();
+            say(state, &mut admin, &format!("SADD from{members}"));
+        }
+        assert_eq!(say(state, &mut client, "AUTH copier any"), r"+OK\r\n");
+        let request = OwnedRequest::of(&[b"COPY", b"from", b"to"]);
+        let mut out = Replies::default();
+        let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
+        let CommandOutcome::Read(read) = outcome else { panic!("it is not prepared") };
+        let own = Arc::clone(&client.client);
+        let (reply, took) = held("prepared_writes.commit", || {
+            let begin = Instant::now();
+            large_reads::run(*read, state, table(), &mut client, &mut out);
+            (out.bytes.escape_ascii().to_string(), begin.elapsed())
+        })
+        .meanwhile(|| match case {
+            "paused" => state.pause(paused, true),
+            "closed" => own.end(),
+            _ => drop(say(state, &mut admin, "ACL SETUSER copier -copy")),
+        });
+        let exists = say(state, &mut admin, "EXISTS to");
+        if case == "paused" {
+            assert_eq!((reply.as_str(), exists.as_str()), (r":1\r\n", r":1\r\n"));
+            assert!(took >= paused / 2, "{took:?}");
+        } else {
+            assert!(reply.starts_with('-') && exists == r":0\r\n", "{case}: {reply} {exists}");
+        }
+    }
+}
+
+/// A few long elements are as much work as many short ones.
+#[test]
+fn results_of_few_long_elements_are_prepared() {
+    let state = &state(Config::default());
+    let mut client = session(state);
+    for at in 0..40 {
+        let long = "x".repeat(50_000);
+        say(state, &mut client, &format!("SADD set {at}{long}"));
+        say(state, &mut client, &format!("ZADD zset {at} {at}{long}"));
+        say(state, &mut client, &format!("RPUSH list {at}{long}"));
+    }
+    for (line, is_prepared) in [
+        ("SUNIONSTORE to set none", true),
+        ("SDIFFSTORE to set none", true),
+        ("ZUNIONSTORE to 2 zset none", true),
+        ("ZRANGESTORE to zset 0 -1", true),
+        ("SORT list ALPHA STORE to", true),
+        ("COPY set to REPLACE", true),
+        ("SUNIONSTORE to none other", false),
+    ] {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let (request, mut out) = (OwnedRequest::of(&words), Replies::default());
+        let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
+        assert_eq!(matches!(outcome, CommandOutcome::Read(_)), is_prepared, "{line}");
+    }
 }

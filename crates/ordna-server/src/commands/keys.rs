@@ -119,7 +119,15 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
 fn exists(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     let mut present = 0;
-    context.keys.get_many_with(&keys, |_, value| present += usize::from(value.is_some()));
+    match context.keys.snapshot() {
+        Some(snapshot) => {
+            present = keys.iter().filter(|key| snapshot.get_with(key, |_| ()).is_some()).count();
+        }
+        None => {
+            context.check_work(keys.len())?;
+            context.keys.get_many_with(&keys, |_, value| present += usize::from(value.is_some()));
+        }
+    }
     out.count(present);
     Ok(CommandOutcome::Done)
 }
@@ -354,11 +362,16 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     if from == to {
         return Err("ERR source and destination objects are the same".into());
     }
-    let found = entry(context, from)?;
-    let found = found.filter(|_| replace || !context.keys.contains(to));
+    let found = match context.keys.snapshot() {
+        Some(snapshot) => snapshot.get_entry(from),
+        None => entry(context, from)?,
+    };
+    let found = found.filter(|_| replace || context.stored(to, |_| ()).is_none());
     let is_found = found.is_some();
     if let Some((value, expires_at)) = found {
-        context.put_value(to, &context.keys.copy_of(value), expires_at)?;
+        context.check_copy(from, &value)?;
+        let copy = context.keys.copy_of(value, context.keys.snapshot());
+        context.put_value(to, &copy, expires_at)?;
     }
     out.integer(i64::from(is_found));
     Ok(CommandOutcome::Done)

@@ -545,6 +545,9 @@ fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
+/// Bytes of a payload that are taken for an element, to tell how much work it is.
+const ELEMENT: usize = 8;
+
 fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, payload) = (arguments.get(1), arguments.get(3));
     let (mut replace, mut absolute) = (false, false);
@@ -574,7 +577,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         }
     }
     const BUSY: &str = "BUSYKEY Target key name already exists.";
-    if !replace && context.keys.contains(key) {
+    if !replace && context.stored(key, |_| ()).is_some() {
         return Err(BUSY.into());
     }
     let time = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
@@ -591,34 +594,38 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
     context.check_growth(key, declared(&payload[..body]))?;
+    if payload[0] != STRING {
+        context.check_work(body / ELEMENT)?;
+    }
     let value = decode(&payload[..body]).and_then(|value| new_value(context, value));
     let value = value.ok_or("ERR Bad data format")?;
-    if value.is_large() && !context.keys.is_exclusive() {
-        return Err(CommandError::NeedsExclusive);
-    }
     let now = context.keys.now();
     let deadline = if absolute { time } else { now.saturating_add(time) };
     let expires_at = (time > 0).then_some(deadline);
-    let mut busy = false;
-    match &value {
-        // It is over already.
-        _ if expires_at.is_some_and(|deadline| deadline <= now) => {
-            context.modify_stored::<&[u8]>(key, |found| {
-                busy = found.is_some() && !replace;
-                if busy { Change::Keep } else { Change::Remove }
-            })?;
-        }
-        NewValue::Record(value) => context.modify_stored(key, |found| {
-            busy = found.is_some() && !replace;
-            match busy {
-                true => Change::Keep,
-                false => Change::Put(Put { value: value.as_slice(), expires_at }),
+    let staged = context.stage(&value)?;
+    let is_stored = context.commit(|context| {
+        let mut busy = false;
+        match &value {
+            // It is over already.
+            _ if expires_at.is_some_and(|deadline| deadline <= now) => {
+                context.modify_stored::<&[u8]>(key, |found| {
+                    busy = found.is_some() && !replace;
+                    if busy { Change::Keep } else { Change::Remove }
+                })?;
             }
-        })?,
-        // No other command runs.
-        NewValue::Large(_) => context.put_value(key, &value, expires_at)?,
-    }
-    if busy {
+            NewValue::Record(value) => context.modify_stored(key, |found| {
+                busy = found.is_some() && !replace;
+                match busy {
+                    true => Change::Keep,
+                    false => Change::Put(Put { value: value.as_slice(), expires_at }),
+                }
+            })?,
+            // It comes again while no other command runs.
+            NewValue::Large(_) => context.put_new(key, &value, staged.as_ref(), expires_at)?,
+        }
+        Ok(!busy)
+    })?;
+    if !is_stored {
         return Err(BUSY.into());
     }
     ok(out)

@@ -258,14 +258,12 @@ fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     end_scan(done, out)
 }
 
-/// The members of a union, intersection or difference, each once. `most`: bytes that they may have. `reads`: the
-/// command may be executed on a snapshot instead.
+/// The members of a union, intersection or difference, each once. `most`: bytes that they may have.
 fn combine(
     context: &Context<'_>,
     keys: &[&[u8]],
     operation: Operation,
     most: usize,
-    reads: bool,
 ) -> Result<Members> {
     let mut sizes = HashMap::with_capacity(keys.len());
     for key in keys {
@@ -294,9 +292,8 @@ fn combine(
         Operation::Union => size(key),
         _ => size(key).min(begin.saturating_mul(set::MERGED)),
     };
-    if reads {
-        context.check_work(begin + keys.iter().skip(1).map(work).sum::<usize>())?;
-    }
+    context.check_work(begin + keys.iter().skip(1).map(work).sum::<usize>())?;
+    context.check_bytes(&keys)?;
     let members = |key: &[u8]| -> Result<_> {
         let found = context.set(key, |set| set.members(most))?;
         found.unwrap_or_else(|| Some(Members::default())).ok_or_else(|| too_large(most))
@@ -343,7 +340,7 @@ fn reply(
 ) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(1).collect();
     let (start, most) = (out.bytes.len(), context.state.settings.reply_limit());
-    let found = combine(context, &keys, operation, most, true)?;
+    let found = combine(context, &keys, operation, most)?;
     out.set(found.len());
     found.iter().for_each(|member| out.bulk(member));
     context.check_reply(out, start)?;
@@ -351,19 +348,21 @@ fn reply(
 }
 
 fn store_result(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     operation: Operation,
 ) -> Result {
     let keys: Vec<&[u8]> = arguments.iter_from(2).collect();
-    let found = combine(context, &keys, operation, MOST_STORED, false)?;
+    let found = combine(context, &keys, operation, MOST_STORED)?;
     let key = arguments.get(1);
     match found.len() {
-        0 => _ = context.remove(key)?,
+        0 => context.put_nothing(key)?,
         _ => {
             let members: Vec<Vec<u8>> = found.iter().map(<[u8]>::to_vec).collect();
-            context.put_value(key, &context.keys.build_set(&members)?, None)?;
+            let value = context.keys.build_set(&members)?;
+            drop(members);
+            context.put_value(key, &value, None)?;
         }
     }
     out.count(found.len());
@@ -380,7 +379,7 @@ fn sintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     }
     let limit = limit_option(arguments, 2 + count)?;
     let keys: Vec<&[u8]> = arguments.iter_from(2).take(count).collect();
-    let found = combine(context, &keys, Operation::Intersection, MOST_STORED, true)?.len();
+    let found = combine(context, &keys, Operation::Intersection, MOST_STORED)?.len();
     out.count(found.min(limit));
     Ok(CommandOutcome::Done)
 }

@@ -16,6 +16,7 @@ use crate::execution::command::{
     Command, CommandOutcome, Context, READ_SLOW, Result, Task, WRITE_SLOW,
 };
 use crate::keyspace::Keyspace;
+use crate::keyspace::collections::head::Head;
 use crate::keyspace::list::ListView;
 use crate::keyspace::set::SetView;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
@@ -93,6 +94,11 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
+    /// Whether keys are read that the call does not name.
+    fn reads_other_keys(&self) -> bool {
+        self.by.iter().chain(&self.get).any(|pattern| pattern.contains(&b'*'))
+    }
+
     /// Reads the options. `reads_all`: the user may read all keys.
     fn read(arguments: Arguments<'a>, reads_all: impl Fn() -> bool) -> Result<Self> {
         let may_store = arguments.get(0).eq_ignore_ascii_case(b"sort");
@@ -167,11 +173,21 @@ fn sort(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let Some(key) = options.store else {
         return Ok(CommandOutcome::Task(Task::new(arguments, sort_snapshot)));
     };
-    if !context.keys.is_exclusive() {
-        return Err(CommandError::NeedsExclusive);
-    }
+    let keys = match context.keys.snapshot() {
+        Some(snapshot) => snapshot.clone(),
+        None => {
+            if !options.reads_other_keys() {
+                let len = |stored: &[u8]| Head::read(stored).map_or(0, |head| head.len());
+                context.check_work(context.stored(arguments.get(1), len).unwrap_or(0))?;
+                context.check_bytes(&[arguments.get(1)])?;
+            }
+            if !context.keys.is_exclusive() {
+                return Err(CommandError::NeedsExclusive);
+            }
+            KeyspaceSnapshot::of(&context.keys)
+        }
+    };
     let most = state.settings.reply_limit();
-    let keys = KeyspaceSnapshot::of(&context.keys);
     let sorted = Sorted::read(&keys, arguments.get(1), &options, most)?;
     let mut values: Vec<Vec<u8>> = Vec::new();
     let mut bytes = 0;
@@ -186,8 +202,11 @@ fn sort(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         return Err(too_large(most));
     }
     match values.len() {
-        0 => drop(context.remove(key)),
-        _ => context.put_value(key, &context.keys.build_list(&values)?, None)?,
+        0 => context.put_nothing(key)?,
+        _ => {
+            let value = context.keys.build_list(&values)?;
+            context.put_value(key, &value, None)?;
+        }
     }
     out.count(values.len());
     Ok(CommandOutcome::Done)

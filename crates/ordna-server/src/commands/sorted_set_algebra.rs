@@ -159,9 +159,8 @@ impl<'a> Call<'a> {
         context: &Context<'_>,
         operation: Operation,
         most: usize,
-        reads: bool,
     ) -> Result<Vec<Scored>> {
-        self.check_work(context, reads)?;
+        self.check_work(context)?;
         let mut result: HashMap<Vec<u8>, f64> = HashMap::new();
         let mut left = most;
         for (at, (key, weight)) in self.keys.iter().zip(&self.weights).enumerate() {
@@ -206,7 +205,7 @@ impl<'a> Call<'a> {
 
 impl Call<'_> {
     /// Refuses a call that reads too much, or that should read on a snapshot.
-    fn check_work(&self, context: &Context<'_>, reads: bool) -> Result<()> {
+    fn check_work(&self, context: &Context<'_>) -> Result<()> {
         let (mut met, mut all, mut again) = (HashMap::new(), 0_usize, 0_usize);
         for key in &self.keys {
             if let Some(size) = met.get(key) {
@@ -228,7 +227,9 @@ impl Call<'_> {
             )
             .into());
         }
-        if reads { context.check_work(all.saturating_add(again)) } else { Ok(()) }
+        context.check_work(all.saturating_add(again))?;
+        let keys: Vec<&[u8]> = met.into_keys().copied().collect();
+        context.check_bytes(&keys)
     }
 }
 
@@ -277,7 +278,7 @@ fn reply(
 ) -> Result {
     let call = Call::read(context, arguments, 1, operation, false)?;
     let (start, most) = (out.bytes.len(), context.state.settings.reply_limit());
-    let result = call.result(context, operation, most, true)?;
+    let result = call.result(context, operation, most)?;
     out.array(if call.with_scores && !out.resp3 { result.len() * 2 } else { result.len() });
     for (member, score) in result {
         match call.with_scores {
@@ -290,13 +291,13 @@ fn reply(
 }
 
 fn store_result(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     operation: Operation,
 ) -> Result {
     let call = Call::read(context, arguments, 2, operation, true)?;
-    let result = call.result(context, operation, MOST_STORED, false)?;
+    let result = call.result(context, operation, MOST_STORED)?;
     store_sorted_set(context, arguments.get(1), result, out)
 }
 
@@ -309,7 +310,7 @@ fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     let limit = limit_option(arguments, end)?;
     let weights = vec![1.0; keys.len()];
     let call = Call { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
-    let count = call.result(context, Operation::Intersection, MOST_STORED, true)?.len();
+    let count = call.result(context, Operation::Intersection, MOST_STORED)?.len();
     out.count(count.min(limit));
     Ok(CommandOutcome::Done)
 }

@@ -332,10 +332,10 @@ impl Query {
     /// Copies the members and scores of the range.
     ///
     /// # Errors
-    /// They have more than [`MOST_STORED`] bytes.
-    fn members(&self, set: SortedSet<'_, '_>) -> Result<Vec<Scored>> {
+    /// They have more than [`MOST_STORED`] bytes; [`CommandError::NeedsSnapshot`] if there are more than `most`.
+    fn members(&self, set: SortedSet<'_, '_>, most: usize) -> Result<Vec<Scored>> {
         let (mut found, mut left): (Vec<Scored>, _) = (Vec::new(), Some(MOST_STORED));
-        self.visit(set, usize::MAX, |member, score| {
+        let is_whole = self.visit(set, most, |member, score| {
             left = left.and_then(|left| left.checked_sub(member.len() + size_of::<Scored>()));
             if left.is_none() {
                 return ControlFlow::Break(());
@@ -344,7 +344,8 @@ impl Query {
             ControlFlow::Continue(())
         });
         match left {
-            Some(_) => Ok(found),
+            Some(_) if is_whole => Ok(found),
+            Some(_) => Err(CommandError::NeedsSnapshot),
             None => Err(too_large(MOST_STORED)),
         }
     }
@@ -480,7 +481,9 @@ fn zrevrangebylex(
 /// `ZRANGESTORE destination source start end …`
 fn zrangestore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let query = Query::read(arguments, 3, None, None, true)?;
-    let found = context.sorted_set(arguments.get(2), |set| query.members(set))?;
+    context.check_bytes(&[arguments.get(2)])?;
+    let most = context.most_work();
+    let found = context.sorted_set(arguments.get(2), |set| query.members(set, most))?;
     let found = found.transpose()?.unwrap_or_default();
     store_sorted_set(context, arguments.get(1), found, out)
 }
@@ -488,15 +491,19 @@ fn zrangestore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
 /// Sets a key to a sorted set of these members, each once, or removes it if there are none. Replies their
 /// number.
 pub fn store_sorted_set(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     key: &[u8],
     members: Vec<Scored>,
     out: &mut Replies,
 ) -> Result {
     let count = members.len();
     match count {
-        0 => _ = context.remove(key)?,
-        _ => context.put_value(key, &context.keys.build_sorted_set(&members)?, None)?,
+        0 => context.put_nothing(key)?,
+        _ => {
+            let value = context.keys.build_sorted_set(&members)?;
+            drop(members);
+            context.put_value(key, &value, None)?;
+        }
     }
     out.count(count);
     Ok(CommandOutcome::Done)
@@ -543,7 +550,7 @@ fn remove(
         with_scores: false,
     };
     let removed = context.modify_sorted_set(arguments.get(1), |body| {
-        let found = query.members(SortedSet(body))?;
+        let found = query.members(SortedSet(body), usize::MAX)?;
         found.iter().for_each(|(member, score)| sorted_set::remove(body, member, *score));
         Ok(found.len())
     })?;

@@ -200,13 +200,19 @@ impl Context<'_> {
         let blocked = &self.state.blocked;
         let waiting = blocked.enter(client, request, keys, wanted, deadline, out.resp3);
         // A change of users that was not seen when the command began may have missed this client.
-        if self.session.acl_version != self.state.acl.version() {
-            self.check_rights(arguments)?;
-        }
+        self.check_changed_rights(arguments)?;
         Ok(CommandOutcome::Blocked(Box::new(waiting)))
     }
 
-    /// Checks again whether the user may call this command.
+    /// Checks again whether the user may call this command, if users have changed since it began.
+    ///
+    /// # Errors
+    /// The user may not.
+    pub fn check_changed_rights(&self, arguments: Arguments<'_>) -> Result<()> {
+        let has_changed = self.session.acl_version != self.state.acl.version();
+        if has_changed { self.check_rights(arguments) } else { Ok(()) }
+    }
+
     fn check_rights(&self, arguments: Arguments<'_>) -> Result<()> {
         let Some(user) = &self.session.user else { return Ok(()) };
         // The connection of a user that is gone ends.

@@ -1,16 +1,12 @@
 //! Collections, as commands read and change them: what was written is reported.
 
-use ordna::{Change, Put};
-
 use crate::execution::command::{Context, Result};
 use crate::keyspace::collections::Body;
-use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::collection::Effect;
 use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::keyspace::list::End;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::{Classes, Wrote};
-use crate::wire::error::CommandError;
 
 impl Context<'_> {
     /// Changes the hash of a key, whose deadline is kept; a hash without fields is removed. `change` may
@@ -135,26 +131,6 @@ impl Context<'_> {
             self.report_edit(key, Effect::Changed, None);
         }
         Ok(value)
-    }
-
-    /// Sets a key to a value.
-    ///
-    /// # Errors
-    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run; the
-    /// memory limit is reached, or the log has failed.
-    pub fn put_value(&self, key: &[u8], value: &NewValue, expires_at: Option<u64>) -> Result<()> {
-        match value {
-            NewValue::Record(value) => self
-                .modify_stored(key, |_| Change::Put(Put { value: value.as_slice(), expires_at })),
-            NewValue::Large(_) if !self.keys.is_exclusive() => Err(CommandError::NeedsExclusive),
-            NewValue::Large(large) => {
-                let is_new = !self.keys.contains(key);
-                self.settle([key], self.keys.put_large(key, large, expires_at))?;
-                self.report([key]);
-                self.notify(key, Wrote::Value { is_new, new_deadline: false });
-                Ok(())
-            }
-        }
     }
 
     /// Calls `read` with the hash of a key.

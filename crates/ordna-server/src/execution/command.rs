@@ -14,7 +14,7 @@ use ordna_secondary::Transaction as IndexTransaction;
 
 use crate::execution::eviction::{self, Room};
 use crate::execution::long_scan::LongScan;
-use crate::execution::snapshot_read::SnapshotRead;
+use crate::execution::snapshot_read::{Execution, SnapshotRead};
 use crate::keyspace::hash::MARK;
 use crate::keyspace::lock::KeyspaceGuard;
 use crate::keyspace::multi_get::MultiGet;
@@ -42,6 +42,7 @@ pub struct Context<'a> {
     pub indexed: Option<IndexTransaction<'a>>,
     pub keys: KeyspaceGuard<'a>,
     pub table: &'static CommandTable,
+    pub execution: Execution,
 }
 
 /// The work that remains for the connection after a command was executed.
@@ -505,19 +506,6 @@ impl Context<'_> {
         Ok(length)
     }
 
-    /// Checks that the reply that begins at `start` does not exceed the limit of replies.
-    ///
-    /// # Errors
-    /// It does; it is taken back.
-    pub fn check_reply(&self, out: &mut Replies, start: usize) -> Result<()> {
-        let most = self.state.settings.reply_limit();
-        if out.bytes.len() - start <= most {
-            return Ok(());
-        }
-        out.bytes.truncate(start);
-        Err(format!("ERR the reply would exceed {most} bytes; ask for less").into())
-    }
-
     /// Asks whether the memory limit has room for a value of `len` bytes, before the value is made.
     /// The store asks again for what it takes exactly.
     ///
@@ -618,7 +606,9 @@ impl<'a> Context<'a> {
             state.record_use(&self.keys, spec, arguments);
             // A transaction, which excludes others, has been granted its room as a whole, and must not
             // lose the keys that it has just written.
-            let is_alone = matches!(self.keys, KeyspaceGuard::Exclusive(..));
+            // On a snapshot nothing is locked.
+            let is_alone =
+                matches!(self.keys, KeyspaceGuard::Exclusive(..) | KeyspaceGuard::Snapshot(_));
             if spec.has(CommandFlags::DENYOOM) && !is_alone && state.indexes.are_active() {
                 has_room = eviction::keep_index_room(state, &self.keys);
             }
@@ -628,6 +618,11 @@ impl<'a> Context<'a> {
             false => Err(CommandError::OutOfMemory),
         };
         let is_full = matches!(outcome, Err(CommandError::OutOfMemory));
+        if is_full && matches!(self.execution, Execution::Prepared(_)) {
+            out.bytes.truncate(before);
+            let again = self.on_snapshot(spec, arguments);
+            return CommandOutcome::Read(Box::new(SnapshotRead { is_in_place: true, ..again }));
+        }
         if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);
         }

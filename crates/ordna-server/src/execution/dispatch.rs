@@ -2,6 +2,7 @@
 //! queues it.
 
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
+use crate::execution::snapshot_read::Execution;
 use crate::execution::{acknowledgement, eviction};
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
@@ -97,7 +98,8 @@ pub fn execute(
         (true, false) => state.keys_exclusive(),
         (false, false) => state.keys(),
     };
-    let mut context = Context { state, session, indexed: None, keys, table };
+    let execution = Execution::First;
+    let mut context = Context { state, session, indexed: None, keys, table, execution };
     let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
     let outcome = match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),

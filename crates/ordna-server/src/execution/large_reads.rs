@@ -9,13 +9,17 @@
 //! because writes of a large collection exclude each other. A command of several keys has locked the keyspace
 //! exclusively: its snapshot is taken at once, while no write is in progress.
 //!
+//! Commands that write much are [prepared](super::prepared_writes) in the same way.
+//!
 //! Commands of transactions and scripts are executed where they are: the step that they belong to excludes others.
 
 use std::sync::Arc;
 
-use crate::execution::command::{CommandTable, Context, Result};
-use crate::execution::snapshot_read::SnapshotRead;
+use crate::execution::command::{CommandOutcome, CommandTable, Context, Result};
+use crate::execution::prepared_writes;
+use crate::execution::snapshot_read::{Execution, Premise, SnapshotRead};
 use crate::keyspace::collections::Body;
+use crate::keyspace::collections::head::Head;
 use crate::keyspace::collections::large::Large;
 use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::lock::KeyspaceGuard;
@@ -50,10 +54,36 @@ pub fn run(
     session: &mut Session,
     out: &mut Replies,
 ) {
-    let taken = || Arc::new(KeyspaceSnapshot::of(&state.keys()));
-    let keys = KeyspaceGuard::Snapshot(read.snapshot.unwrap_or_else(taken));
-    let mut context = Context { state, session, keys, table, indexed: None };
-    context.call(&read.spec, read.request.arguments(), out);
+    let mut read = read;
+    for _ in 0..prepared_writes::ATTEMPTS {
+        if read.is_in_place {
+            break;
+        }
+        let arguments = read.request.arguments();
+        let (mut premise, mut snapshot) = (read.premise.take(), read.snapshot.take());
+        if read.spec.is_write() && premise.is_none() {
+            let keys = state.keys_exclusive();
+            let taken = Premise::take(&state.watches, &keys, &read.spec, arguments);
+            (premise, snapshot) = (Some(taken.0), Some(taken.1));
+        }
+        let taken = || Arc::new(KeyspaceSnapshot::of(&state.keys()));
+        let keys = KeyspaceGuard::Snapshot(snapshot.unwrap_or_else(taken));
+        let execution = premise.map_or(Execution::First, Execution::Prepared);
+        let mut context = Context { state, session, keys, table, indexed: None, execution };
+        if let Err(error) = context.check_changed_rights(arguments) {
+            return out.error(&error);
+        }
+        match context.call(&read.spec, arguments, out) {
+            // A write whose keys have changed.
+            CommandOutcome::Read(again) => {
+                drop(context);
+                read = *again;
+            }
+            _ => return,
+        }
+    }
+    prepared_writes::free_staged(state);
+    prepared_writes::run_in_place(&read, state, table, session, out);
 }
 
 impl Context<'_> {
@@ -62,7 +92,9 @@ impl Context<'_> {
     /// # Errors
     /// [`CommandError::NeedsSnapshot`]
     pub fn check_work(&self, elements: usize) -> Result<()> {
-        let is_in_step = self.session.executing || self.keys.snapshot().is_some();
+        let is_in_step = self.session.executing
+            || self.keys.snapshot().is_some()
+            || matches!(self.execution, Execution::InPlace);
         if elements < MUCH || is_in_step { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
     }
 
@@ -87,6 +119,22 @@ impl Context<'_> {
         }
     }
 
+    /// [`check_work`](Self::check_work) of a copy of a key, whose value in its stored form is given.
+    pub fn check_copy(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let Some(head) = Head::read(value) else { return Ok(()) };
+        let is_long = self.keys.bytes_of(key, 0).is_some_and(|bytes| bytes >= MUCH_BYTES);
+        self.check_work(if is_long { MUCH } else { head.len() })
+    }
+
+    /// [`check_work`](Self::check_work) of whole collections by their bytes: a few elements may be long.
+    pub fn check_bytes(&self, keys: &[&[u8]]) -> Result<()> {
+        if self.check_work(MUCH).is_ok() {
+            return Ok(());
+        }
+        let bytes = keys.iter().filter_map(|key| self.keys.bytes_of(key, 0));
+        self.check_work(if bytes.sum::<usize>() >= MUCH_BYTES { MUCH } else { 0 })
+    }
+
     fn check_whole_large(&self, large: &Large<'_>) -> Result<()> {
         /// Entries that are looked at.
         const SAMPLE: usize = 16;
@@ -94,12 +142,40 @@ impl Context<'_> {
         self.check_work(if is_long { MUCH } else { large.head.len() })
     }
 
+    /// Checks that the reply that begins at `start` does not exceed the limit of replies.
+    ///
+    /// # Errors
+    /// It does; it is taken back.
+    pub fn check_reply(&self, out: &mut Replies, start: usize) -> Result<()> {
+        let most = self.state.settings.reply_limit();
+        if out.bytes.len() - start <= most {
+            return Ok(());
+        }
+        out.bytes.truncate(start);
+        Err(format!("ERR the reply would exceed {most} bytes; ask for less").into())
+    }
+
     /// Prepares the execution of a command on a snapshot.
     #[cold]
     pub(super) fn on_snapshot(&self, spec: &CommandSpec, arguments: Arguments<'_>) -> SnapshotRead {
-        let is_alone = self.keys.is_exclusive();
-        let snapshot = is_alone.then(|| Arc::new(KeyspaceSnapshot::of(&self.keys)));
-        SnapshotRead { spec: *spec, request: arguments.to_owned_request(), snapshot }
+        let request = arguments.to_owned_request();
+        let mut read = SnapshotRead {
+            spec: *spec,
+            request,
+            snapshot: None,
+            premise: None,
+            is_in_place: false,
+        };
+        // While a snapshot is read, nothing is locked, and the keyspace may be another one.
+        let is_locked = self.keys.snapshot().is_none();
+        if spec.is_write() && is_locked {
+            let (premise, snapshot) =
+                Premise::take(&self.state.watches, &self.keys, spec, arguments);
+            (read.premise, read.snapshot) = (Some(premise), Some(snapshot));
+        } else if self.keys.is_exclusive() {
+            read.snapshot = Some(Arc::new(KeyspaceSnapshot::of(&self.keys)));
+        }
+        read
     }
 
     /// Calls `read` with the value of a key in its stored form, where the command reads.

@@ -259,6 +259,14 @@ impl Keyspace {
         self.store.successor(options).map(Self::of)
     }
 
+    /// Whether two handles are of the same keys: no flush came between.
+    pub fn is(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        }
+    }
+
     /// Returns a handle that does not keep the keys alive.
     pub fn downgrade(&self) -> Weak<KeyspaceStore> {
         self.0.as_ref().map_or_else(Weak::new, Arc::downgrade)

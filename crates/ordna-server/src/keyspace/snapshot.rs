@@ -64,6 +64,17 @@ impl KeyspaceSnapshot {
         self.snapshot.get_with(&stored(key), read)
     }
 
+    /// The value of a user key in its stored form, and its deadline.
+    pub fn get_entry(&self, key: &[u8]) -> Option<(Vec<u8>, Option<u64>)> {
+        let mut found = None;
+        let key = Bound::Included(key);
+        self.visit_entries(key, key, Direction::Ascending, |_, put| {
+            found = Some((put.value.to_vec(), put.expires_at));
+            ControlFlow::Break(())
+        });
+        found
+    }
+
     /// Visits the user keys within the bounds until `visit` breaks.
     pub fn visit(
         &self,

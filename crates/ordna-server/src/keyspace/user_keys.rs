@@ -225,7 +225,7 @@ impl KeyspaceStore {
         if gone.is_empty() {
             self.store.write_batch(&batch)
         } else {
-            self.write_with_removals(batch, &gone, 0)
+            self.write_with_removals(batch, &gone, 0, 0)
         }
     }
 

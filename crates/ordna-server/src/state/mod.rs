@@ -582,6 +582,11 @@ impl ServerState {
         }
     }
 
+    /// Whether clients are paused, or those that write.
+    pub fn are_writes_paused(&self) -> bool {
+        self.pause.until.load(Ordering::Relaxed) > self.uptime_millis()
+    }
+
     /// Number of clients that wait for the end of a pause.
     pub fn paused_clients(&self) -> usize {
         self.pause.waiting.load(Ordering::Relaxed)

@@ -103,6 +103,13 @@ impl<'a> Large<'a> {
         usize::try_from(product).unwrap_or(usize::MAX)
     }
 
+    /// What the command has put: keys in their stored form, and values.
+    pub fn elements(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.changes
+            .iter()
+            .filter_map(|(key, (value, _))| Some((key.as_slice(), value.as_deref()?)))
+    }
+
     /// Whether the command has changed something.
     pub fn is_changed(&self) -> bool {
         self.ends_changed || !self.changes.is_empty()

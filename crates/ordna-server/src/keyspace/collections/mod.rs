@@ -11,8 +11,8 @@
 //! - A head is changed or removed only under the lock of its key, or under the exclusive lock of the
 //!   keyspace, also if it has expired: who changes it has perhaps seen it before. A head comes into being
 //!   only under the latter.
-//! - Elements and head are written in one batch. So each state of the store, also after a crash, has for
-//!   each id with elements either one head, or an entry in the list of removals, or a head that has expired
+//! - Elements and head are written in one batch, or elements before, while their id is in the list of removals.
+//!   So each state of the store, also after a crash, has for each id with elements either one head, or an entry in the list of removals, or a head that has expired
 //!   and whose entry in the list of deadlines still exists.
 //! - A head with a deadline has one entry in the list of deadlines, which names its key.
 //!
@@ -23,6 +23,10 @@
 //! Whoever removes or overwrites a head adds its id to the list of removals in the same batch. A task
 //! removes the elements in stretches, and then the entry; it also finds heads that have expired. After
 //! a restart it continues with what the lists hold.
+//!
+//! # Long writes
+//! A command that makes a large collection may store its elements in stretches, before a key has it. Its id is in the
+//! list of removals until then ([`staging`](super::edits::staging)).
 
 pub mod ends;
 pub mod field_deadlines;
@@ -33,8 +37,9 @@ pub mod nodes;
 pub mod packed;
 pub mod positions;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use ordna::checksum::crc32c;
 use ordna::sync::{Lock, StripedCounter};
@@ -69,6 +74,9 @@ pub struct Collections {
     pub removals: StripedCounter,
     /// Held while elements are removed behind their key.
     pub(super) removing: Lock<()>,
+    /// Ids in the list of removals whose elements are not removed, because a command is about to give them to a
+    /// key. Held while the removal chooses an id.
+    pub(super) unfinished: Mutex<BTreeSet<u64>>,
 }
 
 impl Default for Collections {
@@ -85,6 +93,7 @@ impl Default for Collections {
             reserved: StripedCounter::new(),
             removals: StripedCounter::new(),
             removing: Lock::default(),
+            unfinished: Mutex::default(),
         }
     }
 }
@@ -131,6 +140,11 @@ impl Collections {
     /// Locks a key, to read several elements of the collection that it holds.
     pub fn lock_shared(&self, key: &[u8]) -> RwLockReadGuard<'_, ()> {
         self.lock_of(key).read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ids of collections that are stored before a key has them.
+    pub(super) fn unfinished(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.unfinished.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there was a large collection since the start. One relaxed load.

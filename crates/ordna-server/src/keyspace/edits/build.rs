@@ -8,15 +8,17 @@ use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
 use crate::keyspace::collections::ends::Ends;
 use crate::keyspace::collections::head::Head;
-use crate::keyspace::collections::large::Large;
+use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::collections::names::MOST_NAME;
 use crate::keyspace::collections::packed::{MOST_INTEGERS, Packed};
+use crate::keyspace::edits::staging::Staged;
 use crate::keyspace::expiring_hash::{self, DeadlineMap};
 use crate::keyspace::hash::Edit;
 use crate::keyspace::list::{self, End};
 use crate::keyspace::set;
+use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::sorted_set::{self, Scored};
-use crate::keyspace::stored_key::stored;
+use crate::keyspace::stored_key::{removal, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
@@ -26,13 +28,6 @@ pub enum NewValue {
     /// In its stored form.
     Record(Vec<u8>),
     Large(Large<'static>),
-}
-
-impl NewValue {
-    /// Whether the value may only be stored while no other command runs.
-    pub fn is_large(&self) -> bool {
-        matches!(self, Self::Large(_))
-    }
 }
 
 impl KeyspaceStore {
@@ -129,12 +124,16 @@ impl KeyspaceStore {
         }
     }
 
-    /// A copy of a value in its stored form, with elements of its own. The caller excludes other commands.
-    pub fn copy_of(&self, value: Vec<u8>) -> NewValue {
+    /// A copy of a value in its stored form, with elements of its own: those of a snapshot. Without one, the caller
+    /// excludes other commands.
+    pub fn copy_of(&self, value: Vec<u8>, snapshot: Option<&KeyspaceSnapshot>) -> NewValue {
         let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
         let mut copy = self.new_large(head.kind);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        let from = self.live(head);
+        let from = match snapshot {
+            Some(snapshot) => Large::new(Source::Snapshot(snapshot.stored()), head),
+            None => self.live(head),
+        };
         copy.inline = Head::inline(&value).map(<[u8]>::to_vec);
         copy.ends = Ends::of(&value);
         if copy.inline.is_none() {
@@ -150,7 +149,7 @@ impl KeyspaceStore {
         NewValue::Large(copy)
     }
 
-    /// Sets a key to a large collection. The caller excludes other commands.
+    /// Sets a key to a large collection, whose elements may be stored already. The caller excludes other commands.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -159,19 +158,22 @@ impl KeyspaceStore {
         key: &[u8],
         large: &Large<'_>,
         expires_at: Option<u64>,
+        staged: Option<&Staged>,
     ) -> Result<(), CommandError> {
         let (stored_key, head) = (stored(key), large.stored_head());
         let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
         let gone = self.store.get_entry_with(&stored_key, read).flatten();
-        let elements = large.changes.iter();
-        let elements = elements.filter_map(|(key, value)| Some((key, value.0.as_ref()?)));
-        let mut batch: Vec<Write<'_, [u8], [u8]>> =
-            elements.map(|(key, value)| Write::put(key.as_slice(), value.as_slice())).collect();
+        let listed = staged.map(|staged| removal(staged.id));
+        let mut batch: Vec<Write<'_, [u8], [u8]>> = match &listed {
+            Some(listed) => vec![Write::Remove(listed.as_slice())],
+            None => large.elements().map(|(key, value)| Write::put(key, value)).collect(),
+        };
+        let (mut added, listed) = if listed.is_some() { (-1, -1) } else { (large.added, 0) };
         batch.push(Write::Put(&*stored_key, Put { value: &head[..], expires_at }));
         let entry = large.head.deadline_entry(expires_at);
         batch.extend(entry.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
-        let added = large.added + i64::from(entry.is_some());
-        self.write_with_removals(batch, gone.as_slice(), added)?;
+        added += i64::from(entry.is_some());
+        self.write_with_removals(batch, gone.as_slice(), added, listed)?;
         Ok(())
     }
 }

@@ -214,8 +214,8 @@ impl History {
 
     fn store(&self, key: &[u8], value: Vec<u8>) {
         use super::build::NewValue;
-        match self.keys.copy_of(value) {
-            NewValue::Large(large) => self.keys.put_large(key, &large, None).unwrap(),
+        match self.keys.copy_of(value, None) {
+            NewValue::Large(large) => self.keys.put_large(key, &large, None, None).unwrap(),
             NewValue::Record(value) => {
                 let put = |_: Option<ordna::Found<'_, [u8]>>| {
                     Change::Put(ordna::Put { value: value.as_slice(), expires_at: None })

@@ -119,8 +119,10 @@ fn apply(keyspace: &Keyspace, model: &mut VecDeque<Vec<u8>>, edit: &Edit) {
         }
         Edit::Copy => {
             let Some(value) = keyspace.get_with(KEY, <[u8]>::to_vec) else { return };
-            if let crate::keyspace::edits::build::NewValue::Large(large) = keyspace.copy_of(value) {
-                keyspace.put_large(KEY, &large, None).unwrap();
+            if let crate::keyspace::edits::build::NewValue::Large(large) =
+                keyspace.copy_of(value, None)
+            {
+                keyspace.put_large(KEY, &large, None, None).unwrap();
                 while keyspace.remove_elements().unwrap() > 0 {}
             }
         }
@@ -353,7 +355,7 @@ fn a_list_without_nodes_keeps_its_id() {
     else {
         panic!("300 values are a large list");
     };
-    keyspace.put_large(b"other", &other, None).unwrap();
+    keyspace.put_large(b"other", &other, None, None).unwrap();
     assert_ne!(id(KEY), id(b"other"));
     drop(keyspace);
     let _ = std::fs::remove_dir_all(&dir);

@@ -46,16 +46,18 @@ impl KeyspaceStore {
             }
             None => Write::Remove(&*key),
         };
-        self.write_with_removals(vec![write], &[(head, former)], 0)
+        self.write_with_removals(vec![write], &[(head, former)], 0, 0)
     }
 
     /// Writes a batch, whose keys are in their stored form, that removes or overwrites these heads. Each
-    /// comes with its deadline. The batch itself adds `added` entries to the reserved space.
+    /// comes with its deadline. The batch itself adds `added` entries to the reserved space, of which `listed` are in
+    /// the list of removals.
     pub(in crate::keyspace) fn write_with_removals(
         &self,
         batch: Vec<Write<'_, [u8], [u8]>>,
         gone: &[(Head, Option<u64>)],
         added: i64,
+        listed: i64,
     ) -> Result<(), Error> {
         let removals: Vec<Vec<u8>> = gone.iter().map(|(head, _)| removal(head.id)).collect();
         let deadlines: Vec<Vec<u8>> =
@@ -68,7 +70,7 @@ impl KeyspaceStore {
         let added = added + removals.len() as i64 - deadlines.len() as i64;
         // Also if only the log fails: the batch may be done all the same.
         gone.iter().for_each(|(head, _)| self.collections.positions.forget(head.id));
-        self.write_elements(&batch, added, gone.len() as i64, only_removes)
+        self.write_elements(&batch, added, listed + gone.len() as i64, only_removes)
     }
 
     /// Writes a batch that adds `added` entries to the reserved space, of which `listed` are in the list of
@@ -155,7 +157,7 @@ impl KeyspaceStore {
         let moved = Head::read(value).filter(|_| !fault!("expiry_tests.rename.moves_deadline"));
         let moved = moved.and_then(|head| head.deadline_entry(expires_at));
         batch.extend(moved.as_ref().map(|entry| Write::put(entry.as_slice(), to)));
-        self.write_with_removals(batch, gone.as_slice(), 0)
+        self.write_with_removals(batch, gone.as_slice(), 0, 0)
     }
 
     /// Removes fields that have expired, and adds the ids of heads that have expired to the list of removals:
@@ -297,10 +299,12 @@ impl KeyspaceStore {
         }
         let _one = self.collections.removing.lock();
         let mut next = None;
-        self.store.scan_with(REMOVALS, Direction::Ascending, 1, |entry, _| {
-            next = stored_key::of_removal(entry);
-            ControlFlow::Break(())
+        let unfinished = self.collections.unfinished();
+        self.store.scan_with(REMOVALS, Direction::Ascending, 1 + unfinished.len(), |entry, _| {
+            next = stored_key::of_removal(entry).filter(|id| !unfinished.contains(id));
+            if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
+        drop(unfinished);
         let Some(id) = next else { return Ok(0) };
         let (mut removed, mut is_last) = (0, true);
         let prefixes = [

@@ -29,13 +29,13 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
     let list = format!("RPUSH big:2{}", elements(|at| format!(" v{at}")));
     let zset = format!("ZADD big:1{}", elements(|at| format!(" {at} m{at}")));
     // What is there before, and the commands, between which the server cleans up.
-    let lives: [(&str, Vec<String>, Vec<String>); 6] = [
+    let lives: [(&str, Vec<String>, Vec<String>); 7] = [
         ("grows", vec!["HSET big:0 f1 old".to_owned()], vec![hash("big:0")]),
         ("is removed", vec![list.clone()], vec!["DEL big:2".to_owned(), "SLEEP@90".to_owned()]),
         (
             "expires",
             vec![zset],
-            vec!["PEXPIRE big:1 20".to_owned(), "SLEEP@120".to_owned(), "SET big:1 v".to_owned()],
+            vec!["PEXPIRE big:1 200".to_owned(), "SLEEP@300".to_owned(), "SET big:1 v".to_owned()],
         ),
         ("has nodes that are filled, cut and emptied", vec![list.clone()], {
             let pushed = |at: u64| format!(" {at:060}");
@@ -71,6 +71,11 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
                 "SADD big:1 x".to_owned(),
             ]
         }),
+        (
+            "is stored in stretches",
+            vec![format!("SADD big:1{}", elements(|at| format!(" a{at} b{at} c{at}")))],
+            vec!["SUNIONSTORE big:0 big:1".to_owned(), "COPY big:1 big:2 REPLACE".to_owned()],
+        ),
     ];
     let steps =
         |lines: &[String]| -> Vec<Step> { lines.iter().map(|line| vec![words(line)]).collect() };

@@ -6,6 +6,7 @@ mod fairness;
 mod histories;
 #[cfg(target_os = "linux")]
 mod large_reads;
+mod large_writes;
 #[cfg(target_os = "linux")]
 mod limits;
 mod multiplied;

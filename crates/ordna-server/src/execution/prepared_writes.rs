@@ -1,0 +1,223 @@
+//! Commands that write much: they are prepared on a snapshot, and committed in one short step.
+//!
+//! # Contract
+//! A command that is about to copy or to make many elements asks [`Context::check_work`], as those that read much do
+//! (see [`large_reads`](super::large_reads)). Executed again, it reads the snapshot, and writes by
+//! [`Context::put_value`] and [`Context::commit`] only, once. The elements of a large collection are stored before, in
+//! stretches between which others get their turn ([`staging`](crate::keyspace::edits::staging)).
+//!
+//! # Protocol
+//! The commit excludes other commands. If a key of the command was written since the snapshot was taken, has
+//! expired or was flushed, nothing is written, and the command begins again, with a snapshot of the present state. So its
+//! step is the commit: the state that it has read is that of then. After [`ATTEMPTS`] the command is executed
+//! where it is, while all others wait, so that it ends. So it does if memory has to be freed first.
+//!
+//! A commit waits for the end of a pause of clients. A client that is closed, or whose user may not call the command any
+//! more, commits nothing.
+//!
+//! The commit is one batch and one group of the log: after a crash the command is done as a whole or not at all.
+
+use std::time::{Duration, Instant};
+
+use ordna::sync::{check, notice, point};
+
+use crate::execution::acknowledgement;
+use crate::execution::command::{CommandTable, Context, Result};
+use crate::execution::snapshot_read::{Execution, SnapshotRead};
+use crate::keyspace::Keyspace;
+use crate::keyspace::edits::build::NewValue;
+use crate::keyspace::edits::staging::Staged;
+use crate::keyspace::lock::KeyspaceGuard;
+use crate::state::ServerState;
+use crate::state::clients::Client;
+use crate::state::events::Wrote;
+use crate::state::session::Session;
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+
+/// How often a command is prepared on a snapshot, before it is executed while all others wait.
+pub const ATTEMPTS: usize = 3;
+
+/// How long the keyspace is shared to store elements, before those who need it alone get their turn.
+const HELD: Duration = Duration::from_millis(1);
+
+/// Entries of a collection from which on they are stored in stretches before the commit.
+const MUCH: usize = 1024;
+
+/// How often a write looks whether a pause of clients is over.
+const PAUSE_LOOK: Duration = Duration::from_millis(5);
+
+/// Excludes other commands for a write that has been prepared, once writes are not paused.
+///
+/// # Errors
+/// The client was closed: what it has not been told to be done is not done after that.
+fn exclude_others<'a>(state: &'a ServerState, client: &Client) -> Result<KeyspaceGuard<'a>> {
+    loop {
+        let keys = state.keys_exclusive();
+        if check!("concurrent.commit.ends_with_client", !client.is_ended()) {
+            if !notice!("concurrent.commit.sees_pause", state.are_writes_paused()) {
+                return Ok(keys);
+            }
+        } else {
+            return Err("ERR the connection was closed by another client".into());
+        }
+        drop(keys);
+        std::thread::sleep(PAUSE_LOOK);
+    }
+}
+
+/// Frees what an attempt has stored and given up, so that the command has room where it is executed, and evicts no
+/// keys for the sake of that.
+pub fn free_staged(state: &ServerState) {
+    // An error of the log is found by the command.
+    while state.keys().remove_elements().is_ok_and(|removed| removed > 0) {}
+    state.keys().collect_garbage();
+}
+
+/// Executes a command on the present state, while all others wait.
+pub fn run_in_place(
+    read: &SnapshotRead,
+    state: &ServerState,
+    table: &'static CommandTable,
+    session: &mut Session,
+    out: &mut Replies,
+) {
+    let keys = match exclude_others(state, &session.client) {
+        Ok(keys) => keys,
+        Err(error) => return out.error(&error),
+    };
+    let execution = Execution::InPlace;
+    let mut context = Context { state, session, keys, table, indexed: None, execution };
+    let arguments = read.request.arguments();
+    if let Err(error) = context.check_changed_rights(arguments) {
+        return out.error(&error);
+    }
+    match state.data_directory {
+        Some(_) => {
+            acknowledgement::call_logged(&mut context, &read.spec, true, arguments, out);
+        }
+        None => _ = context.call(&read.spec, arguments, out),
+    }
+    context.serve_blocked();
+}
+
+impl Context<'_> {
+    /// Writes by `write` what the command has prepared on a snapshot: while no other command runs, as one step. Without
+    /// a snapshot it writes where the command is executed.
+    ///
+    /// # Errors
+    /// Those of `write`, which is called at most once; [`CommandError::NeedsSnapshot`] if the command has to begin
+    /// again.
+    pub fn commit<R>(&mut self, write: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
+        let Execution::Prepared(premise) = &self.execution else { return write(self) };
+        point("prepared_writes.commit");
+        let state = self.state;
+        let keys = exclude_others(state, &self.session.client)?;
+        let read = std::mem::replace(&mut self.keys, keys);
+        if notice!("concurrent.commit.sees_rights", self.session.acl_version != state.acl.version())
+        {
+            return Err(CommandError::NeedsSnapshot);
+        }
+        let is_same = read.snapshot().is_some_and(|read| read.keyspace().is(&self.keys));
+        if notice!("large_writes.begins_again", !is_same || !premise.holds(&self.keys)) {
+            return Err(CommandError::NeedsSnapshot);
+        }
+        let keys = Keyspace::clone(&self.keys);
+        let step = || {
+            let done = write(self);
+            // What is taken for clients that waited is in the group.
+            self.serve_blocked();
+            done
+        };
+        let done = keys.store().log_group(step);
+        // What the command still has to free holds nobody up.
+        self.keys = read;
+        done.unwrap_or_else(|error| Err(error.into()))
+    }
+
+    /// Sets a key to a value.
+    ///
+    /// # Errors
+    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run;
+    /// [`CommandError::NeedsSnapshot`] if the command has to begin again; the memory limit is reached, or the log has
+    /// failed.
+    pub fn put_value(
+        &mut self,
+        key: &[u8],
+        value: &NewValue,
+        expires_at: Option<u64>,
+    ) -> Result<()> {
+        let staged = self.stage(value)?;
+        self.commit(|context| context.put_new(key, value, staged.as_ref(), expires_at))
+    }
+
+    /// Removes a key, for a result that is empty.
+    ///
+    /// # Errors
+    /// As of [`put_value`](Self::put_value).
+    pub fn put_nothing(&mut self, key: &[u8]) -> Result<()> {
+        self.commit(|context| context.remove(key).map(drop))
+    }
+
+    /// Stores the elements of a large collection, if the command is executed on a snapshot.
+    ///
+    /// # Errors
+    /// As of [`put_value`](Self::put_value).
+    pub fn stage(&self, value: &NewValue) -> Result<Option<Staged>> {
+        let (NewValue::Large(large), Some(read)) = (value, self.keys.snapshot()) else {
+            return Ok(None);
+        };
+        if large.elements().nth(MUCH).is_none() {
+            return Ok(None);
+        }
+        let mut elements = large.elements();
+        let mut staged = None;
+        'all: loop {
+            let keys = self.state.keys();
+            // After a flush the elements would be in nobody's log.
+            if !keys.is(read.keyspace()) {
+                return Err(CommandError::NeedsSnapshot);
+            }
+            let staged = match &staged {
+                Some(staged) => staged,
+                None => staged.insert(keys.stage(large)?),
+            };
+            let begin = Instant::now();
+            while begin.elapsed() < HELD {
+                if !staged.add(&mut elements)? {
+                    break 'all;
+                }
+            }
+            drop(keys);
+            std::thread::yield_now();
+        }
+        Ok(staged)
+    }
+
+    /// Sets a key to a value, whose elements may be stored already, and reports it.
+    ///
+    /// # Errors
+    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run; the
+    /// memory limit is reached, or the log has failed.
+    pub fn put_new(
+        &self,
+        key: &[u8],
+        value: &NewValue,
+        staged: Option<&Staged>,
+        expires_at: Option<u64>,
+    ) -> Result<()> {
+        match value {
+            NewValue::Record(value) => self.modify_stored(key, |_| {
+                ordna::Change::Put(ordna::Put { value: value.as_slice(), expires_at })
+            }),
+            NewValue::Large(_) if !self.keys.is_exclusive() => Err(CommandError::NeedsExclusive),
+            NewValue::Large(large) => {
+                let is_new = !self.keys.contains(key);
+                self.settle([key], self.keys.put_large(key, large, expires_at, staged))?;
+                self.report([key]);
+                self.notify(key, Wrote::Value { is_new, new_deadline: false });
+                Ok(())
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Commands that write large collections: prepared on a snapshot, and done in one step.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::{Client, fresh, request, show};
+
+/// Elements of a collection that is made in stretches.
+const MANY: usize = 4500;
+
+/// Fills a key by commands of at most 1,000 elements.
+fn fill(client: &mut Client, command: &str, key: &str, from: usize, end: usize) {
+    for at in (from..end).step_by(1000) {
+        let mut words = vec![command.to_owned(), key.to_owned()];
+        for at in at..end.min(at + 1000) {
+            match command {
+                "HSET" => words.extend([format!("field{at}"), format!("value{at}")]),
+                "ZADD" => words.extend([format!("{}", at % 100), format!("{at}")]),
+                _ => words.push(at.to_string()),
+            }
+        }
+        let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+        let reply = client.ask(&words);
+        assert!(reply.starts_with(':'), "{reply}");
+    }
+}
+
+fn payload(client: &mut Client, key: &str) -> Vec<u8> {
+    client.send(&request(&[b"DUMP", key.as_bytes()]));
+    let reply = client.reply();
+    let begin = reply.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    if reply.starts_with(b"$-1") { Vec::new() } else { reply[begin..reply.len() - 2].to_vec() }
+}
+
+fn number_of(client: &mut Client, field: &str) -> u64 {
+    let info = client.say("INFO");
+    let line = info.split(r"\r\n").find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.strip_prefix(':')).unwrap().parse().unwrap()
+}
+
+/// Waits until nothing is removed any more, and returns the number of entries of large collections.
+fn reserved(client: &mut Client) -> u64 {
+    let end = Instant::now() + Duration::from_secs(30);
+    while number_of(client, "lazyfree_pending_objects") > 0 {
+        assert!(Instant::now() < end, "elements are still being removed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    number_of(client, "ordna_reserved_entries")
+}
+
+#[test]
+fn a_result_in_stretches_is_that_of_a_transaction() {
+    let (server, mut client) = fresh();
+    for key in ["d", "e"] {
+        client.say(&format!("SET {key} text"));
+    }
+    fill(&mut client, "SADD", "s", 0, MANY);
+    fill(&mut client, "SADD", "t", MANY / 2, MANY * 2);
+    fill(&mut client, "ZADD", "z", 0, MANY);
+    fill(&mut client, "ZADD", "y", MANY / 2, MANY);
+    fill(&mut client, "RPUSH", "l", 0, MANY);
+    fill(&mut client, "HSET", "h", 0, MANY);
+    fill(&mut client, "HSET", "expiring", 0, MANY);
+    client.say("HPEXPIREAT expiring 99999999999999 FIELDS 2 field7 field8");
+    client.say("PEXPIREAT expiring 9999999999999");
+    let before = reserved(&mut client);
+    for line in [
+        "SUNIONSTORE d s t",
+        "SINTERSTORE d s t",
+        "SDIFFSTORE d s t",
+        "SDIFFSTORE d s s",
+        "SUNIONSTORE d s h",
+        "SUNIONSTORE s s",
+        "ZUNIONSTORE d 3 z y s WEIGHTS 1 2 3",
+        "ZINTERSTORE d 2 z y",
+        "ZDIFFSTORE d 2 z y",
+        "ZRANGESTORE d z 0 -1",
+        "ZRANGESTORE d z 10 90 BYSCORE LIMIT 5 5000",
+        "ZRANGESTORE d z 5 6 BYSCORE",
+        "COPY s d REPLACE",
+        "COPY z d REPLACE",
+        "COPY l d REPLACE",
+        "COPY h d REPLACE",
+        "COPY expiring d REPLACE",
+        "COPY s d",
+        "SORT s STORE d",
+        "SORT l DESC LIMIT 3 5000 STORE d",
+        "SORT s BY w* STORE d",
+    ] {
+        let alone = client.say(line);
+        client.say("MULTI");
+        client.say(&line.replace(" d", " e"));
+        assert_eq!(client.say("EXEC"), format!(r"*1\r\n{alone}"), "{line}");
+        assert!(payload(&mut client, "d") == payload(&mut client, "e"), "{line}");
+        assert_eq!(client.say("PEXPIRETIME d"), client.say("PEXPIRETIME e"), "{line}");
+        let encoding = client.say("OBJECT ENCODING d");
+        assert_eq!(encoding, client.say("OBJECT ENCODING e"), "{line}");
+    }
+    for key in ["s", "z", "l", "h", "expiring"] {
+        let found = payload(&mut client, key);
+        let restore = |client: &mut Client, replace: bool| {
+            let words = [&b"RESTORE"[..], b"d", b"0", &found, b"REPLACE"];
+            client.ask(&words[..if replace { 5 } else { 4 }])
+        };
+        assert_eq!(restore(&mut client, true), r"+OK\r\n", "{key}");
+        assert!(restore(&mut client, false).starts_with("-BUSYKEY"), "{key}");
+        assert!(payload(&mut client, "d") == found, "{key}");
+    }
+    // Those who wait are served, and told.
+    let (mut waits, mut listens) = (Client::new(server.address), Client::new(server.address));
+    client.say("CONFIG SET notify-keyspace-events EA");
+    listens.say("SUBSCRIBE __keyevent@0__:zunionstore");
+    client.say("DEL d");
+    waits.send(&request(&[b"BZPOPMIN", b"d", b"0"]));
+    while number_of(&mut client, "blocked_clients") == 0 {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(client.say("ZUNIONSTORE d 2 z y"), format!(r":{MANY}\r\n"));
+    assert_eq!(waits.reply(), b"*3\r\n$1\r\nd\r\n$1\r\n0\r\n$1\r\n0\r\n");
+    assert_eq!(client.say("ZCARD d"), format!(r":{}\r\n", MANY - 1));
+    assert!(listens.reply().ends_with(b"$1\r\nd\r\n"));
+    client.say("DEL d e");
+    assert_eq!(reserved(&mut client), before, "entries that belong to nobody");
+}
+
+/// The memory limit refuses a result, and frees what there is of it; or keys are evicted for it.
+#[test]
+fn a_result_without_room_leaves_nothing() {
+    let (_server, mut client) = fresh();
+    fill(&mut client, "SADD", "s", 0, MANY);
+    let before = reserved(&mut client);
+    let limit = number_of(&mut client, "used_memory") + (64 << 10);
+    client.say(&format!("CONFIG SET maxmemory {limit}"));
+    assert!(client.say("SUNIONSTORE d s").starts_with("-OOM"));
+    assert!(client.say("COPY s d").starts_with("-OOM"));
+    assert_eq!(client.say("EXISTS d"), r":0\r\n");
+    assert_eq!(reserved(&mut client), before);
+    // A copy that fits when it is made at once is made, although there is no room to prepare it.
+    client.say("CONFIG SET maxmemory 0");
+    let without = number_of(&mut client, "used_memory");
+    client.say("COPY s d");
+    let copy = number_of(&mut client, "used_memory") - without;
+    client.say("DEL d");
+    reserved(&mut client);
+    let limit = number_of(&mut client, "used_memory") + copy * 17 / 10;
+    client.say(&format!("CONFIG SET maxmemory {limit}"));
+    assert_eq!(client.say("COPY s d"), r":1\r\n");
+    client.say("CONFIG SET maxmemory 0");
+    client.say("DEL d");
+    fill(&mut client, "SADD", "other", 0, MANY);
+    let limit = number_of(&mut client, "used_memory") + (64 << 10);
+    client.say("CONFIG SET maxmemory-policy allkeys-lru");
+    client.say("GET s");
+    client.say(&format!("CONFIG SET maxmemory {limit}"));
+    let reply = client.say("SUNIONSTORE d s");
+    assert!(reply == format!(r":{MANY}\r\n") || reply.starts_with("-OOM"), "{reply}");
+}
+
+/// Ends the other threads of a test, also if it fails.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A result holds all writes that were acknowledged before it appeared, and moves between sets as a whole.
+#[test]
+fn a_write_in_stretches_is_one_step() {
+    let (server, mut client) = fresh();
+    fill(&mut client, "SADD", "s", 0, MANY);
+    fill(&mut client, "SADD", "t", 0, MANY);
+    client.say("SREM t 0");
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (ends, address) = (&ends, server.address);
+        scope.spawn(move || {
+            let mut client = Client::new(address);
+            while !ends.load(Ordering::Relaxed) {
+                client.say("SMOVE s t 0");
+                client.say("SMOVE t s 0");
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        scope.spawn(move || {
+            let mut client = Client::new(address);
+            while !ends.load(Ordering::Relaxed) {
+                client.send(&request(&[b"SUNIONSTORE", b"d", b"s", b"t"]));
+                let card = client.reply_within(Duration::from_secs(60)).unwrap();
+                assert!(card.starts_with(b":450"), "{}", show(&card));
+            }
+        });
+        let _ended = Ends(ends);
+        let end = Instant::now() + Duration::from_secs(3);
+        let mut at = 0;
+        while Instant::now() < end {
+            at += 1;
+            client.say("DEL d");
+            client.say(&format!("SADD s own{at}"));
+            client.say("DEL d");
+            // It is made after the member was added.
+            let mut found = client.say("SISMEMBER d 1");
+            while found == r":0\r\n" {
+                std::thread::sleep(Duration::from_millis(1));
+                found = client.say("SISMEMBER d 1");
+            }
+            assert_eq!(client.say(&format!("SISMEMBER d own{at}")), r":1\r\n", "own{at}");
+            client.say(&format!("SREM s own{at}"));
+        }
+    });
+}
+
+#[test]
+fn others_do_not_wait_for_a_large_result() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    fill(&mut client, "SADD", "s", 0, 4 * MANY);
+    for line in ["SUNIONSTORE d s", "COPY s d REPLACE"] {
+        let over = AtomicBool::new(false);
+        let (took, waits) = std::thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut waits = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let begin = Instant::now();
+                    assert_eq!(other.say("MSET x 1 y 2"), r"+OK\r\n");
+                    waits.push(begin.elapsed());
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                waits
+            });
+            let begin = Instant::now();
+            client.send(&request(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+            client.reply_within(Duration::from_secs(120)).expect("a reply");
+            let took = begin.elapsed();
+            over.store(true, Ordering::Relaxed);
+            (took, writer.join().unwrap())
+        });
+        let longest = waits.into_iter().max().unwrap();
+        assert!(longest < took / 2, "MSET took {longest:?} beside {line} of {took:?}");
+    }
+}
