@@ -27,7 +27,7 @@ pub struct OpenOptions {
 }
 
 /// What a record of the log changes, by the encoded forms of its keys. See
-/// [`OpenOptions::on_logged_key`].
+/// [`OpenOptions::on_logged_keys`].
 #[derive(Debug, Clone, Copy)]
 pub enum LoggedKeys<'a> {
     /// One key.
