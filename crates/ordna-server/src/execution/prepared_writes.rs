@@ -1,25 +1,27 @@
-//! Commands that write much: they are prepared on a snapshot, and committed in one short step.
+//! Commands that write much: they are prepared on a snapshot and committed in one short step.
 //!
 //! # Contract
-//! A command that is about to copy or to make many elements asks [`Context::check_work`], as those that read much do
-//! (see [`large_reads`](super::large_reads)). Executed again, it reads the snapshot, and writes by
-//! [`Context::put_value`] and [`Context::commit`] only, once. The elements of a large collection are stored before, in
-//! stretches between which others get their turn ([`staging`](crate::keyspace::edits::staging)).
+//! A command that is about to copy or make many elements asks [`Context::check_work`], as commands
+//! that read much do (see [`large_reads`](super::large_reads)). Executed again, it reads the
+//! snapshot, and writes once, by [`Context::put_value`] or [`Context::commit`]. The elements of a
+//! large collection are stored before that, in stretches
+//! ([`staging`](crate::keyspace::edits::staging)). Between two stretches nothing is locked.
 //!
 //! # Protocol
-//! The commit excludes other commands. If a key of the command was written since the snapshot was taken, has
-//! expired or was flushed, nothing is written, and the command begins again, with a snapshot of the present state. So its
-//! step is the commit: the state that it has read is that of then. After [`ATTEMPTS`] the command is executed
-//! where it is, while all others wait, so that it ends. So it does if memory has to be freed first.
+//! The commit excludes other commands. If a key of the command was written since the snapshot, has
+//! expired or was flushed, nothing is written, and the command begins again with a new snapshot. So
+//! the command is linearized at its commit: its keys are then as it has read them. After
+//! [`ATTEMPTS`] it is executed where it is, while all others wait, so that it ends. The same is
+//! done if there is no room to prepare it.
 //!
-//! A commit waits for the end of a pause of clients. A client that is closed, or whose user may not call the command any
-//! more, commits nothing.
+//! A commit waits until a pause of clients is over. Nothing is committed for a client that was
+//! closed, or whose user may not call the command any more.
 //!
-//! The commit is one batch and one group of the log: after a crash the command is done as a whole or not at all.
+//! The commit is one batch and one group of the log: a crash leaves all or nothing of it.
 
 use std::time::{Duration, Instant};
 
-use ordna::sync::{check, notice, point};
+use ordna::sync::{notice, point};
 
 use crate::execution::acknowledgement;
 use crate::execution::command::{CommandTable, Context, Result};
@@ -38,36 +40,43 @@ use crate::wire::reply::Replies;
 /// How often a command is prepared on a snapshot, before it is executed while all others wait.
 pub const ATTEMPTS: usize = 3;
 
-/// How long the keyspace is shared to store elements, before those who need it alone get their turn.
+/// Duration of a stretch, during which the keyspace is locked in shared mode.
 const HELD: Duration = Duration::from_millis(1);
+/// Pause between two stretches. A thread that waits for the lock is woken when the stretch ends; it
+/// would come too late if the next stretch began at once.
+const PAUSE: Duration = Duration::from_micros(200);
 
 /// Entries of a collection from which on they are stored in stretches before the commit.
 const MUCH: usize = 1024;
+/// The same in bytes of their values.
+const MUCH_BYTES: usize = 1 << 20;
 
 /// How often a write looks whether a pause of clients is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(5);
 
-/// Excludes other commands for a write that has been prepared, once writes are not paused.
+/// Locks the keyspace exclusively for a write, once writes are not paused.
 ///
 /// # Errors
-/// The client was closed: what it has not been told to be done is not done after that.
+/// The client was closed. Whoever closed it relies on nothing being written for it afterwards.
 fn exclude_others<'a>(state: &'a ServerState, client: &Client) -> Result<KeyspaceGuard<'a>> {
+    let are_paused = || notice!("concurrent.commit.sees_pause", state.are_writes_paused());
     loop {
-        let keys = state.keys_exclusive();
-        if check!("concurrent.commit.ends_with_client", !client.is_ended()) {
-            if !notice!("concurrent.commit.sees_pause", state.are_writes_paused()) {
+        // First without the lock, which would otherwise be taken again and again during a pause.
+        if !are_paused() || client.is_ended() {
+            let keys = state.keys_exclusive();
+            if notice!("concurrent.commit.ends_with_client", client.is_ended()) {
+                return Err("ERR the connection was closed by another client".into());
+            }
+            if !are_paused() {
                 return Ok(keys);
             }
-        } else {
-            return Err("ERR the connection was closed by another client".into());
         }
-        drop(keys);
         std::thread::sleep(PAUSE_LOOK);
     }
 }
 
-/// Frees what an attempt has stored and given up, so that the command has room where it is executed, and evicts no
-/// keys for the sake of that.
+/// Frees the elements of failed attempts, so that the command finds room without evicting keys for
+/// them.
 pub fn free_staged(state: &ServerState) {
     // An error of the log is found by the command.
     while state.keys().remove_elements().is_ok_and(|removed| removed > 0) {}
@@ -102,12 +111,12 @@ pub fn run_in_place(
 }
 
 impl Context<'_> {
-    /// Writes by `write` what the command has prepared on a snapshot: while no other command runs, as one step. Without
-    /// a snapshot it writes where the command is executed.
+    /// Calls `write` to write what the command has prepared on a snapshot, as one step, while no
+    /// other command runs. Without a snapshot `write` is called as it is.
     ///
     /// # Errors
-    /// Those of `write`, which is called at most once; [`CommandError::NeedsSnapshot`] if the command has to begin
-    /// again.
+    /// Those of `write`, which is called at most once. [`CommandError::NeedsSnapshot`] if the
+    /// command has to begin again.
     pub fn commit<R>(&mut self, write: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
         let Execution::Prepared(premise) = &self.execution else { return write(self) };
         point("prepared_writes.commit");
@@ -139,8 +148,8 @@ impl Context<'_> {
     ///
     /// # Errors
     /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run;
-    /// [`CommandError::NeedsSnapshot`] if the command has to begin again; the memory limit is reached, or the log has
-    /// failed.
+    /// [`CommandError::NeedsSnapshot`] if the command has to begin again; the memory limit is
+    /// reached, or the log has failed.
     pub fn put_value(
         &mut self,
         key: &[u8],
@@ -167,7 +176,12 @@ impl Context<'_> {
         let (NewValue::Large(large), Some(read)) = (value, self.keys.snapshot()) else {
             return Ok(None);
         };
-        if large.elements().nth(MUCH).is_none() {
+        let mut bytes = 0;
+        let is_much = |(at, (_, value)): (usize, (&[u8], &[u8]))| {
+            bytes += value.len();
+            at >= MUCH || bytes >= MUCH_BYTES
+        };
+        if !large.elements().enumerate().any(is_much) {
             return Ok(None);
         }
         let mut elements = large.elements();
@@ -189,7 +203,7 @@ impl Context<'_> {
                 }
             }
             drop(keys);
-            std::thread::yield_now();
+            std::thread::sleep(PAUSE);
         }
         Ok(staged)
     }
@@ -197,8 +211,8 @@ impl Context<'_> {
     /// Sets a key to a value, whose elements may be stored already, and reports it.
     ///
     /// # Errors
-    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run; the
-    /// memory limit is reached, or the log has failed.
+    /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run;
+    /// the memory limit is reached, or the log has failed.
     pub fn put_new(
         &self,
         key: &[u8],

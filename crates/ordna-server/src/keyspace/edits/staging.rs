@@ -1,14 +1,16 @@
 //! Large collections whose elements are stored in stretches, before a key has them.
 //!
 //! # Contract
-//! The id of the elements is in the list of removals from before the first of them is stored, up to the batch that gives
-//! the collection to a key. So elements that a crash, a restart or an error leaves behind are removed as those of a
-//! collection that is gone. While its [`Staged`] exists, an id of this list is left alone.
+//! The id of the elements is in the list of removals from before the first element is stored until
+//! the batch that gives the collection to a key. So elements that a crash or an error leaves behind
+//! are removed like those of a deleted collection. The removal passes over an id while its
+//! [`Staged`] exists.
 //!
 //! # Concurrency
-//! Nobody reads elements of an id without a head, so they need no lock. The removal chooses an id while it holds the
-//! set of unfinished ones. An id is added to the set before the list, and removed from it after: one that the removal
-//! finds in the list is in the set, or is to be removed.
+//! Nobody reads elements of an id without a head, so they need no lock. An id is added to the set
+//! of unfinished ids before it is added to the list, and removed from the set after it has left the
+//! list. The removal chooses an id while it has the set locked: an id that it finds in the list,
+//! but not in the set, is to be removed.
 
 use ordna::sync::point;
 use ordna::{Error, Write};
@@ -17,10 +19,13 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::collections::large::Large;
 use crate::keyspace::stored_key::removal;
 
-/// Elements that are stored in one batch: some tenths of a millisecond.
+/// Most elements of one batch: some tenths of a millisecond.
 const STRETCH: usize = 256;
+/// Bytes from which on a batch has enough elements.
+const STRETCH_BYTES: usize = 128 << 10;
 
-/// A large collection that no key has yet. If it is dropped before a key has it, its elements are removed.
+/// A large collection that no key has yet. If it is dropped before a key gets it, its elements are
+/// removed.
 #[derive(Debug)]
 pub struct Staged {
     keyspace: Keyspace,
@@ -34,7 +39,8 @@ impl Drop for Staged {
 }
 
 impl Keyspace {
-    /// Begins to store the elements of a collection, which is new. The caller shares the keyspace.
+    /// Begins to store the elements of a collection, which is new. The caller holds the keyspace in
+    /// shared mode.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -48,8 +54,8 @@ impl Keyspace {
 }
 
 impl Staged {
-    /// Stores some of the elements, which are keys in their stored form and values. Returns whether there may be more.
-    /// The caller shares the keyspace.
+    /// Stores some elements: keys in their stored form, with their values. Returns
+    /// `false` if there was none left. The caller holds the keyspace in shared mode.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -57,8 +63,12 @@ impl Staged {
         &self,
         elements: &mut impl Iterator<Item = (&'e [u8], &'e [u8])>,
     ) -> Result<bool, Error> {
-        let batch: Vec<Write<'_, [u8], [u8]>> =
-            elements.take(STRETCH).map(|(key, value)| Write::put(key, value)).collect();
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while batch.len() < STRETCH && bytes < STRETCH_BYTES {
+            let Some((key, value)) = elements.next() else { break };
+            bytes += key.len() + value.len();
+            batch.push(Write::put(key, value));
+        }
         if batch.is_empty() {
             return Ok(false);
         }

@@ -165,7 +165,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A result holds all writes that were acknowledged before it appeared, and moves between sets as a whole.
+/// A result holds all writes that were acknowledged before it appeared, and moves between sets as a
+/// whole.
 #[test]
 fn a_write_in_stretches_is_one_step() {
     let (server, mut client) = fresh();
@@ -215,8 +216,12 @@ fn a_write_in_stretches_is_one_step() {
 fn others_do_not_wait_for_a_large_result() {
     let (server, mut client) = fresh();
     let mut other = Client::new(server.address);
-    fill(&mut client, "SADD", "s", 0, 4 * MANY);
-    for line in ["SUNIONSTORE d s", "COPY s d REPLACE"] {
+    fill(&mut client, "SADD", "s", 0, 20 * MANY);
+    for value in 0..400_u32 {
+        let value = [&value.to_be_bytes()[..], &[b'x'; 200_000]].concat();
+        client.ask(&[b"RPUSH", b"l", &value]);
+    }
+    for line in ["SUNIONSTORE d s", "COPY s d REPLACE", "COPY l d REPLACE"] {
         let over = AtomicBool::new(false);
         let (took, waits) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -237,6 +242,7 @@ fn others_do_not_wait_for_a_large_result() {
             (took, writer.join().unwrap())
         });
         let longest = waits.into_iter().max().unwrap();
-        assert!(longest < took / 2, "MSET took {longest:?} beside {line} of {took:?}");
+        // Storing the elements takes half of the time.
+        assert!(longest < took / 3, "MSET took {longest:?} beside {line} of {took:?}");
     }
 }
