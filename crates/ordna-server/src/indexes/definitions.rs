@@ -1,14 +1,13 @@
 //! Definitions of the indexes, and the file in which they are kept.
 
 use std::collections::BTreeMap;
-use std::io::{ErrorKind, Write};
 use std::path::Path;
 
-use ordna::checksum::{seal, unseal};
 use ordna_secondary::{Error, IndexDefinition};
 use serde::{Deserialize, Serialize};
 
 use crate::indexes::schema::Schema;
+use crate::indexes::sealed_file;
 
 /// Name of the file in the data directory.
 pub(super) const FILE: &str = "indexes.json";
@@ -41,31 +40,15 @@ impl Definitions {
     /// The file cannot be read, also because it is not known whether it exists, or is not as it was
     /// written.
     pub fn read(file: &Path) -> Result<Option<Self>, String> {
-        let shown = file.display();
-        let text = match std::fs::read(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| format!("{shown}: {error}"))?,
-        };
-        let (text, _) = unseal(&text).ok_or_else(|| {
-            format!("{shown}: the checksum of its last line is not that of the rest")
-        })?;
-        serde_json::from_slice(text).map_err(|error| format!("{shown}: {error}"))
+        Ok(sealed_file::read(file)?.map(|(read, _)| read))
     }
 
     /// Replaces the file. A reader finds the old or the new content, never a part of one.
     pub fn save(&self, file: &Path) -> Result<(), String> {
-        let write = || -> std::io::Result<()> {
-            let new = file.with_extension("new");
-            let mut out = std::fs::File::create(&new)?;
-            out.write_all(&seal(serde_json::to_vec_pretty(self)?))?;
-            out.sync_all()?;
-            std::fs::rename(&new, file)?;
-            match file.parent() {
-                Some(dir) => std::fs::File::open(dir)?.sync_all(),
-                None => Ok(()),
-            }
-        };
-        write().map_err(|error| format!("ERR cannot write {}: {error}", file.display()))
+        let replaced = serde_json::to_vec_pretty(self)
+            .map_err(Into::into)
+            .and_then(|json| sealed_file::replace(file, json));
+        replaced.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))
     }
 
     /// Number of indexes of both kinds.

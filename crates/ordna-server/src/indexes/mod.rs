@@ -29,6 +29,7 @@
 //! | `define` | creation, change and removal of indexes |
 //! | `feed` | reports of written and expired keys |
 //! | `snapshot_point` | consistent states for queries |
+//! | `sealed_file` | files of JSON with a checksum |
 //! | `resume_file`, `recovery` | backups of the indexes, and restarts |
 
 use std::path::Path;
@@ -40,6 +41,7 @@ mod feed;
 mod recovery;
 pub mod resume_file;
 pub mod schema;
+mod sealed_file;
 mod service;
 mod snapshot_point;
 
@@ -47,8 +49,8 @@ pub use self::definitions::{error_text, library_name};
 pub use self::service::Indexes;
 pub use self::snapshot_point::{PATIENCE, patience, read_latest};
 
-/// Checks the files of the indexes in a data directory, but not their backups: a start that finds one of
-/// these damaged builds the indexes from the keyspace. Returns what is wrong.
+/// Checks the files of the indexes in a data directory, but not their backups: a start that finds
+/// one of these damaged builds the indexes from the keyspace. Returns what is wrong.
 pub fn verify(dir: &Path) -> Vec<String> {
     let (file, backups) = (dir.join(definitions::FILE), dir.join(resume_file::DIRECTORY));
     let defined = definitions::Definitions::read(&file).and_then(|read| {

@@ -16,17 +16,17 @@
 //! The indexes are built from the keyspace if the file, its token or their backup does not fit.
 
 use std::collections::HashSet;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
-use ordna::checksum::{seal, unseal};
 use ordna::durability::LoggedKeys;
 use ordna::sync::Lock;
 use serde::{Deserialize, Serialize};
 
+use crate::indexes::sealed_file;
 use crate::keyspace::stored_key;
 
 /// Name of the directory of the indexes' backups, in the data directory.
@@ -51,28 +51,12 @@ struct Saved {
     expiring: Vec<String>,
 }
 
-impl Saved {
-    /// Reads the file, and tells whether it has a checksum. `None` if it does not exist.
-    fn read(file: &Path) -> Result<Option<(Self, bool)>, String> {
-        let shown = file.display();
-        let text = match std::fs::read(file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            text => text.map_err(|error| format!("{shown}: {error}"))?,
-        };
-        let (text, is_sealed) = unseal(&text).ok_or_else(|| {
-            format!("{shown}: the checksum of its last line is not that of the rest")
-        })?;
-        let saved = serde_json::from_slice(text).map_err(|error| format!("{shown}: {error}"))?;
-        Ok(Some((saved, is_sealed)))
-    }
-}
-
 /// Checks the file, if there is one in the directory of the indexes' backups.
 ///
 /// # Errors
 /// What is wrong with it.
 pub(super) fn check(dir: &Path) -> Result<(), String> {
-    Saved::read(&dir.join(FILE)).map(drop)
+    sealed_file::read::<Saved>(&dir.join(FILE)).map(drop)
 }
 
 /// Where index recovery resumes.
@@ -128,15 +112,11 @@ pub fn save(
     let backup = backup.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let expiring = expiring.iter().map(|key| hex(key)).collect();
     let saved = Saved { token: hex(token), identity, backup, expiring };
-    let write = || -> std::io::Result<()> {
-        let (file, new) = (dir.join(FILE), dir.join("RESUME.new"));
-        let mut out = std::fs::File::create(&new)?;
-        out.write_all(&seal(serde_json::to_vec(&saved)?))?;
-        out.sync_all()?;
-        std::fs::rename(&new, file)?;
-        std::fs::File::open(dir)?.sync_all()
-    };
-    write().map_err(|error| format!("cannot write {}: {error}", dir.join(FILE).display()))
+    let file = dir.join(FILE);
+    let replaced = serde_json::to_vec(&saved)
+        .map_err(Into::into)
+        .and_then(|json| sealed_file::replace(&file, json));
+    replaced.map_err(|error| format!("cannot write {}: {error}", file.display()))
 }
 
 /// Covered keys that the log changes.
@@ -160,7 +140,7 @@ impl Replay {
     /// Reads the file of `dir`; `prefixes` are those of the indexed keys. `None`: the newest backup
     /// of the indexes has no file.
     pub fn read(dir: &Path, prefixes: Vec<Vec<u8>>) -> Option<Self> {
-        let (saved, is_sealed) = Saved::read(&dir.join(FILE)).ok()??;
+        let (saved, is_sealed) = sealed_file::read::<Saved>(&dir.join(FILE)).ok()??;
         let number = |name: &str| name.strip_prefix("backup-")?.parse::<u64>().ok();
         let names = std::fs::read_dir(dir)
             .ok()?
