@@ -114,8 +114,8 @@ fn print_log(log: &WalReplay) {
     }
 }
 
-/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log or could not
-/// use a file of the indexes.
+/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log or
+/// could not use a file of the indexes.
 pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
     report.backups.iter().for_each(print_backup);

@@ -2,8 +2,9 @@
 //!
 //! # Format
 //! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
-//! `index-<uid>`, and the file `SERVICE.json` with the vector and a last line with its checksum. The metadata of an index's backup is
-//! its definition as JSON. The directory gets its name once all is durable.
+//! `index-<uid>`, and the file `SERVICE.json` with the vector and a last line with its checksum.
+//! The metadata of an index's backup is its definition as JSON. The directory gets its name once
+//! all is durable.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

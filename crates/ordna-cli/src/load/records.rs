@@ -172,7 +172,8 @@ fn parse(
     }
 }
 
-/// Bytes of a record with columns at most. A quote that is not closed makes all lines behind it one record.
+/// Bytes of a record with columns at most. A quote that is not closed makes all lines behind it one
+/// record.
 const MOST_RECORD: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
 /// An input that remembers its end, and refuses records that are too long.

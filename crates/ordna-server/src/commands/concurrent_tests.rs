@@ -152,8 +152,9 @@ fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
     );
 }
 
-/// The write of one client serves another one, whose command waits, and the log refuses the whole group: the log
-/// is as durable as before, but the client that was served must not be told that its command is done.
+/// The write of one client serves another one, whose command waits, and the log refuses the whole
+/// group: the log is as durable as before, but the client that was served must not be told that its
+/// command is done.
 #[test]
 fn a_client_that_a_refused_write_has_served_gets_an_error() {
     let dir = std::env::temp_dir().join(format!("ordna-served-{}", std::process::id()));
@@ -295,8 +296,8 @@ fn a_large_value_evicts_small_keys_until_there_is_room() {
     assert!(state.used_memory() <= state.settings.max_memory.size(), "the limit is kept");
 }
 
-/// A copy of a large set is about to be committed while clients are paused, its client is closed, or its user loses
-/// the right to it: nothing is written after that.
+/// A copy of a large set is about to be committed while clients are paused, its client is closed,
+/// or its user loses the right to it: nothing is written after that.
 #[test]
 fn a_prepared_write_ends_with_the_rights_of_its_client() {
     let paused = Duration::from_millis(400);

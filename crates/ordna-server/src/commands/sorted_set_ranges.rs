@@ -332,7 +332,8 @@ impl Query {
     /// Copies the members and scores of the range.
     ///
     /// # Errors
-    /// They have more than [`MOST_STORED`] bytes; [`CommandError::NeedsSnapshot`] if there are more than `most`.
+    /// They have more than [`MOST_STORED`] bytes; [`CommandError::NeedsSnapshot`] if there are more
+    /// than `most`.
     fn members(&self, set: SortedSet<'_, '_>, most: usize) -> Result<Vec<Scored>> {
         let (mut found, mut left): (Vec<Scored>, _) = (Vec::new(), Some(MOST_STORED));
         let is_whole = self.visit(set, most, |member, score| {

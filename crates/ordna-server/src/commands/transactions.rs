@@ -128,8 +128,9 @@ fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
     ok(out)
 }
 
-/// Bytes of the records that snapshots keep once a transaction has changed them: of each key once, and once
-/// more for each snapshot that the transaction takes. A write of one byte may keep a long value.
+/// Bytes of the records that snapshots keep once a transaction has changed them: of each key once,
+/// and once more for each snapshot that the transaction takes. A write of one byte may keep a long
+/// value.
 fn kept(context: &Context<'_>, transaction: &Transaction) -> usize {
     let calls = || transaction.queued.iter().map(OwnedRequest::arguments);
     let taken = calls().filter(|call| call.get(0).eq_ignore_ascii_case(b"ordna.snapshot")).count();

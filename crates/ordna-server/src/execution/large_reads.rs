@@ -119,14 +119,16 @@ impl Context<'_> {
         }
     }
 
-    /// [`check_work`](Self::check_work) of a copy of a key, whose value in its stored form is given.
+    /// [`check_work`](Self::check_work) of a copy of a key, whose value in its stored form is
+    /// given.
     pub fn check_copy(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let Some(head) = Head::read(value) else { return Ok(()) };
         let is_long = self.keys.bytes_of(key, 0).is_some_and(|bytes| bytes >= MUCH_BYTES);
         self.check_work(if is_long { MUCH } else { head.len() })
     }
 
-    /// [`check_work`](Self::check_work) of whole collections by their bytes: a few elements may be long.
+    /// [`check_work`](Self::check_work) of whole collections by their bytes: a few elements may be
+    /// long.
     pub fn check_bytes(&self, keys: &[&[u8]]) -> Result<()> {
         if self.check_work(MUCH).is_ok() {
             return Ok(());

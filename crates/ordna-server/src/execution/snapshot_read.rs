@@ -1,5 +1,5 @@
-//! A command that is to be executed again, on a snapshot. See [`large_reads`](super::large_reads) and
-//! [`prepared_writes`](super::prepared_writes).
+//! A command that is to be executed again, on a snapshot. See [`large_reads`](super::large_reads)
+//! and [`prepared_writes`](super::prepared_writes).
 
 use std::sync::Arc;
 
@@ -13,20 +13,21 @@ use crate::wire::request::{Arguments, OwnedRequest};
 pub struct SnapshotRead {
     pub spec: CommandSpec,
     pub request: OwnedRequest,
-    /// `None`: it is taken when the command is executed.
+    /// The snapshot; `None` if it is taken when the command is executed.
     pub snapshot: Option<Arc<KeyspaceSnapshot>>,
-    /// Of a command that writes, and comes with its snapshot.
+    /// What the write depends on. `Some` if the command writes and its snapshot was taken.
     pub premise: Option<Premise>,
-    /// Whether the command is executed on the present state after all: on a snapshot there was no room for it.
+    /// Whether the command is executed on the present state instead, as there was no room to
+    /// prepare it.
     pub is_in_place: bool,
 }
 
 /// How a command is executed.
 #[derive(Debug)]
 pub enum Execution {
-    /// Where its client is served. It may ask for a snapshot.
+    /// For the first time, by the task of its client. It may ask for a snapshot.
     First,
-    /// On a snapshot; what it writes is committed if this holds.
+    /// On a snapshot. What it writes is committed if the premise holds.
     Prepared(Premise),
     /// On the present state, however long it takes.
     InPlace,
@@ -40,8 +41,8 @@ pub struct Premise {
 }
 
 impl Premise {
-    /// Takes a snapshot for a command that writes. The caller excludes other commands, or those of the command's
-    /// keys are writes of large collections.
+    /// Takes a snapshot for a command that writes. The caller excludes other commands, or the
+    /// command has one key, which holds a large collection.
     pub fn take(
         watches: &Arc<Watches>,
         keys: &Keyspace,
@@ -52,7 +53,7 @@ impl Premise {
             spec.key_positions(arguments).map(|at| arguments.get(at)).collect();
         named.sort_unstable();
         named.dedup();
-        // Watched first: what is written before the snapshot is in it, what is written later is noticed.
+        // First the watch: a write is then in the snapshot, or noticed, or both.
         let watched: Vec<Watch> = named.iter().map(|key| watches.watch(key)).collect();
         let snapshot = KeyspaceSnapshot::of(keys);
         let was_present = |watch: &Watch| snapshot.get_with(watch.key(), |_| ()).is_some();

@@ -114,8 +114,8 @@ struct Place {
 /// `count` in a damaged record.
 fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usize)> {
     let (mut start, mut first) = (0, 0);
-    // Lengths of one byte, which servers write. Names often differ in the last byte only: `field:1`,
-    // `field:2`.
+    // Lengths of one byte, which servers write. Names often differ in the last byte only:
+    // `field:1`, `field:2`.
     if let (Some(last), Ok(len)) = (field.last(), u8::try_from(field.len())) {
         while first < count
             && let Some(&name_len) = entries.get(start)

@@ -1,7 +1,7 @@
 //! What ends a script that runs, and hands its thread over to the connections that wait for it.
 //!
-//! The hook of the Lua state looks at a [`Control`] every hundred instructions. Functions of libraries run
-//! without instructions, so their loops look at it by [`Work`].
+//! The hook of the Lua state looks at a [`Control`] every hundred instructions. Functions of
+//! libraries run without instructions, so their loops look at it by [`Work`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -26,7 +26,8 @@ const COLLECTED: usize = 16 << 20;
 /// Memory of a collected state from which on compiled scripts are dropped, in bytes: they must not take what
 /// other scripts need.
 const KEPT: usize = 64 << 20;
-/// Instructions between two looks at the clock and at [`Control`]. One may work on hundreds of megabytes.
+/// Instructions between two looks at the clock and at [`Control`]. One may work on hundreds of
+/// megabytes.
 const INSTRUCTIONS: u32 = 100;
 /// Functions that are kept compiled.
 const COMPILED: usize = 1000;
@@ -269,7 +270,7 @@ impl Engine {
                 line.extend_from_slice(&beginning(part, LONGEST_LINE));
             }
             line.truncate(LONGEST_LINE);
-            // A script must not write lines of its own making into the server's log.
+            // Otherwise a script could forge lines of the server's log.
             let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
             line.iter_mut().filter(|byte| is_break(byte)).for_each(|byte| *byte = b' ');
             log(level, &String::from_utf8_lossy(&line));

@@ -469,9 +469,9 @@ impl ServerState {
         error
     }
 
-    /// Ends the connections of users that are gone, except that of client `caller`, which ends at its
-    /// next command, and of clients with a subscription, or that monitor, which their user may not any more.
-    /// Commands that wait and may not be called any more end with an error.
+    /// Ends the connections of users that are gone, except that of client `caller`, which ends at
+    /// its next command, and of clients with a subscription, or that monitor, which their user may
+    /// not any more. Commands that wait and may not be called any more end with an error.
     pub fn end_clients_without_rights(&self, caller: Option<u64>) {
         self.blocked.refuse(|waiter| {
             let name = waiter.client.info().user.clone();

@@ -282,8 +282,8 @@ impl Requests {
         found
     }
 
-    /// The number after this sign, which is parsed, if it has few digits, as most have. Anything else is left to
-    /// [`line`](Self::line).
+    /// The number after this sign, which is parsed, if it has few digits, as most have. Anything
+    /// else is left to [`line`](Self::line).
     #[inline]
     fn short_length(&mut self, sign: u8) -> Option<usize> {
         let rest = self.buffer.get(self.at..)?;

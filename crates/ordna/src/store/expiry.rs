@@ -4,8 +4,8 @@
 //! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was
 //! given. The store's time never runs backwards: it is the latest that the clock has ever told. So
 //! an expired key stays expired when the clock is set back. A version is expired at and after its
-//! deadline. Who takes several steps at one time holds it: it stands still meanwhile, for all threads, and what
-//! is due by the clock expires afterwards.
+//! deadline. The time can be held: it then stands still for all threads, and what is due by the
+//! clock expires when it is released.
 //!
 //! # The background
 //! Every version with a deadline stands in an ordered list, by shard of its key. It enters the list
@@ -50,7 +50,8 @@ pub struct Timekeeper {
     holders: Lock<usize>,
 }
 
-/// The time of a store stands still until this is dropped. See [`Store::hold_time`](crate::Store::hold_time).
+/// Holds the time of a store until it is dropped. See
+/// [`Store::hold_time`](crate::Store::hold_time).
 #[must_use]
 pub struct HeldTime(Arc<Timekeeper>);
 

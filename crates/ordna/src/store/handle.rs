@@ -180,9 +180,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().time.now()
     }
 
-    /// Has the store's time stand still, for all threads, until the returned value is dropped: a key that is there
-    /// at one of several steps does not expire before the next one. What is due by the clock expires
-    /// afterwards. Several may hold the time; it runs on once the last of them is dropped. O(1).
+    /// Stops the store's time, for all threads, until the returned value is dropped. No key expires
+    /// meanwhile, so several operations see a key with a deadline alike. Time that is held more
+    /// than once continues when the last [`HeldTime`] is dropped; what is due by the clock then
+    /// expires. O(1).
     ///
     /// # Examples
     ///
@@ -218,12 +219,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Snapshot::take(Arc::clone(&self.engine), metadata.into())
     }
 
-    /// Has `report` called with each key that is removed because its deadline has passed, after its removal.
-    /// The thread that removes the key calls it: it must not block, must not wait for that thread, and must
-    /// not write to the store, or collect its garbage. That thread may be a writer that makes room below the
-    /// memory limit, and holds locks that such a write waits for.
-    /// The first call counts; returns whether it was this one. A key that is written after its deadline
-    /// and before its removal is not reported.
+    /// Has `report` called with each key that is removed because its deadline has passed, after its
+    /// removal. The thread that removes the key calls it: it must not block, and must not wait for
+    /// that thread. It must not write to the store or collect its garbage either: that thread may
+    /// be a writer that makes room below the memory limit, and holds locks for which such a write
+    /// would wait. The first call counts; returns whether it was this one. A key that is written
+    /// after its deadline and before its removal is not reported.
     ///
     /// # Examples
     ///

@@ -229,7 +229,8 @@ fn a_drop_ends_the_log_and_releases_the_directory_whatever_lives_on() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// The deadlines of the log may be past or gone at its end: the collector is awake for those of later writes.
+/// The deadlines of the log may be past or gone at its end: the collector is awake for those of
+/// later writes.
 #[test]
 fn keys_expire_in_time_after_a_start() {
     let disk = Model::new();

@@ -179,8 +179,8 @@ fn entries_that_move_away_from_a_count_are_counted_once() {
     }
 }
 
-/// A count begins in a leaf without entries for it, and entries below its lower bound then move to the next leaf:
-/// they do not count.
+/// A count begins in a leaf without entries for it, and entries below its lower bound then move to
+/// the next leaf: they do not count.
 #[cfg(debug_assertions)]
 #[test]
 fn entries_below_a_count_stay_below_it() {

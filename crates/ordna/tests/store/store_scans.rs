@@ -169,8 +169,8 @@ fn the_outer_entry_of_a_changing_leaf_is_found() {
     }
 }
 
-/// Searches in nodes whose separators share a prefix of any length, with keys that are shorter, that end in
-/// zeroes, and that differ in each of its bytes.
+/// Searches in nodes whose separators share a prefix of any length, with keys that are shorter,
+/// that end in zeroes, and that differ in each of its bytes.
 #[test]
 fn keys_are_compared_with_prefixes_of_any_length() {
     for length in (0..=40).chain([63, 64, 65]) {

@@ -244,7 +244,8 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// The same without what was changed. The bounds do not cross. `limit`: number of entries that are wanted.
+    /// The same without what was changed. The bounds do not cross. `limit`: number of entries that
+    /// are wanted.
     pub(super) fn visit_source(
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),

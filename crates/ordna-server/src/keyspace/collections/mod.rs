@@ -11,9 +11,10 @@
 //! - A head is changed or removed only under the lock of its key, or under the exclusive lock of the
 //!   keyspace, also if it has expired: who changes it has perhaps seen it before. A head comes into being
 //!   only under the latter.
-//! - Elements and head are written in one batch, or elements before, while their id is in the list of removals.
-//!   So each state of the store, also after a crash, has for each id with elements either one head, or an entry in the list of removals, or a head that has expired
-//!   and whose entry in the list of deadlines still exists.
+//! - Elements and head are written in one batch, or the elements before the head, while their id is
+//!   in the list of removals. So in each state of the store, also after a crash, each id with
+//!   elements has one head, or an entry in the list of removals, or a head that has expired and
+//!   whose entry in the list of deadlines still exists.
 //! - A head with a deadline has one entry in the list of deadlines, which names its key.
 //!
 //! # Order of locks
@@ -25,8 +26,8 @@
 //! a restart it continues with what the lists hold.
 //!
 //! # Long writes
-//! A command that makes a large collection may store its elements in stretches, before a key has it. Its id is in the
-//! list of removals until then ([`staging`](super::edits::staging)).
+//! A command that makes a large collection may store its elements in stretches, before a key has
+//! it. Until then its id is in the list of removals ([`staging`](super::edits::staging)).
 
 pub mod ends;
 pub mod field_deadlines;
@@ -57,7 +58,7 @@ pub struct Collections {
     locks: Vec<RwLock<()>>,
     /// Of each lock, whether the head of a list was seen under it.
     has_list: Vec<AtomicBool>,
-    /// Of each lock, whether the last list, set or sorted set of its keys was large.
+    /// For each lock: whether the list, set or sorted set last seen under it was large.
     was_large: Vec<AtomicBool>,
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
@@ -74,8 +75,8 @@ pub struct Collections {
     pub removals: StripedCounter,
     /// Held while elements are removed behind their key.
     pub(super) removing: Lock<()>,
-    /// Ids in the list of removals whose elements are not removed, because a command is about to give them to a
-    /// key. Held while the removal chooses an id.
+    /// Ids in the list of removals whose elements are not removed, because a command is about to
+    /// give them to a key. Held while the removal chooses an id.
     pub(super) unfinished: Mutex<BTreeSet<u64>>,
 }
 
@@ -117,8 +118,8 @@ impl Collections {
         }
     }
 
-    /// Whether the list, set or sorted set of a key is probably large. A hint, by which the form is chosen that is
-    /// tried first.
+    /// Whether the list, set or sorted set of a key is probably large. A hint: it decides which
+    /// form is tried first.
     pub(super) fn may_be_large(&self, key: &[u8]) -> bool {
         self.was_large[crc32c(key) as usize % LOCKS].load(Ordering::Relaxed)
     }

@@ -124,7 +124,8 @@ impl KeyspaceStore {
         }
     }
 
-    /// A copy of a value in its stored form, with elements of its own: those of a snapshot. Without one, the caller
+    /// Returns a copy of a value in its stored form. A large collection gets elements of its own,
+    /// which are copied from the snapshot, or from the store if there is none; the caller then
     /// excludes other commands.
     pub fn copy_of(&self, value: Vec<u8>, snapshot: Option<&KeyspaceSnapshot>) -> NewValue {
         let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
@@ -149,7 +150,8 @@ impl KeyspaceStore {
         NewValue::Large(copy)
     }
 
-    /// Sets a key to a large collection, whose elements may be stored already. The caller excludes other commands.
+    /// Sets a key to a large collection, whose elements may be stored already. The caller excludes
+    /// other commands.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.

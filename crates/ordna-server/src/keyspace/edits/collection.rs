@@ -98,7 +98,8 @@ impl KeyspaceStore {
         Ok(body.zip(read).map(|(body, read)| read(&body)))
     }
 
-    /// The collection of a key that was large just now, or is probably, and which the caller has locked.
+    /// The collection of a key that was large just now, or is probably, and which the caller has
+    /// locked.
     fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
         let source = Source::Live(&self.store, &self.collections.positions);
         let body = self.get_with(key, |stored| match Large::of_stored(source, stored) {
@@ -321,8 +322,8 @@ impl KeyspaceStore {
         }
         let positions = &self.collections.positions;
         self.write_elements(&batch, added, 0, only_removes).inspect_err(|error| {
-            // The batch may be done although the log has failed: the blocks are then built again. Any
-            // other error has changed nothing.
+            // The batch may be done although the log has failed: the blocks are then built again.
+            // Any other error has changed nothing.
             if matches!(error, ordna::Error::LogFailed { .. }) {
                 positions.forget(large.head.id);
             }

@@ -361,7 +361,8 @@ fn a_list_without_nodes_keeps_its_id() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// A key of which a large collection was seen is read and changed rightly if it holds something else.
+/// A key of which a large collection was seen is read and changed rightly if it holds something
+/// else.
 #[test]
 fn a_key_that_held_a_large_list_may_hold_anything() {
     let keyspace = Keyspace::with_options(Options::new());

@@ -49,9 +49,9 @@ impl KeyspaceStore {
         self.write_with_removals(vec![write], &[(head, former)], 0, 0)
     }
 
-    /// Writes a batch, whose keys are in their stored form, that removes or overwrites these heads. Each
-    /// comes with its deadline. The batch itself adds `added` entries to the reserved space, of which `listed` are in
-    /// the list of removals.
+    /// Writes a batch, whose keys are in their stored form, that removes or overwrites these heads.
+    /// Each comes with its deadline. The batch itself adds `added` entries to the reserved space,
+    /// of which `listed` are in the list of removals.
     pub(in crate::keyspace) fn write_with_removals(
         &self,
         batch: Vec<Write<'_, [u8], [u8]>>,

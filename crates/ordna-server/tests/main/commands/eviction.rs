@@ -262,7 +262,8 @@ fn expired_keys_are_counted() {
     assert_eq!(figure(&mut client, "expired_keys"), 0);
 }
 
-/// A collection that is evicted while a write to it waits for room grows anew, which the write does alone.
+/// A collection that is evicted while a write to it waits for room grows anew, which the write does
+/// alone.
 #[test]
 fn a_large_collection_that_is_evicted_by_its_own_writes_grows_anew() {
     let (_server, mut client) = server("allkeys-lru");

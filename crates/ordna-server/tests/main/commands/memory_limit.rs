@@ -6,6 +6,13 @@ use ordna_server::Config;
 
 use crate::common::{Client, converse, fresh, is_ttl, start};
 
+/// The memory that the server says it uses.
+fn used(client: &mut Client) -> usize {
+    let text = client.say("INFO memory");
+    let after = text.split("used_memory:").nth(1).unwrap();
+    after.split(|digit: char| !digit.is_ascii_digit()).next().unwrap().parse().unwrap()
+}
+
 #[test]
 fn beyond_the_memory_limit_reads_and_deletes_go_on() {
     let server = start(Config { max_memory: Some(100_000), ..Config::default() });
@@ -152,11 +159,6 @@ fn scripts_and_copies_of_a_transaction_stay_within_the_memory_limit() {
     const SIZE: usize = 1_000_000;
     let server = start(Config { max_memory: Some(LIMIT), ..Config::default() });
     let mut client = Client::new(server.address);
-    let used = |client: &mut Client| -> usize {
-        let text = client.say("INFO memory");
-        let after = text.split("used_memory:").nth(1).unwrap();
-        after.split(|digit: char| !digit.is_ascii_digit()).next().unwrap().parse().unwrap()
-    };
     let mut members: Vec<String> =
         (0..20_000).map(|number| format!("member:{number:06}")).collect();
     members.splice(0..0, ["SADD".to_owned(), "set".to_owned()]);
@@ -237,13 +239,12 @@ fn old_values_that_a_transaction_keeps_stay_within_the_memory_limit() {
     }
     let reply = client.say("EXEC");
     assert!(reply.contains("OOM"), "{reply:.300}");
-    let text = client.say("INFO memory");
-    let after = text.split("used_memory:").nth(1).unwrap();
-    let used: usize = after.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let used = used(&mut client);
     assert!(used < LIMIT + 2 * SIZE, "{used} bytes");
 }
 
-/// A write that the limit refuses has changed nothing: what a sorted set knows of its positions stays.
+/// A write that the limit refuses has changed nothing: what a sorted set knows of its positions
+/// stays.
 #[test]
 fn a_refused_write_does_not_make_ranks_slow() {
     let (_server, mut client) = fresh();

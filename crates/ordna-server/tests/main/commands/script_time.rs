@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::fresh;
 
-/// Time stands still within a script and within EXEC: a key that one of their commands finds, the next one finds.
+/// Time stands still within a script and within EXEC: a key that one of their commands finds, the
+/// next one finds.
 #[test]
 fn keys_do_not_expire_between_the_commands_of_one_step() {
     let (_server, mut client) = fresh();

@@ -269,7 +269,8 @@ fn kills_under_load_leave_current_indexes() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// One changed byte in a file of the indexes is found, by a start and by the check of the directory.
+/// One changed byte in a file of the indexes is found, by a start and by the check of the
+/// directory.
 #[test]
 fn damaged_files_of_the_indexes_are_found() {
     let dir = std::env::temp_dir().join(format!("ordna-index-files-{}", std::process::id()));

@@ -595,9 +595,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         self.in_order(0, |_| (), simd)
     }
 
-    /// Keeps the first entry that is not below the bound alone, or the last one that is not above
-    /// it; returns `false` and keeps all if there is none. Follows records, as
-    /// [`sorted`](Self::sorted) does.
+    /// Drops all entries but one: the first that is not below the bound, or, if `first` is `false`,
+    /// the last that is not above it. Returns `false`, and drops none, if there is no such entry.
+    /// Follows records, as [`sorted`](Self::sorted) does.
     pub fn keep_outer(&mut self, first: bool, bound: Bound<&K>) -> bool {
         self.prefetch_records(0..self.count as u8, USUAL_KEY);
         let mut outer: Option<(usize, LeafEntry)> = None;

@@ -225,11 +225,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Where a count stands after the entries of a leaf from `from` on, of which `last` is the last one, if
-    /// the leaf that follows has this low fence; `None`: at `from` still.
+    /// Returns where a count continues once it has counted the entries of a leaf from `from` on;
+    /// `None` means at `from`. `last` is the last of these entries, if there were any, and
+    /// `low_fence` that of the next leaf.
     ///
-    /// The low fence is read after the entries and may have sunk meanwhile, below `from` or below entries that
-    /// are counted: the leaf that follows is then read from there on, and does not count as a whole.
+    /// The low fence was read after the entries, and may have sunk below `from` or `last`
+    /// meanwhile. Then entries of the next leaf are counted already, or lie below the bounds, so
+    /// that it does not count as a whole.
     fn after_entries(
         from: &CountStart<K>,
         last: Option<&LeafEntry>,

@@ -374,11 +374,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Whether a scan for one entry looks for it instead of sorting the leaf. Most do:
-    /// where writes change the leaf between the scans, nobody would use the order again. Some sort,
-    /// so that the scans of a leaf that no longer changes soon find its order.
+    /// Whether a scan for one entry searches the leaf instead of sorting it. Most scans do: if
+    /// writes change the leaf between scans, its order is used only once. The others sort, so that
+    /// a leaf that no longer changes soon has an order for all of its scans.
     fn selects() -> bool {
-        /// Of how many scans of a thread one sorts.
+        /// One in so many scans of a thread sorts.
         const SORTS: u32 = 8;
         thread_local! {
             static SCANS: Cell<u32> = const { Cell::new(0) };
