@@ -101,10 +101,15 @@ pub fn run(part: &str) -> Outcome {
     if names.is_empty() {
         return Err(format!("no fault has {part:?} in its name"));
     }
-    plant(&names)
+    plant(&names, &[])
 }
 
-/// The share of this commit, and all faults of the areas that it touches.
+/// Time that [`run_share`] gives to the areas that a commit touches. A commit that edits comments of many
+/// files touches most areas.
+const TOUCHED: Duration = Duration::from_secs(240);
+
+/// Plants the share of this commit, then faults of the areas that it touches as long as [`TOUCHED`] lasts. The names
+/// of those for which no time was left are printed.
 pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
     let mut touched = Vec::new();
@@ -112,20 +117,23 @@ pub fn run_share() -> Outcome {
         let text = std::fs::read_to_string(root().join(path)).unwrap_or_default();
         touched.extend(named(&text).map(|name| area_of(name).to_owned()));
     }
-    let all = names()?.into_iter().enumerate();
-    let mine = all.filter(|(at, name)| {
-        at % SHARES == share || touched.iter().any(|area| area == area_of(name))
-    });
-    let mine: Vec<String> = mine.map(|(_, name)| name).collect();
     println!("share {share} of {SHARES}, areas touched: {touched:?}");
-    plant(&mine)
+    let is_mine = |(at, _): &(usize, String)| at % SHARES == share;
+    let (mine, others): (Vec<_>, Vec<_>) = names()?.into_iter().enumerate().partition(is_mine);
+    let is_touched = |name: &String| touched.iter().any(|area| area == area_of(name));
+    let mine: Vec<String> = mine.into_iter().map(|(_, name)| name).collect();
+    let touched: Vec<String> =
+        others.into_iter().map(|(_, name)| name).filter(is_touched).collect();
+    plant(&mine, &touched)
 }
 
-fn plant(names: &[String]) -> Outcome {
+/// Plants the faults `names`, then those of `more` as long as [`TOUCHED`] lasts.
+fn plant(names: &[String], more: &[String]) -> Outcome {
+    let all: Vec<String> = names.iter().chain(more).cloned().collect();
     let modelled = |name: &str| MODELLED.iter().find(|(area, ..)| *area == area_of(name));
     let mut models = BTreeMap::new();
     for (area, package, test, filter) in MODELLED {
-        if names.iter().any(|name| area_of(name) == area) {
+        if all.iter().any(|name| area_of(name) == area) {
             let folder = target("loom").display().to_string();
             let built = build("--cfg faults --cfg loom", &folder, &[package], &[test])?;
             let part = |program: Program| Part { program: program.path, filter: filter.to_owned() };
@@ -133,8 +141,7 @@ fn plant(names: &[String]) -> Outcome {
         }
     }
     // The target, features and flags of `cargo test --workspace`: nothing is built twice.
-    let others: Vec<String> =
-        names.iter().filter(|name| modelled(name).is_none()).cloned().collect();
+    let others: Vec<String> = all.iter().filter(|name| modelled(name).is_none()).cloned().collect();
     let mut tests = build("", "", &[], &tests_for(&others)?)?;
     let has_test = |area: &str, tests: &[Program]| {
         tests.iter().any(|program| program.stems.iter().any(|stem| is_of(stem, area)))
@@ -174,7 +181,13 @@ fn plant(names: &[String]) -> Outcome {
     let mut noticed = record::read();
     noticed.retain(|fault, _| known.contains(fault));
     let mut clean = Clean::default();
-    for name in names {
+    let mut begun_more = None;
+    let mut planted = 0;
+    for (at, name) in all.iter().enumerate() {
+        if at >= names.len() && begun_more.get_or_insert_with(Instant::now).elapsed() > TOUCHED {
+            break;
+        }
+        planted += 1;
         let suite = suite_of(name)?;
         let (verdict, took) = match noticed.get(name).and_then(|test| noticer(test, &suite)) {
             Some(test) => clean.judge(&[test], name)?,
@@ -200,8 +213,12 @@ fn plant(names: &[String]) -> Outcome {
         // Written after each fault, as a run of all takes long and may be interrupted.
         record::write(&noticed)?;
     }
+    let left = &all[planted..];
+    if !left.is_empty() {
+        println!("no time was left for {} of the areas touched: {}", left.len(), left.join(", "));
+    }
     if missed.is_empty() {
-        println!("all {} faults are caught", names.len());
+        println!("all {planted} planted faults are caught");
         Ok(())
     } else {
         Err(format!("nothing catches {}", missed.join(", ")))
