@@ -42,6 +42,9 @@
 //! | [`key`], [`value`], [`entries`] | the kinds of keys and values, their limits, buffers of them |
 //! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
 //!
+//! Programs to begin with are in the folder `examples`: a cache, a leaderboard, an event log, a report beside a
+//! writer, and a memtable for LSM engines.
+//!
 //! | feature | adds |
 //! |---|---|
 //! | `derive` | `derive(TupleKey)`: structs as keys; with `serde`, `derive(Stored)`: structs and enums as values |
