@@ -20,7 +20,7 @@ use crate::wire::request::{Arguments, number};
 // CREATE excludes other commands, so that no write is in progress when the snapshot is taken.
 pub const COMMANDS: &[Command] = &[Command::container(
     "ordna.snapshot",
-    "A stable state that several commands read: CREATE, GET, RANGE, ZRANGE, DROP, LIST.",
+    "A stable state that several commands read: CREATE, GET, PEXPIRETIME, RANGE, ZRANGE, DROP, LIST.",
     SNAPSHOT,
 )];
 
@@ -38,6 +38,16 @@ const SNAPSHOT: &[Command] = &[
         Ok(CommandOutcome::Done)
     })
     .keys((3, 3, 1)),
+    Command::sub("ordna.snapshot|pexpiretime", -4, READ_SLOW, |context, arguments, out| {
+        let snapshot = held(context, arguments)?;
+        out.array(arguments.len() - 3);
+        for key in arguments.iter_from(3) {
+            let deadline = snapshot.expires_at(key);
+            out.integer(deadline.map_or(-2, |deadline| deadline.map_or(-1, u64::cast_signed)));
+        }
+        Ok(CommandOutcome::Done)
+    })
+    .keys((3, -1, 1)),
     Command::sub("ordna.snapshot|range", -5, READ_ALL, |context, arguments, _| {
         let snapshot = held(context, arguments)?;
         let mut scan = range_of(arguments, 3)?;
@@ -71,6 +81,8 @@ const SNAPSHOT: &[Command] = &[
                 "DROP <id>",
                 "GET <id> <key>",
                 "LIST",
+                "PEXPIRETIME <id> <key> [<key> ...]",
+                "    The deadlines of keys, in milliseconds since 1970; -1: none, -2: no such key.",
                 "RANGE <id> <start> <end> [REV] [LIMIT [<offset>] <count>] [KEYS|WITHVALUES]",
                 "ZRANGE <id> <key> <start> <stop> [BYSCORE|BYLEX] [REV] [LIMIT <offset> <count>] [WITHSCORES]",
             ],

@@ -64,6 +64,11 @@ impl KeyspaceSnapshot {
         self.snapshot.get_with(&stored(key), read)
     }
 
+    /// The deadline of a user key, if it has one; `None` without the key.
+    pub fn expires_at(&self, key: &[u8]) -> Option<Option<u64>> {
+        self.snapshot.get_entry_with(&stored(key), |found| found.expires_at)
+    }
+
     /// The value of a user key in its stored form, and its deadline.
     pub fn get_entry(&self, key: &[u8]) -> Option<(Vec<u8>, Option<u64>)> {
         let mut found = None;

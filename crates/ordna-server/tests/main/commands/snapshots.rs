@@ -33,7 +33,7 @@ fn a_snapshot_stays_as_it_was() {
             ("ORDNA.SNAPSHOT CREATE EX 3600", r":2\r\n"),
         ],
     );
-    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*10\r\n+ORDNA.SNAPSHOT <subcommand>"));
+    assert!(client.say("ORDNA.SNAPSHOT HELP").starts_with(r"*12\r\n+ORDNA.SNAPSHOT <subcommand>"));
     assert!(client.say("ORDNA.SNAPSHOT LIST").starts_with(r"*1\r\n*8\r\n$2\r\nid\r\n:2\r\n"));
     assert_eq!(client.say("ORDNA.SNAPSHOT DROP 2"), r":1\r\n");
     assert_eq!(client.say("ORDNA.SNAPSHOT CREATE EX 1"), r":3\r\n");
@@ -57,6 +57,26 @@ fn a_snapshot_shows_values_as_they_were_set() {
             ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
             ("ORDNA.SNAPSHOT GET 1 h", r"$-1\r\n"),
             ("ORDNA.SNAPSHOT GET 1 k", r"$4\r\n\xc1abc\r\n"),
+        ],
+    );
+}
+
+#[test]
+fn deadlines_stay_as_they_were() {
+    let (_server, mut client) = fresh();
+    converse(
+        &mut client,
+        &[
+            ("SET a 1 PXAT 4102444800000", r"+OK\r\n"),
+            ("SET b 1", r"+OK\r\n"),
+            ("ORDNA.SNAPSHOT CREATE", r":1\r\n"),
+            ("PERSIST a", r":1\r\n"),
+            ("DEL b", r":1\r\n"),
+            ("ORDNA.SNAPSHOT PEXPIRETIME 1 a b c", r"*3\r\n:4102444800000\r\n:-1\r\n:-2\r\n"),
+            (
+                "ORDNA.SNAPSHOT PEXPIRETIME 1",
+                r"-ERR wrong number of arguments for 'ordna.snapshot|pexpiretime' command\r\n",
+            ),
         ],
     );
 }
