@@ -1,7 +1,9 @@
 //! A connection to a running server: pipelined requests out, replies in.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use bytes::{Bytes, BytesMut};
@@ -12,6 +14,9 @@ use redis_protocol::resp2::types::BytesFrame;
 /// Address and password of a running server.
 #[derive(Debug, Clone, Args)]
 pub struct ServerAddress {
+    /// Server, instead of --host and --port
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["host", "port"])]
+    server: Option<HostPort>,
     /// Host of the server
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
@@ -21,6 +26,41 @@ pub struct ServerAddress {
     /// Password of the server
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
+}
+
+/// `HOST:PORT`; an IPv6 address is in brackets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HostPort {
+    host: String,
+    port: u16,
+}
+
+impl FromStr for HostPort {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.rsplit_once(':');
+        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
+        let (host, port) = parts.ok_or_else(|| format!("{text:?} is not HOST:PORT"))?;
+        Ok(Self { host: host.trim_start_matches('[').trim_end_matches(']').to_owned(), port })
+    }
+}
+
+/// No server answers, or the connection was lost. The program exits with a code of its own.
+#[derive(Debug)]
+pub struct Unreachable(String);
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreachable {}
+
+/// The error of a connection that was lost.
+pub fn lost() -> Unreachable {
+    Unreachable("the connection to the server was lost".into())
 }
 
 /// The half of a connection that reads replies.
@@ -43,25 +83,29 @@ impl ServerAddress {
     /// # Errors
     /// The text has another form.
     pub fn set(&mut self, text: &str) -> anyhow::Result<()> {
-        let parts = text.rsplit_once(':');
-        let parts = parts.and_then(|(host, port)| Some((host, port.parse().ok()?)));
-        let (host, port) = parts.with_context(|| format!("{text:?} is not HOST:PORT"))?;
-        // An IPv6 address is in brackets.
-        host.trim_start_matches('[').trim_end_matches(']').clone_into(&mut self.host);
-        self.port = port;
+        self.server = Some(text.parse().map_err(anyhow::Error::msg)?);
         Ok(())
+    }
+
+    /// Returns host and port.
+    pub fn place(&self) -> (&str, u16) {
+        match &self.server {
+            Some(HostPort { host, port }) => (host, *port),
+            None => (&self.host, self.port),
+        }
     }
 
     /// Connects and logs in.
     pub fn connect(&self) -> anyhow::Result<Client> {
-        let Self { host, port, password } = self;
-        let stream = TcpStream::connect((host.as_str(), *port)).with_context(|| {
-            format!("no server answers on {host}:{port}; start one with `ordna serve`")
+        let (host, port) = self.place();
+        let stream = TcpStream::connect((host, port)).with_context(|| {
+            let hint = "start one with `ordna serve`";
+            Unreachable(format!("no server answers on {host}:{port}; {hint}"))
         })?;
         stream.set_nodelay(true)?;
         let replies = Replies { stream: stream.try_clone()?, buffer: BytesMut::new() };
         let mut client = Client { stream, replies };
-        if let Some(password) = password {
+        if let Some(password) = &self.password {
             client.call(&[b"AUTH", password.as_bytes()])?;
         }
         Ok(client)
@@ -71,13 +115,18 @@ impl ServerAddress {
 impl Client {
     /// Sends a request and waits for its reply. An error reply becomes an `Err`.
     pub fn call(&mut self, words: &[&[u8]]) -> anyhow::Result<BytesFrame> {
-        let mut request = Vec::new();
-        write_request(&mut request, words);
-        self.stream.write_all(&request).context("the server left")?;
-        match self.replies.next()? {
+        match self.request(words)? {
             BytesFrame::Error(text) => bail!("the server says: {text}"),
             reply => Ok(reply),
         }
+    }
+
+    /// Sends a request and waits for its reply, which may be an error.
+    pub fn request(&mut self, words: &[&[u8]]) -> anyhow::Result<BytesFrame> {
+        let mut request = Vec::new();
+        write_request(&mut request, words);
+        self.stream.write_all(&request).with_context(lost)?;
+        self.replies.next()
     }
 
     /// Splits the connection into its two halves, for pipelining.
@@ -101,8 +150,8 @@ impl Replies {
                 return Ok(frame);
             }
             let mut part = [0; 64 << 10];
-            match self.stream.read(&mut part).context("the server left")? {
-                0 => bail!("the server closed the connection"),
+            match self.stream.read(&mut part).with_context(lost)? {
+                0 => return Err(lost().into()),
                 read => self.buffer.extend_from_slice(&part[..read]),
             }
         }

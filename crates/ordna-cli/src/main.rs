@@ -3,15 +3,24 @@
 mod allocator;
 mod backup;
 mod client;
+mod directory;
+mod export;
 #[cfg(feature = "kafka")]
 mod index_node;
 mod load;
 mod query;
 mod serve;
+mod shell;
+mod text;
+mod top;
 
+use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use anyhow::Context;
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::text::with_causes;
 
 /// Ordered in-memory store that speaks the Redis protocol.
 ///
@@ -35,7 +44,8 @@ Exit codes:
   0  done; a server was stopped by SIGTERM, SIGINT or SHUTDOWN
   1  failed, with the reason on standard error: also a key that is absent (get), a bad
      line (load), damage (verify)
-  2  the command line is wrong; nothing was done";
+  2  the command line is wrong; nothing was done
+  3  no server answers at the address, or the connection to it was lost";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -50,12 +60,29 @@ enum Command {
     Get(query::GetOptions),
     /// Print entries in key order
     Scan(query::ScanOptions),
+    /// Write entries of a server or a directory to a file
+    Export(export::ExportOptions),
+    /// Type commands for a server or a directory
+    Shell(shell::ShellOptions),
+    /// Watch the operations, memory and log of a server
+    Top(top::TopOptions),
     /// Make a running server (`serve --dir`) write a backup, wait for its end, and perhaps copy it
     Backup(backup::BackupOptions),
     /// Copy a backup into a new data directory
     Restore(backup::RestoreOptions),
     /// Read and check a backup or a data directory
     Verify(backup::VerifyOptions),
+    /// Print the completions of a shell: `source <(ordna completions bash)`
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the man page: `ordna man >ordna.1`; or write that of each command into a directory
+    Man {
+        /// Directory for ordna.1, ordna-serve.1 and the others
+        #[arg(long, value_name = "DIR")]
+        dir: Option<std::path::PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -68,18 +95,54 @@ fn main() -> ExitCode {
         Some(Command::Load(options)) => load::run(&options),
         Some(Command::Get(options)) => query::get(&options),
         Some(Command::Scan(options)) => query::scan(&options),
+        Some(Command::Export(options)) => export::run(&options),
+        Some(Command::Shell(options)) => shell::run(&options),
+        Some(Command::Top(options)) => top::run(&options),
         Some(Command::Backup(options)) => backup::run_backup(&options),
         Some(Command::Restore(options)) => backup::run_restore(&options),
         Some(Command::Verify(options)) => backup::run_verify(&options),
+        Some(Command::Completions { shell }) => completions(shell),
+        Some(Command::Man { dir }) => man(dir.as_deref()),
     };
     match done {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("ordna: {}", with_causes(&error));
-            ExitCode::FAILURE
+            exit_code(&error)
         }
     }
+}
+
+/// The exit code of a command that failed.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    let is_lost = error.downcast_ref::<client::Unreachable>().is_some();
+    if is_lost { ExitCode::from(3) } else { ExitCode::FAILURE }
+}
+
+/// Prints what a shell needs to complete commands and options.
+fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "ordna", &mut script);
+    print(&script)
+}
+
+/// Prints the man page, or writes one for each command.
+fn man(dir: Option<&std::path::Path>) -> anyhow::Result<ExitCode> {
+    let Some(dir) = dir else {
+        let mut page = Vec::new();
+        clap_mangen::Man::new(Cli::command()).render(&mut page)?;
+        return print(&page);
+    };
+    std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
+        .with_context(|| format!("cannot write the pages to {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(text: &[u8]) -> anyhow::Result<ExitCode> {
+    std::io::stdout().lock().write_all(text).map_err(query::OutputClosed)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Whether the reader of standard output closed it, as in `ordna scan | head`.
@@ -87,14 +150,6 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<query::OutputClosed>()
         .is_some_and(|query::OutputClosed(error)| error.kind() == std::io::ErrorKind::BrokenPipe)
-}
-
-/// An error and its causes. A cause that the error's own text contains is not repeated.
-fn with_causes(error: &anyhow::Error) -> String {
-    let causes = error.chain().skip(1).map(ToString::to_string);
-    causes.fold(error.to_string(), |text, cause| {
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
-    })
 }
 
 #[cfg(test)]

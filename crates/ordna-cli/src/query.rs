@@ -9,6 +9,7 @@ use ordna::tuple::{self, Prefix};
 use redis_protocol::resp2::types::BytesFrame;
 
 use crate::client::{ServerAddress, bytes_of};
+use crate::text::readable;
 
 /// Entries asked for at a time; keeps both sides' buffers small.
 const PAGE: u64 = 1000;
@@ -167,38 +168,9 @@ fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A key for the eye: text as it is, other bytes as `\xNN`, the fields of a tuple apart.
-fn readable(key: &[u8], is_tuple: bool) -> String {
-    if is_tuple && let Ok(fields) = tuple::decode::<Vec<String>>(key) {
-        let fields: Vec<_> = fields.iter().map(|field| readable(field.as_bytes(), false)).collect();
-        return fields.join(" | ");
-    }
-    let mut text = String::new();
-    for chunk in key.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            match character {
-                '\\' => text.push_str("\\\\"),
-                character if character.is_control() => text.extend(character.escape_default()),
-                character => text.push(character),
-            }
-        }
-        for byte in chunk.invalid() {
-            text.push_str(&format!("\\x{byte:02x}"));
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn keys_are_readable() {
-        assert_eq!(readable("SE:Åhus".as_bytes(), false), "SE:Åhus");
-        assert_eq!(readable(b"a\\\t\xff", false), "a\\\\\\t\\xff");
-        assert_eq!(readable(&tuple::encode(&["SE", "Åhus"]), true), "SE | Åhus");
-    }
 
     #[test]
     fn a_page_that_is_too_large_for_one_reply_is_fetched_in_parts() {

@@ -2,104 +2,11 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-const DONE: i32 = 0;
-const FAILED: i32 = 1;
-const WRONG_USAGE: i32 = 2;
+use common::{DONE, FAILED, Folder, Server, UNREACHABLE, WRONG_USAGE, exits, output};
 
-fn ordna(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_ordna"));
-    command.args(words).env_remove("ORDNA_PASSWORD").env_remove("ORDNA_LOG");
-    command
-}
-
-fn output(words: &[&str]) -> Output {
-    ordna(words).stdin(Stdio::null()).output().unwrap()
-}
-
-/// Runs a command and checks its exit code. An error is told on standard error, and on nothing else.
-fn exits(words: &[&str], code: i32) -> Output {
-    let output = output(words);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
-    assert_eq!(code == DONE, error.is_empty(), "{words:?}: {error}");
-    assert!(code == DONE || output.stdout.is_empty(), "{words:?}");
-    output
-}
-
-/// A folder of the test's own, removed when dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("ordna-cli-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&folder);
-        std::fs::create_dir_all(&folder).unwrap();
-        Self(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A server in a process of its own, killed when dropped.
-struct Server {
-    process: Child,
-    port: String,
-    log: Receiver<String>,
-}
-
-impl Server {
-    fn start(words: &[&str]) -> Self {
-        let words = [&["serve", "--port", "0"], words].concat();
-        let mut process = ordna(&words).stderr(Stdio::piped()).spawn().unwrap();
-        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
-        let (tell, log) = channel();
-        std::thread::spawn(move || {
-            lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
-        });
-        let mut server = Self { process, port: String::new(), log };
-        let line = server.line("address=127.0.0.1:");
-        let port = line.split("address=127.0.0.1:").nth(1).unwrap();
-        server.port = port.chars().take_while(char::is_ascii_digit).collect();
-        server.line(" ready ");
-        server
-    }
-
-    /// The next line of the log that contains a text.
-    fn line(&self, text: &str) -> String {
-        let end = Instant::now() + Duration::from_secs(60);
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = self.log.recv_timeout(left).unwrap_or_else(|_| panic!("no {text:?}"));
-            if line.contains(text) {
-                return line;
-            }
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.process.id().to_string();
-        assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
+mod common;
 
 #[test]
 fn each_command_exits_with_the_code_of_its_outcome() {
@@ -136,8 +43,12 @@ fn each_command_exits_with_the_code_of_its_outcome() {
     exits(&["get", "absent", "--port", port], FAILED);
     exits(&["scan", "--port", port], DONE);
     exits(&["scan", "absent", "--port", port], DONE);
-    exits(&["get", "1", "--port", "1"], FAILED);
-    exits(&["scan", "--port", "1"], FAILED);
+    exits(&["get", "1", "--port", "1"], UNREACHABLE);
+    exits(&["scan", "--server", "127.0.0.1:1"], UNREACHABLE);
+    exits(&["load", &lines, "--key", "id", "--port", "1"], UNREACHABLE);
+    exits(&["get", "1", "--server", &format!("127.0.0.1:{port}")], DONE);
+    exits(&["get", "1", "--server", "nowhere"], WRONG_USAGE);
+    exits(&["get", "1", "--server", "a:1", "--port", port], WRONG_USAGE);
 
     let saved = output(&["backup", "--port", port]);
     assert_eq!(saved.status.code(), Some(DONE), "{saved:?}");
@@ -161,6 +72,26 @@ fn each_command_exits_with_the_code_of_its_outcome() {
     std::fs::write(&largest, bytes).unwrap();
     let verified = output(&["verify", &data]);
     assert_eq!(verified.status.code(), Some(FAILED), "{verified:?}");
+}
+
+/// Each command is in the completions and in the man page, as is each exit code.
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    let text = |words: &[&str]| String::from_utf8(exits(words, DONE).stdout).unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = text(&["completions", shell]);
+        for word in ["restore", "load", "separator"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+    }
+    exits(&["completions", "cmd.exe"], WRONG_USAGE);
+    let page = text(&["man"]);
+    assert!(page.contains(".TH ordna 1") && page.contains("Exit codes:"), "{page}");
+    let folder = Folder::new("man");
+    exits(&["man", "--dir", &folder.path("pages")], DONE);
+    let page = std::fs::read_to_string(folder.path("pages/ordna-load.1")).unwrap();
+    assert!(page.contains("separator"), "{page}");
+    exits(&["man", "--dir", "/dev/null/pages"], FAILED);
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -17,7 +17,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use redis_protocol::resp2::types::BytesFrame;
 use serde_json::value::RawValue;
 
-use crate::client::{Client, Replies, ServerAddress, write_request};
+use crate::client::{Client, Replies, ServerAddress, lost, write_request};
+use crate::export::entry::{COLUMNS, EntryFields};
 
 mod records;
 
@@ -33,7 +34,7 @@ const SHOWN: u64 = 100;
 /// Options of `ordna load`.
 #[derive(Debug, Parser)]
 pub struct LoadOptions {
-    /// The file; may be gzip-compressed
+    /// The file, or - for standard input; may be gzip-compressed
     file: PathBuf,
     /// Format of the file; told by its name unless given
     ///
@@ -65,6 +66,9 @@ pub struct LoadOptions {
     /// Fields that make the member of a sorted set, in order, as --key does
     #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]", requires = "zset")]
     member: Vec<KeySpec>,
+    /// Make the entries that `ordna export` wrote, with their deadlines
+    #[arg(long, conflicts_with_all = ["key", "tuple", "hash", "zset", "separator"])]
+    entries: bool,
     /// Prefix of each key
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
@@ -105,32 +109,49 @@ fn shown(character: char) -> impl Iterator<Item = char> {
 /// Loads the file; exit code 1 if a line was bad.
 pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let path = options.file.display();
-    let file = File::open(&options.file).with_context(|| format!("cannot open {path}"))?;
-    let size = file.metadata()?.len();
+    let is_input = options.file.as_os_str() == "-";
+    let (file, size): (Box<dyn Read>, _) = if is_input {
+        (Box::new(std::io::stdin().lock()), 0)
+    } else {
+        let file = File::open(&options.file).with_context(|| format!("cannot open {path}"))?;
+        let size = file.metadata()?.len();
+        (Box::new(file), size)
+    };
     let format = match options.format {
         Some(format) => format,
+        None if is_input => bail!("standard input has no name: give --format"),
         None => Format::of(&options.file).with_context(|| {
             format!("cannot tell the format of {path} by its name; give --format")
         })?,
     };
-    for (option, is_given) in [("--hash", options.hash), ("--zset", options.zset.is_some())] {
+    let given = [
+        ("--hash", options.hash),
+        ("--zset", options.zset.is_some()),
+        ("--entries", options.entries),
+    ];
+    for (option, is_given) in given {
         if is_given && format == Format::Lines {
             bail!("{option} has no meaning for --format lines: a line has no fields");
         }
     }
-    if options.key.is_empty() && format != Format::Lines && options.zset.is_none() {
+    let needs_key = format != Format::Lines && options.zset.is_none() && !options.entries;
+    if options.key.is_empty() && needs_key {
         bail!("--key FIELD[,FIELD…] is needed");
     }
     if options.zset.is_some() && options.key.is_empty() && options.prefix.is_empty() {
         bail!("--zset needs --key FIELD[,FIELD…], or --prefix KEY for one sorted set");
     }
     let score = options.zset.as_ref().map(|field| KeySpec::of_field(field));
-    let others: Vec<KeySpec> = options.member.iter().cloned().chain(score).collect();
+    let columns = options.entries.then_some(COLUMNS).into_iter().flatten().map(KeySpec::of_field);
+    let others = options.member.iter().cloned().chain(score).chain(columns);
+    let others: Vec<KeySpec> = others.collect();
     let mut client = options.server.connect()?;
     let before = keys(&mut client)?;
-    let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(
-        "{bar:30} {percent}% {bytes}/{total_bytes} {msg} eta {eta}",
-    )?);
+    let bar = ProgressBar::new(size).with_style(ProgressStyle::with_template(if size > 0 {
+        "{bar:30} {percent}% {bytes}/{total_bytes} {msg} eta {eta}"
+    } else {
+        "{spinner} {bytes} {msg}"
+    })?);
     let started = Instant::now();
     let (mut stream, replies) = client.split();
     let (sent, awaited) = sync_channel(IN_FLIGHT);
@@ -146,14 +167,21 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
         let item = item.and_then(|record| {
             let of_hash = options.hash.then(|| fields(&record.value)).transpose();
             let of_hash = of_hash.map_err(|error| format!("{error:#}"))?;
-            let Some(score) = &options.zset else { return Ok((record, of_hash, None)) };
+            if options.entries {
+                let entry = EntryFields::parse(&record.value)?;
+                let record = Record { key: entry.key, value: entry.value };
+                return Ok((record, None, None, Some((entry.is_dump, entry.expires_at))));
+            }
+            let Some(score) = &options.zset else { return Ok((record, of_hash, None, None)) };
             let scored = scored(&record.value, score, &options.member, separator)?;
-            Ok((record, None, Some(scored)))
+            Ok((record, None, Some(scored), None))
         });
         match item {
-            Ok((Record { key, value }, of_hash, scored)) => {
+            Ok((Record { key, value }, of_hash, scored, entry)) => {
                 let key = [options.prefix.as_bytes(), &key].concat();
-                if let Some((score, member)) = scored {
+                if let Some((is_dump, expires_at)) = entry {
+                    write_entry(&mut out, &key, &value, is_dump, expires_at);
+                } else if let Some((score, member)) = scored {
                     write_request(&mut out, &[b"ZADD", &key, score.as_bytes(), &member]);
                 } else if let Some(fields) = of_hash {
                     let parts = fields.iter().flat_map(|(name, value)| [name, value]);
@@ -216,6 +244,17 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     Ok(if rejects.count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Appends the request that makes an entry of an export.
+fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8], is_dump: bool, deadline: Option<u64>) {
+    let time = deadline.unwrap_or(0).to_string();
+    let time = time.as_bytes();
+    match (is_dump, deadline) {
+        (true, _) => write_request(out, &[b"RESTORE", key, time, value, b"REPLACE", b"ABSTTL"]),
+        (false, Some(_)) => write_request(out, &[b"SET", key, value, b"PXAT", time]),
+        (false, None) => write_request(out, &[b"SET", key, value]),
+    }
+}
+
 /// The fields of a record, as a hash has them. Values other than texts keep their JSON form.
 fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
     let object: BTreeMap<String, &RawValue> =
@@ -264,10 +303,10 @@ fn send(
     out: &mut Vec<u8>,
     pending: &mut Vec<u64>,
 ) -> anyhow::Result<()> {
-    stream.write_all(out).context("the server left")?;
+    stream.write_all(out).with_context(lost)?;
     out.clear();
     for line in pending.drain(..) {
-        sent.send(line).context("the server left")?;
+        sent.send(line).with_context(lost)?;
     }
     Ok(())
 }
