@@ -32,6 +32,8 @@
 //! | `writer` | the stripes, and the writes that pass through them |
 //! | `buffer` | the records and old states of a stripe |
 //! | `queue` | group commit |
+//! | `log_thread` | the thread that writes, syncs and retries |
+//! | `waiting` | waits for what is written or durable |
 //! | `segments` | creation of segments |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
@@ -44,9 +46,11 @@
 pub mod buffer;
 pub mod copy_before_write;
 pub mod durable;
+mod log_thread;
 pub mod queue;
 pub mod reports;
 pub mod segments;
 pub mod sync_policy;
 pub mod sync_times;
+mod waiting;
 pub mod writer;

@@ -31,18 +31,17 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use ordna_base::sync::{check, fault, notice, point};
 
 use super::segments::Segments;
-use super::sync_policy::{SECOND, STALLED, SyncPolicy};
+use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
-use crate::files::directory::Reserve;
 use crate::files::error::BackupError;
 use crate::files::storage::OutFile;
 
@@ -53,52 +52,39 @@ const MOST_WAITING: usize = 8 << 20;
 const FRAME: usize = 1 << 20;
 /// Frames that are kept for reuse.
 const SPARE: usize = 2;
-/// Without `SyncPolicy::Always`, the log's thread collects records for so long before it writes.
-const GATHER: Duration = Duration::from_millis(1);
 /// Delay after which a write that failed is retried; it doubles with each failure.
 pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(100);
-/// Longest delay between two retries, as a multiple of the first one. With [`FIRST_RETRY`] it is 5 s:
-/// space that was freed is used soon, and a disk that stays full costs little.
-const LONGEST_RETRY: u32 = 50;
 
 /// Why a log that was closed refuses writes.
 const CLOSED: &str = "the log is closed";
 
-enum Chunk {
+pub(super) enum Chunk {
     Data(Frame),
     /// The next segment, until it is taken.
     Rotate(Option<BlockWriter>),
 }
 
-/// What the log's thread has to do.
-#[derive(PartialEq)]
-enum Wake {
-    Work,
-    Retry,
-    Stop,
-}
-
 #[derive(Default)]
-struct QueueState {
-    chunks: VecDeque<Chunk>,
-    bytes: usize,
-    spare: Vec<Frame>,
+pub(super) struct QueueState {
+    pub(super) chunks: VecDeque<Chunk>,
+    pub(super) bytes: usize,
+    pub(super) spare: Vec<Frame>,
     /// Tasks that wait for a position to be durable.
-    wakers: Vec<(u64, Waker)>,
+    pub(super) wakers: Vec<(u64, Waker)>,
     /// Tasks that wait for a position to be written.
-    writing: Vec<(u64, Waker)>,
+    pub(super) writing: Vec<(u64, Waker)>,
     /// Tasks that wait for the end of a sync that takes too long.
-    stalled: Vec<(u64, Waker)>,
-    failed: Option<Arc<str>>,
+    pub(super) stalled: Vec<(u64, Waker)>,
+    pub(super) failed: Option<Arc<str>>,
     /// Whether the failure was one of a write, so that the chunks can be written to a new segment.
-    can_retry: bool,
+    pub(super) can_retry: bool,
     /// Position after the last record that removes everything for a successor.
-    cleared: u64,
-    stopping: bool,
+    pub(super) cleared: u64,
+    pub(super) stopping: bool,
     /// The log ends: nothing is appended any more. Stays set.
-    closing: bool,
+    pub(super) closing: bool,
     /// The log's thread waits for `work`.
-    asleep: bool,
+    pub(super) asleep: bool,
 }
 
 impl QueueState {
@@ -112,34 +98,34 @@ impl QueueState {
     }
 }
 
-struct Writer {
-    blocks: BlockWriter,
+pub(super) struct Writer {
+    pub(super) blocks: BlockWriter,
     /// Former segments that are not known to be durable.
-    former: Vec<Arc<dyn OutFile>>,
+    pub(super) former: Vec<Arc<dyn OutFile>>,
 }
 
 /// The log's buffer.
 pub(crate) struct Queue {
     /// The [`SyncPolicy`] as a number. Changes under the lock of `state`.
-    policy: AtomicU8,
+    pub(super) policy: AtomicU8,
     /// Size at which a segment is full, and what creates the next one.
-    rotation: Option<(u64, Arc<Segments>)>,
+    pub(super) rotation: Option<(u64, Arc<Segments>)>,
     /// Delay before the first retry of a failed write.
-    first_retry: Duration,
-    state: Mutex<QueueState>,
-    work: Condvar,
+    pub(super) first_retry: Duration,
+    pub(super) state: Mutex<QueueState>,
+    pub(super) work: Condvar,
     /// `written` or `synced` has moved, or the queue has failed.
-    moved: Condvar,
-    writer: Mutex<Writer>,
-    syncer: Mutex<()>,
-    appended: AtomicU64,
-    written: AtomicU64,
-    synced: AtomicU64,
-    has_failed: AtomicBool,
+    pub(super) moved: Condvar,
+    pub(super) writer: Mutex<Writer>,
+    pub(super) syncer: Mutex<()>,
+    pub(super) appended: AtomicU64,
+    pub(super) written: AtomicU64,
+    pub(super) synced: AtomicU64,
+    pub(super) has_failed: AtomicBool,
     /// When the queue was created.
-    created: Instant,
+    pub(super) created: Instant,
     /// When the sync in progress began, in milliseconds after `created`; 0: there is none.
-    syncing: AtomicU64,
+    pub(super) syncing: AtomicU64,
     /// Number of failures so far.
     pub failures: AtomicU64,
     /// fsyncs so far.
@@ -150,16 +136,16 @@ pub(crate) struct Queue {
     pub records: AtomicU64,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Takes the wakers of positions up to this one.
-fn reached(wakers: &mut Vec<(u64, Waker)>, position: u64) -> Vec<Waker> {
+pub(super) fn reached(wakers: &mut Vec<(u64, Waker)>, position: u64) -> Vec<Waker> {
     wakers.extract_if(.., |(at, _)| *at <= position).map(|(_, waker)| waker).collect()
 }
 
-fn failed(reason: &Arc<str>) -> Error {
+pub(super) fn failed(reason: &Arc<str>) -> Error {
     Error::LogFailed { reason: Arc::clone(reason) }
 }
 
@@ -247,7 +233,7 @@ impl Queue {
     }
 
     /// Refuses if the queue has failed. What was appended before it ends is still written.
-    fn check_failure(&self) -> Result<(), Error> {
+    pub(super) fn check_failure(&self) -> Result<(), Error> {
         lock(&self.state).failed.as_ref().map_or(Ok(()), |reason| Err(failed(reason)))
     }
 
@@ -321,7 +307,7 @@ impl Queue {
         self.drain_with(lock(&self.writer))
     }
 
-    fn drain_with(&self, mut writer: MutexGuard<'_, Writer>) -> Result<u64, Error> {
+    pub(super) fn drain_with(&self, mut writer: MutexGuard<'_, Writer>) -> Result<u64, Error> {
         loop {
             let written = self.written.load(Ordering::Acquire);
             let (chunks, ready) = {
@@ -353,7 +339,7 @@ impl Queue {
     }
 
     /// Writes a chunk. After an error it is as before.
-    fn write(&self, writer: &mut Writer, chunk: &mut Chunk) -> Result<(), BackupError> {
+    pub(super) fn write(&self, writer: &mut Writer, chunk: &mut Chunk) -> Result<(), BackupError> {
         let synced = self.synced();
         match chunk {
             Chunk::Data(frame) => {
@@ -441,7 +427,7 @@ impl Queue {
 
     /// Keeps the first failure and wakes all that wait. `unwritten`: the chunks from the one on that
     /// could not be written; `None`: records may be lost that were written.
-    fn fail(&self, error: &dyn Display, unwritten: Option<VecDeque<Chunk>>) -> Error {
+    pub(super) fn fail(&self, error: &dyn Display, unwritten: Option<VecDeque<Chunk>>) -> Error {
         let mut state = lock(&self.state);
         let is_first = state.failed.is_none();
         self.failures.fetch_add(u64::from(is_first), Ordering::Relaxed);
@@ -498,7 +484,7 @@ impl Queue {
     }
 
     /// Ends a failure: everything up to `position` is durable.
-    fn accept(&self, state: &mut QueueState, position: u64) {
+    pub(super) fn accept(&self, state: &mut QueueState, position: u64) {
         state.failed = None;
         state.can_retry = false;
         self.written.store(position, Ordering::Release);
@@ -506,262 +492,9 @@ impl Queue {
         self.has_failed.store(false, Ordering::Release);
     }
 
-    /// Writes the records that could not be written to a new segment. Returns whether the queue
-    /// works again.
-    fn retry(&self) -> bool {
-        let Some((_, segments)) = &self.rotation else { return false };
-        // A backup that began after the failure keeps the number, and restarts the queue itself.
-        let Some(mut next) = segments.next.try_lock() else { return false };
-        let _syncing = lock(&self.syncer);
-        let mut writer = lock(&self.writer);
-        let (mut chunks, target) = {
-            let mut state = lock(&self.state);
-            if state.failed.is_none() || !state.can_retry {
-                return state.failed.is_none();
-            }
-            (mem::take(&mut state.chunks), self.appended())
-        };
-        segments.free_reserve(Reserve::Log);
-        let (written, synced) = (self.written.load(Ordering::Acquire), self.synced());
-        let begun = segments.create_with(*next, |segment| {
-            segment.start_at(written, synced)?;
-            // A start takes a segment that has records and no header for one that was damaged.
-            if !fault!("faults.retry.header_is_first") {
-                segment.sync()?;
-            }
-            for chunk in &mut chunks {
-                if let Chunk::Data(frame) = chunk {
-                    segment.data(frame, synced)?;
-                }
-            }
-            Ok(())
-        });
-        // What was written before the failure. If this fails, it may be lost.
-        let current = writer.blocks.file();
-        let are_synced = begun.is_ok() && {
-            let mut files = writer.former.iter().chain([&current]);
-            files.try_for_each(|file| file.sync()).is_ok()
-        };
-        let mut state = lock(&self.state);
-        let Ok(segment) = begun else {
-            chunks.append(&mut state.chunks);
-            state.chunks = chunks;
-            return false;
-        };
-        // The chunks lack the end of a group that has removed everything meanwhile.
-        let is_whole = check!("faults.retry.is_whole_at_its_end", state.can_retry);
-        if !are_synced || !is_whole {
-            state.can_retry = false;
-            state.chunks.clear();
-            drop(state);
-            segments.discard(*next);
-            return false;
-        }
-        *next += 1;
-        // The part of a block at the end of the former segment.
-        let (path, len) = (writer.blocks.path().to_owned(), writer.blocks.written());
-        writer.blocks = segment;
-        writer.former.clear();
-        self.accept(&mut state, target);
-        let ready = reached(&mut state.wakers, target);
-        drop(state);
-        self.moved.notify_all();
-        ready.into_iter().for_each(Waker::wake);
-        segments.complete(*next - 1, &path, len);
-        true
-    }
-
     /// Milliseconds since the queue was created; not 0.
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
-    }
-
-    /// Returns whether a sync takes so long that writes must wait for it.
-    fn is_stalled(&self) -> bool {
-        // Acquire: pairs with the release in `sync`, so that a waiter that is told of its end finds
-        // it ended.
-        let began = self.syncing.load(Ordering::Acquire);
-        began > 0
-            && self.policy() == SyncPolicy::EverySecond
-            && notice!(
-                "faults.sync.stalls",
-                self.now() - began.min(self.now()) >= STALLED.as_millis() as u64
-            )
-    }
-
-    /// Waits for the end of a sync that takes too long.
-    pub fn wait_while_stalled(&self) -> Result<(), Error> {
-        if !self.is_stalled() {
-            return Ok(());
-        }
-        let mut state = lock(&self.state);
-        while state.failed.is_none() && self.is_stalled() {
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        drop(state);
-        self.check_failure()
-    }
-
-    /// Waits until the position is durable.
-    pub fn wait(&self, position: u64) -> Result<(), Error> {
-        let mut state = lock(&self.state);
-        loop {
-            if self.synced() >= position {
-                return Ok(());
-            }
-            if let Some(reason) = &state.failed {
-                return Err(failed(reason));
-            }
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    /// As [`wait`](Self::wait), for a task.
-    pub fn poll(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        if self.synced() >= position {
-            return Poll::Ready(Ok(()));
-        }
-        self.register(position, context, || self.synced() >= position, |state| &mut state.wakers)
-    }
-
-    /// Adds the task to a list of wakers, unless its condition holds by now.
-    fn register(
-        &self,
-        position: u64,
-        context: &Context<'_>,
-        is_reached: impl Fn() -> bool,
-        wakers: fn(&mut QueueState) -> &mut Vec<(u64, Waker)>,
-    ) -> Poll<Result<(), Error>> {
-        let mut state = lock(&self.state);
-        if is_reached() {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(reason) = &state.failed {
-            return Poll::Ready(Err(failed(reason)));
-        }
-        wakers(&mut state).push((position, context.waker().clone()));
-        Poll::Pending
-    }
-
-    /// Ready once the position is written. The task writes itself, unless another thread does so.
-    pub fn poll_written(
-        &self,
-        position: u64,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), Error>> {
-        if self.is_stalled() {
-            let has_ended = || !self.is_stalled();
-            let told = self.register(position, context, has_ended, |state| &mut state.stalled);
-            if told.is_pending() {
-                return told;
-            }
-        }
-        let is_written = || self.written.load(Ordering::Acquire) >= position;
-        if is_written() {
-            return Poll::Ready(Ok(()));
-        }
-        let writer = match self.writer.try_lock() {
-            Ok(writer) => writer,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                // The other thread looks for records once more: it unlocks the writer only when it
-                // finds none, under the state's lock.
-                return self.register(position, context, is_written, |state| &mut state.writing);
-            }
-        };
-        let drained = self.drain_with(writer).map(|_| ());
-        // The end of the log may have written it just before.
-        Poll::Ready(if is_written() { Ok(()) } else { drained })
-    }
-
-    /// The log's thread: writes and syncs until [`stop`](Self::stop).
-    pub fn run(&self) {
-        let mut last_sync = Instant::now();
-        let mut delay = self.first_retry;
-        loop {
-            let woken = self.sleep(last_sync, delay);
-            let stopping = woken == Wake::Stop;
-            if woken != Wake::Work {
-                let works = self.retry();
-                let longest = self.first_retry * LONGEST_RETRY;
-                delay = if works { self.first_retry } else { (delay * 2).min(longest) };
-            }
-            if !stopping && self.policy() != SyncPolicy::Always {
-                std::thread::sleep(GATHER);
-            }
-            let due = match self.policy() {
-                SyncPolicy::Always => true,
-                SyncPolicy::EverySecond => last_sync.elapsed() >= SECOND,
-                SyncPolicy::Never => false,
-            };
-            point("log.run.before_drain");
-            // Failures are kept for the writers.
-            let drained = self.drain();
-            if drained.is_ok() && !stopping {
-                point("log.run.before_rotation");
-                self.rotate_full_segment();
-            }
-            if drained.is_ok() && (due || stopping) {
-                let _ = self.sync();
-                last_sync = Instant::now();
-            }
-            if stopping {
-                return;
-            }
-        }
-    }
-
-    /// Begins a new segment if the present one is full.
-    fn rotate_full_segment(&self) {
-        let Some((most, segments)) = &self.rotation else { return };
-        if lock(&self.writer).blocks.written() >= *most {
-            segments.next(|segment| drop(self.rotate(segment)));
-        }
-    }
-
-    /// Waits for work, or for the time of the next sync or retry.
-    fn sleep(&self, last_sync: Instant, delay: Duration) -> Wake {
-        let mut state = lock(&self.state);
-        let begin = Instant::now();
-        loop {
-            if state.stopping {
-                return Wake::Stop;
-            }
-            // Other threads may have written these records, or a sync that does not cover them.
-            let unsynced = self.appended() > self.synced() && state.failed.is_none();
-            let waited_for =
-                notice!("faults.sleep.unsynced", unsynced) && self.policy() == SyncPolicy::Always;
-            if waited_for || !state.chunks.is_empty() && state.failed.is_none() {
-                return Wake::Work;
-            }
-            state.asleep = true;
-            if state.failed.is_some() && state.can_retry {
-                let left = delay.saturating_sub(begin.elapsed());
-                if left.is_zero() {
-                    state.asleep = false;
-                    return Wake::Retry;
-                }
-                let woken = self.work.wait_timeout(state, left);
-                state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            } else if self.policy() == SyncPolicy::EverySecond && unsynced {
-                let left = SECOND.saturating_sub(last_sync.elapsed());
-                if left.is_zero() {
-                    state.asleep = false;
-                    return Wake::Work;
-                }
-                let woken = self.work.wait_timeout(state, left);
-                state = woken.unwrap_or_else(PoisonError::into_inner).0;
-            } else {
-                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
-            }
-            state.asleep = false;
-        }
-    }
-
-    /// Has the log's thread write and sync what waits, and end.
-    pub fn stop(&self) {
-        lock(&self.state).stopping = true;
-        self.work.notify_all();
     }
 
     /// Ends the segment, durably. Nothing is appended any more: what is appended before is written,
@@ -789,7 +522,7 @@ impl Queue {
     }
 
     /// Wakes all that wait: nothing is written any more.
-    fn wake_all(&self, mut state: MutexGuard<'_, QueueState>) {
+    pub(super) fn wake_all(&self, mut state: MutexGuard<'_, QueueState>) {
         let mut wakers = mem::take(&mut state.wakers);
         wakers.append(&mut state.writing);
         wakers.append(&mut state.stalled);
