@@ -39,6 +39,8 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         .reserve(data.reserve)
         .storage(Arc::clone(&data.storage))
         .progress(&persistence.progress)
+        // The server has its own rules, and backs up its indexes, too.
+        .checkpoint_after(u64::MAX)
         .acknowledge_later();
     // A repair may drop records from the log that the backup of the indexes contains.
     let replay = if data.repair { None } else { state.indexes.replay() };

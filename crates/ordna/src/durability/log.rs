@@ -91,6 +91,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn close_log(&self) -> Result<(), Error> {
+        if let Some(thread) = self.checkpoint_thread() {
+            thread.end();
+        }
         self.durable().map_or(Ok(()), |durable| durable.wal.close())
     }
 }

@@ -64,6 +64,7 @@
 //! | `open`, `open_options` | opening a store in a directory |
 //! | `replay`, `replay_threads` | reading the log and repeating its records |
 //! | `log` | state and control of the log |
+//! | `checkpoint` | backups that a store takes by itself |
 //! | `backup` | backups of a store, live or of a snapshot, and restore |
 //! | `verify` | checks of a backup or directory |
 //! | `owned` | backups of a store that has owners |
@@ -75,6 +76,7 @@
 //! paper's.
 
 mod backup;
+mod checkpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod log;

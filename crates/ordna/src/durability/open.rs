@@ -18,6 +18,7 @@ use ordna_base::sync::{Lock, fault};
 use ordna_base::{Key, Value};
 
 use super::backup::restore::read_store;
+use super::checkpoint;
 use super::open_options::{LoggedKeys, OnLogged, OpenOptions};
 use super::replay::Reading;
 use super::replay_threads::{apply_with, key_of};
@@ -25,8 +26,10 @@ use crate::files::blocks::{FileHeader, FileKind};
 use crate::files::codec::Record;
 use crate::files::directory::{Listing, Reserve, lock as lock_directory};
 use crate::files::error::BackupError;
+use crate::files::manifest::FileEntry;
 use crate::files::storage::Storage;
-use crate::wal::durable::Durable;
+use crate::store::Attached;
+use crate::wal::durable::{BackupSizes, Durable};
 use crate::wal::queue::Queue;
 use crate::wal::reports::Recovery;
 use crate::wal::segments::Segments;
@@ -83,7 +86,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let segments = listing.segments.range(first..);
         let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
         let (mut position, mut named_by) = (0, None);
-        options.progress.expect(0, log_bytes(storage, &segments));
+        let logged = log_bytes(storage, &segments);
+        let mut sizes = BackupSizes::default();
+        options.progress.expect(0, logged);
         let store = match listing.backups.last_key_value() {
             None => Self::with_options(store_options),
             Some((number, path)) => {
@@ -97,6 +102,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 recovery.backup = Some(path.clone());
                 (recovery.entries, recovery.taken_ms) = (manifest.entries, manifest.taken_ms);
                 position = manifest.log_position;
+                let bytes = |files: &[FileEntry]| files.iter().map(|file| file.bytes).sum::<u64>();
+                sizes.shards = bytes(&manifest.shards);
+                sizes.all = sizes.shards + bytes(&manifest.deltas);
                 named_by = manifest.log_segment.map(|_| path.as_path());
                 store
             }
@@ -142,11 +150,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             segments,
             busy: AtomicBool::new(false),
             status: Lock::default(),
+            checkpoint_after: options.checkpoint_after,
             recovery: Recovery { took: began.elapsed(), ..recovery },
             _lock: held,
         };
-        durable.status.lock().backed_up = position;
-        store.attach(Arc::new(durable), 0);
+        {
+            let mut status = durable.status.lock();
+            (status.backed_up, status.keep) = (position, listing.backups.len().max(1));
+            status.has_metadata = !durable.recovery.metadata.is_empty();
+        }
+        durable.wal.queue.add_logged(logged);
+        durable.schedule_checkpoint(sizes);
+        let (durable, current) = (Arc::new(durable), store.as_current());
+        let checkpoints = checkpoint::start(&durable, &current)?;
+        store.attach(Attached { checkpoints, current, durable, number: 0 });
         Ok(store)
     }
 
@@ -207,9 +224,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
         self.check_reentry();
         let store = Self::with_options(options);
-        if let Some(durable) = self.durable() {
-            let number = durable.wal.clear()?;
-            store.attach(Arc::clone(durable), number);
+        if let Some(attached) = self.attached.get() {
+            let number = attached.durable.wal.clear()?;
+            store.succeed(attached, number);
         }
         Ok(store)
     }

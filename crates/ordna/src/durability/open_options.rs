@@ -21,6 +21,7 @@ pub struct OpenOptions {
     pub(super) segment_bytes: u64,
     pub(super) retry_after: Duration,
     pub(super) reserve: u64,
+    pub(super) checkpoint_after: u64,
     pub(super) progress: Progress,
     pub(super) logged: Option<OnLogged>,
     pub(super) storage: Arc<dyn Storage>,
@@ -52,6 +53,10 @@ impl std::fmt::Debug for OnLogged {
 /// frees space in small steps.
 const SEGMENT_BYTES: u64 = 256 << 20;
 
+/// Default size in bytes that the files may have beyond twice the entries before a checkpoint: small
+/// stores are not backed up all the time.
+const CHECKPOINT_AFTER: u64 = 64 << 20;
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
@@ -62,6 +67,7 @@ impl Default for OpenOptions {
             segment_bytes: SEGMENT_BYTES,
             retry_after: FIRST_RETRY,
             reserve: 0,
+            checkpoint_after: CHECKPOINT_AFTER,
             progress: Progress::default(),
             logged: None,
             storage: Arc::new(Disk),
@@ -108,6 +114,24 @@ impl OpenOptions {
     /// are there again. 32 MiB are enough for the records that wait for the disk.
     pub fn reserve(self, bytes: u64) -> Self {
         Self { reserve: bytes, ..self }
+    }
+
+    /// Sets when the store backs itself up (default 64 MiB; `u64::MAX`: never). A backup in the
+    /// background, called a *checkpoint*, begins before the newest backup and the log after it
+    /// exceed twice the size of the entries and these bytes; while it is written, its files come
+    /// on top, and what is logged faster than it is written. Old files are removed as [`Store::backup`](crate::Store::backup) does, which waits
+    /// for no checkpoint, but cancels it. Errors are reported in
+    /// [`Durability::last_error`](super::Durability::last_error), and the checkpoint is tried
+    /// again with growing delays. It is not begun on a disk that it would fill.
+    ///
+    /// The end of a store cancels a checkpoint. If the log is then longer than an eighth of the
+    /// entries and a quarter of these bytes, and the entries are at most twice these bytes, the
+    /// store backs itself up before it ends, so that the next opening is fast.
+    ///
+    /// A store whose newest backup has [metadata](super::BackupOptions::metadata) takes no
+    /// checkpoints: it could not compute them.
+    pub fn checkpoint_after(self, bytes: u64) -> Self {
+        Self { checkpoint_after: bytes, ..self }
     }
 
     /// Sets the size at which the log rotates to a new segment (default 256 MiB), for tests.

@@ -3,6 +3,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `storage` | the operations on files, as a trait |
+//! | `os` | what the system knows of a file system |
 //! | `blocks` | files as chains of checked blocks |
 //! | `codec` | records as bytes |
 //! | `manifest` | the description of a backup's files |
@@ -14,5 +15,6 @@ pub mod codec;
 pub mod directory;
 pub mod error;
 pub mod manifest;
+mod os;
 pub mod progress;
 pub mod storage;

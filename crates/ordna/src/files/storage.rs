@@ -6,6 +6,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use super::os;
+
 /// A file that is written from its start to its end.
 pub trait OutFile: Send + Sync + Debug {
     /// Appends bytes; returns how many, which may be fewer than given.
@@ -81,6 +83,13 @@ pub trait Storage: Send + Sync + Debug {
     /// Makes the names in a directory durable.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Bytes that files of a directory can grow by; `None` if that is not known.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn free_space(&self, dir: &Path) -> io::Result<Option<u64>> {
+        let _ = dir;
+        Ok(None)
+    }
 
     /// Takes the lock of a directory until the returned value is dropped; `None`: it is taken.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
@@ -176,6 +185,10 @@ impl Storage for Disk {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         File::open(dir)?.sync_all()
+    }
+
+    fn free_space(&self, dir: &Path) -> io::Result<Option<u64>> {
+        os::free_space(dir)
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {

@@ -2,7 +2,7 @@
 
 use std::borrow::Borrow;
 use std::ops::Bound;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use super::budget::{Budget, Lifted};
 use super::engine::{Engine, Payment, WriteProgress};
@@ -12,23 +12,53 @@ use super::reentry;
 use super::snapshot::Snapshot;
 use crate::entry::{Found, Put};
 use crate::tree::Tree;
+use crate::wal::checkpoints::CheckpointThread;
 use crate::wal::durable::Durable;
 use crate::wal::writer::Wal;
 use ordna_base::index::{Change, bounds_cross};
-use ordna_base::sync::notice;
+use ordna_base::sync::{Lock, notice};
 use ordna_base::{Error, Key, Value};
 
 /// An ordered store with snapshots; see the [module](super).
 ///
 /// Point operations, scans and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
 /// store may be dropped while snapshots live. Dropping a store that was opened in a directory ends
-/// its log, durably, and releases the directory before the drop returns.
+/// its log, durably, and releases the directory before the drop returns. A small store with a long log
+/// is backed up first, see [`OpenOptions::checkpoint_after`](crate::OpenOptions::checkpoint_after).
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
+    /// What the store has if it was opened in a directory. Not in the engine, which snapshots and
+    /// collector threads may keep after the store is dropped. Declared before it: the last
+    /// checkpoint reads the engine.
+    pub(crate) attached: OnceLock<Attached<K, V>>,
     engine: Arc<Engine<K, V>>,
-    /// The log and the backups, if the store has a directory, and the number by which the log knows
-    /// this store. Not in the engine, which snapshots and collector threads may keep after the store
-    /// is dropped.
-    pub(super) durable: OnceLock<(Arc<Durable<K>>, u64)>,
+}
+
+/// What a store that was opened in a directory has in addition to its memory.
+pub(crate) struct Attached<K: Key + ?Sized, V: Value + ?Sized> {
+    /// Declared before the log, which is closed after the last checkpoint.
+    pub checkpoints: Option<Arc<CheckpointThread>>,
+    pub current: Arc<Current<K, V>>,
+    /// The log and the backups.
+    pub durable: Arc<Durable<K>>,
+    /// The number by which the log knows the store.
+    pub number: u64,
+}
+
+/// The store that a log belongs to: the opened one, or its last successor.
+pub(crate) struct Current<K: Key + ?Sized, V: Value + ?Sized>(Lock<(Weak<Engine<K, V>>, u64)>);
+
+impl<K: Key + ?Sized, V: Value + ?Sized> Current<K, V> {
+    /// Returns another handle of the store, unless it is dropped. The handle does not keep the
+    /// thread that takes checkpoints.
+    pub fn store(self: &Arc<Self>, durable: &Arc<Durable<K>>) -> Option<Store<K, V>> {
+        let (engine, number) = {
+            let current = self.0.lock();
+            (current.0.upgrade()?, current.1)
+        };
+        let (current, durable) = (Arc::clone(self), Arc::clone(durable));
+        let attached = Attached { checkpoints: None, current, durable, number };
+        Some(Store { attached: attached.into(), engine })
+    }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Default for Store<K, V> {
@@ -59,7 +89,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// A store of a tree whose entries were paid for from the budget.
     pub(super) fn of(options: Options, budget: Budget, tree: Tree<K, V>) -> Self {
         let engine = Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone()));
-        Self { engine, durable: OnceLock::new() }
+        Self { attached: OnceLock::new(), engine }
     }
 
     #[inline]
@@ -70,18 +100,45 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// The log and the backups, if the store has a directory.
     #[inline]
     pub(crate) fn durable(&self) -> Option<&Arc<Durable<K>>> {
-        self.durable.get().map(|(durable, _)| durable)
+        self.attached.get().map(|attached| &attached.durable)
     }
 
     /// The number by which the log knows this store.
     pub(crate) fn number_in_wal(&self) -> u64 {
-        self.durable.get().map_or(0, |(_, number)| *number)
+        self.attached.get().map_or(0, |attached| attached.number)
+    }
+
+    /// Returns this store as the one that a log belongs to.
+    pub(crate) fn as_current(&self) -> Arc<Current<K, V>> {
+        Arc::new(Current(Lock::new((Arc::downgrade(&self.engine), 0))))
+    }
+
+    /// Logs all writes from now on. The store must have no log yet.
+    pub(crate) fn attach(&self, attached: Attached<K, V>) {
+        let attached = self.attached.set(attached);
+        debug_assert!(attached.is_ok(), "a store has one log");
+    }
+
+    /// Takes over the log of a former store, which knows this one by the number.
+    pub(crate) fn succeed(&self, former: &Attached<K, V>, number: u64) {
+        *former.current.0.lock() = (Arc::downgrade(&self.engine), number);
+        self.attach(Attached {
+            checkpoints: former.checkpoints.clone(),
+            current: Arc::clone(&former.current),
+            durable: Arc::clone(&former.durable),
+            number,
+        });
+    }
+
+    /// The thread that takes checkpoints, if there is one.
+    pub(crate) fn checkpoint_thread(&self) -> Option<&CheckpointThread> {
+        self.attached.get()?.checkpoints.as_deref()
     }
 
     /// The log, if the store has a directory.
     #[inline]
     pub(super) fn wal(&self) -> Option<&Wal<K>> {
-        let (durable, _) = self.durable.get()?;
+        let durable = self.durable()?;
         // A write locks a part of the log before it reaches the engine.
         self.check_reentry();
         Some(&durable.wal)

@@ -86,6 +86,7 @@ pub use collectors::Collectors;
 pub use expiry::Clock;
 pub use expiry::HeldTime;
 pub use handle::Store;
+pub(crate) use handle::{Attached, Current};
 pub use options::Options;
 pub use owned::{EntryHash, OwnedStore, Owner, Wanted};
 pub use snapshot::Snapshot;

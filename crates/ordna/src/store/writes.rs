@@ -3,7 +3,6 @@
 
 use std::borrow::Borrow;
 use std::ops::Bound;
-use std::sync::Arc;
 
 use super::batch::Write;
 use super::engine::WriteProgress;
@@ -11,17 +10,10 @@ use super::handle::Store;
 use super::reentry;
 use crate::entry::{Found, Put};
 use crate::wal::buffer::WrittenKeys;
-use crate::wal::durable::Durable;
 use ordna_base::index::{Change, bounds_cross};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Logs all writes from now on, as the store of this number. The store must have no log yet.
-    pub(crate) fn attach(&self, durable: Arc<Durable<K>>, number: u64) {
-        let attached = self.durable.set((durable, number));
-        debug_assert!(attached.is_ok(), "a store has one log");
-    }
-
     /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
     /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values
     /// that do not expire, and under the same rules. O(log n).

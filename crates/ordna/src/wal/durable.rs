@@ -6,13 +6,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ordna_base::Key;
-use ordna_base::sync::Lock;
+use ordna_base::sync::{Lock, notice};
 
+use super::checkpoints::NEVER;
 use super::reports::{Durability, Recovery, Summary};
 use super::segments::Segments;
 use super::writer::Wal;
+use crate::files::error::BackupError;
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
+
+/// Returns the size in bytes that the log may have after a backup of these sizes before a
+/// checkpoint is due: with the backup, seven eighths of twice the entries and `after` bytes. At
+/// least a quarter of the larger of both, so that checkpoints write at most four times what the log does.
+fn log_allowance(after: u64, sizes: BackupSizes) -> u64 {
+    let limit = sizes.shards.saturating_mul(2).saturating_add(after);
+    let least = after.max(sizes.shards) / 4;
+    (limit - limit / 8).saturating_sub(sizes.all).max(least)
+}
 
 #[derive(Default)]
 pub struct BackupStatus {
@@ -23,6 +34,19 @@ pub struct BackupStatus {
     pub backed_up: u64,
     /// Number of records appended up to there, since the opening.
     pub records_backed_up: u64,
+    /// Whether the newest backup has metadata, which a checkpoint cannot compute.
+    pub has_metadata: bool,
+    /// Number of backups to keep.
+    pub keep: usize,
+    /// `Queue::logged` at the snapshot point of the newest backup.
+    pub logged: u64,
+}
+
+/// Sizes of a backup's files, in bytes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BackupSizes {
+    pub shards: u64,
+    pub all: u64,
 }
 
 /// The log, the backups and the locked directory of an opened store.
@@ -36,10 +60,34 @@ pub(crate) struct Durable<K: Key + ?Sized> {
     pub busy: AtomicBool,
     pub status: Lock<BackupStatus>,
     pub recovery: Recovery,
+    /// See `OpenOptions::checkpoint_after`.
+    pub checkpoint_after: u64,
     pub _lock: Box<dyn Send + Sync>,
 }
 
 impl<K: Key + ?Sized> Durable<K> {
+    /// Reports a checkpoint that failed, unless it gave way to something else.
+    pub fn note_failed_checkpoint(&self, error: &BackupError) {
+        if !matches!(error, BackupError::Cancelled | BackupError::Busy | BackupError::Replaced) {
+            self.status.lock().last_error = Some(error.to_string().into());
+        }
+    }
+
+    /// Decides when the next checkpoint is due, after a backup of these sizes.
+    pub fn schedule_checkpoint(&self, sizes: BackupSizes) {
+        let queue = &self.wal.queue;
+        let (begins, has_metadata) = {
+            let status = self.status.lock();
+            (status.logged, status.has_metadata)
+        };
+        let due_at = match self.checkpoint_after {
+            NEVER => NEVER,
+            _ if notice!("checkpoints.metadata.is_kept", has_metadata) => NEVER,
+            after => begins.saturating_add(log_allowance(after, sizes)),
+        };
+        queue.checkpoints.set_due_at(due_at, queue.logged.load(Ordering::Relaxed));
+    }
+
     /// Reports the state of the log and the backups.
     pub fn report(&self) -> Durability {
         let queue = &self.wal.queue;

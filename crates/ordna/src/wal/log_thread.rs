@@ -79,6 +79,7 @@ impl Queue {
             segments.discard(*next);
             return false;
         }
+        self.add_logged(segment.written());
         *next += 1;
         // The part of a block at the end of the former segment.
         let (path, len) = (writer.blocks.path().to_owned(), writer.blocks.written());

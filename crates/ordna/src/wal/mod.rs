@@ -35,6 +35,7 @@
 //! | `log_thread` | the thread that writes, syncs and retries |
 //! | `waiting` | waits for what is written or durable |
 //! | `segments` | creation of segments |
+//! | `checkpoints` | when a store backs itself up |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
 //! | `sync_policy` | when the log is made durable |
@@ -44,6 +45,7 @@
 //! Reading the log is in `durability::replay`.
 
 pub mod buffer;
+pub mod checkpoints;
 pub mod copy_before_write;
 pub mod durable;
 mod log_thread;

@@ -37,6 +37,7 @@ use std::time::{Duration, Instant};
 
 use ordna_base::sync::{check, fault, notice, point};
 
+use super::checkpoints::Checkpoints;
 use super::segments::Segments;
 use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
@@ -122,6 +123,9 @@ pub(crate) struct Queue {
     pub(super) written: AtomicU64,
     pub(super) synced: AtomicU64,
     pub(super) has_failed: AtomicBool,
+    /// Bytes of segments written so far, those included that the opening read.
+    pub logged: AtomicU64,
+    pub checkpoints: Arc<Checkpoints>,
     /// When the queue was created.
     pub(super) created: Instant,
     /// When the sync in progress began, in milliseconds after `created`; 0: there is none.
@@ -166,6 +170,8 @@ impl Queue {
             written: AtomicU64::new(position),
             synced: AtomicU64::new(position),
             has_failed: AtomicBool::new(false),
+            logged: AtomicU64::new(0),
+            checkpoints: Arc::default(),
             created: Instant::now(),
             syncing: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -344,7 +350,9 @@ impl Queue {
         match chunk {
             Chunk::Data(frame) => {
                 let end = self.written.load(Ordering::Relaxed) + frame.len() as u64;
+                let before = writer.blocks.written();
                 writer.blocks.data(frame, synced)?;
+                self.add_logged(writer.blocks.written() - before);
                 // Release: pairs with the acquire in `drain` and `sync`.
                 self.written.store(end, Ordering::Release);
                 let mut frame = mem::take(frame);
@@ -366,6 +374,19 @@ impl Queue {
             }
         }
         Ok(())
+    }
+
+    /// Counts bytes of the log that were written.
+    pub fn add_logged(&self, bytes: u64) {
+        let logged = self.logged.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.checkpoints.logged(logged);
+    }
+
+    /// Bytes that the segments have once everything appended so far is written. The caller holds off
+    /// appends.
+    pub fn logged_after_drain(&self) -> u64 {
+        let waiting = lock(&self.state).bytes as u64;
+        self.logged.load(Ordering::Relaxed) + waiting
     }
 
     /// Makes durable what is written.
@@ -450,6 +471,8 @@ impl Queue {
         if fault!("faults.failure.is_kept") {
             state.failed = None;
         }
+        // It may have filled the disk.
+        self.checkpoints.cancel();
         self.has_failed.store(true, Ordering::Release);
         self.wake_all(state);
         failed(&reason)

@@ -124,12 +124,12 @@ fn tell(kind: u8, number: u64) {
 
 fn options(seed: u64) -> OpenOptions {
     let sync = if seed.is_multiple_of(3) { SyncPolicy::EverySecond } else { SyncPolicy::Always };
-    // Half of them rotate all the time.
-    OpenOptions::new().sync(sync).segment_bytes(if seed.is_multiple_of(2) {
-        64 << 10
-    } else {
-        1 << 30
-    })
+    // A third of them backs itself up all the time. Half of them rotate.
+    let checkpoints = if seed % 3 == 1 { 16 << 10 } else { u64::MAX };
+    OpenOptions::new()
+        .sync(sync)
+        .checkpoint_after(checkpoints)
+        .segment_bytes(if seed.is_multiple_of(2) { 64 << 10 } else { 1 << 30 })
 }
 
 /// The child. Its arguments are in the environment; without them there is nothing to do.

@@ -2,6 +2,7 @@
 //!
 //! | module | checks | sources |
 //! |---|---|---|
+//! | `checkpoints` | backups that a store takes by itself | `durability`, `wal` |
 //! | `order` | replay keeps the order of each key's writes | `wal` |
 //! | `splices` | logged appends and partial writes | `wal` |
 //! | `every_write` | each kind of write is logged as it was applied, refused ones too | `store`, `wal` |
@@ -21,6 +22,7 @@
 //! | `reentry` | closures that use their own store | `store`, `wal` |
 //! | `disk`, `steps` | a model of a disk, a scripted run of a store | helpers |
 
+mod checkpoints;
 mod damage;
 mod damage_tails;
 mod disk;

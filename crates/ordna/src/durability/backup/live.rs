@@ -16,8 +16,9 @@ use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
 use crate::entry::EntrySource;
 use crate::files::directory::{Listing, Reserve, backup_path};
 use crate::files::error::BackupError;
+use crate::files::manifest::FileEntry;
 use crate::wal::copy_before_write::CopyBeforeWrite;
-use crate::wal::durable::Durable;
+use crate::wal::durable::{BackupSizes, Durable};
 use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
@@ -32,7 +33,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// replaced it before the backup's snapshot was taken.
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
         self.check_reentry();
-        self.durable().ok_or(BackupError::NoDirectory)?.backup(self, options)
+        let durable = self.durable().ok_or(BackupError::NoDirectory)?;
+        if durable.wal.in_group() {
+            // A checkpoint in progress would wait for this thread.
+            return Err(BackupError::InGroup);
+        }
+        let _turn = durable.wal.queue.checkpoints.callers_turn();
+        durable.backup(self, options)
     }
 }
 
@@ -65,14 +72,11 @@ impl<K: Key + ?Sized> Drop for Saving<'_, K> {
 }
 
 impl<K: Key + ?Sized> Durable<K> {
-    fn backup<V: Value + ?Sized>(
+    pub(in crate::durability) fn backup<V: Value + ?Sized>(
         &self,
         store: &Store<K, V>,
         options: &BackupOptions,
     ) -> Result<Summary, BackupError> {
-        if self.wal.in_group() {
-            return Err(BackupError::InGroup);
-        }
         if self.busy.swap(true, Ordering::Acquire) {
             return Err(BackupError::Busy);
         }
@@ -92,16 +96,27 @@ impl<K: Key + ?Sized> Durable<K> {
             // Not before: the attempt to occupy it takes space from the log.
             self.segments.fill_reserve(Reserve::Log);
         }
-        let mut status = self.status.lock();
-        match &done {
-            Ok((summary, cut)) => {
-                status.last = Some((summary.clone(), unix_ms()));
-                status.last_error = None;
-                (status.backed_up, status.records_backed_up) = (cut.log_position, cut.records);
+        let (summary, cut, sizes) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                if !options.is_automatic {
+                    self.status.lock().last_error = Some(error.to_string().into());
+                }
+                return Err(error);
             }
-            Err(error) => status.last_error = Some(error.to_string().into()),
+        };
+        {
+            let mut status = self.status.lock();
+            status.last = Some((summary.clone(), unix_ms()));
+            status.last_error = None;
+            (status.backed_up, status.records_backed_up) = (cut.log_position, cut.records);
+            (status.logged, status.has_metadata) = (cut.logged, !cut.metadata.is_empty());
+            if !options.is_automatic {
+                status.keep = options.keep;
+            }
         }
-        done.map(|(summary, _)| summary)
+        self.schedule_checkpoint(sizes);
+        Ok(summary)
     }
 
     /// Backs up everything before the segment `next`.
@@ -110,11 +125,18 @@ impl<K: Key + ?Sized> Durable<K> {
         mut next: MutexGuard<'_, u64>,
         store: &Store<K, V>,
         options: &BackupOptions,
-    ) -> Result<(Summary, SnapshotPoint), BackupError> {
+    ) -> Result<(Summary, SnapshotPoint, BackupSizes), BackupError> {
         let counted = Arc::clone(&self.wal.queue);
         let writes = move || counted.records.load(Ordering::Relaxed);
         let options = options.clone().storage(Arc::clone(&self.storage));
-        let options = &BackupOptions { writes: Some(Arc::new(writes)), ..options };
+        let mut options = BackupOptions { writes: Some(Arc::new(writes)), ..options };
+        if options.is_automatic {
+            options.keep = self.status.lock().keep;
+            let (queue, began) = (Arc::clone(&self.wal.queue), self.wal.queue.logged_after_drain());
+            let grown = move || queue.logged.load(Ordering::Relaxed).saturating_sub(began);
+            options.log_growth = Some(Arc::new(grown));
+        }
+        let options = &options;
         let number = *next;
         let target = backup_path(&self.dir, number);
         let bounds =
@@ -157,6 +179,7 @@ impl<K: Key + ?Sized> Durable<K> {
                 log_segment: Some(number),
                 log_position: position,
                 records: queue.records.load(Ordering::Relaxed),
+                logged: queue.logged_after_drain(),
             })
         });
         // If the log has failed meanwhile, the segment stays, because its mark says that it exists.
@@ -191,6 +214,10 @@ impl<K: Key + ?Sized> Durable<K> {
         if fault!("faults.backup.is_there_before_segments_go") {
             self.remove_before(number, options.keep);
         }
+        options.progress.check()?;
+        let bytes = |files: &[FileEntry]| files.iter().map(|file| file.bytes).sum::<u64>();
+        let of_shards = bytes(&shards);
+        let sizes = BackupSizes { shards: of_shards, all: of_shards + bytes(&deltas) };
         let done = writing.finish::<V>(&cut, shards, deltas);
         if done.is_err() && next.is_some() && self.may_exist(&target) {
             // A start would not read records that begin before the backup.
@@ -204,7 +231,7 @@ impl<K: Key + ?Sized> Durable<K> {
         }
         drop(next);
         self.remove_before(number, options.keep);
-        Ok((summary, cut))
+        Ok((summary, cut, sizes))
     }
 
     /// Whether a backup is in place, as far as that can be told.

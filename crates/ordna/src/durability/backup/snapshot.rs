@@ -45,6 +45,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             log_segment: None,
             log_position: 0,
             records: 0,
+            logged: 0,
         };
         let shards = writing.shards(snapshot, None);
         let done = shards.and_then(|shards| writing.finish::<V>(&cut, shards, Vec::new()));

@@ -45,6 +45,9 @@ const NICE: i32 = 10;
 /// While others write, a background worker rests so many times as long as it computed: it takes an
 /// eighth of a processor. With its priority alone it took a half of one beside two writers on two.
 const REST: u32 = 7;
+/// Bytes that a worker of a checkpoint writes before it syncs them: a sync is short, so the end of the
+/// store does not wait long, and the log's syncs do not either.
+const SYNCED_AT_ONCE: u64 = 8 << 20;
 /// Longest rest: a block that took long was not all the worker's own time.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
@@ -69,6 +72,10 @@ pub struct BackupOptions {
     pub(crate) workers: usize,
     pub(crate) compression: Compression,
     pub(crate) background: bool,
+    /// Whether the store takes the backup by itself.
+    pub(crate) is_automatic: bool,
+    /// Bytes that the log has grown by since the backup began, in one that bounds the log.
+    pub(crate) log_growth: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     /// Counts the writes of others.
     pub(crate) writes: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     pub(crate) keep: usize,
@@ -96,6 +103,8 @@ impl Default for BackupOptions {
             workers: thread::available_parallelism().map_or(1, usize::from),
             compression: Compression::None,
             background: false,
+            is_automatic: false,
+            log_growth: None,
             writes: None,
             keep: 1,
             mode: Mode::default(),
@@ -126,6 +135,11 @@ impl BackupOptions {
     /// an opened store, by rests while others write. Such a worker takes an eighth of a processor.
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
+    }
+
+    /// A backup that the store takes by itself.
+    pub(crate) fn automatic(self) -> Self {
+        Self { is_automatic: true, ..self }
     }
 
     /// Backups that an opened store keeps, this one included; at least one.
@@ -164,6 +178,8 @@ pub(crate) struct SnapshotPoint {
     pub log_position: u64,
     /// Records appended to the log up to there, since the opening.
     pub records: u64,
+    /// Bytes of the log's files up to there, since the opening.
+    pub logged: u64,
 }
 
 /// Milliseconds since 1970, on the system's clock.
@@ -270,7 +286,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             }
         };
         let spawned = || {
-            if self.options.background {
+            // A checkpoint must keep pace with the log: it only rests.
+            if self.options.background && !self.options.is_automatic {
                 lower_priority(NICE);
             }
             work();
@@ -309,6 +326,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         let mut frame = Frame::default();
         let mut last: Option<K::Owned> = None;
         let mut pace = Pace::new(self.options);
+        let mut synced = 0;
         if fault!("live.worker.passes_after_its_read")
             && let Some(copies) = copies
         {
@@ -346,8 +364,14 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             // Each block that this worker reads ends the saving of its keys. So it does not rest while
             // writers save more than the backup has.
             let saved = copies.map_or(0, CopyBeforeWrite::bytes);
-            if saved <= self.options.progress.bytes() {
+            let written = self.options.progress.bytes();
+            let growth = self.options.log_growth.as_ref().map_or(0, |growth| growth());
+            if saved <= written && growth <= written / 4 {
                 pace.rest();
+            }
+            if self.options.is_automatic && writer.written() - synced >= SYNCED_AT_ONCE {
+                writer.sync()?;
+                synced = writer.written();
             }
             match full {
                 Some(key) => last = Some(key),

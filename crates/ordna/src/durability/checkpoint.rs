@@ -1,0 +1,117 @@
+//! Checkpoints: backups that an opened store takes by itself, so that its log does not grow
+//! without bound.
+//!
+//! # Bounds
+//! Let *d* be the size of the entries in the newest backup, and *c* the bytes of
+//! [`OpenOptions::checkpoint_after`](super::OpenOptions::checkpoint_after). A checkpoint is due
+//! when backup and log together reach seven eighths of 2 *d* + *c*. The last eighth is for what
+//! is logged until the checkpoint is done: its workers rest only while the log grows by less than a
+//! quarter of what they have written. Writers never wait for a checkpoint, so a disk that takes
+//! the log faster than the checkpoint lets the log grow beyond that until the checkpoint is done. In
+//! addition there is the checkpoint itself, while it is written.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::thread;
+
+use ordna_base::sync::{check, handed_on};
+use ordna_base::{Key, Value};
+
+use super::backup::write::BackupOptions;
+use crate::Store;
+use crate::files::error::BackupError;
+use crate::files::progress::Progress;
+use crate::store::Current;
+use crate::wal::checkpoints::{CheckpointThread, NEVER};
+use crate::wal::durable::Durable;
+
+/// Space in bytes that a checkpoint leaves free: what waits for the disk fits several times.
+const LEFT_FREE: u64 = 32 << 20;
+
+/// Starts the thread that takes checkpoints; `None` if the store takes none.
+pub(super) fn start<K: Key + ?Sized, V: Value + ?Sized>(
+    durable: &Arc<Durable<K>>,
+    current: &Arc<Current<K, V>>,
+) -> Result<Option<Arc<CheckpointThread>>, BackupError> {
+    if durable.checkpoint_after == NEVER {
+        return Ok(None);
+    }
+    let checkpoints = Arc::clone(&durable.wal.queue.checkpoints);
+    let (log, current) = (Arc::clone(durable), Arc::clone(current));
+    let run = move || {
+        let checkpoints = &log.wal.queue.checkpoints;
+        checkpoints.run(|progress| {
+            let store = current.store(&log);
+            store.is_none_or(|store| take(&store, &log, progress).is_ok())
+        });
+        checkpoints.last(|progress| {
+            let store = current.store(&log).filter(|store| is_worth_it_at_the_end(store, &log));
+            if let Some(store) = store {
+                // The log holds everything, so nothing is lost without it.
+                let _ = log.backup(&store, &BackupOptions::new().progress(&progress).automatic());
+            }
+        });
+    };
+    let thread = thread::Builder::new().name("ordna checkpoint".to_owned()).spawn(handed_on(run));
+    let thread = thread.map_err(BackupError::io(&durable.dir, "start the checkpoint thread in"))?;
+    Ok(Some(Arc::new(CheckpointThread::new(checkpoints, thread))))
+}
+
+/// Takes a checkpoint that is due.
+fn take<K: Key + ?Sized, V: Value + ?Sized>(
+    store: &Store<K, V>,
+    durable: &Durable<K>,
+    progress: Progress,
+) -> Result<(), BackupError> {
+    // After a failed sync only the caller knows whether a backup should make the log work again.
+    if durable.wal.queue.failure().is_some() {
+        return Err(BackupError::Cancelled);
+    }
+    let workers = thread::available_parallelism().map_or(1, usize::from).div_ceil(2);
+    let options = BackupOptions::new().workers(workers).background(true).progress(&progress);
+    let checked = check_space(store, durable);
+    let done = checked.and_then(|()| durable.backup(store, &options.automatic()));
+    match done {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            durable.note_failed_checkpoint(&error);
+            Err(error)
+        }
+    }
+}
+
+/// Refuses a checkpoint that would fill the disk, and so hold up the log.
+fn check_space<K: Key + ?Sized, V: Value + ?Sized>(
+    store: &Store<K, V>,
+    durable: &Durable<K>,
+) -> Result<(), BackupError> {
+    // Where it is not known, the checkpoint finds out.
+    let Ok(Some(free)) = durable.storage.free_space(&durable.dir) else { return Ok(()) };
+    let entries = store.statistics().bytes as u64;
+    if check!("checkpoints.space.is_left", free >= entries.saturating_add(LEFT_FREE)) {
+        return Ok(());
+    }
+    Err(BackupError::io(&durable.dir, "take a checkpoint in")(ErrorKind::StorageFull.into()))
+}
+
+/// Whether a store that ends should take a last checkpoint, so that the next opening is fast: its
+/// log is long, and the entries are so few that the end takes a fraction of a second.
+fn is_worth_it_at_the_end<K: Key + ?Sized, V: Value + ?Sized>(
+    store: &Store<K, V>,
+    durable: &Durable<K>,
+) -> bool {
+    let queue = &durable.wal.queue;
+    let (begins, has_metadata) = {
+        let status = durable.status.lock();
+        (status.logged, status.has_metadata)
+    };
+    let log = queue.logged_after_drain().saturating_sub(begins);
+    let entries = store.statistics().bytes as u64;
+    let after = durable.checkpoint_after;
+    let is_long = log >= (after / 4).max(entries / 8);
+    is_long
+        && !has_metadata
+        && entries <= after.saturating_mul(2)
+        && queue.check().is_ok()
+        && check_space(store, durable).is_ok()
+}

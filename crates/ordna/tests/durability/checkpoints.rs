@@ -1,0 +1,324 @@
+//! Backups that a store takes by itself.
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ordna::Options;
+use ordna::durability::{BackupOptions, Disk, OpenOptions, OutFile, Storage, SyncPolicy};
+
+use super::disk::Model;
+use super::steps::{Bytes, DIR, flush, options, state_of};
+
+/// A directory of a test, removed at its end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let name = format!("ordna-checkpoints-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    /// Bytes of the log and of finished backups.
+    fn bytes(&self) -> u64 {
+        bytes_in(&self.0)
+    }
+
+    fn has_unfinished(&self) -> bool {
+        let names = Disk.list(&self.0).unwrap();
+        names.iter().any(|name| name.starts_with("unfinished"))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bytes_in(dir: &Path) -> u64 {
+    let mut bytes = 0;
+    // Files come and go.
+    for name in Disk.list(dir).unwrap_or_default() {
+        let path = dir.join(&name);
+        if name.starts_with("log-") {
+            bytes += std::fs::metadata(path).map_or(0, |it| it.len());
+        } else if name.starts_with("backup-") {
+            let files = Disk.list(&path).unwrap_or_default();
+            bytes += files
+                .iter()
+                .map(|file| std::fs::metadata(path.join(file)).map_or(0, |it| it.len()))
+                .sum::<u64>();
+        }
+    }
+    bytes
+}
+
+/// A disk whose backups are slow, and whose free space is what a test says.
+#[derive(Debug, Clone)]
+struct Slow {
+    delay: Duration,
+    free: Arc<AtomicU64>,
+}
+
+impl Slow {
+    fn new(delay: Duration) -> Self {
+        Self { delay, free: Arc::new(AtomicU64::new(u64::MAX)) }
+    }
+}
+
+#[derive(Debug)]
+struct SlowFile(Box<dyn OutFile>, Duration);
+
+impl OutFile for SlowFile {
+    fn write(&self, bytes: &[u8]) -> io::Result<usize> {
+        thread::sleep(self.1);
+        self.0.write(bytes)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+impl Storage for Slow {
+    fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
+        let file = Disk.create(path)?;
+        let is_shard = path.to_string_lossy().contains("/shard-");
+        Ok(if is_shard { Box::new(SlowFile(file, self.delay)) } else { file })
+    }
+
+    fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {
+        Disk.open(path)
+    }
+
+    fn truncate(&self, path: &Path, len: u64) -> io::Result<()> {
+        Disk.truncate(path, len)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        Disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        Disk.remove(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        Disk.create_dir(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        Disk.list(dir)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        Disk.sync_dir(dir)
+    }
+
+    fn free_space(&self, _: &Path) -> io::Result<Option<u64>> {
+        Ok(Some(self.free.load(Ordering::SeqCst)))
+    }
+
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>> {
+        Disk.lock(path)
+    }
+}
+
+fn backups(store: &Bytes) -> u64 {
+    u64::from(store.durability().unwrap().last.is_some())
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < Duration::from_secs(30), "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn is_running(store: &Bytes) -> bool {
+    store.durability().unwrap().running.is_some()
+}
+
+/// Puts values of 1,000 bytes for numbered keys.
+fn put(store: &Bytes, keys: std::ops::Range<u32>, value: u8) {
+    keys.for_each(|key| store.put(&key.to_be_bytes(), &[value; 1000]).unwrap());
+}
+
+#[test]
+fn the_log_is_bounded_while_entries_are_overwritten() {
+    const KEYS: u32 = 8000;
+    const AFTER: u64 = 1 << 20;
+    let dir = Directory::new("bound");
+    let store = Bytes::open(&dir.0, OpenOptions::new().checkpoint_after(AFTER)).unwrap();
+    put(&store, 0..KEYS, 0);
+    flush(&store);
+    wait_until("the first checkpoint", || backups(&store) > 0);
+    let (mut most, mut value) = (0, 0_u8);
+    while value < 8 {
+        value = value.wrapping_add(1);
+        for from in (0..KEYS).step_by(250) {
+            put(&store, from..from + 250, value);
+            most = most.max(dir.bytes());
+            // 20 MB a second at most: a checkpoint keeps pace with that on a busy machine, too.
+            thread::sleep(Duration::from_millis(12));
+        }
+    }
+    // In addition the backup that replaces another one, and half a second of the log.
+    let entries = u64::from(KEYS) * 1009;
+    let bound = 2 * entries + AFTER + entries + (10 << 20);
+    assert!(most <= bound, "{most} bytes of files, {entries} of entries");
+    let state = state_of(&store);
+    drop(store);
+    let store = Bytes::open(&dir.0, OpenOptions::new()).unwrap();
+    assert!(state_of(&store) == state);
+}
+
+#[test]
+fn the_end_cancels_a_checkpoint_and_leaves_nothing_of_it() {
+    let dir = Directory::new("end");
+    let slow = Slow::new(Duration::from_millis(40));
+    let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 20);
+    let store = Bytes::open(&dir.0, options).unwrap();
+    // More than a last checkpoint takes.
+    let mut key = 0;
+    while !is_running(&store) || key < 40_000 {
+        put(&store, key..key + 100, 1);
+        key += 100;
+        if backups(&store) > 0 {
+            break;
+        }
+    }
+    put(&store, 0..40_000, 2);
+    wait_until("a checkpoint", || is_running(&store));
+    let state = state_of(&store);
+    let began = Instant::now();
+    drop(store);
+    let took = began.elapsed();
+    assert!(took < Duration::from_millis(700), "the end took {took:?}");
+    assert!(!dir.has_unfinished());
+    let store = Bytes::open(&dir.0, OpenOptions::new()).unwrap();
+    assert!(state_of(&store) == state);
+}
+
+#[test]
+fn a_callers_backup_does_not_fail_because_of_a_checkpoint() {
+    let dir = Directory::new("caller");
+    let slow = Slow::new(Duration::from_millis(20));
+    let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 16);
+    let store = Bytes::open(&dir.0, options).unwrap();
+    for round in 0..3 {
+        put(&store, 0..4000, round);
+        wait_until("a checkpoint", || is_running(&store));
+        store.backup(&BackupOptions::new()).unwrap();
+        assert_eq!(store.durability().unwrap().last_error, None);
+    }
+}
+
+#[test]
+fn a_backup_with_metadata_is_not_replaced() {
+    let dir = Directory::new("metadata");
+    let options = OpenOptions::new().checkpoint_after(1 << 16);
+    for value in 0..2 {
+        let store = Bytes::open(&dir.0, options.clone()).unwrap();
+        if value == 0 {
+            store.backup(&BackupOptions::new().metadata(|| b"mine".to_vec())).unwrap();
+        }
+        assert_eq!(store.durability().unwrap().recovery.metadata.is_empty(), value == 0);
+        put(&store, 0..3000, value);
+        flush(&store);
+        thread::sleep(Duration::from_millis(50));
+        assert!(!is_running(&store));
+    }
+    let store = Bytes::open(&dir.0, options).unwrap();
+    assert_eq!(store.durability().unwrap().recovery.metadata, b"mine");
+}
+
+#[test]
+fn a_checkpoint_waits_for_space_and_writes_continue() {
+    let dir = Directory::new("space");
+    let slow = Slow::new(Duration::ZERO);
+    let free = Arc::clone(&slow.free);
+    free.store(33 << 20, Ordering::SeqCst);
+    let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 20);
+    let store = Bytes::open(&dir.0, options).unwrap();
+    put(&store, 0..8000, 1);
+    wait_until("a refusal", || store.durability().unwrap().last_error.is_some());
+    assert_eq!(backups(&store), 0);
+    let error = store.durability().unwrap().last_error.unwrap();
+    assert!(error.contains(dir.0.to_str().unwrap()), "{error}");
+    put(&store, 0..10, 2);
+    free.store(u64::MAX, Ordering::SeqCst);
+    wait_until("a checkpoint", || backups(&store) > 0);
+    assert_eq!(store.durability().unwrap().last_error, None);
+}
+
+/// A disk that says nothing of its space is filled by a checkpoint: it gives way to the log.
+#[test]
+fn a_checkpoint_that_fills_the_disk_gives_way_to_the_log() {
+    let disk = Model::new();
+    let opened = options(&disk, SyncPolicy::EverySecond).checkpoint_after(1 << 16);
+    let store = Bytes::open(DIR, opened.retry_after(Duration::from_millis(1))).unwrap();
+    put(&store, 0..2000, 1);
+    wait_until("a checkpoint", || backups(&store) > 0 && !is_running(&store));
+    disk.set_free(3 << 20);
+    for round in 0..60 {
+        for key in (0..2000_u32).step_by(50) {
+            // Until the log has the space that the checkpoint took.
+            let began = Instant::now();
+            while store.put(&key.to_be_bytes(), &[round; 1000]).is_err() {
+                assert!(began.elapsed() < Duration::from_secs(20), "the log does not work again");
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+        if store.durability().unwrap().last_error.is_some() {
+            break;
+        }
+    }
+    disk.set_free(usize::MAX);
+    let state = state_of(&store);
+    drop(store);
+    let found = Bytes::open(DIR, options(&disk.after_exit(), SyncPolicy::Always)).unwrap();
+    assert!(state_of(&found) == state);
+}
+
+#[test]
+fn a_small_store_with_a_long_log_ends_with_a_checkpoint() {
+    let dir = Directory::new("last");
+    for (after, is_backed_up) in [(16 << 20, false), (1 << 20, true), (u64::MAX, false)] {
+        let _ = std::fs::remove_dir_all(&dir.0);
+        let options = OpenOptions::new().checkpoint_after(after);
+        let store = Bytes::open(&dir.0, options.clone()).unwrap();
+        put(&store, 0..700, 1);
+        let state = state_of(&store);
+        drop(store);
+        let store = Bytes::open(&dir.0, options).unwrap();
+        assert!(state_of(&store) == state);
+        let recovery = store.durability().unwrap().recovery;
+        assert!(recovery.log.closed);
+        assert_eq!(recovery.log.records == 0, is_backed_up, "{after}: {recovery:?}");
+    }
+}
+
+#[test]
+fn checkpoints_are_of_the_successor() {
+    let dir = Directory::new("successor");
+    let options = OpenOptions::new().checkpoint_after(1 << 16);
+    let store = Bytes::open(&dir.0, options.clone()).unwrap();
+    put(&store, 0..10, 1);
+    let next = store.successor(Options::new()).unwrap();
+    drop(store);
+    put(&next, 100..300, 2);
+    wait_until("a checkpoint", || backups(&next) > 0);
+    let state = state_of(&next);
+    assert_eq!(state.len(), 200);
+    drop(next);
+    let store = Bytes::open(&dir.0, options).unwrap();
+    assert!(state_of(&store) == state);
+}
