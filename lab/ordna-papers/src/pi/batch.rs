@@ -35,8 +35,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     pub fn execute(&self, batch: &[Query<'_, K, V>]) -> Result<Vec<Answer<K, V>>, Error> {
         batch.iter().try_for_each(Query::check)?;
         let least = self.shared.storage.least();
-        let key = |at: u32| key_of(batch, at, least);
-        let items = sorted(batch.len(), |at| key(at as u32));
+        let key = |at: usize| key_of(batch, at, least);
+        let items = sorted(batch.len(), |at| key(at));
         let mut answers: Vec<Answer<K, V>> = Vec::new();
         answers.resize_with(batch.len(), || Answer::Value(None));
         self.in_turn(&items, key, |admitted| {
@@ -48,14 +48,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
                 let items = &items[piece.from..piece.to];
                 let mut found = Vec::with_capacity(items.len());
                 self.in_groups(owner, items, key, |owner, at, place| {
-                    found.extend(answer_point(&batch[at as usize], owner, place).map(|v| (at, v)));
+                    found.extend(answer_point(&batch[at], owner, place).map(|v| (at, v)));
                 });
                 found
             });
-            points
-                .into_iter()
-                .flatten()
-                .for_each(|(at, value)| answers[at as usize] = Answer::Value(value));
+            points.into_iter().flatten().for_each(|(at, value)| answers[at] = Answer::Value(value));
             ranges.into_iter().for_each(|(at, all)| answers[at] = Answer::Entries(all));
         });
         Ok(answers)
@@ -96,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     fn in_turn<'k>(
         &self,
         items: &[Item],
-        key: impl Fn(u32) -> &'k K,
+        key: impl Fn(usize) -> &'k K,
         body: impl FnOnce(&Admitted<'_, K, V>),
     ) {
         let storage = &self.shared.storage;
@@ -118,8 +115,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         &self,
         owner: &mut Owner<'_, K, V>,
         items: &[Item],
-        key: impl Fn(u32) -> &'k K,
-        mut each: impl FnMut(&mut Owner<'_, K, V>, u32, usize),
+        key: impl Fn(usize) -> &'k K,
+        mut each: impl FnMut(&mut Owner<'_, K, V>, usize, usize),
     ) {
         let layer = owner.layer();
         self.shared.storage.in_groups(layer, self.how, items, key, |at, place| {
@@ -131,11 +128,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     pub(super) fn change_many<'k, 'v>(
         &self,
         count: usize,
-        key: impl Fn(u32) -> &'k K + Sync + Copy,
-        value: impl Fn(u32) -> Option<&'v V> + Sync,
+        key: impl Fn(usize) -> &'k K + Sync + Copy,
+        value: impl Fn(usize) -> Option<&'v V> + Sync,
         counts: impl Fn(bool) -> bool + Sync,
     ) -> usize {
-        let items = sorted(count, |at| key(at as u32));
+        let items = sorted(count, |at| key(at));
         let mut all = 0;
         self.in_turn(&items, key, |admitted| {
             let counted = admitted.each_piece(|piece, owner| {

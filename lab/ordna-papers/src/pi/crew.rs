@@ -7,8 +7,9 @@
 //! Each piece is done once, by one thread; `run` returns when all are done.
 //!
 //! # Progress
-//! Waiting threads are parked on a condition variable and woken by a job or the end of a turn. A
-//! reader comes here only after too many restarts.
+//! Waiting callers are parked on a condition variable and woken by a job or the end of a turn; idle
+//! workers wait on one of their own, which only a job notifies. Turns are given in the order in which
+//! callers came, so none starves. A reader comes here only after too many restarts.
 //!
 //! # NUMA
 //! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
@@ -50,7 +51,15 @@ struct CrewState {
     busy: bool,
     stop: bool,
     job: Option<Job>,
+    /// Callers that wait on `changed`.
     parked: usize,
+    /// Workers that wait on `work`, and how often one was woken.
+    idle: usize,
+    woken: usize,
+    /// The number that the next caller draws, and that of the caller whose turn it is: turns are
+    /// given in the order of the draws.
+    drawn: u64,
+    serving: u64,
     /// Pieces done by threads of their NUMA node, and by others.
     done: (usize, usize),
 }
@@ -65,7 +74,11 @@ pub struct Crew {
 #[derive(Default)]
 struct Shared {
     state: Mutex<CrewState>,
+    /// The turn is free, a piece of a job is to be had, or a job's last piece is done.
     changed: Condvar,
+    /// Work for the pool: a job has come, or it is time to stop. Of its own, so that a single write
+    /// wakes no worker.
+    work: Condvar,
 }
 
 impl Shared {
@@ -118,7 +131,10 @@ impl Shared {
             let helped;
             (state, helped) = self.help(state, node);
             if !helped && !state.stop {
-                state = self.park(state);
+                state.idle += 1;
+                state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+                state.woken += 1;
             }
         }
     }
@@ -151,10 +167,13 @@ impl Crew {
     /// Waits for the turn; works for the batch in front meanwhile.
     pub fn enter(&self) -> Turn<'_> {
         let mut state = self.shared.state();
-        while state.busy {
+        let number = state.drawn;
+        state.drawn += 1;
+        let is_due = |state: &CrewState| !state.busy && state.serving == number;
+        while !is_due(&state) {
             let helped;
             (state, helped) = self.shared.help(state, self.topology.node_of_this_thread());
-            if !helped && state.busy {
+            if !helped && !is_due(&state) {
                 point("pi.enter.before_park");
                 state = self.shared.park(state);
             }
@@ -167,7 +186,7 @@ impl Crew {
 impl Drop for Crew {
     fn drop(&mut self) {
         self.shared.state().stop = true;
-        self.shared.changed.notify_all();
+        self.shared.work.notify_all();
         for worker in self.workers.drain(..) {
             // A worker's panics are caught and handed to the leader: there is none to report.
             let _ = worker.join();
@@ -194,6 +213,9 @@ impl Turn<'_> {
         state.job = Some(Job { work, left: pieces, inside: 0, panic: None });
         if state.parked > 0 {
             shared.changed.notify_all();
+        }
+        if state.idle > 0 {
+            shared.work.notify_all();
         }
         loop {
             let helped;
@@ -225,8 +247,61 @@ impl Drop for Turn<'_> {
         let shared = &self.0.shared;
         let mut state = shared.state();
         state.busy = false;
+        state.serving += 1;
         if state.parked > 0 {
             shared.changed.notify_all();
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn until(what: &str, crew: &Crew, is_so: impl Fn(&CrewState) -> bool) {
+        let begin = Instant::now();
+        while !is_so(&crew.shared.state()) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_turn_without_a_job_wakes_no_worker() {
+        let crew = Crew::new(2, Topology::single());
+        until("workers wait", &crew, |state| state.idle == 2);
+        (0..500).for_each(|_| drop(crew.enter()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(crew.shared.state().woken, 0);
+        let turn = crew.enter();
+        turn.run(vec![(0..8).collect()], &|_| std::thread::sleep(Duration::from_millis(2)));
+        drop(turn);
+        assert!(crew.shared.state().woken > 0);
+    }
+
+    /// The holder of the turn comes back at once and does not pass the caller that waits.
+    #[test]
+    fn turns_are_given_in_the_order_of_their_callers() {
+        let crew = Crew::new(0, Topology::single());
+        let had_it = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..50 {
+                let turn = crew.enter();
+                let drawn = crew.shared.state().drawn;
+                let waiting = scope.spawn(|| {
+                    let _turn = crew.enter();
+                    had_it.store(true, Ordering::Relaxed);
+                });
+                until("the other waits", &crew, |state| state.drawn > drawn);
+                drop(turn);
+                let again = crew.enter();
+                assert!(had_it.swap(false, Ordering::Relaxed));
+                drop(again);
+                waiting.join().unwrap();
+            }
+        });
     }
 }

@@ -110,7 +110,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         layer: &'g Layer<K, V>,
         items: &[Item],
         (count, nodes): (usize, usize),
-        key: impl Fn(u32) -> &'k K,
+        key: impl Fn(usize) -> &'k K,
     ) -> Vec<Piece<'g, K>> {
         let live = |mut place: usize| {
             while layer.node(place).lock.is_obsolete() {
@@ -167,8 +167,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         layer: &Layer<K, V>,
         how: Traversal,
         items: &[Item],
-        key: impl Fn(u32) -> &'k K,
-        mut each: impl FnMut(u32, usize),
+        key: impl Fn(usize) -> &'k K,
+        mut each: impl FnMut(usize, usize),
     ) {
         let mut places = [0; GROUP];
         for group in items.chunks(how.group) {

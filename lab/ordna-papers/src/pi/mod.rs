@@ -312,13 +312,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         // what is written.
         let pairs: Vec<(&K, &V)> = pairs.iter().map(|(k, v)| (k.borrow(), v.borrow())).collect();
         check_pairs::<K, V, _, _>(&pairs)?;
-        let key = |at: u32| pairs[at as usize].0;
-        Ok(self.change_many(pairs.len(), key, |at| Some(pairs[at as usize].1), |present| !present))
+        let key = |at: usize| pairs[at].0;
+        Ok(self.change_many(pairs.len(), key, |at| Some(pairs[at].1), |present| !present))
     }
 
     fn remove_many<Q: Borrow<K>>(&self, keys: &[Q]) -> usize {
         let keys: Vec<&K> = keys.iter().map(Borrow::borrow).collect();
-        let key = |at: u32| keys[at as usize];
+        let key = |at: usize| keys[at];
         self.change_many(keys.len(), key, |_| None, |present| present)
     }
 }

@@ -58,10 +58,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Query<'_, K, V> {
 /// By what a query is sorted: its key, or where its range begins.
 pub(super) fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
     batch: &[Query<'q, K, V>],
-    at: u32,
+    at: usize,
     least: &'q K,
 ) -> &'q K {
-    match &batch[at as usize] {
+    match &batch[at] {
         Query::Search(key) | Query::Insert(key, _) | Query::Delete(key) => key,
         Query::Range { lower, .. } => match lower {
             Bound::Included(key) | Bound::Excluded(key) => key,

@@ -30,7 +30,7 @@ const ROOM: usize = 128;
 /// A range query under way.
 struct Open<'q, K: Key + ?Sized, V: Value + ?Sized> {
     /// Its position in the batch.
-    query: u32,
+    query: usize,
     lower: Bound<&'q K>,
     upper: Bound<&'q K>,
     limit: usize,
@@ -50,7 +50,7 @@ pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
     let mut ranges: Vec<Open<'_, K, V>> = Vec::new();
     for piece in pieces {
         for item in &items[piece.from..piece.to] {
-            let Query::Range { lower, upper, limit } = &batch[item.at as usize] else { continue };
+            let Query::Range { lower, upper, limit } = &batch[item.at] else { continue };
             let (lower, upper, limit) = (*lower, *upper, *limit);
             let next = piece.number;
             let end = if limit == 0 || bounds_cross(lower, upper) {
@@ -71,7 +71,7 @@ pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
     // A piece's writes, in order.
     let writes = |piece: &Piece<'_, K>| -> Vec<Item> {
         let own = if has_writes { &items[piece.from..piece.to] } else { &[] };
-        own.iter().copied().filter(|item| counts(&batch[item.at as usize])).collect()
+        own.iter().copied().filter(|item| counts(&batch[item.at])).collect()
     };
     let mut width = 1;
     loop {
@@ -108,7 +108,7 @@ pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
         }
         width *= 2;
     }
-    ranges.into_iter().map(|range| (range.query as usize, range.found)).collect()
+    ranges.into_iter().map(|range| (range.query, range.found)).collect()
 }
 
 /// Where the part of a range begins that lies in a piece's stretch.
@@ -214,7 +214,7 @@ struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
     batch: &'b [Query<'q, K, V>],
     /// Inserts and deletes.
     items: &'b [Item],
-    query: u32,
+    query: usize,
     /// The first item not yet looked at.
     next: usize,
     /// The key in front of it, and what it was set to: each key's writes are looked at once.
@@ -227,7 +227,7 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
     fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
         let item = self.items.get(at)?;
         let counts = check!("pi.range.sees_later_writes", item.at < self.query);
-        match &self.batch[item.at as usize] {
+        match &self.batch[item.at] {
             Query::Insert(key, value) => Some((*key, counts.then_some(Some(*value)))),
             Query::Delete(key) => Some((*key, counts.then_some(None))),
             Query::Search(_) | Query::Range { .. } => None,

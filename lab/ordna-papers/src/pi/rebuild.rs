@@ -24,7 +24,7 @@
 
 #![expect(unsafe_code, reason = "retires old layers and dead nodes")]
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use super::layer::Layer;
@@ -196,7 +196,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             let lock = if fault!("pi.due.waits") {
                 Some(rebuilder.lock())
             } else {
-                rebuilder.lock.try_lock().ok()
+                match rebuilder.lock.try_lock() {
+                    Ok(lock) => Some(lock),
+                    // A rebuild that panicked left the layer as it was.
+                    Err(TryLockError::Poisoned(lock)) => Some(lock.into_inner()),
+                    Err(TryLockError::WouldBlock) => None,
+                }
             };
             if lock.is_some() {
                 storage.rebuild(rebuilder);
@@ -275,11 +280,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         } else {
             std::thread::scope(|scope| {
                 let scan = &scan;
-                let others: Vec<_> =
-                    (1..parts).map(|part| scope.spawn(move || scan(part))).collect();
+                // A thread that the system refuses: this one does its part.
+                let start = |part: usize| {
+                    let thread = std::thread::Builder::new().name("ordna-pi-scan".to_owned());
+                    thread.spawn_scoped(scope, move || scan(part)).ok()
+                };
+                let others: Vec<_> = (1..parts).map(start).collect();
                 nodes = scan(0);
                 for (part, other) in others.into_iter().enumerate() {
-                    nodes.extend(other.join().unwrap_or_else(|_| scan(part + 1)));
+                    let done = other.and_then(|other| other.join().ok());
+                    nodes.extend(done.unwrap_or_else(|| scan(part + 1)));
                 }
             });
         }

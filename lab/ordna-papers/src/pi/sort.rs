@@ -11,21 +11,21 @@ pub struct Item {
     /// The head of its key.
     pub head: u64,
     /// Its position in the batch.
-    pub at: u32,
+    pub at: usize,
 }
 
 const DIGIT: u32 = 8;
 /// Below this the passes cost more than they save.
 const SMALL: usize = 128;
 
-/// The queries of a batch, sorted. `key`: the key of a position; at most 2^32 of them.
+/// The queries of a batch, sorted. `key`: the key of a position.
 pub fn sorted<'k, K: Key + ?Sized>(count: usize, key: impl Fn(usize) -> &'k K) -> Vec<Item> {
-    let items = (0..count).map(|at| Item { head: key(at).head(), at: at as u32 });
+    let items = (0..count).map(|at| Item { head: key(at).head(), at });
     let mut items: Vec<Item> = items.collect();
     let by_key = |one: &Item, other: &Item| {
         let heads = one.head.cmp(&other.head);
         let keys = || {
-            if K::HEAD_IS_KEY { heads } else { key(one.at as usize).cmp(key(other.at as usize)) }
+            if K::HEAD_IS_KEY { heads } else { key(one.at).cmp(key(other.at)) }
         };
         heads.then_with(keys).then(one.at.cmp(&other.at))
     };
@@ -73,7 +73,7 @@ mod tests {
         let mut expected: Vec<usize> = (0..keys.len()).collect();
         expected.sort_by_key(|at| keys[*at]);
         let found: Vec<usize> =
-            sorted(keys.len(), |at| keys[at]).iter().map(|item| item.at as usize).collect();
+            sorted(keys.len(), |at| keys[at]).iter().map(|item| item.at).collect();
         assert_eq!(found, expected);
     }
 
