@@ -206,22 +206,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         }
     }
 
-    /// Gives the entry in `slot` another value.
+    /// Gives the entry in `slot` another value; returns whether that put another record into the
+    /// slot, so that the caller has to [`NodeEntry::retire`] this entry. That may free a batch of
+    /// records: do it without the node's lock.
     ///
     /// # Safety
     /// This entry stands in `slot`, whose node's lock the caller holds; `key` is its key.
-    pub unsafe fn replace(self, slot: &Slot, key: &K, value: &V, guard: &Guard<'_>) {
+    #[must_use]
+    pub unsafe fn replace(self, slot: &Slot, key: &K, value: &V) -> bool {
         if Self::INLINE {
             slot.word.store(word_of(value), Ordering::Release);
-            return;
+            return false;
         }
         // SAFETY: an entry in a slot is alive; the lock of its node is the lock on the entry.
         if unsafe { self.record().overwrite(value) } {
-            return;
+            return false;
         }
         slot.store(Self::new(key, value));
-        // SAFETY: the record has left its only slot.
-        unsafe { self.retire(guard) }
+        true
     }
 
     /// Retires what is behind the entry.

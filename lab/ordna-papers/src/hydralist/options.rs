@@ -1,6 +1,6 @@
 //! Switches for the parts of the index.
 
-use super::node::NodeSearch;
+use super::node::{Compare, NodeSearch};
 use crate::topology::Topology;
 use ordna_base::simd::InstructionSet;
 
@@ -9,8 +9,12 @@ use ordna_base::simd::InstructionSet;
 pub enum Update {
     /// Soon, by threads of the index.
     Background,
-    /// Before the write that split or merged returns, by the writer.
+    /// Before the write that split or merged returns, by the writer, after it has unlocked the
+    /// nodes.
     Synchronous,
+    /// By the writer, while it holds the nodes' locks: the paper's index before its layers are
+    /// separated (§6.3.1).
+    Inside,
     /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait when the lag is
     /// above its limit.
     OnDemand,
@@ -21,7 +25,7 @@ pub enum Update {
 pub struct HydraOptions {
     /// Entries stand in order and are searched by bisection, not by fingerprint.
     pub sorted: bool,
-    /// Fingerprints are compared by vector instructions.
+    /// Fingerprints are compared by vector instructions; otherwise byte by byte.
     pub simd: bool,
     /// When search layers follow.
     pub update: Update,
@@ -51,8 +55,8 @@ impl HydraOptions {
     pub(super) fn leaf(&self) -> NodeSearch {
         match (self.sorted, self.simd) {
             (true, _) => NodeSearch::Sorted,
-            (false, true) => NodeSearch::Fingerprints(InstructionSet::widest()),
-            (false, false) => NodeSearch::Fingerprints(InstructionSet::SCALAR),
+            (false, true) => NodeSearch::Fingerprints(Compare::Vectors(InstructionSet::widest())),
+            (false, false) => NodeSearch::Fingerprints(Compare::Bytes),
         }
     }
 }

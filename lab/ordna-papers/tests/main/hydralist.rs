@@ -14,7 +14,14 @@ fn sorted() -> HydraOptions {
     HydraOptions { sorted: true, ..at_once() }
 }
 
+/// The search layer follows in the critical section, and fingerprints are compared byte by byte.
+fn before_the_steps() -> HydraOptions {
+    HydraOptions { update: Update::Inside, simd: false, ..HydraOptions::default() }
+}
+
 ordna_testkit::conformance! {
+    mod inside_u64_words: Small<u64, u64> = HydraList::with(&before_the_steps());
+    mod inside_bytes_bytes: HydraList<[u8], [u8]> = HydraList::with(&before_the_steps());
     mod small_u64_words: Small<u64, u64> = HydraList::with(&at_once());
     mod small_u64_bytes: Small<u64, [u8]> = HydraList::with(&at_once());
     mod small_bytes_words: Small<[u8], u64> = HydraList::with(&at_once());
@@ -23,4 +30,30 @@ ordna_testkit::conformance! {
     mod bytes_bytes: HydraList<[u8], [u8]> = HydraList::with(&at_once());
     mod sorted_u64_words: Small<u64, u64> = HydraList::with(&sorted());
     mod sorted_bytes_words: Small<[u8], u64> = HydraList::with(&sorted());
+}
+
+/// Whoever inserts inside the critical section leaves nothing to follow, with every replica.
+#[test]
+fn updates_inside_the_critical_section_leave_no_lag() {
+    use ordna_base::OrderedIndex;
+    use ordna_papers::topology::Topology;
+    let options = HydraOptions { topology: Topology::declared(2), ..before_the_steps() };
+    let index: Small<u64, u64> = HydraList::with(&options);
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let index = &index;
+            scope.spawn(move || {
+                for key in 0..2000 {
+                    index.insert(&(key * 2 + thread), &key).unwrap();
+                }
+                for key in 0..1000 {
+                    index.remove(&(key * 2 + thread));
+                }
+            });
+        }
+    });
+    let statistics = index.statistics();
+    assert_eq!(statistics.lag, 0);
+    assert!(statistics.splits > 100 && statistics.merges > 0, "{statistics:?}");
+    index.check_invariants().unwrap();
 }

@@ -379,3 +379,32 @@ fn a_merged_log_is_in_the_order_of_its_times() {
         assert_eq!(anchors, [1, 2, 3, 4, 5, 6]);
     }
 }
+
+/// A write that changes nothing leaves the versions of concurrent readers, and the sorted order.
+#[test]
+fn a_write_that_changes_nothing_disturbs_no_reader() {
+    let index: HydraList<u64, u64> = HydraList::new();
+    index.insert(&7, &70).unwrap();
+    let found = held("hydralist.find.head_matched", || index.get(&7)).meanwhile(|| {
+        assert_eq!(index.remove(&9), None);
+        assert_eq!(index.insert_if_absent(&7, &71), Ok(Some(70)));
+        assert!(index.compare_exchange(&7, Some(&1), Some(&2)).unwrap().is_err());
+    });
+    assert_eq!((found, index.statistics().retries), (Some(70), 0));
+}
+
+/// Records are retired, which may free a batch of them, without the lock of their node.
+#[test]
+fn a_record_is_retired_without_the_lock_of_its_node() {
+    let index: HydraList<u64, [u8]> = HydraList::new();
+    index.insert(&7, b"seven").unwrap();
+    held("hydralist.change.before_retire", || index.insert(&7, b"a longer value"))
+        .meanwhile(|| {
+            index.insert(&8, b"eight").unwrap();
+        })
+        .unwrap();
+    held("hydralist.change.before_retire", || index.remove(&7)).meanwhile(|| {
+        index.insert(&9, b"nine").unwrap();
+    });
+    assert_eq!(index.check_invariants().unwrap().entries, 2);
+}

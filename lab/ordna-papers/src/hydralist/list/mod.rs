@@ -319,11 +319,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 self.counters.retries.add(1);
                 patience.wait();
             } else {
-                let Some(_lock) = self.lock(node) else { continue };
+                let Some(lock) = self.lock(node) else { continue };
                 let next = Self::next(node, guard);
-                if Self::is_in(goal, node, next)
-                    && let Ok(found) = read(node, next, Token::Lock)
-                {
+                let found = if Self::is_in(goal, node, next) {
+                    read(node, next, Token::Lock).ok()
+                } else {
+                    None
+                };
+                // It has read: other readers' versions, and the sorted order, stay valid.
+                lock.unlock_unchanged();
+                if let Some(found) = found {
                     return found;
                 }
             }
@@ -447,7 +452,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     {
         let found = node.find(key, head, self.leaf);
         let Some((at, entry)) = found else {
-            let Change::Put(value) = change(None) else { return Ok(false) };
+            let Change::Put(value) = change(None) else {
+                lock.unlock_unchanged();
+                return Ok(false);
+            };
             let value = value.borrow();
             value.check()?;
             let entry = NodeEntry::new(key, value);
@@ -461,21 +469,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         };
         // SAFETY: the entry stands in the node, whose lock is held.
         match unsafe { entry.with_value(|value| change(Some(value))) } {
-            Change::Keep => Ok(false),
+            Change::Keep => {
+                lock.unlock_unchanged();
+                Ok(false)
+            }
             Change::Put(value) => {
                 let value = value.borrow();
                 value.check()?;
                 // SAFETY: as above.
-                unsafe { entry.replace(node.slot(at), key, value, guard) };
+                let replaced = unsafe { entry.replace(node.slot(at), key, value) };
+                drop(lock);
+                if replaced {
+                    point("hydralist.change.before_retire");
+                    // SAFETY: the record has left its only slot.
+                    unsafe { entry.retire(guard) };
+                }
                 Ok(false)
             }
             Change::Remove => {
                 node.take(at, self.leaf);
                 self.len.add(-1);
-                // SAFETY: it has left its slot.
-                unsafe { entry.retire(guard) };
                 let left = node.len();
                 drop(lock);
+                point("hydralist.change.before_retire");
+                // SAFETY: it has left its slot.
+                unsafe { entry.retire(guard) };
                 // Of two neighbours that fit together, one has at most this many.
                 Ok(left <= Node::<K, V, N>::MERGED / 2 && self.merge_around(node, guard))
             }
@@ -505,6 +523,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         node.set_next(made, upper.anchor_head());
         // SAFETY: it was made with the line's references.
         unsafe { self.updates.log(time, NodeEvent::Made, upper) };
+        self.update_inside(guard);
         self.counters.splits.add(1);
     }
 
@@ -535,10 +554,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let are_neighbours =
             std::ptr::eq(left.next.load(Ordering::Acquire), std::ptr::from_ref(right));
         if !check!("hydralist.merge.neighbours", are_neighbours) {
+            left_lock.unlock_unchanged();
             return false;
         }
-        let Some(right_lock) = self.lock(right) else { return false };
+        let Some(right_lock) = self.lock(right) else {
+            left_lock.unlock_unchanged();
+            return false;
+        };
         if !check!("hydralist.merge.fit", fit()) {
+            right_lock.unlock_unchanged();
+            left_lock.unlock_unchanged();
             return false;
         }
         let time = left.stamp.load(Ordering::Relaxed).max(right.stamp.load(Ordering::Relaxed));
@@ -560,6 +585,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         right_lock.unlock_obsolete();
         // SAFETY: the references were taken above.
         unsafe { self.updates.log(time, NodeEvent::Died, right) };
+        self.update_inside(guard);
         self.counters.merges.add(1);
         if right.anchor_bytes() == 0 {
             self.pool.forget();
@@ -568,6 +594,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         // SAFETY: the list's own reference; the guard keeps the node until the caller is done.
         unsafe { right.release(1, guard) };
         true
+    }
+
+    /// Carries the step out within the critical section, for [`Update::Inside`]. No thread that
+    /// carries out steps takes a node's lock, so the caller may hold some.
+    fn update_inside(&self, guard: &Guard<'_>) {
+        if self.update == Update::Inside {
+            self.updates.run(guard);
+        }
     }
 
     /// Sees to it that the search layers follow. Holds no locks; a guard only if its caller's batch
@@ -579,6 +613,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 self.updates.wake();
                 self.updates.wait_for_limit();
             }
+            Update::Inside => {}
             Update::OnDemand => self.updates.wait_for_limit(),
         }
     }
@@ -587,7 +622,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     pub fn settle(&self) {
         match self.update {
             Update::Background => self.updates.wait_until_applied(),
-            Update::Synchronous | Update::OnDemand => self.updates.run(&self.collector.pin()),
+            Update::Synchronous | Update::Inside | Update::OnDemand => {
+                self.updates.run(&self.collector.pin())
+            }
         }
     }
 

@@ -78,7 +78,46 @@ pub enum NodeSearch {
     /// The entries stand in order, and are searched by bisection.
     Sorted,
     /// The entries stand where there was room, and are searched by fingerprint.
-    Fingerprints(InstructionSet),
+    Fingerprints(Compare),
+}
+
+/// How the fingerprints of a node are compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Compare {
+    /// Many at a time.
+    Vectors(InstructionSet),
+    /// Byte by byte, as before the paper's SIMD step (§6.3.1).
+    Bytes,
+}
+
+impl Compare {
+    /// Bit i says whether fingerprint i equals `print`.
+    #[inline]
+    fn equal(self, prints: &Bytes, print: u8) -> u64 {
+        match self {
+            Self::Vectors(simd) => simd.equal(prints, print),
+            Self::Bytes => bytewise(prints, print),
+        }
+    }
+
+    /// The instructions that work out a sorted order.
+    fn instructions(self) -> InstructionSet {
+        match self {
+            Self::Vectors(simd) => simd,
+            Self::Bytes => InstructionSet::SCALAR,
+        }
+    }
+}
+
+/// One comparison for each byte.
+fn bytewise(prints: &Bytes, print: u8) -> u64 {
+    let mut found = 0;
+    for at in 0..Bytes::LEN {
+        if prints.get(at) == print {
+            found |= 1 << at;
+        }
+    }
+    found
 }
 
 /// The words read have changed meanwhile.
@@ -453,7 +492,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         let (entries, slots, count) = self.entries();
         let places = match leaf {
             // SAFETY: they stood in slots in use, under the caller's guard.
-            NodeSearch::Fingerprints(simd) => unsafe { NodeEntry::sorted(&entries[..count], simd) },
+            NodeSearch::Fingerprints(compare) => unsafe {
+                NodeEntry::sorted(&entries[..count], compare.instructions())
+            },
             NodeSearch::Sorted => std::array::from_fn(|at| at as u8),
         };
         let all = places.map(|place| (entries[usize::from(place)], slots[usize::from(place)]));
@@ -482,7 +523,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
         let (entries, slots, count) = self.entries();
         // SAFETY: they stood in slots in use, under the caller's guard.
-        let places = unsafe { NodeEntry::sorted(&entries[..count], simd) };
+        let places = unsafe { NodeEntry::sorted(&entries[..count], simd.instructions()) };
         let order = places.map(|place| slots[usize::from(place)]);
         if let Some(version) = version
             && token.holds()
