@@ -34,7 +34,7 @@
 //!
 //! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice,
 //! which does not scale; the shards are ours. `tests/models/loom_nitro_barrier.rs` is its model;
-//! `docs/benchmarks/nitro.md` compares it with the collector that the indexes use.
+//! `docs/papers/nitro.md` compares it with the collector that the indexes use.
 
 #![expect(unsafe_code, reason = "manual reclamation")]
 

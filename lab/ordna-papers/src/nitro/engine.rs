@@ -30,7 +30,8 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Weak;
 
-use super::garbage::{Garbage, Order};
+use super::garbage::Garbage;
+use super::options::NitroOptions;
 use super::version::{ANY, BEHIND, CLAIMED, LIVE, Node, Rank, Version};
 use crate::skiplist::item::Item;
 use crate::skiplist::raw::{LANES, List, Place};
@@ -71,9 +72,10 @@ pub enum View {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    pub fn new(collectors: usize, order: Order, me: Weak<Self>) -> Self {
+    pub fn new(options: NitroOptions, me: Weak<Self>) -> Self {
+        let NitroOptions { collectors, order, list } = options;
         Self {
-            versions: Versions::new(),
+            versions: Versions::with(list),
             collector: Collector::with_batches_of(RETIRED),
             epochs: Epochs::new(WRITER_STRIPES),
             garbage: Garbage::new(collectors, order),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::engine::{Engine, View};
 use super::garbage::Order;
+use super::options::NitroOptions;
 use super::snapshot::{Owner, Snapshot};
 use ordna_base::index::{Bounds, Change, Direction};
 use ordna_base::reclaim::Guard;
@@ -34,13 +35,18 @@ crate::shell!("Nitro" [K: Key + ?Sized, V: Value + ?Sized] Nitro<K, V>);
 impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
     /// An empty index with one collector, and collection by the live set.
     pub fn new() -> Self {
-        Self::with(1, Order::LiveSet)
+        Self::with_options(NitroOptions::default())
     }
 
     /// An empty index with `collectors` threads that collect dead versions. With 0, the threads
     /// that end snapshots collect, and so do writers after their writes.
     pub fn with(collectors: usize, order: Order) -> Self {
-        let engine = Arc::new_cyclic(|me| Engine::new(collectors, order, me.clone()));
+        Self::with_options(NitroOptions { collectors, order, ..NitroOptions::default() })
+    }
+
+    /// An empty index with these options.
+    pub fn with_options(options: NitroOptions) -> Self {
+        let engine = Arc::new_cyclic(|me| Engine::new(options, me.clone()));
         Self { owner: Arc::new(Owner(engine)) }
     }
 

@@ -44,12 +44,14 @@ mod collect;
 mod engine;
 mod garbage;
 mod index;
+mod options;
 mod snapshot;
 mod version;
 mod write;
 
 pub use garbage::Order;
 pub use index::{Nitro, NitroStatistics};
+pub use options::NitroOptions;
 pub use snapshot::Snapshot;
 
 ordna_base::impl_versioned!(Nitro<K, V>, Snapshot<K, V>);

@@ -19,6 +19,7 @@ use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
 
 use self::item::Pair;
+pub use self::raw::{Fanout, ListOptions};
 use self::raw::{LANES, List, MAX_HEIGHT, NodeRef};
 use ordna_base::index::{
     Bounds, Change, Direction, InvariantReport, MemoryUsage, OrderedIndex, is_above, is_below,
@@ -43,7 +44,13 @@ crate::shell!("SkipList" [K: Key + ?Sized, V: Value + ?Sized] SkipList<K, V>);
 impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
     /// An empty index.
     pub fn new() -> Self {
-        Self { list: List::new(), collector: Collector::new(), len: StripedCounter::new() }
+        Self::with(ListOptions::default())
+    }
+
+    /// An empty index with a list of these options.
+    pub fn with(options: ListOptions) -> Self {
+        let (list, collector) = (List::with(options), Collector::new());
+        Self { list, collector, len: StripedCounter::new() }
     }
 
     fn ascend(

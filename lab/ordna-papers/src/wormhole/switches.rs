@@ -11,6 +11,9 @@ pub struct Switches {
     pub sort_by_tag: bool,
     /// The tag tells where to look; else all tags are looked at.
     pub direct_position: bool,
+    /// A search begins at the length that is kept for the first bytes of the key, and doubles its
+    /// steps from there; else by binary search over all lengths, as in the paper (§2.4).
+    pub hints: bool,
 }
 
 impl Default for Switches {
@@ -20,6 +23,7 @@ impl Default for Switches {
             incremental_hashing: true,
             sort_by_tag: true,
             direct_position: true,
+            hints: true,
         }
     }
 }

@@ -167,13 +167,14 @@ mod keys {
         bytes.sort();
         bytes.dedup();
         random.shuffle(&mut bytes);
-        for bits in 0..16 {
+        for bits in 0..32 {
             let on = |bit: u32| bits >> bit & 1 == 1;
             let switches = Switches {
                 tag_matching: on(0),
                 incremental_hashing: on(1),
                 sort_by_tag: on(2),
                 direct_position: on(3),
+                hints: on(4),
             };
             life::<u64, u64>(switches, &words, |n| n, |value| *value);
             life::<[u8], [u8]>(

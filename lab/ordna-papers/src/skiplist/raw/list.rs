@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
 use super::node::{LINKED, Link, MAX_HEIGHT, NodeRef, Tower, is_marked, unmarked};
+use super::options::ListOptions;
 use super::shortcuts::{LEVEL, Shortcuts};
 use crate::skiplist::item::Item;
 use ordna_base::Violation;
@@ -25,6 +26,7 @@ pub struct List<I: Item> {
     /// No node is higher. Raised before such a node is published.
     pub(super) height: AtomicUsize,
     pub(super) shortcuts: Shortcuts<I>,
+    pub(super) options: ListOptions,
     kinds: PhantomData<I>,
 }
 
@@ -34,8 +36,14 @@ unsafe impl<I: Item> Send for List<I> {}
 unsafe impl<I: Item> Sync for List<I> {}
 
 impl<I: Item> List<I> {
+    #[cfg(test)]
     pub fn new() -> Self {
+        Self::with(ListOptions::default())
+    }
+
+    pub fn with(options: ListOptions) -> Self {
         Self {
+            options,
             head: Box::new(std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut()))),
             height: AtomicUsize::new(1),
             shortcuts: Shortcuts::new(),

@@ -50,10 +50,12 @@ mod change;
 mod list;
 mod list_scan;
 mod node;
+mod options;
 mod search;
 mod shortcuts;
 mod upkeep;
 
 pub use self::list::{LANES, List};
 pub use self::node::{MAX_HEIGHT, NodeRef};
+pub use self::options::{Fanout, ListOptions};
 pub use self::search::Place;

@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
+use super::options::Fanout;
 use crate::skiplist::item::{Item, Pair};
 use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, Ordering};
@@ -306,8 +307,8 @@ thread_local! {
     pub(super) static HEIGHTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// 1 with probability 1/2, 2 with 1/4, and so on.
-pub(super) fn random_height() -> usize {
+/// 1 with probability 1/2, 2 with 1/4, and so on; with a fanout of four 3/4, 3/16, and so on.
+pub(super) fn random_height(fanout: Fanout) -> usize {
     let random = HEIGHTS.with(|state| {
         let mut x = state.get();
         if x == 0 {
@@ -321,7 +322,11 @@ pub(super) fn random_height() -> usize {
         state.set(x);
         x.wrapping_mul(0x2545_F491_4F6C_DD1D)
     });
-    (random.leading_zeros() as usize + 1).min(MAX_HEIGHT)
+    let bits = match fanout {
+        Fanout::Two => 1,
+        Fanout::Four => 2,
+    };
+    (random.leading_zeros() as usize / bits + 1).min(MAX_HEIGHT)
 }
 
 /// Fetches the cells that searches read.

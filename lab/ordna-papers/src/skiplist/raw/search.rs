@@ -52,7 +52,7 @@ impl<I: Item> Place<I> {
     fn new(list: &List<I>) -> Self {
         Self {
             levels: 0,
-            height: random_height(),
+            height: random_height(list.options.fanout),
             before: [list.head(); MAX_HEIGHT],
             after: [ptr::null_mut(); MAX_HEIGHT],
             last: None,

@@ -58,7 +58,7 @@ impl<I: Item> List<I> {
     /// # Safety
     /// As for [`Guard::retire`].
     pub(super) unsafe fn retire(&self, node: NodeRef<I>, guard: &Guard<'_>) {
-        if may_stand_in_table(node) {
+        if self.options.shortcuts && may_stand_in_table(node) {
             self.shortcuts.hold(node);
             self.tall_changed(guard);
         } else {
@@ -70,6 +70,9 @@ impl<I: Item> List<I> {
     /// Notes that a node above [`LEVEL`] has come or gone. Makes a piece of the next table if it is
     /// due.
     pub(super) fn tall_changed(&self, guard: &Guard<'_>) {
+        if !self.options.shortcuts {
+            return;
+        }
         self.shortcuts.changes.fetch_add(1, Ordering::Relaxed);
         // A thread that holds the lock makes a piece already.
         if let Ok(mut upkeep) = self.shortcuts.upkeep.try_lock() {
@@ -80,6 +83,9 @@ impl<I: Item> List<I> {
     /// Makes a new table, due or not, and retires the nodes that the former ones held back.
     /// O(n / 16); waits for a thread that makes a piece.
     pub fn renew_shortcuts(&self, guard: &Guard<'_>) {
+        if !self.options.shortcuts {
+            return;
+        }
         let Ok(mut upkeep) = self.shortcuts.upkeep.lock() else { return };
         let finish = |upkeep: &mut Upkeep<I>| {
             while upkeep.next.is_some() || !upkeep.taken.is_null() {

@@ -177,7 +177,7 @@ impl<P: TableLeaf> Table<P> {
             missing: self.prefixes.len().min(key.len() + 1),
             next: 0,
             next_hash: hash::EMPTY,
-            pace: Pace::First,
+            pace: if self.switches.hints { Pace::First } else { Pace::Halves },
             stage: Stage::Item,
         };
         self.arrive(&mut search);
