@@ -3,7 +3,7 @@
 //!
 //! | module | index | synchronization | source |
 //! |---|---|---|---|
-//! | [`art`] | [`ArtNone`], [`ArtCoupling`], [`ArtOlc`], [`ArtRowex`] | none, lock coupling, optimistic lock coupling, ROWEX | The ART of Practical Synchronization |
+//! | [`art`] | [`ArtNone`], [`ArtCoupling`], [`ArtOlc`], [`ArtRowex`], [`ArtHtm`] | none, lock coupling, optimistic lock coupling, ROWEX, hardware transactions | The ART of Practical Synchronization |
 //! | [`hydralist`] | [`HydraList`] | optimistic slotted list under a search layer that is updated later | HydraList |
 //! | [`skiplist`] | [`SkipList`] | lock-free linked lists in levels | Nitro, §2 |
 //! | [`nitro`] | [`Nitro`] | versions in the skip list, snapshots; access barrier | Nitro, §3, §4, §6 |
@@ -43,7 +43,7 @@ pub mod topology;
 mod unshared;
 pub mod wormhole;
 
-pub use art::{ArtCoupling, ArtNone, ArtOlc, ArtRowex};
+pub use art::{ArtCoupling, ArtHtm, ArtNone, ArtOlc, ArtRowex};
 pub use hydralist::HydraList;
 pub use nitro::Nitro;
 pub use pi::Pi;

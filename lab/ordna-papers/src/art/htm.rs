@@ -1,7 +1,8 @@
 //! The tree under hardware transactional memory, with an elided lock to fall back to.
 //!
-//! Current processors lack it (Intel removed or disabled TSX, AMD never had it): it is here because
-//! the paper compares with it (§5), and is compiled only with the feature `htm`.
+//! Some Intel server processors have it; on others firmware has turned it off, and AMD and Arm
+//! processors lack it. It is here because the paper compares with it (§5). Without it every operation
+//! takes the fallback lock; [`ArtHtm::has_transactions`] tells.
 //!
 //! # Contract
 //! One lock stands for the whole tree, whose nodes have none. An operation first runs as a
@@ -48,7 +49,23 @@ crate::shell!("ArtHtm" [K: Key + ?Sized, V: Value + ?Sized] ArtHtm<K, V>);
 impl<K: Key + ?Sized, V: Value + ?Sized> ArtHtm<K, V> {
     /// An empty index.
     pub fn new() -> Self {
-        Self { tree: Tree::new(), lock: ElidedLock::default(), len: StripedCounter::new() }
+        Self::with_transactions(rtm::is_there())
+    }
+
+    /// An empty index whose operations all take the fallback lock, as on a processor without
+    /// transactions.
+    pub fn without_transactions() -> Self {
+        Self::with_transactions(false)
+    }
+
+    fn with_transactions(transactions: bool) -> Self {
+        let lock = ElidedLock { taken: AtomicBool::new(false), transactions };
+        Self { tree: Tree::new(), lock, len: StripedCounter::new() }
+    }
+
+    /// Whether operations run as hardware transactions first.
+    pub fn has_transactions(&self) -> bool {
+        self.lock.transactions
     }
 }
 
@@ -118,8 +135,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
 }
 
 /// A spin lock that is only taken when transactions do not get through.
-#[derive(Debug, Default)]
-struct ElidedLock(AtomicBool);
+#[derive(Debug)]
+struct ElidedLock {
+    taken: AtomicBool,
+    /// Whether the processor has transactions and they are wanted.
+    transactions: bool,
+}
 
 /// Within the lock, or within a transaction.
 struct Section<'a> {
@@ -130,22 +151,22 @@ struct Section<'a> {
 impl ElidedLock {
     fn enter(&self) -> Section<'_> {
         let mut backoff = Backoff::new();
-        if rtm::is_there() {
+        if self.transactions {
             for _ in 0..TRANSACTIONS {
-                while self.0.load(Ordering::Relaxed) {
+                while self.taken.load(Ordering::Relaxed) {
                     backoff.wait();
                 }
                 if rtm::begin() {
                     // Read within the transaction: taking the lock aborts it.
-                    if !self.0.load(Ordering::Relaxed) {
+                    if !self.taken.load(Ordering::Relaxed) {
                         return Section { lock: self, in_transaction: true };
                     }
                     rtm::abort();
                 }
             }
         }
-        while self.0.swap(true, Ordering::Acquire) {
-            while self.0.load(Ordering::Relaxed) {
+        while self.taken.swap(true, Ordering::Acquire) {
+            while self.taken.load(Ordering::Relaxed) {
                 backoff.wait();
             }
         }
@@ -158,7 +179,7 @@ impl Drop for Section<'_> {
         if self.in_transaction {
             rtm::end();
         } else {
-            self.lock.0.store(false, Ordering::Release);
+            self.lock.taken.store(false, Ordering::Release);
         }
     }
 }

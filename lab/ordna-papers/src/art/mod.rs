@@ -1,4 +1,4 @@
-//! The Adaptive Radix Tree under four synchronization protocols.
+//! The Adaptive Radix Tree under five synchronization protocols.
 //!
 //! | type | protocol | readers | restarts of readers |
 //! |---|---|---|---|
@@ -6,13 +6,12 @@
 //! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on their way | never |
 //! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
+//! | [`ArtHtm`] | hardware transactions, a lock where there are none | write nothing, or take the lock | 20 at most |
 //!
 //! That is for a lookup, or for each run of records that a scan gathers. Writers among others
 //! restart when what they decided upon has changed, and after 16 times lock their way too. There
 //! they restart in one case only, as often as it comes: where a prefix is longer than nodes store,
 //! a writer goes down twice, and another has changed that way in between.
-//!
-//! With the feature `htm` there is a fifth, `ArtHtm`, for hardware transactional memory.
 //!
 //! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
 //! child are compressed into the prefix of the node below; a subtree of one key is the key's
@@ -26,7 +25,6 @@
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
-#[cfg(feature = "htm")]
 mod htm;
 mod invariants;
 mod jump;
@@ -46,7 +44,6 @@ mod write;
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
 
-#[cfg(feature = "htm")]
 pub use self::htm::ArtHtm;
 pub use self::none::ArtNone;
 #[doc(hidden)]

@@ -1,8 +1,14 @@
-//! The tree under hardware transactions, or under their fallback lock where there are none.
+//! The tree under hardware transactions where the processor has them, and under their fallback lock.
 
 use ordna_papers::art::ArtHtm;
 
 ordna_testkit::conformance! {
     mod u64_words: ArtHtm<u64, u64> = ArtHtm::new();
     mod bytes_bytes: ArtHtm<[u8], [u8]> = ArtHtm::new();
+    mod fallback: ArtHtm<u64, u64> = ArtHtm::without_transactions();
+}
+
+#[test]
+fn the_fallback_has_no_transactions() {
+    assert!(!ArtHtm::<u64, u64>::without_transactions().has_transactions());
 }

@@ -7,7 +7,6 @@ ordna_testkit::count_memory!();
 
 mod alone;
 mod art;
-#[cfg(feature = "htm")]
 mod art_htm;
 #[cfg(debug_assertions)]
 mod art_interleavings;
