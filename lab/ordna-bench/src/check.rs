@@ -8,14 +8,16 @@
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ordna_base::Key;
 use ordna_base::entries::Sequence;
 use ordna_base::simd::prefetch;
+use ordna_papers::pi::Query;
 
 use crate::job::Job;
-use crate::target::Session;
+use crate::target::{Reply, Session};
 use crate::workload::{Action, Call, Operation};
 use crate::zipf::Random;
 
@@ -185,6 +187,43 @@ struct Scanned {
     furthest: usize,
 }
 
+/// The entries that a scan in progress has returned.
+struct ScanTally<'k, K: Key + ?Sized> {
+    from: &'k K,
+    scanned: Scanned,
+    broken: Option<String>,
+}
+
+impl<'k, K: Key + ?Sized> ScanTally<'k, K> {
+    fn new(from: &'k K, start: usize, limit: usize) -> Self {
+        let scanned = Scanned { start, limit, count: 0, of_loaded: 0, furthest: start };
+        Self { from, scanned, broken: None }
+    }
+
+    /// Takes an entry; `last` keeps its key for the next one.
+    #[inline]
+    fn entry(&mut self, job: &Job<'_, K>, last: &mut Option<K::Owned>, key: &K, value: u64) {
+        let Self { from, scanned, broken } = self;
+        let position = position_of(value);
+        let follows = match last {
+            Some(last) if scanned.count > 0 => (*last).borrow() < key,
+            _ => key == *from,
+        };
+        if !follows || value >> 40 << 40 != fingerprint(key) || position >= job.keys.len() {
+            broken.get_or_insert_with(|| wrong("a scan", key, value));
+        }
+        if position < job.loaded {
+            (scanned.of_loaded, scanned.furthest) = (scanned.of_loaded + 1, position);
+        }
+        match last {
+            // Keeps the buffer of the key before.
+            Some(last) => key.clone_into(last),
+            None => *last = Some(key.to_owned()),
+        }
+        scanned.count += 1;
+    }
+}
+
 /// The state that one thread keeps between its operations.
 pub struct Checker<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
@@ -331,29 +370,17 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         limit: usize,
     ) -> Result<(), String> {
         let Self { job, last, .. } = self;
-        let (loaded, all) = (job.loaded, job.keys.len());
-        let (mut count, mut of_loaded, mut furthest) = (0, 0, start);
-        let mut broken = None;
-        session.scan(from, limit, &mut |key, value| {
-            let position = position_of(value);
-            let follows = match last {
-                Some(last) if count > 0 => (*last).borrow() < key,
-                _ => key == from,
-            };
-            if !follows || value >> 40 << 40 != fingerprint(key) || position >= all {
-                broken.get_or_insert_with(|| wrong("a scan", key, value));
-            }
-            if position < loaded {
-                (of_loaded, furthest) = (of_loaded + 1, position);
-            }
-            match last {
-                // Keeps the buffer of the key before.
-                Some(last) => key.clone_into(last),
-                None => *last = Some(key.to_owned()),
-            }
-            count += 1;
-        });
+        let mut tally = ScanTally::new(from, start, limit);
+        session.scan(from, limit, &mut |key, value| tally.entry(job, last, key, value));
+        self.end_scan(tally)
+    }
+
+    /// Judges what a scan returned, but for its comparison with the ranks.
+    fn end_scan(&mut self, tally: ScanTally<'_, K>) -> Result<(), String> {
+        let Self { job, .. } = self;
+        let ScanTally { from, scanned, broken } = tally;
         broken.map_or(Ok(()), Err)?;
+        let Scanned { start, limit, count, furthest, .. } = scanned;
         if count == 0 || count > limit {
             return Err(wrong("a scan", from, format!("{count} entries for {limit}")));
         }
@@ -361,7 +388,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             let rank = job.ranks.and_then(|ranks| ranks.get(position));
             prefetch(rank.map_or(std::ptr::null(), std::ptr::from_ref));
         }
-        self.scanned.push_back(Scanned { start, limit, count, of_loaded, furthest });
+        self.scanned.push_back(scanned);
         self.settle(UNSETTLED)
     }
 
@@ -416,6 +443,78 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }?;
         self.calls[call as usize] += Calls { calls: 1, keys: group.len() as u64 };
         Ok(at + group.len())
+    }
+
+    /// Does the operations of the next call of a task; returns the place after them.
+    pub fn call(
+        &mut self,
+        session: &mut dyn Session<K>,
+        operations: &[Operation],
+        at: usize,
+        (batch, ordered): (usize, bool),
+    ) -> Result<usize, String> {
+        if ordered {
+            self.ordered(session, operations, at, batch)
+        } else {
+            self.step(session, operations, at, batch)
+        }
+    }
+
+    /// Does the next `batch` operations, of whatever sort, in one call that keeps their order;
+    /// returns the place after them.
+    pub fn ordered(
+        &mut self,
+        session: &mut dyn Session<K>,
+        operations: &[Operation],
+        at: usize,
+        batch: usize,
+    ) -> Result<usize, String> {
+        let end = (at + batch).min(operations.len());
+        let group = operations.get(at..end).unwrap_or_default();
+        // A read-update is two queries.
+        let mut due: Vec<(Action, usize, &K)> = Vec::with_capacity(group.len());
+        let mut values: Vec<u64> = Vec::with_capacity(group.len());
+        let mut inserts = 0;
+        for (at, operation) in (at..).zip(group) {
+            let position = self.position(*operation);
+            let key = self.key(*operation, at, position)?;
+            let value = value(key, position, version(self.base, at));
+            match operation.action {
+                Action::ReadUpdate => {
+                    due.extend([(Action::Read, position, key), (Action::Update, position, key)]);
+                    values.extend([value, value]);
+                }
+                action => {
+                    due.push((action, position, key));
+                    values.push(value);
+                }
+            }
+            inserts += usize::from(operation.action == Action::Insert);
+        }
+        let queries = due.iter().zip(&values).map(|(&(action, _, key), value)| match action {
+            Action::Read | Action::Latest | Action::Look => Query::Search(key),
+            Action::Update | Action::ReadUpdate | Action::Insert => Query::Insert(key, value),
+            Action::Delete => Query::Delete(key),
+            Action::Scan(limit) => Query::Range {
+                lower: Bound::Included(key),
+                upper: Bound::Unbounded,
+                limit: usize::from(limit),
+            },
+        });
+        let queries: Vec<Query<'_, K, u64>> = queries.collect();
+        let mut replies =
+            Replies { due: &due, next: 0, scan: None, ended: Vec::new(), broken: None };
+        let Self { job, last, .. } = self;
+        session.batch(&queries, &mut |at, reply| replies.take(job, last, at, reply));
+        replies.end_scan();
+        let Replies { next, ended, broken, .. } = replies;
+        broken.map_or(Ok(()), Err)?;
+        if next != due.len() {
+            return Err(format!("{next} answers to a batch of {}", due.len()));
+        }
+        ended.into_iter().try_for_each(|tally| self.end_scan(tally))?;
+        self.inserted(inserts);
+        Ok(end)
     }
 
     fn gets(
@@ -489,6 +588,76 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             return Err(format!("{removed} keys were there of a group of {} removes", group.len()));
         }
         Ok(())
+    }
+}
+
+/// The answers to an ordered batch, judged as they come.
+struct Replies<'d, 'k, K: Key + ?Sized> {
+    /// The queries: what each must find, the position of its key, and the key.
+    due: &'d [(Action, usize, &'k K)],
+    /// The first query without an answer.
+    next: usize,
+    /// The range whose entries come.
+    scan: Option<(usize, ScanTally<'k, K>)>,
+    ended: Vec<ScanTally<'k, K>>,
+    broken: Option<String>,
+}
+
+impl<K: Key + ?Sized> Replies<'_, '_, K> {
+    fn end_scan(&mut self) {
+        self.ended.extend(self.scan.take().map(|(_, tally)| tally));
+    }
+
+    fn take(
+        &mut self,
+        job: &Job<'_, K>,
+        last: &mut Option<K::Owned>,
+        at: usize,
+        reply: Reply<'_, K>,
+    ) {
+        if let (Reply::Entry(key, value), Some((open, tally))) = (reply, &mut self.scan)
+            && *open == at
+        {
+            return tally.entry(job, last, key, value);
+        }
+        self.end_scan();
+        let query = self.due.get(at).filter(|_| at == self.next);
+        let Some(&(action, position, key)) = query else {
+            self.broken.get_or_insert_with(|| format!("answer {at} where {} was due", self.next));
+            return;
+        };
+        self.next += 1;
+        let fault = match (action, reply) {
+            (Action::Scan(limit), Reply::Entry(first, value)) => {
+                let mut tally = ScanTally::new(key, position, usize::from(limit));
+                tally.entry(job, last, first, value);
+                self.scan = Some((at, tally));
+                None
+            }
+            (Action::Look, Reply::Found(None))
+            | (Action::Update | Action::ReadUpdate, Reply::New(Some(false) | None))
+            | (Action::Insert, Reply::New(Some(true) | None))
+            | (Action::Delete, Reply::Removed(true)) => None,
+            (Action::Read | Action::Latest | Action::Look, Reply::Found(Some(found)))
+                if belongs(found, key, position) =>
+            {
+                None
+            }
+            (Action::Update | Action::ReadUpdate, _) => Some("an update in a batch"),
+            (Action::Insert, _) => Some("an insert in a batch"),
+            (Action::Delete, _) => Some("a delete in a batch"),
+            (Action::Scan(_), _) => Some("a scan in a batch"),
+            (Action::Read | Action::Latest | Action::Look, _) => Some("a read in a batch"),
+        };
+        if let Some(what) = fault {
+            let found = match reply {
+                Reply::Found(found) => format!("{found:?}"),
+                Reply::New(new) => format!("new: {new:?}"),
+                Reply::Removed(there) => format!("was there: {there}"),
+                Reply::Entry(_, value) => format!("an entry with {value}"),
+            };
+            self.broken.get_or_insert_with(|| wrong(what, key, found));
+        }
     }
 }
 

@@ -4,6 +4,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use ordna_base::simd::InstructionSet;
+use ordna_papers::ArtHtm;
+use ordna_papers::topology::Topology;
+
 use crate::dram::Dram;
 
 /// The allocator of the binary; `memory::allocated` asks it.
@@ -61,6 +65,9 @@ pub struct RunInfo {
     /// Into what memory loads go; [`FRESH`] in results without this field.
     #[serde(default = "fresh")]
     pub loads: String,
+    /// What the machine lacks of what the indexes and the papers' experiments can use.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<String>,
     /// The machine's memory latency, where it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dram: Option<Dram>,
@@ -80,6 +87,7 @@ impl RunInfo {
             key_order: COPIED.to_owned(),
             loads: FRESH.to_owned(),
             command: command(std::env::args()),
+            limits: limits(),
             dram: None,
         }
     }
@@ -89,6 +97,32 @@ impl RunInfo {
         let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.05);
         shares.or(self.load_average.map(|load| load > 0.5))
     }
+}
+
+/// What the machine lacks of what the indexes and the papers' experiments can use, each with what is
+/// done instead.
+pub fn limits() -> Vec<String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut limits = vec![format!("{cores} cores: figures over threads end there")];
+    let nodes = Topology::system().nodes();
+    if nodes == 1 {
+        limits.push("one NUMA node: replicas and partitions by node are one".to_owned());
+    }
+    let widest = InstructionSet::widest().name();
+    if widest != "avx512" {
+        limits.push(format!("no AVX-512: keys and fingerprints are compared by {widest}"));
+    }
+    if !ArtHtm::<u64, u64>::new().has_transactions() {
+        limits.push(
+            "no hardware transactions: every operation of art-htm takes its fallback lock"
+                .to_owned(),
+        );
+    }
+    let pages = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
+    if pages.is_ok_and(|modes| modes.contains("[never]")) {
+        limits.push("no huge pages: slabs are on small pages".to_owned());
+    }
+    limits
 }
 
 /// Shares of the processors' time.

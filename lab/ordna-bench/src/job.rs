@@ -14,6 +14,8 @@ pub struct Job<'a, K: Key + ?Sized> {
     pub threads: usize,
     /// Keys per call of the load; 1: single operations.
     pub batch: usize,
+    /// Whether a call takes operations of all sorts, in their order.
+    pub ordered: bool,
     /// The workloads that can be asked for, in any order, on the same instance.
     pub phases: &'a [Phase],
     /// The loaded keys' places in key order; there if a workload scans.

@@ -17,6 +17,8 @@ pub enum KeySet {
     IntDense,
     /// Item, user and time of reviews, about 37 bytes; items are Zipf over 500,000.
     Az,
+    /// The same with the user first.
+    Az2,
     /// A few thousand hosts and nested paths, about 80 bytes.
     Url,
     /// Domain first, 10 to 30 bytes.
@@ -30,8 +32,8 @@ pub enum KeySet {
 }
 
 /// The values of `--keys`.
-pub const KNOWN: [&str; 8] =
-    ["int", "int-dense", "az", "url", "email", "fixed:LENGTH", "filled:LENGTH", "file:PATH"];
+pub const KNOWN: [&str; 9] =
+    ["int", "int-dense", "az", "az2", "url", "email", "fixed:LENGTH", "filled:LENGTH", "file:PATH"];
 
 impl FromStr for KeySet {
     type Err = String;
@@ -52,6 +54,7 @@ impl FromStr for KeySet {
             None if text == "int" => Self::Int,
             None if text == "int-dense" => Self::IntDense,
             None if text == "az" => Self::Az,
+            None if text == "az2" => Self::Az2,
             None if text == "url" => Self::Url,
             None if text == "email" => Self::Email,
             Some(("fixed", rest)) => Self::Fixed(length(rest, 4)?),
@@ -68,6 +71,7 @@ impl std::fmt::Display for KeySet {
             Self::Int => f.write_str("int"),
             Self::IntDense => f.write_str("int-dense"),
             Self::Az => f.write_str("az"),
+            Self::Az2 => f.write_str("az2"),
             Self::Url => f.write_str("url"),
             Self::Email => f.write_str("email"),
             Self::Fixed(length) => write!(f, "fixed:{length}"),
@@ -87,7 +91,7 @@ impl KeySet {
     pub fn mean_bytes(&self) -> usize {
         match self {
             Self::Int | Self::IntDense => 8,
-            Self::Az => 37,
+            Self::Az | Self::Az2 => 37,
             Self::Url => 80,
             Self::Email => 22,
             Self::Fixed(length) | Self::Filled(length) => *length,
@@ -227,11 +231,15 @@ impl<'a> KeyMaker<'a> {
     fn next(&mut self, random: &mut Random) -> &[u8] {
         self.key.clear();
         match self.set {
-            KeySet::Az => {
+            KeySet::Az | KeySet::Az2 => {
                 let item = Random::mix(self.items.rank(random)) % 10_000_000_000;
                 let user = Random::mix(random.below(2_000_000)) % 100_000_000_000_000;
                 let time = 900_000_000 + random.below(800_000_000);
-                self.text(&format!("{item:010}-A{user:014}-{time:010}"));
+                if *self.set == KeySet::Az {
+                    self.text(&format!("{item:010}-A{user:014}-{time:010}"));
+                } else {
+                    self.text(&format!("A{user:014}-{item:010}-{time:010}"));
+                }
             }
             KeySet::Url => {
                 let host = random.below(4000);

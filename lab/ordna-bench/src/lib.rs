@@ -20,13 +20,15 @@
 //! | [`info`] | where, when and on what a run was |
 //! | [`noise`] | how far its figures can be relied on |
 //! | [`table`] | the results for people and for programs |
+//! | `paper_page` | the generated part of `docs/papers` |
 //! | [`page`] | `docs/benchmarks.md`, made from the results |
 //! | [`report`] | the results as plots on one HTML page |
 //! | [`cli`] | the command line |
 //!
 //! The binary must use jemalloc: bytes per key come from its statistics.
 
-pub mod check;
+pub mod batches;
+mod check;
 pub mod cli;
 pub mod dram;
 pub mod driver;
@@ -41,6 +43,7 @@ pub mod memory;
 pub mod noise;
 pub mod page;
 pub mod paper;
+mod paper_page;
 pub mod partitions;
 #[cfg(feature = "peers")]
 mod peers;

@@ -1,6 +1,6 @@
 //! `ordna-bench paper NAME`: the papers' experiments, scaled to the machine.
 //!
-//! `papers.json` says which runs make up a figure. What a figure needs beyond that (counters of an
+//! `papers/NAME.json` says which runs make up a figure. What a figure needs beyond that (counters of an
 //! index, several NUMA nodes, a network) it says instead of showing something else.
 
 use std::sync::LazyLock;
@@ -20,8 +20,93 @@ pub struct Runs {
     /// Keys per call.
     #[serde(default = "single")]
     pub batches: Vec<usize>,
+    /// Whether a call takes a batch of operations of all sorts, in their order.
+    #[serde(default)]
+    pub ordered: bool,
     /// Whether the number of threads goes from one to all cores; otherwise all cores, or one.
     pub threads: Threads,
+}
+
+impl Runs {
+    /// The numbers of keys to load where the largest is at most `n`: all by the same factor, so that
+    /// the axis stays, and none below 1,000. `few`: the smallest and the largest only.
+    pub fn sizes(&self, n: usize, few: bool) -> Vec<usize> {
+        let largest = self.thousands.iter().copied().max().unwrap_or(1).max(1) * 1000;
+        let factor = (n as f64 / largest as f64).min(1.0);
+        let scaled = |thousands: &usize| {
+            (((thousands * 1000) as f64 * factor).round() as usize).max(1000.min(n)).max(1)
+        };
+        let mut sizes: Vec<usize> = self.thousands.iter().map(scaled).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        if few && sizes.len() > 2 {
+            sizes.drain(1..sizes.len() - 1);
+        }
+        sizes
+    }
+}
+
+/// A shape that a paper shows, as a ratio of our figures.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Claim {
+    /// What the paper shows, in a few words.
+    pub says: String,
+    /// The cells that are compared.
+    pub of: Side,
+    /// What differs in those that they are compared with.
+    pub over: Side,
+    /// Bytes per key instead of operations per second.
+    #[serde(default)]
+    pub bytes: bool,
+    /// The least ratio that has the paper's shape.
+    #[serde(default)]
+    pub least: Option<f64>,
+    /// The greatest.
+    #[serde(default)]
+    pub most: Option<f64>,
+}
+
+/// A claim of the abstract or the conclusion: judged by a figure, or with a verdict of our own.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Promise {
+    /// What is claimed.
+    pub says: String,
+    /// The figure whose cells judge it.
+    pub figure: Option<String>,
+    /// How they do.
+    pub claim: Option<Claim>,
+    /// The verdict, where no figure gives one.
+    pub verdict: Option<String>,
+}
+
+/// A selection of cells; what is not named is not restricted.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Side {
+    /// Name and switches of the index.
+    pub index: Option<String>,
+    /// Workload.
+    pub workload: Option<String>,
+    /// Key set.
+    pub keys: Option<String>,
+    /// Keys per call.
+    pub batch: Option<usize>,
+    /// Threads: one, or all.
+    pub threads: Option<Threads>,
+    /// The smallest or the largest number of keys.
+    pub size: Option<Size>,
+}
+
+/// An end of the axis of sizes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// The smallest.
+    Least,
+    /// The largest.
+    Most,
 }
 
 fn single() -> Vec<usize> {
@@ -64,7 +149,13 @@ pub struct Figure {
     pub name: String,
     /// Its title.
     pub title: String,
+    /// What the paper shows, in a few words.
+    pub shows: String,
+    /// Its shapes, where runs of ours can show them.
+    #[serde(default)]
+    pub claims: Vec<Claim>,
     /// The indexes that it compares, by the names of this benchmark.
+    #[serde(default)]
     pub indexes: Vec<String>,
     /// Its runs; none if it cannot be run.
     pub runs: Option<Runs>,
@@ -81,14 +172,37 @@ pub struct Paper {
     pub name: String,
     /// As people cite it.
     pub title: String,
+    /// The index of the paper, for "where we lose".
+    pub index: String,
+    /// What abstract and conclusion claim.
+    pub promises: Vec<Promise>,
     /// Its figures.
     pub figures: Vec<Figure>,
 }
 
+impl Paper {
+    /// The name of a figure in results.
+    pub fn experiment(&self, figure: &Figure) -> String {
+        let kind = if figure.name.starts_with(|first: char| first.is_ascii_digit()) {
+            "Fig. "
+        } else {
+            ""
+        };
+        format!("{}, {kind}{}", self.title, figure.name)
+    }
+}
+
 /// All papers.
 pub static PAPERS: LazyLock<Vec<Paper>> = LazyLock::new(|| {
-    let text = include_str!("../papers.json");
-    serde_json::from_str(text).expect("a test reads the same file")
+    let texts = [
+        include_str!("../papers/hydralist.json"),
+        include_str!("../papers/wormhole.json"),
+        include_str!("../papers/pi.json"),
+        include_str!("../papers/art.json"),
+        include_str!("../papers/nitro.json"),
+    ];
+    let read = |text: &str| serde_json::from_str(text).expect("a test reads the same file");
+    texts.into_iter().map(read).collect()
 });
 
 #[cfg(test)]
@@ -99,33 +213,85 @@ mod tests {
     use crate::workload::Series;
 
     #[test]
-    fn every_name_in_the_table_is_known() {
+    fn every_name_in_the_tables_is_known() {
         let registry = Registry::new();
         for paper in &*PAPERS {
+            let mut indexes = vec![paper.index.clone()];
             for figure in &paper.figures {
                 assert!(figure.runs.is_some() || !figure.note.is_empty(), "{}", figure.title);
-                for index in &figure.indexes {
-                    assert!(registry.find(index).is_ok() || missing(index).is_some(), "{index}");
-                }
-                let Some(runs) = &figure.runs else { continue };
+                indexes.extend(figure.indexes.clone());
+                let Some(runs) = &figure.runs else {
+                    assert!(figure.claims.is_empty(), "{}", figure.title);
+                    continue;
+                };
                 for keys in &runs.keys {
                     keys.parse::<KeySet>().unwrap();
                 }
                 for workload in &runs.workloads {
                     workload.parse::<Series>().unwrap();
                 }
+                figure.claims.iter().for_each(|claim| check(claim, figure));
+            }
+            for index in &indexes {
+                assert!(registry.find(index).is_ok() || missing(index).is_some(), "{index}");
+            }
+            for promise in &paper.promises {
+                let judged = promise.figure.as_ref().zip(promise.claim.as_ref());
+                assert!(judged.is_some() != promise.verdict.is_some(), "{}", promise.says);
+                let Some((name, claim)) = judged else { continue };
+                let figure = paper.figures.iter().find(|figure| figure.name == *name);
+                check(claim, figure.unwrap());
             }
         }
     }
 
+    /// What a claim names is in the runs of its figure; else it would never be judged.
+    fn check(claim: &Claim, figure: &Figure) {
+        let runs = figure.runs.as_ref().unwrap();
+        let workloads = runs.workloads.iter().flat_map(|name| name.parse::<Series>().unwrap().0);
+        let workloads: Vec<String> = workloads.map(|workload| workload.to_string()).collect();
+        assert!(claim.least.is_some() || claim.most.is_some(), "{}", claim.says);
+        for side in [&claim.of, &claim.over] {
+            let is_in = |name: &Option<String>, all: &[String]| {
+                name.as_ref().is_none_or(|name| all.contains(name))
+            };
+            assert!(is_in(&side.index, &figure.indexes), "{}: {side:?}", figure.title);
+            assert!(is_in(&side.workload, &workloads), "{}: {side:?}", figure.title);
+            assert!(is_in(&side.keys, &runs.keys), "{}: {side:?}", figure.title);
+            assert!(side.batch.is_none_or(|batch| runs.batches.contains(&batch)), "{side:?}");
+        }
+    }
+
+    /// Every figure and table of the papers' evaluations has a row.
     #[test]
-    fn the_figures_of_the_issue_are_there() {
+    fn no_figure_or_table_is_left_out() {
         let names = |at: usize| PAPERS[at].figures.iter().map(|f| &*f.name).collect::<Vec<_>>();
-        assert_eq!(names(0), ["6", "7", "8", "9", "11", "12", "13"]);
-        assert_eq!(names(1), ["9", "10", "11", "13", "14", "15", "16", "17", "18"]);
-        assert_eq!(names(2), ["6", "7", "8", "9", "10", "11", "13", "14", "15"]);
-        assert_eq!(names(3), ["5", "counters", "6", "7"]);
-        assert_eq!(names(4), ["6", "7", "8", "9"]);
+        assert_eq!(names(0), ["1", "table 1", "6", "7", "8", "9", "10", "11", "12", "13"]);
+        let wormhole = ["table 1", "9", "10", "11", "12", "13", "14", "15", "16", "17", "18"];
+        assert_eq!(names(1), wormhole);
+        let pi =
+            ["5", "table 1", "table 2", "6", "7", "8", "9", "10", "11", "12", "13", "14", "15"];
+        assert_eq!(names(2), pi);
+        assert_eq!(names(3), ["5", "table of 5.1", "6", "7", "table of 5.4"]);
+        assert_eq!(names(4), ["6", "7", "8", "9", "memory", "10", "11", "table 1", "12"]);
+    }
+
+    #[test]
+    fn sizes_are_scaled_by_one_factor() {
+        let runs = |thousands: &str| -> Runs {
+            let text = format!(
+                r#"{{"keys": [], "thousands": {thousands}, "workloads": [], "threads": "one"}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        assert_eq!(
+            runs("[2000, 16000, 128000]").sizes(1_280_000, false),
+            [20_000, 160_000, 1_280_000]
+        );
+        assert_eq!(runs("[2000, 16000, 128000]").sizes(1_280_000, true), [20_000, 1_280_000]);
+        assert_eq!(runs("[100, 89000]").sizes(50_000, false), [1000, 50_000]);
+        assert_eq!(runs("[2]").sizes(50_000, false), [2000]);
+        assert_eq!(runs("[2]").sizes(7, false), [7]);
     }
 
     #[test]

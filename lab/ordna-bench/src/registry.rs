@@ -28,18 +28,20 @@ use ordna::Store;
 use ordna_base::Key;
 use ordna_base::Locked;
 use ordna_base::simd::InstructionSet;
-use ordna_papers::SkipList;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::nitro::{NitroOptions, Order};
 use ordna_papers::pi::PiOptions;
 use ordna_papers::search_layer::SearchLayer;
+use ordna_papers::skiplist::{Fanout, ListOptions};
 use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_papers::{
-    ArtCoupling, ArtNone, ArtOlc, ArtRowex, HydraList, Nitro, Pi, Wormhole, WormholeFaithful,
-    WormholeUnsafe,
+    ArtCoupling, ArtHtm, ArtNone, ArtOlc, ArtRowex, HydraList, Nitro, Pi, SkipList, Wormhole,
+    WormholeFaithful, WormholeUnsafe,
 };
 
+use crate::batches::Batched;
 use crate::entry::{IndexEntry, Maker, Switch, Switches};
 use crate::partitions::Partitions;
 use crate::suggest::unknown;
@@ -77,26 +79,100 @@ macro_rules! ours {
 }
 
 /// Figure 9 of the Nitro paper: several instances against one.
-const PARTITIONS: &[Switch] =
-    &[Switch::new("partitions", &["1", "4", "16"], "instances that share the keys")];
+const PARTITIONED: Switch =
+    Switch::new("partitions", &["1", "4", "16"], "instances that share the keys");
+
+const PARTITIONS: &[Switch] = &[PARTITIONED];
+
+/// Nodes of a level for each of the next.
+const FANOUT: Switch = Switch::new("fanout", &["2", "4"], "nodes of a level for each of the next");
+const SHORTCUTS: Switch =
+    Switch::new("shortcuts", &["on", "off"], "searches begin at a table of tall nodes");
+
+const SKIPLIST: &[Switch] = &[FANOUT, SHORTCUTS];
+
+/// As published: `nitro+fanout=4+shortcuts=off+collection=epochs`.
+const NITRO: &[Switch] = &[
+    PARTITIONED,
+    FANOUT,
+    SHORTCUTS,
+    Switch::new(
+        "collection",
+        &["live", "epochs"],
+        "dead versions are kept for the snapshots that see them, or for all older ones",
+    ),
+];
+
+fn list_options(switches: &Switches) -> ListOptions {
+    ListOptions {
+        fanout: if switches.get("fanout") == "4" { Fanout::Four } else { Fanout::Two },
+        shortcuts: switches.get("shortcuts") != "off",
+    }
+}
+
+fn skiplist<K: Key + ?Sized>(switches: &Switches) -> SkipList<K, u64> {
+    SkipList::with(list_options(switches))
+}
+
+fn nitro<K: Key + ?Sized>(switches: &Switches) -> Nitro<K, u64> {
+    let order = if switches.get("collection") == "epochs" { Order::Epochs } else { Order::LiveSet };
+    Nitro::with_options(NitroOptions { order, list: list_options(switches), ..Default::default() })
+}
+
+fn store<K: Key + ?Sized>(_: &Switches) -> Store<K, u64> {
+    Store::new()
+}
+
+/// HTM of the ART paper's Figure 5.
+const HTM: &[Switch] =
+    &[Switch::new("transactions", &["on", "off"], "hardware transactions, or the lock only")];
+
+fn art_htm() -> IndexEntry {
+    fn maker<K: Key + ?Sized>() -> Maker<K> {
+        Box::new(|switches, _| {
+            let index = match switches.get("transactions") {
+                "off" => ArtHtm::without_transactions(),
+                _ => ArtHtm::new(),
+            };
+            let index = Shared(Ours(index));
+            Ok(Box::new(Counting { index, counts: transactions::<K> }))
+        })
+    }
+    IndexEntry {
+        name: "art-htm".to_owned(),
+        ours: true,
+        switches: HTM,
+        integers: Ok(maker()),
+        bytes: Ok(maker()),
+    }
+}
+
+/// Tells where the figures are of the fallback.
+fn transactions<K: Key + ?Sized>(index: &ArtHtm<K, u64>) -> String {
+    let how = if index.has_transactions() {
+        "hardware transactions, then one lock"
+    } else {
+        "no hardware transactions: every operation takes one lock"
+    };
+    how.to_owned()
+}
 
 /// An index that can be measured as several instances.
 macro_rules! partitioned {
-    ($name:literal, $index:ident) => {{
+    ($name:literal, $switches:expr, $make:ident) => {{
         fn make<K: Key + ?Sized>() -> Maker<K> {
             Box::new(|switches, _| {
+                let new = || $make::<K>(switches);
                 Ok(match switches.get("partitions").parse() {
-                    Ok(count) if count > 1 => {
-                        Box::new(Shared(Partitions::new(count, $index::<K, u64>::new)))
-                    }
-                    _ => Box::new(Shared(Ours($index::<K, u64>::new()))),
+                    Ok(count) if count > 1 => Box::new(Shared(Partitions::new(count, new))),
+                    _ => Box::new(Shared(Ours(new()))),
                 })
             })
         }
         IndexEntry {
             name: $name.to_owned(),
             ours: true,
-            switches: PARTITIONS,
+            switches: $switches,
             integers: Ok(make()),
             bytes: Ok(make()),
         }
@@ -126,13 +202,18 @@ const HYDRALIST: &[Switch] = &[
         &["fingerprints", "sorted"],
         "order of the entries in a node, and their search",
     ),
-    Switch::new("simd", &["on", "off"], "fingerprints compared 64 at a time"),
+    Switch::new("simd", &["on", "off"], "fingerprints compared 64 at a time, or byte by byte"),
     Switch::new(
         "update",
-        &["background", "synchronous"],
-        "when the search layer takes in splits and merges",
+        &["background", "synchronous", "inside"],
+        "when the search layer takes in splits and merges: in the background, by the writer after \
+         it has unlocked, or by the writer inside the critical section",
     ),
-    Switch::new("replicas", &["1", "2", "4"], "search layers"),
+    Switch::new(
+        "replicas",
+        &["1", "2", "4", "system"],
+        "search layers; system: one for each NUMA node, read by the threads on it",
+    ),
     Switch::new("layer", &["art", "table"], "search layer: ART, or Wormhole's hash-encoded trie"),
     Switch::new("backoff", &["on", "off"], "waiting before another try"),
 ];
@@ -168,7 +249,11 @@ fn jumps<K: Key + ?Sized, L: SearchLayer<K>>(index: &HydraList<K, u64, L>) -> St
     let shares: Vec<String> = shares
         .map(|(nodes, count)| format!("{nodes}: {:.3} %", count as f64 / all * 1e2))
         .collect();
-    format!("writes by nodes from jump node to target node: {}", shares.join(", "))
+    let replicas = index.statistics().reads.len();
+    format!(
+        "{replicas} search layer(s); writes by nodes from jump node to target node: {}",
+        shares.join(", ")
+    )
 }
 
 fn hydralist_options(switches: &Switches) -> HydraOptions {
@@ -177,9 +262,13 @@ fn hydralist_options(switches: &Switches) -> HydraOptions {
         simd: switches.get("simd") == "on",
         update: match switches.get("update") {
             "synchronous" => Update::Synchronous,
+            "inside" => Update::Inside,
             _ => Update::Background,
         },
-        topology: Topology::declared(switches.get("replicas").parse().unwrap_or(1)),
+        topology: match switches.get("replicas") {
+            "system" => Topology::system(),
+            count => Topology::declared(count.parse().unwrap_or(1)),
+        },
         backoff: switches.get("backoff") == "on",
         ..HydraOptions::default()
     }
@@ -191,9 +280,33 @@ const PI: &[Switch] = &[
     Switch::new("group", &["32", "1"], "queries that descend together"),
     Switch::new("prefetch", &["on", "off"], "fetches what a group needs next"),
     Switch::new("workers", &["0", "1", "2", "4"], "threads that help the callers"),
+    Switch::new(
+        "callers",
+        &["each", "one"],
+        "every thread calls, or one calls with the queries of all, which it shares with a worker \
+         for each other thread: the paper's partition",
+    ),
 ];
 
-fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
+fn pi() -> IndexEntry {
+    fn maker<K: Key + ?Sized>() -> Maker<K> {
+        Box::new(|switches, threads| {
+            let one_caller = switches.get("callers") == "one";
+            let workers = if one_caller { Some(threads.saturating_sub(1)) } else { None };
+            let index = Ours(pi_with(switches, workers));
+            Ok(Box::new(Batched { index, one_caller }))
+        })
+    }
+    IndexEntry {
+        name: "pi".to_owned(),
+        ours: true,
+        switches: PI,
+        integers: Ok(maker()),
+        bytes: Ok(maker()),
+    }
+}
+
+fn pi_with<K: Key + ?Sized>(switches: &Switches, workers: Option<usize>) -> Pi<K, u64> {
     let on = |name| switches.get(name) == "on";
     let number = |name, default| switches.get(name).parse().unwrap_or(default);
     let default = PiOptions::default();
@@ -201,7 +314,7 @@ fn pi<K: Key + ?Sized>(switches: &Switches) -> Pi<K, u64> {
         instructions: if on("simd") { default.instructions } else { InstructionSet::SCALAR },
         group: number("group", default.group),
         prefetch: on("prefetch"),
-        workers: number("workers", default.workers),
+        workers: workers.unwrap_or_else(|| number("workers", default.workers)),
         ..default
     })
 }
@@ -216,6 +329,7 @@ const WORMHOLE: &[Switch] = &[
     ),
     Switch::new("sort-by-tag", &["on", "off"], "leaves are searched by hash tags, not by keys"),
     Switch::new("direct-position", &["on", "off"], "the tag gives the position in the leaf"),
+    Switch::new("hints", &["on", "off"], "searches begin at the length kept for the first bytes"),
 ];
 
 fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
@@ -225,6 +339,7 @@ fn wormhole<K: Key + ?Sized>(switches: &Switches) -> Wormhole<K, u64> {
         incremental_hashing: on("incremental-hashing"),
         sort_by_tag: on("sort-by-tag"),
         direct_position: on("direct-position"),
+        hints: on("hints"),
     })
 }
 
@@ -238,12 +353,13 @@ pub fn all() -> Vec<IndexEntry> {
     let mut entries = vec![
         ours!("locked", Locked),
         alone!("btree", btree),
-        ours!("skiplist", SkipList),
+        ours!("skiplist", SkipList, SKIPLIST, skiplist),
         hydralist(),
-        ours!("pi", Pi, PI, pi),
-        partitioned!("store", Store),
-        partitioned!("nitro", Nitro),
+        pi(),
+        partitioned!("store", PARTITIONS, store),
+        partitioned!("nitro", NITRO, nitro),
         alone!("art-none", art_none),
+        art_htm(),
         ours!("art-coupling", ArtCoupling),
         ours!("art-olc", ArtOlc),
         ours!("art-rowex", ArtRowex),
@@ -386,8 +502,15 @@ mod tests {
         assert_eq!(registry().find("switched").unwrap().switches.get("levels"), "2");
         let phases = [];
         let keys = vec![3, 1, 2];
-        let job =
-            Job { keys: &keys, loaded: 3, threads: 1, batch: 1, phases: &phases, ranks: None };
+        let job = Job {
+            keys: &keys,
+            loaded: 3,
+            threads: 1,
+            batch: 1,
+            ordered: false,
+            phases: &phases,
+            ranks: None,
+        };
         let make = chosen.entry.integers.as_ref().ok().unwrap();
         assert!(measure(&job, &|| make(&chosen.switches, 1)).load.is_ok());
         let default = registry().find("switched").unwrap().switches;

@@ -43,6 +43,7 @@ pub struct Case<'a> {
     workload: &'a str,
     threads: usize,
     batch: usize,
+    ordered: bool,
     n: usize,
     ops: usize,
     seed: u64,
@@ -59,6 +60,7 @@ impl Cell {
             workload: &self.workload,
             threads: self.threads,
             batch: self.batch,
+            ordered: self.ordered,
             n: self.n,
             ops: self.ops,
             seed: self.seed,
@@ -93,6 +95,9 @@ pub struct Cell {
     pub threads: usize,
     /// Keys per call.
     pub batch: usize,
+    /// Whether a call takes operations of all sorts, in their order.
+    #[serde(default)]
+    pub ordered: bool,
     /// Keys loaded.
     pub n: usize,
     /// Operations measured.
@@ -252,6 +257,7 @@ pub fn sample(index: &str) -> Cell {
         workload: "load".to_owned(),
         threads: 1,
         batch: 1,
+        ordered: false,
         n: 10,
         ops: 10,
         mops: Spread::of(&[1.0]),

@@ -11,9 +11,68 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna_base::{Direction, Key, OrderedIndex};
 use ordna_papers::Unshared;
+use ordna_papers::pi::Query;
 
 use crate::job::Job;
 use crate::workload::Action;
+
+/// The answer to a query of a batch, or a part of it.
+#[derive(Debug)]
+pub enum Reply<'a, K: ?Sized> {
+    /// To a search.
+    Found(Option<u64>),
+    /// To an insert: whether the key was new, if the index can say.
+    New(Option<bool>),
+    /// To a delete: whether the key was there.
+    Removed(bool),
+    /// One entry of a range; each has a reply of its own, in order.
+    Entry(&'a K, u64),
+}
+
+impl<K: ?Sized> Clone for Reply<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<K: ?Sized> Copy for Reply<'_, K> {}
+
+/// The executor of an index without a call for such batches.
+fn one_by_one<K: Key + ?Sized, S: Session<K> + ?Sized>(
+    session: &mut S,
+    batch: &[Query<'_, K, u64>],
+    each: &mut dyn FnMut(usize, Reply<'_, K>),
+) {
+    let mut keys: Vec<&K> = Vec::new();
+    let mut at = 0;
+    while let Some(query) = batch.get(at) {
+        match query {
+            Query::Search(_) => {
+                keys.clear();
+                keys.extend(batch[at..].iter().map_while(|query| match query {
+                    Query::Search(key) => Some(*key),
+                    _ => None,
+                }));
+                if let [key] = keys[..] {
+                    each(at, Reply::Found(session.get(key)));
+                } else {
+                    session.get_group(&keys, &mut |place, found| {
+                        each(at + place, Reply::Found(found));
+                    });
+                }
+                at += keys.len();
+                continue;
+            }
+            Query::Insert(key, value) => each(at, Reply::New(session.put(key, **value))),
+            Query::Delete(key) => each(at, Reply::Removed(session.remove(key))),
+            Query::Range { lower: Bound::Included(from), limit, .. } => {
+                session.scan(from, *limit, &mut |key, value| each(at, Reply::Entry(key, value)));
+            }
+            // The driver makes no others.
+            Query::Range { .. } => {}
+        }
+        at += 1;
+    }
+}
 
 /// One thread's way into a map from keys to words. Every call is one operation of a workload.
 pub trait Session<K: Key + ?Sized> {
@@ -43,6 +102,10 @@ pub trait Session<K: Key + ?Sized> {
     /// Removes a group of keys; returns how many were there.
     fn remove_group(&mut self, keys: &[&K]) -> usize {
         keys.iter().filter(|key| self.remove(key)).count()
+    }
+    /// Executes queries of all sorts in the order of the batch; replies come in that order.
+    fn batch(&mut self, batch: &[Query<'_, K, u64>], each: &mut dyn FnMut(usize, Reply<'_, K>)) {
+        one_by_one(self, batch, each);
     }
     /// Why the index cannot do the job at all; `None` if it can.
     fn refuses(_: &Job<'_, K>) -> Option<String>
@@ -79,6 +142,12 @@ pub trait Target<K: Key + ?Sized>: Sync {
     /// How many threads it bears; `None` if any number.
     fn most_threads(&self) -> Option<usize> {
         None
+    }
+
+    /// Whether one caller gives it the operations of all threads of a run, in calls as many times
+    /// as large: the index has threads of its own to share them.
+    fn one_caller(&self) -> bool {
+        false
     }
 
     /// The index's own counts so far, if it counts.
@@ -192,6 +261,9 @@ impl<K: Key + ?Sized, T: Session<K>> Session<K> for Only<'_, T> {
     }
     fn remove_group(&mut self, keys: &[&K]) -> usize {
         self.0.remove_group(keys)
+    }
+    fn batch(&mut self, batch: &[Query<'_, K, u64>], each: &mut dyn FnMut(usize, Reply<'_, K>)) {
+        self.0.batch(batch, each);
     }
 }
 

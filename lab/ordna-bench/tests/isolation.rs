@@ -85,6 +85,7 @@ fn plan(library: &str, definition: &str, quick: bool) -> Plan {
         ops: 2000,
         threads: vec![2],
         batches: vec![1],
+        ordered: false,
         rounds: 2,
         latency: false,
         seed: 1,

@@ -24,6 +24,7 @@ fn run(library: &Path, keys: &str, workloads: &[&str]) -> Vec<Cell> {
         ops: 2000,
         threads: vec![2],
         batches: vec![1],
+        ordered: false,
         rounds: 1,
         latency: false,
         seed: 1,

@@ -123,6 +123,7 @@ impl Common {
             ops: sizes.1,
             threads: vec![1],
             batches: vec![1],
+            ordered: false,
             rounds: self.rounds,
             latency: false,
             seed: self.seed,

@@ -63,9 +63,13 @@ pub struct Docs {
     /// Files that `--json` wrote, of one run or several; each run has a table on the page.
     #[arg(long, required = true)]
     json: Vec<PathBuf>,
-    /// The page to write.
-    #[arg(long, default_value = "docs/benchmarks.md")]
-    out: PathBuf,
+    /// Renew the generated part of the page of this paper, docs/papers/NAME.md, instead; `all`: of
+    /// every paper.
+    #[arg(long, value_name = "NAME", conflicts_with = "report")]
+    paper: Option<String>,
+    /// The page to write: docs/benchmarks.md, or that of the paper, by default.
+    #[arg(long)]
+    out: Option<PathBuf>,
     /// Write the plots too, to index.html in this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -86,14 +90,39 @@ impl Docs {
                 serde_json::from_str(&text).map_err(|e| unreadable(e.to_string()))?;
             cells.extend(read);
         }
+        if let Some(name) = &self.paper {
+            return self.papers(name, &cells);
+        }
         let indexes = || cells.iter().map(|cell| cell.index.as_str());
         if !cells.is_empty() && self.baseline != BASELINE && !indexes().any(|i| i == self.baseline)
         {
             let known: BTreeSet<&str> = indexes().collect();
             return Err(BenchError::Request(unknown("--baseline", &self.baseline, known)));
         }
-        write(&self.out, &crate::page::render_page(&cells, &self.baseline))?;
+        let out = self.out.clone().unwrap_or_else(|| PathBuf::from("docs/benchmarks.md"));
+        write(&out, &crate::page::render_page(&cells, &self.baseline))?;
         self.report.as_ref().map_or(Ok(()), |folder| report(folder, &cells, &self.baseline))
+    }
+}
+
+impl Docs {
+    /// Renews the pages of papers.
+    fn papers(&self, name: &str, cells: &[Cell]) -> Result<(), BenchError> {
+        let papers = crate::paper::PAPERS.iter();
+        let papers: Vec<_> = papers.filter(|paper| name == "all" || paper.name == name).collect();
+        if papers.is_empty() {
+            let known = crate::paper::PAPERS.iter().map(|paper| &*paper.name).chain(["all"]);
+            return Err(BenchError::Request(unknown("paper", name, known)));
+        }
+        for paper in papers {
+            let out = self.out.clone().filter(|_| name != "all");
+            let out = out.unwrap_or_else(|| format!("docs/papers/{}.md", paper.name).into());
+            let unreadable =
+                |why: String| BenchError::Request(format!("cannot renew {}: {why}", out.display()));
+            let page = std::fs::read_to_string(&out).map_err(|e| unreadable(e.to_string()))?;
+            write(&out, &crate::paper_page::renew(&page, paper, cells).map_err(unreadable)?)?;
+        }
+        Ok(())
     }
 }
 
@@ -123,6 +152,11 @@ pub struct Run {
     /// "groups" of the JSON tells how many keys the calls had. Workloads that scan have no groups.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
+    /// Calls take `--batch` operations of all sorts, in their order, each with its answer: PI's
+    /// interface. Indexes without such a call get the batch one by one, but for searches that follow
+    /// each other.
+    #[arg(long)]
+    ordered: bool,
     /// Time every operation by itself in one more round.
     #[arg(long)]
     latency: bool,
@@ -178,6 +212,7 @@ impl Run {
             workloads: workloads.clone(),
             threads: self.threads.clone(),
             batches: self.batch.clone(),
+            ordered: self.ordered,
             latency: self.latency,
             info: info.clone(),
             ..self.common.plan(&indexes, keys, (self.n, self.ops))

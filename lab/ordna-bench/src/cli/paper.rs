@@ -1,10 +1,12 @@
 //! `ordna-bench paper NAME`: runs the experiments of a paper.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 
 use super::common::{BenchError, Common};
 use crate::driver::Plan;
-use crate::paper::{Figure, PAPERS, Paper};
+use crate::paper::{Figure, PAPERS, Paper, Runs};
 use crate::registry::{Chosen, Registry};
 use crate::suggest::unknown;
 use crate::workload::Series;
@@ -12,51 +14,74 @@ use crate::workload::Series;
 /// `ordna-bench paper`
 #[derive(Debug, Args)]
 pub struct Papers {
-    /// hydralist, wormhole, pi, art or nitro.
+    /// hydralist, wormhole, pi, art, nitro, or all.
     name: String,
     /// Figures; all by default.
     #[arg(long, value_delimiter = ',')]
     figure: Vec<String>,
-    /// At most so many keys.
-    #[arg(long, default_value_t = 1_000_000)]
-    n: usize,
-    /// Operations to measure per workload and round; with --quick the rounds share them.
-    #[arg(long, default_value_t = 1_000_000)]
-    ops: usize,
+    /// At most so many keys: 1,000,000 by default, 100,000 with --quick. Figures with an axis of sizes
+    /// scale all of it; with --quick they have its ends only.
+    #[arg(long)]
+    n: Option<usize>,
+    /// Operations to measure per workload and round; with --quick the rounds share them. By default
+    /// as many as keys, and four calls of each thread at least.
+    #[arg(long)]
+    ops: Option<usize>,
     #[command(flatten)]
     common: Common,
 }
 
 impl Papers {
     pub fn run(&self) -> Result<(), BenchError> {
-        if self.n == 0 {
+        if self.keys() == 0 {
             return Err(BenchError::Request("--n is at least 1, not 0".to_owned()));
         }
         let registry = self.common.registry()?;
         let (plans, text) = self.plans(&registry).map_err(BenchError::Request)?;
+        crate::info::limits().iter().for_each(|limit| println!("this machine: {limit}"));
         print!("{text}");
         if plans.is_empty() { Ok(()) } else { self.common.measure(&plans) }
     }
 
+    fn keys(&self) -> usize {
+        self.n.unwrap_or(if self.common.quick { 100_000 } else { 1_000_000 })
+    }
+
+    /// Operations of a figure's workloads by default: as many as keys, and at least four calls of
+    /// every thread in each round.
+    fn operations(&self, runs: &Runs, n: usize, cores: usize) -> usize {
+        let rounds = if self.common.quick { self.common.rounds } else { 1 };
+        let most = runs.batches.iter().copied().max().unwrap_or(1);
+        let calls = most.saturating_mul(4 * cores).saturating_mul(rounds);
+        n.max(2).max(if most > 1 { calls } else { cores }).min(u32::MAX as usize)
+    }
+
     /// The plans, and the text printed before them.
     fn plans(&self, registry: &Registry) -> Result<(Vec<Plan>, String), String> {
-        let names = || PAPERS.iter().map(|paper| &*paper.name);
-        let paper = PAPERS.iter().find(|paper| paper.name == self.name);
-        let paper = paper.ok_or_else(|| unknown("paper", &self.name, names()))?;
-        let figures = || paper.figures.iter().map(|figure| &*figure.name);
-        if let Some(figure) =
-            self.figure.iter().find(|wanted| !figures().any(|name| name == **wanted))
+        let names = || PAPERS.iter().map(|paper| &*paper.name).chain(["all"]);
+        let papers = PAPERS.iter().filter(|paper| self.name == "all" || paper.name == self.name);
+        let papers: Vec<&Paper> = papers.collect();
+        if papers.is_empty() {
+            return Err(unknown("paper", &self.name, names()));
+        }
+        let figures = || {
+            let all = papers.iter().flat_map(|paper| &paper.figures);
+            all.map(|figure| &*figure.name).collect::<BTreeSet<_>>()
+        };
+        if let Some(figure) = self.figure.iter().find(|wanted| !figures().contains(wanted.as_str()))
         {
-            return Err(unknown(&format!("figure of {}", paper.name), figure, figures()));
+            return Err(unknown(&format!("figure of {}", self.name), figure, figures()));
         }
         let wanted =
             |figure: &&Figure| self.figure.is_empty() || self.figure.contains(&figure.name);
         let mut plans = Vec::new();
         let mut text = String::new();
-        for figure in paper.figures.iter().filter(wanted) {
-            let (more, said) = self.figure(registry, paper, figure)?;
-            plans.extend(more);
-            text += &said;
+        for paper in papers {
+            for figure in paper.figures.iter().filter(wanted) {
+                let (more, said) = self.figure(registry, paper, figure)?;
+                plans.extend(more);
+                text += &said;
+            }
         }
         Ok((plans, text))
     }
@@ -67,7 +92,7 @@ impl Papers {
         paper: &Paper,
         figure: &Figure,
     ) -> Result<(Vec<Plan>, String), String> {
-        let name = format!("{}, Fig. {}", paper.title, figure.name).replace("Fig. c", "c");
+        let name = paper.experiment(figure);
         let mut text = format!("{name}: {}\n", figure.title);
         let mut say = |line: String| text += &format!("  {line}\n");
         // Those that were asked for by name join those of the figure.
@@ -90,35 +115,38 @@ impl Papers {
             return Ok((Vec::new(), text));
         };
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut sizes: Vec<usize> = Vec::new();
-        for thousands in &runs.thousands {
-            let theirs = thousands * 1000;
-            let ours = theirs.min(self.n);
-            if !sizes.contains(&ours) {
-                say(format!(
-                    "{theirs} keys in the paper, {ours} here (1 : {:.1})",
-                    theirs as f64 / ours as f64
-                ));
-                sizes.push(ours);
-            }
-        }
+        let sizes = runs.sizes(self.keys(), self.common.quick);
+        let theirs: Vec<String> = runs.thousands.iter().map(|t| (t * 1000).to_string()).collect();
+        let ours: Vec<String> = sizes.iter().map(usize::to_string).collect();
+        say(format!("keys in the paper: {}; here: {}", theirs.join(", "), ours.join(", ")));
         let mut workloads = Vec::new();
         for workload in &runs.workloads {
             workloads.extend(workload.parse::<Series>()?.0);
         }
         let info = self.common.info();
         let mut plans = Vec::new();
+        let threads = runs.threads.on(cores);
+        // One caller has a worker for each other thread: an index for each number of threads.
+        let threads: Vec<Vec<usize>> = if runs.ordered {
+            threads.into_iter().map(|count| vec![count]).collect()
+        } else {
+            vec![threads]
+        };
         for keys in &runs.keys {
             for n in &sizes {
-                let plan = Plan {
-                    experiment: Some(name.clone()),
-                    workloads: workloads.clone(),
-                    threads: runs.threads.on(cores),
-                    batches: runs.batches.clone(),
-                    info: info.clone(),
-                    ..self.common.plan(&indexes, &keys.parse()?, (*n, self.ops))
-                };
-                plans.push(plan.distinct());
+                for threads in &threads {
+                    let ops = self.ops.unwrap_or_else(|| self.operations(runs, *n, cores));
+                    let plan = Plan {
+                        experiment: Some(name.clone()),
+                        workloads: workloads.clone(),
+                        threads: threads.clone(),
+                        batches: runs.batches.clone(),
+                        ordered: runs.ordered,
+                        info: info.clone(),
+                        ..self.common.plan(&indexes, &keys.parse()?, (*n, ops))
+                    };
+                    plans.push(plan.distinct());
+                }
             }
         }
         Ok((plans, text))
@@ -146,7 +174,11 @@ mod tests {
     fn figures_become_plans_and_tell_their_scale() {
         let (found, text) = plans(&["art", "--n", "1000", "--figure", "6"]).unwrap();
         assert_eq!((found.len(), found[0].n, found[0].workloads.len()), (1, 1000, 6));
-        assert!(text.contains("10000000 keys in the paper, 1000 here (1 : 10000.0)"), "{text}");
+        assert!(text.contains("keys in the paper: 10000000; here: 1000"), "{text}");
+        let (all, _) = plans(&["all", "--quick"]).unwrap();
+        let figures: BTreeSet<_> = all.iter().map(|plan| plan.experiment.clone()).collect();
+        let runs = PAPERS.iter().flat_map(|paper| &paper.figures).filter(|f| f.runs.is_some());
+        assert_eq!(figures.len(), runs.count());
         for paper in &*PAPERS {
             let (found, text) = plans(&[&paper.name]).unwrap();
             assert!(!found.is_empty() && found.iter().all(|plan| plan.check().is_ok()));
@@ -166,10 +198,10 @@ mod tests {
 
     #[test]
     fn unknown_papers_and_figures_list_the_known() {
-        assert!(plans(&["hydra"]).err().unwrap().contains("hydralist, wormhole, pi, art, nitro"));
         assert!(
-            plans(&["art", "--figure", "9"]).err().unwrap().contains("known are 5, counters, 6")
+            plans(&["hydra"]).err().unwrap().contains("hydralist, wormhole, pi, art, nitro, all")
         );
+        assert!(plans(&["art", "--figure", "9"]).err().unwrap().contains("known are 5, 6, 7"));
         assert!(plans(&["art", "--index", "artt"]).err().unwrap().contains("unknown index"));
     }
 }

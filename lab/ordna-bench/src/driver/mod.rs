@@ -141,6 +141,7 @@ impl Plan {
                 loaded,
                 threads: build.threads,
                 batch: build.batch,
+                ordered: self.ordered,
                 phases: &script.phases,
                 ranks: order.as_deref(),
             };
@@ -397,6 +398,7 @@ impl<'p> Measuring<'p> {
             workload: case.workload.to_string(),
             threads: case.threads,
             batch: case.batch,
+            ordered: case.ordered,
             n: *n,
             ops: if is_load { *n } else { plan.operations(&case.workload, case.threads) },
             mops: Spread::of(&each),

@@ -24,6 +24,8 @@ pub struct Plan {
     pub threads: Vec<usize>,
     /// Keys per call.
     pub batches: Vec<usize>,
+    /// Whether a call takes operations of all sorts, in their order.
+    pub ordered: bool,
     /// Rounds.
     pub rounds: usize,
     /// One more round with the clock in every operation.
@@ -64,20 +66,26 @@ pub struct Case {
     pub threads: usize,
     /// Keys per call.
     pub batch: usize,
+    /// Whether a call takes operations of all sorts, in their order.
+    pub ordered: bool,
     pub workload: Workload,
 }
 
 impl Case {
     /// Why no index can run it.
     pub fn impossible(&self) -> Option<&'static str> {
-        self.workload.ungroupable().filter(|_| self.batch > 1)
+        self.workload.ungroupable().filter(|_| self.batch > 1 && !self.ordered)
     }
 }
 
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} x{}", self.workload, self.threads)?;
-        if self.batch > 1 { write!(f, " in groups of {}", self.batch) } else { Ok(()) }
+        match (self.ordered, self.batch) {
+            (true, batch) => write!(f, " in ordered batches of {batch}"),
+            (false, 1) => Ok(()),
+            (false, batch) => write!(f, " in groups of {batch}"),
+        }
     }
 }
 
@@ -104,6 +112,7 @@ impl Plan {
         let loaders = self.threads.iter().copied().max().unwrap_or(1);
         let first = self.batches.first().copied().unwrap_or(1);
         let mut cases = Vec::new();
+        let ordered = self.ordered;
         for &batch in &self.batches {
             for &threads in &self.threads {
                 for workload in &self.workloads {
@@ -112,7 +121,7 @@ impl Plan {
                     let again = !workload.roles().is_empty()
                         || self.quick && *workload == Workload::Load && batch != first;
                     if !again {
-                        cases.push(Case { threads, batch, workload: workload.clone() });
+                        cases.push(Case { threads, batch, ordered, workload: workload.clone() });
                     }
                 }
             }
@@ -120,6 +129,7 @@ impl Plan {
             cases.extend(with_roles.map(|workload| Case {
                 threads: workload.roles().len(),
                 batch,
+                ordered,
                 workload: workload.clone(),
             }));
         }

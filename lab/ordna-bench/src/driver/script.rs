@@ -80,13 +80,13 @@ impl Script {
         let (mut phases, mut turns, mut fresh) = (Vec::new(), Vec::new(), loaded);
         let order = order(plan, build);
         for (at, &(case, round, latency)) in order.iter().enumerate() {
-            let Case { threads, batch, workload } = &build.cases[case];
+            let Case { threads, batch, workload, ordered } = &build.cases[case];
             let Size { operations, extra } = size(plan, &build.cases[case], latency);
             let pass = (case as u64) << 32 | (round as u64) << 1 | u64::from(latency);
             let seed = plan.seed ^ Random::mix(pass);
             let written = workload.operations(loaded, fresh, extra, operations, *threads, seed);
             fresh += if plan.quick { extra } else { 0 };
-            let written = written.grouped(*batch);
+            let written = if *ordered { written } else { written.grouped(*batch) };
             phases.push(Phase { workload: workload.clone(), batch: *batch, written, latency });
             let next = order.get(at + 1);
             let last_of_round = next.is_none_or(|next| (next.1, next.2) != (round, latency));

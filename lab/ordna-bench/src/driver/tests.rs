@@ -23,6 +23,7 @@ fn plan() -> Plan {
         ops: 1000,
         threads: vec![1],
         batches: vec![1, 8],
+        ordered: false,
         rounds: 2,
         latency: true,
         seed: 1,

@@ -27,7 +27,7 @@ fn run<K: Key + ?Sized>(make: &Maker<K>, keys: &K::Sequence, threads: usize) -> 
     assert!(fresh <= keys.len());
     let ranks = ranks::<K>(keys, loaded);
     let ranks = Some(ranks.as_slice());
-    let job = Job { keys, loaded, threads, batch: 1, phases: &phases, ranks };
+    let job = Job { keys, loaded, threads, batch: 1, ordered: false, phases: &phases, ranks };
     measure(&job, &|| make(&Switches::default(), threads))
 }
 

@@ -39,7 +39,8 @@ pub type Make<'m, K> = &'m dyn Fn() -> Result<Box<dyn Target<K>>, String>;
 
 /// The operations that load the keys, by thread.
 fn loading<K: Key + ?Sized>(job: &Job<'_, K>, target: &dyn Target<K>) -> Vec<Vec<Operation>> {
-    let threads = target.most_threads().map_or(job.threads, |most| most.min(job.threads));
+    let most = if target.one_caller() { Some(1) } else { target.most_threads() };
+    let threads = most.map_or(job.threads, |most| most.min(job.threads));
     let insert = |key| Operation { action: Action::Insert, key: key as u32 };
     (0..threads).map(|thread| part(job, thread, threads).map(insert).collect()).collect()
 }
@@ -146,7 +147,9 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     fn insert_all(&self) -> Result<(Ran, Vec<u8>), Problem> {
         let (job, target) = (self.job, self.target()?);
         let operations = loading(job, target);
-        let task = Task { batch: job.batch, ..Task::new(&operations, self.runs) };
+        let batch = if target.one_caller() { job.batch * job.threads } else { job.batch };
+        let ordered = job.ordered;
+        let task = Task { batch, ordered, ..Task::new(&operations, self.runs) };
         let ran = timed(job, target, &task).map_err(|p| during("while loading")(p))?;
         Ok((ran, (0..operations.len()).map(|thread| task.base(thread)).collect()))
     }
@@ -211,10 +214,18 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
 
     fn one_phase(&mut self, phase: &Phase) -> Result<Measured, Problem> {
         let Written { operations, counted, first, actions } = &phase.written;
+        let (mut operations, mut counted, mut batch) = (operations, counted, phase.batch);
+        let (merged, sum);
+        if self.target()?.one_caller() {
+            (merged, sum) = (in_one(operations, batch), vec![counted.iter().sum()]);
+            batch *= operations.len();
+            (operations, counted) = (&merged, &sum);
+        }
         let task = Task {
             counted,
             first: if actions.contains(&Action::Latest) { first } else { &[] },
-            batch: phase.batch,
+            batch,
+            ordered: self.job.ordered,
             roles: phase.workload.roles(),
             latency: phase.latency,
             ..Task::new(operations, self.runs)
@@ -302,10 +313,25 @@ pub fn measure<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) -> Built {
     }
 }
 
+/// The operations of all threads as those of one caller: `batch` of each thread in turn.
+fn in_one(operations: &[Vec<Operation>], batch: usize) -> Vec<Vec<Operation>> {
+    let most = operations.iter().map(Vec::len).max().unwrap_or(0);
+    let starts = (0..most).step_by(batch.max(1));
+    let parts = starts.flat_map(|start| {
+        operations.iter().flat_map(move |all| all.iter().skip(start).take(batch).copied())
+    });
+    vec![parts.collect()]
+}
+
 /// Why the index cannot do this; `None` if it can.
 fn unable<K: Key + ?Sized>(target: &dyn Target<K>, phase: &Phase) -> Option<String> {
     if target.most_threads().is_some_and(|most| most < phase.written.operations.len()) {
         return Some("one thread only: it has no synchronization".to_owned());
+    }
+    let by_thread =
+        !phase.workload.roles().is_empty() || phase.written.actions.contains(&Action::Latest);
+    if target.one_caller() && by_thread {
+        return Some("one caller: the workload is one of threads".to_owned());
     }
     phase.written.actions.iter().find_map(|action| target.lacks(*action))
 }

@@ -1,7 +1,11 @@
 use ordna_base::Locked;
 
+use ordna_papers::Pi;
+use ordna_papers::pi::PiOptions;
+
 use super::broken::Broken;
 use super::*;
+use crate::batches::Batched;
 use crate::check::ranks;
 use crate::keys::KeySet;
 use crate::target::{Alone, Ours, Session, Shared};
@@ -24,6 +28,17 @@ fn of_operations<T: Target<u64> + 'static>(
     threads: usize,
     new: impl Fn() -> T,
 ) -> Result<Vec<Measured>, Problem> {
+    of_calls(total, workloads, (batch, false), threads, new)
+}
+
+/// The same; `ordered` calls take operations of all sorts.
+fn of_calls<T: Target<u64> + 'static>(
+    total: usize,
+    workloads: &[&str],
+    (batch, ordered): (usize, bool),
+    threads: usize,
+    new: impl Fn() -> T,
+) -> Result<Vec<Measured>, Problem> {
     let loaded = 2000;
     let mut fresh = loaded;
     let phases: Vec<Phase> = workloads
@@ -33,7 +48,7 @@ fn of_operations<T: Target<u64> + 'static>(
             let extra = workload.extra_keys(total, threads);
             let total = if workload == Workload::Load { 0 } else { total };
             let written = workload.operations(loaded, fresh, extra, total, threads, 1);
-            let written = written.grouped(batch);
+            let written = if ordered { written } else { written.grouped(batch) };
             fresh += extra;
             Phase { workload, batch, written, latency: false }
         })
@@ -41,7 +56,7 @@ fn of_operations<T: Target<u64> + 'static>(
     let keys = KeySet::Int.integers(fresh, 1);
     let ranks = ranks::<u64>(&keys, loaded);
     let ranks = Some(ranks.as_slice());
-    let job = Job { keys: &keys, loaded, threads, batch, phases: &phases, ranks };
+    let job = Job { keys: &keys, loaded, threads, batch, ordered, phases: &phases, ranks };
     let built = measure(&job, &|| Ok(Box::new(new())));
     built.load?;
     built.phases.into_iter().collect()
@@ -61,6 +76,56 @@ fn every_workload_passes_on_the_oracle() {
         }
         outcome(&ALL.split(' ').collect::<Vec<_>>(), batch, 2, oracle).unwrap();
     }
+}
+
+fn pi(one_caller: bool) -> Batched<u64> {
+    let options = PiOptions { workers: 1, piece: 8, ..PiOptions::default() };
+    Batched { index: Ours(Pi::with(&options)), one_caller }
+}
+
+#[test]
+fn ordered_batches_pass_on_the_oracle_and_on_pi() {
+    for workload in ALL.split(' ') {
+        of_calls(6000, &[workload], (50, true), 2, oracle).unwrap();
+        of_calls(6000, &[workload], (50, true), 2, || pi(false)).unwrap();
+    }
+    let all: Vec<&str> =
+        ALL.split(' ').filter(|name| !["d", "contend:0.99"].contains(name)).collect();
+    of_calls(6000, &all, (50, true), 2, || pi(true)).unwrap();
+    // Roles and the latest keys are of threads: one caller has none.
+    for workload in ["d", "contend:0.99"] {
+        let refused = of_calls(6000, &[workload], (50, true), 2, || pi(true)).unwrap_err();
+        assert!(matches!(refused, Problem::NotApplicable(_)), "{refused:?}");
+    }
+}
+
+#[test]
+fn faults_in_ordered_batches_are_found() {
+    for (fault, workload) in [
+        ("mixes up", "a"),
+        ("forgets in a group", "c"),
+        ("loses", "load"),
+        ("ignores overwrites", "a"),
+        ("loses deletes", "delmix"),
+        ("skips", "scan:20"),
+        ("turns around", "scan:20"),
+        ("starts behind", "scan:20"),
+        ("goes on", "e"),
+        ("mixes up values", "e"),
+    ] {
+        let broken = || Shared(Broken(Locked::new(), fault));
+        let found = of_calls(6000, &[workload], (50, true), 2, broken);
+        assert!(matches!(found, Err(Problem::Wrong(_))), "{fault}: {found:?}");
+    }
+}
+
+#[test]
+fn one_caller_has_the_operations_of_all_in_turn() {
+    let of = |keys: &[u32]| -> Vec<Operation> {
+        keys.iter().map(|key| Operation { action: Action::Read, key: *key }).collect()
+    };
+    let merged = in_one(&[of(&[1, 2, 3]), of(&[4, 5])], 2);
+    assert_eq!(merged, [of(&[1, 2, 4, 5, 3])]);
 }
 
 #[test]
@@ -130,7 +195,15 @@ fn what_a_run_leaves_is_checked() {
         |keys: std::ops::Range<u32>| Written::new(vec![keys.map(insert).collect()], vec![0]);
     let phase = |written| Phase { workload: Workload::Mix(100), batch: 1, written, latency: false };
     let phases = [phase(written(2000..3000)), phase(written(3000..3001))];
-    let job = Job { keys: &keys, loaded, threads: 1, batch: 1, phases: &phases, ranks: None };
+    let job = Job {
+        keys: &keys,
+        loaded,
+        threads: 1,
+        batch: 1,
+        ordered: false,
+        phases: &phases,
+        ranks: None,
+    };
     let broken = |fault| Box::new(Shared(Broken(Locked::new(), fault)));
     let mut instance = Instance::new(&job, &|| Ok(broken("loses what is not loaded")));
     instance.load().unwrap();
@@ -165,6 +238,7 @@ fn a_wrong_scan_is_told_with_every_figure() {
         loaded: 2000,
         threads: 1,
         batch: 1,
+        ordered: false,
         phases: &phases,
         ranks: Some(&ranks),
     };

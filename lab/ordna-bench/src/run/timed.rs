@@ -27,6 +27,8 @@ pub struct Task<'t> {
     pub first: &'t [u32],
     /// Keys per call.
     pub batch: usize,
+    /// Whether a call takes operations of all sorts, in their order.
+    pub ordered: bool,
     /// The roles of the first threads, if they do different things. They stop together then.
     pub roles: &'t [&'t str],
     /// Whether every operation is timed by itself.
@@ -38,7 +40,16 @@ pub struct Task<'t> {
 impl<'t> Task<'t> {
     /// Single operations, all of them, timed together.
     pub fn new(operations: &'t [Vec<Operation>], run: u64) -> Self {
-        Self { operations, counted: &[], first: &[], batch: 1, roles: &[], latency: false, run }
+        Self {
+            operations,
+            counted: &[],
+            first: &[],
+            batch: 1,
+            ordered: false,
+            roles: &[],
+            latency: false,
+            run,
+        }
     }
 
     /// The version of the first write of a thread.
@@ -176,7 +187,7 @@ fn one_thread<K: Key + ?Sized>(
     let bounds = || Histogram::<u64>::new_with_bounds(1, 10_000_000_000, 3).ok();
     let mut latency = if task.latency { bounds() } else { None };
     let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
-    let (mut at, batch) = (0, task.batch);
+    let (mut at, call) = (0, (task.batch, task.ordered));
     let begin = Instant::now();
     // Something is done by each, or it would have no figure: the other may be through before this
     // one has its turn on a processor.
@@ -185,16 +196,16 @@ fn one_thread<K: Key + ?Sized>(
         if let Some(histogram) = &mut latency {
             while at < stride {
                 let begin = Instant::now();
-                let next = checker.step(session, operations, at, batch)?;
+                let next = checker.call(session, operations, at, call)?;
                 let took = begin.elapsed().as_nanos() as u64;
                 for _ in at..next {
                     histogram.saturating_record(took);
                 }
                 at = next;
             }
-        } else if batch > 1 {
+        } else if task.batch > 1 || task.ordered {
             while at < stride {
-                at = checker.step(session, operations, at, batch)?;
+                at = checker.call(session, operations, at, call)?;
             }
         } else {
             for operation in &operations[at..stride] {
