@@ -6,11 +6,13 @@
 Needs redis-server and redis-benchmark; `--valkey` adds a second server to compare with. Each server runs
 alone in turn for each workload, in rounds that alternate. Prints the median of requests a second and its
 ratio to Redis and Valkey. `--part` chooses: `all` (what `redis-benchmark -t all` runs), `large` (collections
-of a million elements), `memory` (bytes per member), `stalls` (how long another client waits).
+of a million elements), `memory` (bytes per member), `stalls` and `changes` (how long another client waits,
+the latter beside commands that change a million elements at once).
 Replies are checked once per workload before it is timed.
 """
 
 import argparse
+import multiprocessing
 import os
 import socket
 import statistics
@@ -283,18 +285,108 @@ def stalls(servers, options):
         print(f"| {row} | " + " | ".join(cells) + " |")
 
 
+def watch(port, command, connection):
+    """Sends a command all the time, from a process of its own: the longest wait goes to `connection`,
+    whenever something comes from there."""
+    with socket.create_connection(("127.0.0.1", port)) as server:
+        server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        request, longest = encode(command), 0.0
+        while True:
+            begin = time.monotonic()
+            server.sendall(request)
+            server.recv(1000)
+            longest = max(longest, time.monotonic() - begin)
+            if connection.poll():
+                if connection.recv() == "end":
+                    return
+                connection.send(longest)
+                longest = 0.0
+            time.sleep(0.0005)
+
+
+def changes(servers, options):
+    """Commands that change many elements at once."""
+    count = int(MILLION * options.scale)
+    half = count // 2
+    adds = {
+        "set": lambda key: grouped("SADD", key, lambda n: (b"m%d" % n,), count),
+        "zset": lambda key: grouped("ZADD", key, lambda n: (n * 31 % count, b"m%d" % n), count),
+        "hash": lambda key: grouped("HSET", key, lambda n: (b"f%d" % n, b"value"), count),
+        "list": lambda key: grouped("RPUSH", key, lambda n: (b"v%d" % n,), count),
+    }
+    names = [b"m%d" % n for n in range(half)]
+    fields = [b"f%d" % n for n in range(half)]
+    rows = [
+        ("SPOP of half", "set", ("SPOP", "set", half)),
+        ("SPOP of a tenth", "set", ("SPOP", "set", count // 10)),
+        ("SPOP of all", "set", ("SPOP", "set", count)),
+        ("SREM of half", "set", ("SREM", "set", *names)),
+        ("ZREM of half", "zset", ("ZREM", "zset", *names)),
+        ("ZREMRANGEBYRANK of nearly all", "zset", ("ZREMRANGEBYRANK", "zset", 10, -11)),
+        ("ZREMRANGEBYSCORE of a tenth", "zset", ("ZREMRANGEBYSCORE", "zset", 0, count // 10)),
+        ("ZREMRANGEBYSCORE of a hundredth", "zset", ("ZREMRANGEBYSCORE", "zset", 0, count // 100)),
+        ("ZPOPMIN of half", "zset", ("ZPOPMIN", "zset", half)),
+        ("ZMPOP of half", "zset", ("ZMPOP", 1, "zset", "MAX", "COUNT", half)),
+        ("HDEL of half", "hash", ("HDEL", "hash", *fields)),
+        ("LPOP of half", "list", ("LPOP", "list", half)),
+        ("LTRIM of half", "list", ("LTRIM", "list", half // 2, -half // 2)),
+        ("LREM of one value", "list", ("LREM", "list", 0, b"v%d" % half)),
+        ("SUNIONSTORE", "set", ("SUNIONSTORE", "result", "set")),
+        ("COPY of a sorted set", "zset", ("COPY", "zset", "result")),
+        ("DEL of as many names", "list", ("DEL", *names)),
+    ]
+    watchers = [("GET", "other"), ("SET", "other", "value"), ("MSET", "a", "1", "b", "2")]
+    print(f"\n## Longest wait of other clients (GET, SET, MSET) beside a change of {count:,} elements\n")
+    rows = [row for row in rows if options.only in row[0]]
+    titles = [f"{server.name} {what}" for server in servers for what in ("took", "GET", "SET", "MSET")]
+    print("| ms | " + " | ".join(titles) + " |")
+    print("|---" * (1 + len(titles)) + "|")
+    found = {row[0]: [] for row in rows}
+    for server in servers:
+        ends = []
+        for command in watchers:
+            ours, theirs = multiprocessing.Pipe()
+            arguments = (server.port, command, theirs)
+            multiprocessing.Process(target=watch, args=arguments, daemon=True).start()
+            ends.append(ours)
+
+        def longest():
+            for end in ends:
+                end.send("tell")
+            return [end.recv() * 1000 for end in ends]
+
+        for row, key, command in rows:
+            server.ask("DEL", "result", "set", "zset", "hash", "list")
+            server.fill(adds[key](key))
+            time.sleep(1)
+            request = encode(command)
+            longest()
+            begin = time.monotonic()
+            server.socket.sendall(request)
+            reply = read(server.reader)
+            took = (time.monotonic() - begin) * 1000
+            time.sleep(0.3)
+            assert not isinstance(reply, Exception), reply
+            found[row] += [f"{value:.1f}" for value in (took, *longest())]
+        for end in ends:
+            end.send("end")
+    for row, cells in found.items():
+        print(f"| {row} | " + " | ".join(cells) + " |", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("ordna", help="the binary")
     parser.add_argument("--valkey", help="a valkey-server to compare with")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of requests")
-    parser.add_argument("--part", default="all,large,memory,stalls", help="parts, with commas")
+    parser.add_argument("--part", default="all,large,memory,stalls,changes", help="parts, with commas")
+    parser.add_argument("--only", default="", help="rows of `changes` whose names contain this")
     options = parser.parse_args()
     plain = ["--save", "", "--appendonly", "no"]
-    parts = {"all": built_in, "large": large, "memory": memory, "stalls": stalls}
+    parts = {"all": built_in, "large": large, "memory": memory, "stalls": stalls, "changes": changes}
     for part in options.part.split(","):
-        saved = part == "stalls"
+        saved = part in ("stalls", "changes")
         servers = [Server("Redis", ["redis-server", *plain])]
         if options.valkey:
             servers.append(Server("Valkey", [options.valkey, *plain]))

@@ -10,7 +10,8 @@ use super::keys::scan_cursor;
 use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, UPDATE, WRITE, ok,
 };
-use crate::keyspace::edits::hash::HashView;
+use crate::execution::prepared_edits::within;
+use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::sample::{Sampled, sample, sample_work};
 use crate::state::command_spec::{KeyAccess, ONE_KEY};
@@ -186,7 +187,11 @@ fn hvals(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 }
 
 fn hdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let removed = context.modify_hash(arguments.get(1), |hash| {
+    let most = context.most_work();
+    let removed = context.modify_much_of_hash(arguments.get(1), |hash| {
+        if let HashChange::Large(large) = hash {
+            within(most, large.head.len().min(arguments.len() - 2))?;
+        }
         Ok(arguments.iter_from(2).filter(|field| hash.remove(field)).count())
     })?;
     out.count(removed);

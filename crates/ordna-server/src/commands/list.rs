@@ -11,6 +11,7 @@ use crate::execution::command::{
     WRITE_SLOW, ok,
 };
 use crate::execution::large_reads::too_large;
+use crate::execution::prepared_edits::{WALKED, within_large};
 use crate::keyspace::collections::Body;
 use crate::keyspace::list::{self, End, ListView};
 use crate::keyspace::value_kind::ValueKind;
@@ -155,7 +156,7 @@ fn push(
     Ok(CommandOutcome::Done)
 }
 
-fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: End) -> Result {
+fn pop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: End) -> Result {
     if arguments.len() > 3 {
         let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_lowercase();
         return Err(CommandError::wrong_arity(name));
@@ -167,8 +168,9 @@ fn pop(context: &Context<'_>, arguments: Arguments<'_>, out: &mut Replies, end: 
     }
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
     let (mut was_there, start) = (false, out.bytes.len());
-    let most = context.state.settings.reply_limit();
-    let popped = context.modify_list(arguments.get(1), |body| {
+    let (most, work) = (context.state.settings.reply_limit(), context.most_work());
+    let popped = context.modify_much(arguments.get(1), ValueKind::List, |body| {
+        within_large(work, body, count)?;
         was_there = body.len() > 0;
         list::pop_some(body, end, count, most).ok_or_else(|| too_large(most))
     })?;
@@ -255,8 +257,10 @@ fn lrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         _ => usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX),
     };
     let direction = if count < 0 { Direction::Descending } else { Direction::Ascending };
-    let removed = context.modify_list(arguments.get(1), |body| {
+    let work = context.most_work();
+    let removed = context.modify_much(arguments.get(1), ValueKind::List, |body| {
         let (mut found, len) = (Vec::new(), body.len());
+        within_large(work, body, len / WALKED)?;
         let mut at = 0;
         ListView(body).visit(0, len, direction, |value| {
             if value == arguments.get(3) {
@@ -275,10 +279,13 @@ fn lrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 
 fn ltrim(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, (start, end)) = (arguments.get(1), ends(arguments)?);
-    let keeps_all = context.modify_list(key, |body| {
+    let most = context.most_work();
+    let keeps_all = context.modify_much(key, ValueKind::List, |body| {
         let len = body.len();
         let (start, count) = positions(start, end, len);
         if count < len {
+            // Most nodes have several values.
+            within_large(most, body, (len - count) / 4)?;
             list::trim(body, start, count);
         }
         Ok(len > 0 && count == len)
@@ -299,8 +306,10 @@ fn linsert(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         _ => return Err(CommandError::Syntax),
     };
     let (pivot, value) = (arguments.get(3), arguments.get(4));
-    let len = context.modify_list(arguments.get(1), |body| {
+    let most = context.most_work();
+    let len = context.modify_much(arguments.get(1), ValueKind::List, |body| {
         let (mut at, mut place, len) = (0, None, body.len());
+        within_large(most, body, len / WALKED)?;
         if len == 0 {
             return Ok(0);
         }
@@ -431,6 +440,7 @@ pub fn lmpop_arguments(arguments: Arguments<'_>, at: usize) -> Result<(Vec<&[u8]
 /// `LMPOP numkeys key … LEFT | RIGHT [COUNT count]`
 fn lmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (keys, end, count) = lmpop_arguments(arguments, 1)?;
+    context.check_taken(&keys, ValueKind::List, count)?;
     let wanted = Wanted::Values { end, count: Some(count) };
     // Each key is a step of its own; the first that has values decides.
     for key in keys {

@@ -10,6 +10,7 @@ use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, WRITE, WRITE_SLOW,
 };
 use crate::execution::large_reads::{MOST_STORED, too_large};
+use crate::execution::prepared_edits::{WALKED, within_large};
 use crate::keyspace::collections::Body;
 use crate::keyspace::members::Members;
 use crate::keyspace::sample::{Sampled, sample, sample_work};
@@ -134,7 +135,9 @@ fn sadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn srem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let removed = context.modify_set(arguments.get(1), |body| {
+    let most = context.most_work();
+    let removed = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
+        within_large(most, body, arguments.len() - 2)?;
         Ok(arguments.iter_from(2).filter(|member| set::remove(body, member)).count())
     })?;
     out.count(removed);
@@ -188,9 +191,12 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
-    let most = context.state.settings.reply_limit();
-    let popped = context.modify_set(arguments.get(1), |body| {
+    let (most, work) = (context.state.settings.reply_limit(), context.most_work());
+    let popped = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
+        let changes = count.min(body.len());
         let count = i64::try_from(count).unwrap_or(i64::MAX);
+        // A step of a walk is a small part of a removal.
+        within_large(work, body, changes.max(sample_work(&SetView(body), count) / WALKED))?;
         let popped = sample(&SetView(body), count, most);
         let popped = popped.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
         popped.iter().for_each(|(member, _)| {

@@ -8,6 +8,7 @@ use crate::execution::command::{
     CHANGE, Command, CommandOutcome, Context, READ, READ_SLOW, Result, TAKE, UPDATE, WRITE,
 };
 use crate::execution::large_reads::too_large;
+use crate::execution::prepared_edits::within_large;
 use crate::keyspace::collections::Body;
 use crate::keyspace::sample::{sample, sample_work};
 use crate::keyspace::sorted_set::{self, SortedSet, score_of};
@@ -207,7 +208,9 @@ fn add_all(
 }
 
 fn zrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let removed = context.modify_sorted_set(arguments.get(1), |body| {
+    let most = context.most_work();
+    let removed = context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
+        within_large(most, body, arguments.len() - 2)?;
         let mut removed = 0;
         for member in arguments.iter_from(2) {
             if let Some(score) = SortedSet(body).score(member) {
@@ -282,7 +285,7 @@ pub fn write_scored(member: &[u8], score: f64, out: &mut Replies) {
 }
 
 fn pop(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     direction: Direction,
@@ -292,8 +295,9 @@ fn pop(
     }
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
-    let most = context.state.settings.reply_limit();
-    let popped = context.modify_sorted_set(arguments.get(1), |body| {
+    let (most, work) = (context.state.settings.reply_limit(), context.most_work());
+    let popped = context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
+        within_large(work, body, count)?;
         sorted_set::pop(body, count, direction, most).ok_or_else(|| too_large(most))
     })?;
     if has_count && out.resp3 {
@@ -378,6 +382,7 @@ pub fn zmpop_arguments(
 /// `ZMPOP numkeys key … MIN | MAX [COUNT count]`
 fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (keys, direction, count) = zmpop_arguments(arguments, 1)?;
+    context.check_taken(&keys, ValueKind::ZSet, count)?;
     let wanted = Wanted::Members { direction, count: Some(count) };
     // Each key is a step of its own; the first that has members decides.
     for key in keys {

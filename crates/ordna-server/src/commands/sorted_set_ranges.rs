@@ -11,6 +11,7 @@ use crate::execution::command::{
 use crate::execution::large_reads::{MOST_STORED, too_large};
 use crate::keyspace::collections::Body;
 use crate::keyspace::sorted_set::{self, EntryBounds, Scored, SortedSet};
+use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{Growth, KeyAccess, ONE_KEY, TWO_KEYS};
 use crate::wire::double;
 use crate::wire::error::CommandError;
@@ -539,7 +540,7 @@ fn zlexcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
 
 /// Removes the members of a range.
 fn remove(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     kind: RangeKind,
@@ -550,8 +551,10 @@ fn remove(
         limit: (0, usize::MAX),
         with_scores: false,
     };
-    let removed = context.modify_sorted_set(arguments.get(1), |body| {
-        let found = query.members(SortedSet(body), usize::MAX)?;
+    let work = context.most_work();
+    let removed = context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
+        let most = if matches!(body, Body::Packed(_)) { usize::MAX } else { work };
+        let found = query.members(SortedSet(body), most)?;
         found.iter().for_each(|(member, score)| sorted_set::remove(body, member, *score));
         Ok(found.len())
     })?;

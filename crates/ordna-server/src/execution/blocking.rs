@@ -12,6 +12,7 @@ use ordna::sync::check;
 
 use crate::execution::command::{CommandOutcome, Context, Result};
 use crate::execution::large_reads::too_large;
+use crate::execution::prepared_edits::within_large;
 use crate::keyspace::Keyspace;
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::list::{self, End, ListView};
@@ -56,17 +57,38 @@ const fn push_event(end: End) -> &'static str {
 }
 
 impl Context<'_> {
+    /// Refuses to take this many elements of large collections where the command is executed.
+    ///
+    /// # Errors
+    /// [`CommandError::NeedsSnapshot`]; the key holds a value of another type.
+    pub fn check_taken(&self, keys: &[&[u8]], kind: ValueKind, count: usize) -> Result<()> {
+        let most = self.most_work();
+        if count < most {
+            return Ok(());
+        }
+        for key in keys {
+            let len = self.collection(key, kind, |body| {
+                within_large(most, body, count).map(|()| body.len())
+            })?;
+            // The first one that has some decides.
+            if len.transpose()?.is_some_and(|len| len > 0) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Takes what is wanted from one key and writes the reply. Returns `false`, and writes nothing, if the key is
     /// absent.
     ///
     /// # Errors
     /// The key, or that of the destination, holds a value of another type.
-    pub fn take(&self, key: &[u8], wanted: &Wanted, out: &mut Replies) -> Result<bool> {
+    pub fn take(&mut self, key: &[u8], wanted: &Wanted, out: &mut Replies) -> Result<bool> {
         match wanted {
             Wanted::Values { end, count } => {
                 let event = (Classes::LIST, pop_event(*end));
                 let (number, most) = (count.unwrap_or(1), self.state.settings.reply_limit());
-                let popped = self.modify_as(event, key, ValueKind::List, |body| {
+                let popped = self.edit_much(Some(event), key, ValueKind::List, |body| {
                     let popped = list::pop_some(body, *end, number, most);
                     popped.ok_or_else(|| too_large(most))
                 })?;
@@ -93,7 +115,7 @@ impl Context<'_> {
                 };
                 let (number, most) = (count.unwrap_or(1), self.state.settings.reply_limit());
                 let event = (Classes::SORTED_SET, event);
-                let popped = self.modify_as(event, key, ValueKind::ZSet, |body| {
+                let popped = self.edit_much(Some(event), key, ValueKind::ZSet, |body| {
                     let popped = sorted_set::pop(body, number, *direction, most);
                     popped.ok_or_else(|| too_large(most))
                 })?;
@@ -278,7 +300,7 @@ impl Context<'_> {
     }
 
     /// Serves the clients that wait for a key, as long as it has elements.
-    fn serve_key(&self, key: &[u8]) {
+    fn serve_key(&mut self, key: &[u8]) {
         while let Some(kind) = self.keys.get_with(key, ValueKind::of)
             && matches!(kind, ValueKind::List | ValueKind::ZSet)
             && let Some(waiter) = self.state.blocked.take_first(key, kind)

@@ -54,7 +54,12 @@ impl Context<'_> {
     }
 
     /// Reports what was done to a collection. `event`: its class and name, unless the command has them.
-    fn report_edit(&self, key: &[u8], effect: Effect, event: Option<(Classes, &'static str)>) {
+    pub(super) fn report_edit(
+        &self,
+        key: &[u8],
+        effect: Effect,
+        event: Option<(Classes, &'static str)>,
+    ) {
         let wrote = match effect {
             Effect::Nothing => return,
             Effect::Made => Wrote::Value { is_new: true, new_deadline: false },
@@ -96,7 +101,7 @@ impl Context<'_> {
         self.edit(Some(event), key, kind, change)
     }
 
-    fn edit<R>(
+    pub(super) fn edit<R>(
         &self,
         event: Option<(Classes, &'static str)>,
         key: &[u8],

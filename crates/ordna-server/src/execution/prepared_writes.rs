@@ -27,6 +27,7 @@ use crate::execution::acknowledgement;
 use crate::execution::command::{CommandTable, Context, Result};
 use crate::execution::snapshot_read::{Execution, SnapshotRead};
 use crate::keyspace::Keyspace;
+use crate::keyspace::collections::head::Head;
 use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::staging::Staged;
 use crate::keyspace::lock::KeyspaceGuard;
@@ -42,6 +43,8 @@ pub const ATTEMPTS: usize = 3;
 
 /// Duration of a stretch, during which the keyspace is locked in shared mode.
 const HELD: Duration = Duration::from_millis(1);
+/// Most elements that are read for a stretch.
+const STRETCH: usize = 1024;
 /// Pause between two stretches. A thread that waits for the lock is woken when the stretch ends; it
 /// would come too late if the next stretch began at once.
 const PAUSE: Duration = Duration::from_micros(200);
@@ -173,7 +176,7 @@ impl Context<'_> {
     /// # Errors
     /// As of [`put_value`](Self::put_value).
     pub fn stage(&self, value: &NewValue) -> Result<Option<Staged>> {
-        let (NewValue::Large(large), Some(read)) = (value, self.keys.snapshot()) else {
+        let (NewValue::Large(large), Some(_)) = (value, self.keys.snapshot()) else {
             return Ok(None);
         };
         let mut bytes = 0;
@@ -185,27 +188,45 @@ impl Context<'_> {
             return Ok(None);
         }
         let mut elements = large.elements();
-        let mut staged = None;
-        'all: loop {
-            let keys = self.state.keys();
-            // After a flush the elements would be in nobody's log.
-            if !keys.is(read.keyspace()) {
-                return Err(CommandError::NeedsSnapshot);
+        let next = || elements.by_ref().take(STRETCH).collect::<Vec<_>>();
+        self.stage_stretches(&large.head, next)
+    }
+
+    /// Stores the elements of a collection with this head, if the command is executed on a
+    /// snapshot. `next` returns the next ones, of about a millisecond, or none.
+    ///
+    /// # Errors
+    /// As of [`put_value`](Self::put_value).
+    pub fn stage_stretches<T: AsRef<[u8]>>(
+        &self,
+        head: &Head,
+        mut next: impl FnMut() -> Vec<(T, T)>,
+    ) -> Result<Option<Staged>> {
+        let Some(read) = self.keys.snapshot() else { return Ok(None) };
+        let mut staged: Option<Staged> = None;
+        loop {
+            let stretch = next();
+            let mut elements =
+                stretch.iter().map(|(key, value)| (key.as_ref(), value.as_ref())).peekable();
+            if elements.peek().is_none() {
+                return Ok(staged);
             }
-            let staged = match &staged {
-                Some(staged) => staged,
-                None => staged.insert(keys.stage(large)?),
-            };
-            let begin = Instant::now();
-            while begin.elapsed() < HELD {
-                if !staged.add(&mut elements)? {
-                    break 'all;
+            while elements.peek().is_some() {
+                let keys = self.state.keys();
+                // After a flush the elements would be in nobody's log.
+                if !keys.is(read.keyspace()) {
+                    return Err(CommandError::NeedsSnapshot);
                 }
+                let staged = match &staged {
+                    Some(staged) => staged,
+                    None => staged.insert(keys.stage(head)?),
+                };
+                let begin = Instant::now();
+                while begin.elapsed() < HELD && staged.add(&mut elements)? {}
+                drop(keys);
+                std::thread::sleep(PAUSE);
             }
-            drop(keys);
-            std::thread::sleep(PAUSE);
         }
-        Ok(staged)
     }
 
     /// Sets a key to a value, whose elements may be stored already, and reports it.

@@ -246,7 +246,7 @@ impl<'a> Large<'a> {
 
     /// The same without what was changed. The bounds do not cross. `limit`: number of entries that
     /// are wanted.
-    pub(super) fn visit_source(
+    pub(in crate::keyspace) fn visit_source(
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
         direction: Direction,

@@ -18,6 +18,9 @@ use crate::keyspace::stored_key::{self, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
+/// Entries of a collection that loses its last elements, from which on they are removed behind it.
+const AT_ONCE: usize = 512;
+
 type Result<T> = std::result::Result<T, CommandError>;
 
 /// What a change did to the key.
@@ -35,6 +38,14 @@ pub enum Effect {
 pub struct Edited<R> {
     pub result: R,
     pub effect: Effect,
+}
+
+/// A large collection that was changed on a snapshot.
+#[derive(Debug)]
+pub struct Changed<'a> {
+    pub before: Head,
+    pub expires_at: Option<u64>,
+    pub large: Large<'a>,
 }
 
 /// What an attempt found.
@@ -288,6 +299,12 @@ impl KeyspaceStore {
         large: &Large<'_>,
         inline_grows: bool,
     ) -> Result<()> {
+        if let Some(before) = before
+            && large.head.count == 0
+            && large.changes.len() > AT_ONCE
+        {
+            return Ok(self.replace_head(key, before, expires_at, None)?);
+        }
         let (stored_key, head) = (stored(key), large.stored_head());
         let former = before.and_then(|head| head.deadline_entry(expires_at));
         let present = large.head.deadline_entry(expires_at).filter(|_| large.head.count > 0);

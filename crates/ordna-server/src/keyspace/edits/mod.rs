@@ -9,6 +9,7 @@ mod list_ends;
 #[cfg(test)]
 mod list_tests;
 pub mod removal;
+pub mod rewrite;
 pub mod staging;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use ordna::sync::point;
 use ordna::{Error, Write};
 
 use crate::keyspace::Keyspace;
-use crate::keyspace::collections::large::Large;
+use crate::keyspace::collections::head::Head;
 use crate::keyspace::stored_key::removal;
 
 /// Most elements of one batch: some tenths of a millisecond.
@@ -44,8 +44,8 @@ impl Keyspace {
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
-    pub fn stage(&self, large: &Large<'static>) -> Result<Staged, Error> {
-        let id = large.head.id;
+    pub fn stage(&self, head: &Head) -> Result<Staged, Error> {
+        let id = head.id;
         self.collections.unfinished().insert(id);
         let staged = Staged { keyspace: self.clone(), id };
         self.write_elements(&[Write::put(&removal(id), &[][..])], 1, 1, false)?;

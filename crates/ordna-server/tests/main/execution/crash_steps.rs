@@ -29,7 +29,7 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
     let list = format!("RPUSH big:2{}", elements(|at| format!(" v{at}")));
     let zset = format!("ZADD big:1{}", elements(|at| format!(" {at} m{at}")));
     // What is there before, and the commands, between which the server cleans up.
-    let lives: [(&str, Vec<String>, Vec<String>); 7] = [
+    let lives: [(&str, Vec<String>, Vec<String>); 8] = [
         ("grows", vec!["HSET big:0 f1 old".to_owned()], vec![hash("big:0")]),
         ("is removed", vec![list.clone()], vec!["DEL big:2".to_owned(), "SLEEP@90".to_owned()]),
         (
@@ -75,6 +75,14 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
             "is stored in stretches",
             vec![format!("SADD big:1{}", elements(|at| format!(" a{at} b{at} c{at}")))],
             vec!["SUNIONSTORE big:0 big:1".to_owned(), "COPY big:1 big:2 REPLACE".to_owned()],
+        ),
+        (
+            "is changed in stretches",
+            vec![format!(
+                "ZADD big:1{}",
+                elements(|at| format!(" {at} a{at} 1 b{at} 2 c{at} 3 d{at}"))
+            )],
+            vec!["ZREMRANGEBYRANK big:1 10 -1000".to_owned(), "ZPOPMIN big:1 5000".to_owned()],
         ),
     ];
     let steps =

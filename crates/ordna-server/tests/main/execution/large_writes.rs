@@ -123,6 +123,185 @@ fn a_result_in_stretches_is_that_of_a_transaction() {
     assert_eq!(reserved(&mut client), before, "entries that belong to nobody");
 }
 
+/// Commands that change much of a collection, and what they change it to: the same as within a
+/// transaction, where they are executed in place.
+#[test]
+fn a_change_in_stretches_is_that_of_a_transaction() {
+    // A sorted set of half as many members has as many entries.
+    const MORE: usize = 2 * MANY;
+    let (server, mut client) = fresh();
+    fill(&mut client, "SADD", "s", 0, MORE);
+    fill(&mut client, "ZADD", "z", 0, MANY);
+    fill(&mut client, "HSET", "h", 0, MORE);
+    client.say("HPEXPIREAT h 99999999999999 FIELDS 3 field7 field8 field8999");
+    client.say("PEXPIREAT s 99999999999999");
+    for at in 0..MORE {
+        let value = [format!("{at}").as_bytes(), &[b'x'; 150]].concat();
+        client.send(&request(&[b"RPUSH", b"l", &value]));
+    }
+    (0..MORE).for_each(|_| drop(client.reply()));
+    let names = |from: usize, end: usize, form: &str| -> String {
+        (from..end).map(|at| format!(" {form}{at}")).collect()
+    };
+    let lines = [
+        format!("SREM s{}", names(0, 8500, "")),
+        format!("SREM s{}", names(4000, 8300, "")),
+        format!("SREM s{}", names(0, MORE, "")),
+        format!("SREM none{}", names(0, 5000, "")),
+        format!("ZREM z{}", names(1, 4300, "")),
+        format!("HDEL h{}", names(5, 8600, "field")),
+        format!("HDEL h{}", names(0, 8998, "field")),
+        format!("HDEL h{}", names(5, 4600, "field")),
+        "ZREMRANGEBYRANK z 10 -10".to_owned(),
+        "ZREMRANGEBYRANK z 0 -1".to_owned(),
+        "ZREMRANGEBYSCORE z 1 +inf".to_owned(),
+        "ZREMRANGEBYSCORE z 5 6".to_owned(),
+        "ZREMRANGEBYLEX z - [99".to_owned(),
+        "ZPOPMIN z 4400".to_owned(),
+        "ZPOPMAX z 5000".to_owned(),
+        "ZMPOP 2 none z MIN COUNT 4200".to_owned(),
+        "LMPOP 2 none l RIGHT COUNT 8500".to_owned(),
+        "LPOP l 8600".to_owned(),
+        "RPOP l 4200".to_owned(),
+        "LPOP l 10000".to_owned(),
+        "LTRIM l 100 -200".to_owned(),
+        "LTRIM l 7000 7005".to_owned(),
+        "SPOP s 9000".to_owned(),
+    ];
+    let before = reserved(&mut client);
+    for line in &lines {
+        let shown = &line[..line.len().min(40)];
+        let key = line.split(' ').find(|word| ["s", "z", "h", "l"].contains(word)).unwrap_or("s");
+        let of = |other: &str| line.replacen(&format!(" {key}"), &format!(" {other}"), 1);
+        client.say(&format!("COPY {key} d REPLACE"));
+        client.say(&format!("COPY {key} e REPLACE"));
+        client.say("PEXPIREAT d 88888888888888");
+        client.say("PEXPIREAT e 88888888888888");
+        let alone = client.say(&of("d"));
+        client.say("MULTI");
+        client.say(&of("e"));
+        let expected = client.say("EXEC");
+        if line.starts_with("SPOP") {
+            assert_eq!(alone.matches('$').count(), expected.matches('$').count());
+        } else {
+            let alone = alone.replace(r"$1\r\nd\r\n", r"$1\r\ne\r\n");
+            assert!(expected == format!(r"*1\r\n{alone}"), "{shown}");
+        }
+        assert!(payload(&mut client, "d") == payload(&mut client, "e"), "{shown}");
+        assert_eq!(client.say("PEXPIRETIME d"), client.say("PEXPIRETIME e"), "{shown}");
+        let deadlines = "FIELDS 3 field7 field8999 field0";
+        if key == "h" {
+            let deadlines = |key| format!("HPEXPIRETIME {key} {deadlines}");
+            assert_eq!(client.say(&deadlines("d")), client.say(&deadlines("e")), "{shown}");
+        }
+        if key == "z" {
+            assert_eq!(client.say("ZRANK d 4499"), client.say("ZRANK e 4499"), "{shown}");
+            assert_eq!(client.say("ZCOUNT d 5 50"), client.say("ZCOUNT e 5 50"), "{shown}");
+        }
+        if key == "l" {
+            for line in ["LINDEX k 2", "LINDEX k -2", "RPUSH k x", "LPUSH k y", "LPOP k", "RPOP k"]
+            {
+                let said = |key: &str| line.replace('k', key);
+                assert_eq!(client.say(&said("d")), client.say(&said("e")), "{line} after {shown}");
+            }
+            assert!(payload(&mut client, "d") == payload(&mut client, "e"), "{shown}");
+        }
+    }
+    // What is popped, and what is left, is all there was.
+    client.say("COPY s d REPLACE");
+    client.send(&request(&[b"SPOP", b"d", b"8700"]));
+    let popped = client.reply_within(Duration::from_secs(30)).expect("a reply");
+    let popped: Vec<&[u8]> = popped.split(|byte| *byte == b'\n').collect();
+    assert!(popped[0].starts_with(b"*8700"));
+    let popped = popped.iter().skip(2).step_by(2).map(|line| line.strip_suffix(b"\r").unwrap());
+    let mut words: Vec<&[u8]> = vec![b"SADD", b"d"];
+    words.extend(popped);
+    assert_eq!(client.say("SCARD d"), r":300\r\n");
+    assert_eq!(client.ask(&words), r":8700\r\n");
+    assert!(payload(&mut client, "d") == payload(&mut client, "s"));
+    // Watchers and subscribers are told, once.
+    let (mut watches, mut listens) = (Client::new(server.address), Client::new(server.address));
+    client.say("CONFIG SET notify-keyspace-events EA");
+    listens.say("SUBSCRIBE __keyevent@0__:spop __keyevent@0__:del");
+    listens.reply();
+    watches.say("WATCH d");
+    watches.say("MULTI");
+    watches.say("PING");
+    client.say("SPOP d 8900");
+    assert_eq!(watches.say("EXEC"), r"*-1\r\n");
+    assert!(listens.reply().ends_with(b":spop\r\n$1\r\nd\r\n"));
+    client.say("SPOP d 8900");
+    client.say("DEL d e");
+    assert_eq!(reserved(&mut client), before, "entries that belong to nobody");
+}
+
+/// Changes beside a writer of the same collection: each member is popped once, and none is lost.
+#[test]
+fn a_change_in_stretches_begins_again() {
+    let (server, mut client) = fresh();
+    fill(&mut client, "SADD", "s", 0, 2 * MANY);
+    let ends = AtomicBool::new(false);
+    let added = std::thread::scope(|scope| {
+        let adds = scope.spawn(|| {
+            let mut client = Client::new(server.address);
+            let mut at = 0;
+            while !ends.load(Ordering::Relaxed) {
+                at += 1;
+                assert_eq!(client.say(&format!("SADD s own{at}")), r":1\r\n");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            at
+        });
+        let _ended = Ends(&ends);
+        let mut words = vec!["SREM".to_owned(), "s".to_owned()];
+        words.extend((0..8400).map(|at| at.to_string()));
+        let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+        client.send(&request(&words));
+        assert_eq!(client.reply_within(Duration::from_secs(60)).expect("a reply"), b":8400\r\n");
+        std::thread::sleep(Duration::from_millis(50));
+        ends.store(true, Ordering::Relaxed);
+        adds.join().unwrap()
+    });
+    let left = 2 * MANY - 8400 + added;
+    assert_eq!(client.say("SCARD s"), format!(r":{left}\r\n"));
+    for at in 1..=added {
+        assert_eq!(client.say(&format!("SISMEMBER s own{at}")), r":1\r\n", "own{at}");
+    }
+}
+
+/// The task of expired fields writes a head without a word: a change that was prepared before begins
+/// again.
+#[test]
+fn a_change_in_stretches_sees_the_head_of_an_expiry() {
+    let (_server, mut client) = fresh();
+    let mut words = vec!["HDEL".to_owned(), "h".to_owned()];
+    // Few enough for one batch.
+    words.extend((0..4300).map(|at| format!("field{at}")));
+    let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+    for delay in [4, 8, 12, 16, 20, 25, 30, 35, 40, 50, 60, 80, 120, 160] {
+        client.say("DEL h");
+        fill(&mut client, "HSET", "h", 0, 2 * MANY);
+        // The head's time stays.
+        client.say(&format!("HPEXPIRE h {delay} FIELDS 1 field8990"));
+        if client.say("HPERSIST h FIELDS 1 field8990") != r"*1\r\n:1\r\n" {
+            // It has expired before.
+            continue;
+        }
+        client.send(&request(&words));
+        assert_eq!(client.reply_within(Duration::from_secs(60)).expect("a reply"), b":4300\r\n");
+        std::thread::sleep(Duration::from_millis(delay));
+        assert_eq!(client.say("HLEN h"), r":4700\r\n");
+        // A time that nobody corrects would hide that fields expire from the task.
+        let before = reserved(&mut client);
+        client.say("HPEXPIRE h 1 FIELDS 2 field8990 field8991");
+        let end = Instant::now() + Duration::from_secs(5);
+        while reserved(&mut client) != before - 2 {
+            assert!(Instant::now() < end, "fields are not removed after a delay of {delay} ms");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
 /// The memory limit refuses a result, and frees what there is of it; or keys are evicted for it.
 #[test]
 fn a_result_without_room_leaves_nothing() {
@@ -221,7 +400,16 @@ fn others_do_not_wait_for_a_large_result() {
         let value = [&value.to_be_bytes()[..], &[b'x'; 200_000]].concat();
         client.ask(&[b"RPUSH", b"l", &value]);
     }
-    for line in ["SUNIONSTORE d s", "COPY s d REPLACE", "COPY l d REPLACE"] {
+    fill(&mut client, "ZADD", "z", 0, 10 * MANY);
+    for line in [
+        "SUNIONSTORE d s",
+        "COPY s d REPLACE",
+        "COPY l d REPLACE",
+        "SPOP s 60000",
+        "SPOP s 29990",
+        "ZREMRANGEBYRANK z 10 -20000",
+        "ZPOPMAX z 40000",
+    ] {
         let over = AtomicBool::new(false);
         let (took, waits) = std::thread::scope(|scope| {
             let writer = scope.spawn(|| {

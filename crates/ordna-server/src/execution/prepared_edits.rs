@@ -1,0 +1,144 @@
+//! Changes of many elements of one large collection, prepared on a snapshot.
+//!
+//! # Contract
+//! A command that is about to change many elements refuses to do so where it is
+//! ([`within`]), before it has changed anything. Executed again, it changes the collection of the
+//! snapshot, which collects what it changes, and commits that as
+//! [`prepared_writes`](super::prepared_writes) does: in one short step, or not at all.
+//!
+//! # Protocol
+//! The step is one of three. If no element is left, the head is removed, and the task of removals
+//! does the rest. If few entries change, they are one batch. Otherwise what is left is stored in
+//! stretches under a new id, and the step gives it to the key: a batch of many entries would hold
+//! up every other write.
+
+use crate::execution::command::{Context, Result};
+use crate::keyspace::collections::Body;
+use crate::keyspace::edits::collection::{Changed, Effect};
+use crate::keyspace::edits::hash::HashChange;
+use crate::keyspace::value_kind::ValueKind;
+use crate::state::events::Classes;
+use crate::wire::error::CommandError;
+
+/// Elements that a command may walk over in the time of one change.
+pub const WALKED: usize = 16;
+
+/// Refuses to change this many elements where the command is executed, which may change fewer than
+/// `most` there ([`Context::most_work`]).
+///
+/// # Errors
+/// [`CommandError::NeedsSnapshot`]
+pub fn within(most: usize, elements: usize) -> Result<()> {
+    if elements < most { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
+}
+
+/// [`within`], of a collection that may be small: its changes are one record.
+///
+/// # Errors
+/// As there.
+pub fn within_large(most: usize, body: &Body<'_>, elements: usize) -> Result<()> {
+    match body {
+        Body::Packed(_) => Ok(()),
+        Body::Large(_) => within(most, elements.min(body.len())),
+    }
+}
+
+impl Context<'_> {
+    /// [`modify_collection`](Self::modify_collection) for a change that may ask for a snapshot
+    /// before it has changed anything.
+    ///
+    /// # Errors
+    /// As there; [`CommandError::NeedsSnapshot`] if the command has to be executed on a snapshot,
+    /// or to begin again.
+    pub fn modify_much<R>(
+        &mut self,
+        key: &[u8],
+        kind: ValueKind,
+        change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.edit_much(None, key, kind, change)
+    }
+
+    /// [`modify_much`](Self::modify_much) with an event that the command's name does not tell, or
+    /// without one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn edit_much<R>(
+        &mut self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        kind: ValueKind,
+        mut change: impl FnMut(&mut Body<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let Some(snapshot) = self.keys.snapshot().cloned() else {
+            return self.edit(event, key, kind, change);
+        };
+        let Some((large, expires_at)) = snapshot.large(key, kind)? else {
+            return self.commit(|context| context.edit(event, key, kind, change));
+        };
+        let before = large.head;
+        let mut body = Body::Large(large);
+        let result = change(&mut body)?;
+        if let Body::Large(large) = body {
+            self.commit_changed(event, key, &Changed { before, expires_at, large })?;
+        }
+        Ok(result)
+    }
+
+    /// [`modify_hash`](Self::modify_hash) for a change that may ask for a snapshot before it has
+    /// changed anything.
+    ///
+    /// # Errors
+    /// As of [`modify_much`](Self::modify_much).
+    pub fn modify_much_of_hash<R>(
+        &mut self,
+        key: &[u8],
+        mut change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let Some(snapshot) = self.keys.snapshot().cloned() else {
+            return self.modify_hash(key, change);
+        };
+        let Some((large, expires_at)) = snapshot.large(key, ValueKind::Hash)? else {
+            return self.commit(|context| context.modify_hash(key, change));
+        };
+        let before = large.head;
+        let mut body = HashChange::Large(large);
+        let result = change(&mut body)?;
+        if let HashChange::Large(large) = body {
+            self.commit_changed(None, key, &Changed { before, expires_at, large })?;
+        }
+        Ok(result)
+    }
+
+    fn commit_changed(
+        &mut self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        changed: &Changed<'_>,
+    ) -> Result<()> {
+        if !changed.large.is_changed() {
+            return Ok(());
+        }
+        let mut rewritten = changed.rewritten(&self.keys);
+        let staged = match &mut rewritten {
+            Some(rewritten) => {
+                let head = rewritten.large.head;
+                self.stage_stretches(&head, || rewritten.next_stretch())?
+            }
+            None => None,
+        };
+        let anew = rewritten.map(|rewritten| rewritten.large);
+        self.commit(|context| {
+            let done = context.keys.put_changed(key, changed, anew.as_ref().zip(staged.as_ref()));
+            // The task that removes expired fields may have written the head without a word.
+            if !context.settle([key], done)? {
+                return Err(CommandError::NeedsSnapshot);
+            }
+            let is_gone = changed.large.head.count == 0;
+            let effect = if is_gone { Effect::Removed } else { Effect::Changed };
+            context.report_edit(key, effect, event);
+            Ok(())
+        })
+    }
+}
