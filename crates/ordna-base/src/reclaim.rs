@@ -12,7 +12,7 @@
 //! # The library behind the façade
 //! `seize` 0.5 (Hyaline, with `membarrier` on Linux so that entering needs no fence), measured
 //! against `crossbeam-epoch` 0.9 on one virtual AMD EPYC server with two cores
-//! (`docs/benchmarks/nitro.md` has the figures, the access barrier's too): entering costs the same
+//! (`docs/papers/nitro.md` has the figures, the access barrier's too): entering costs the same
 //! within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch` retires for less
 //! (29 ns with the allocation, 34 ns here, without the lists below, which came later).
 //!
