@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the library and installs it with its headers and its pkg-config file.
+# Builds the library and installs it with its headers and its files for pkg-config and CMake.
 # Usage: install.sh PREFIX
 set -euo pipefail
 prefix=$(mkdir -p "$1" && cd "$1" && pwd)
@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 target=${CARGO_TARGET_DIR:-../../target}
 cargo build --quiet --release --locked -p ordna-c
 version=$(cargo pkgid -p ordna-c | sed 's/.*[#@]//')
-mkdir -p "$prefix/include" "$prefix/lib/pkgconfig"
+mkdir -p "$prefix/include" "$prefix/lib/pkgconfig" "$prefix/lib/cmake/ordna"
 cp include/ordna.h include/ordna.hpp "$prefix/include/"
 cp "$target/release/libordna_c.a" "$prefix/lib/"
 # The name that programs ask for (build.rs) and the name for the linker lead to the file.
@@ -19,3 +19,6 @@ ln -sf "libordna_c.so.$abi" "$prefix/lib/libordna_c.so"
 # Symbols that no program needs are nine tenths of the file.
 ! command -v strip >/dev/null || strip --strip-unneeded "$prefix/lib/libordna_c.so.$version"
 sed "s|@PREFIX@|$prefix|; s|@VERSION@|$version|" ordna.pc.in >"$prefix/lib/pkgconfig/ordna.pc"
+for file in ordnaConfig ordnaConfigVersion; do
+    sed "s|@VERSION@|$version|; s|@ABI@|$abi|" "$file.cmake.in" >"$prefix/lib/cmake/ordna/$file.cmake"
+done

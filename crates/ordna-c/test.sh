@@ -20,7 +20,9 @@ for program in c cpp; do
     ASAN_OPTIONS=detect_leaks=1 "$work/$program" "$work/$program.dir"
 done
 # The header stands alone, in both languages.
-gcc -std=c11 -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.h -xc /dev/null
+for standard in c99 c11; do
+    gcc -std=$standard -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.h -xc /dev/null
+done
 g++ -std=c++17 -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.hpp -xc++ /dev/null
 
 gcc -std=c11 "${warnings[@]}" "${header[@]}" examples/places.c "${static[@]}" -o "$work/places"
@@ -42,5 +44,28 @@ else
     flags=("${header[@]}" -L"$work/usr/lib" -lordna_c)
 fi
 gcc -std=c11 "${warnings[@]}" "$work/minute.c" "${flags[@]}" -o "$work/minute"
-LD_LIBRARY_PATH=$work/usr/lib "$work/minute" | diff "$work/minute.out" -
+# pkg-config's flags name the folder of the library; without them the loader is told.
+if command -v pkg-config >/dev/null; then
+    "$work/minute" | diff "$work/minute.out" -
+else
+    LD_LIBRARY_PATH=$work/usr/lib "$work/minute" | diff "$work/minute.out" -
+fi
+library=$(readlink -f "$work/usr/lib/libordna_c.so")
+size=$(stat -c %s "$library")
+(( size <= 3 << 20 )) || { echo "the library has $size bytes, more than 3 MiB" >&2; exit 1; }
+if command -v valgrind >/dev/null; then
+    mkdir "$work/valgrind"
+    gcc -std=c11 "${warnings[@]}" "${header[@]}" tests/backup.c "${static[@]}" -o "$work/backup"
+    valgrind --quiet --error-exitcode=1 --leak-check=full --errors-for-leak-kinds=definite \
+        "$work/backup" "$work/valgrind/store"
+fi
+if command -v cmake >/dev/null; then
+    mkdir "$work/cmake"
+    printf '%s\n' 'cmake_minimum_required(VERSION 3.10)' 'project(minute C)' 'find_package(ordna 0.1 REQUIRED)' \
+        'add_executable(minute minute.c)' 'target_link_libraries(minute ordna::ordna)' >"$work/cmake/CMakeLists.txt"
+    cp "$work/minute.c" "$work/cmake/"
+    cmake -S "$work/cmake" -B "$work/cmake/build" -DCMAKE_PREFIX_PATH="$work/usr" >/dev/null
+    cmake --build "$work/cmake/build" >/dev/null
+    "$work/cmake/build/minute" | diff "$work/minute.out" -
+fi
 echo "c: all passed"

@@ -1,7 +1,7 @@
 /* Ordna: an ordered map for many threads. MIT OR Apache-2.0.
  *
  * Every function may be called by many threads at once on one handle, but those that free a handle:
- * no other call may use that handle then or later. Batches and transactions are for one thread at a time. Keys have up to 65,535 bytes, values up to 512 MiB.
+ * no other call may use that handle then or later. Batches, cursors and transactions are for one thread at a time. Keys have up to 65,535 bytes, values up to 512 MiB.
  * A slice of length 0 may have a null pointer.
  *
  * Callbacks of scans may call every function on the same store, but those that free it.
@@ -22,6 +22,11 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+/* The version of this header; `ordna_version()` is that of the library. */
+#define ORDNA_VERSION_MAJOR 0
+#define ORDNA_VERSION_MINOR 1
+#define ORDNA_VERSION_PATCH 0
 
 // The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
 typedef enum {
@@ -79,6 +84,9 @@ typedef enum {
 
 // Writes that belong together. One thread at a time may use it.
 typedef struct ordna_batch ordna_batch;
+
+// A place between two entries of one state, which moves both ways. One thread at a time may use it.
+typedef struct ordna_cursor ordna_cursor;
 
 // A state of a store that does not change.
 typedef struct ordna_snapshot ordna_snapshot;
@@ -141,6 +149,42 @@ int ordna_batch_put(ordna_batch *batch, ordna_slice key, ordna_slice value);
 // Will remove a key if it is present then. A key that is too long is absent.
 int ordna_batch_remove(ordna_batch *batch, ordna_slice key);
 
+// Makes a cursor before the first entry of the state of this moment, which does not change. Free it
+// with `ordna_cursor_free`, before or after the store.
+int ordna_cursor_open(const ordna_store *store, ordna_cursor **out);
+
+// The same, over a snapshot.
+int ordna_snapshot_cursor(const ordna_snapshot *snapshot, ordna_cursor **out);
+
+// Frees a cursor; null is ignored, as is a cursor of the process that forked this one.
+void ordna_cursor_free(ordna_cursor *cursor);
+
+// As `ordna_error`.
+size_t ordna_cursor_error(const ordna_cursor *cursor, char *buffer, size_t capacity);
+
+// Moves before the first entry.
+int ordna_cursor_start(ordna_cursor *cursor);
+
+// Moves after the last entry.
+int ordna_cursor_end(ordna_cursor *cursor);
+
+// Moves before a key or, with `after`, after it; the key need not be there. So `ordna_cursor_next`
+// then gives the ceiling of the key, and after a seek with `after`, `ordna_cursor_prev` the floor.
+int ordna_cursor_seek(ordna_cursor *cursor, ordna_slice key, bool after);
+
+// Moves before the entry at a position from the front, the first one at 0. `NOT_FOUND` if there are
+// not as many: the cursor stays. As costly as `ordna_count`.
+int ordna_cursor_select(ordna_cursor *cursor, size_t position);
+
+// Moves after the next entry and gives it; `key` and `value` may be null. The slices are valid until
+// the next call on the cursor. `NOT_FOUND` at the end.
+int ordna_cursor_next(ordna_cursor *cursor,
+                      ordna_slice *key,
+                      ordna_slice *value);
+
+// Moves before the previous entry and gives it, as `ordna_cursor_next`.
+int ordna_cursor_prev(ordna_cursor *cursor, ordna_slice *key, ordna_slice *value);
+
 // Frees a snapshot; null is ignored, as is a snapshot of the process that forked this one.
 void ordna_snapshot_free(ordna_snapshot *snapshot);
 
@@ -170,6 +214,9 @@ int ordna_snapshot_prefix(const ordna_snapshot *snapshot,
                           size_t limit,
                           ordna_visit visit,
                           void *context);
+
+// As `ordna_count`.
+int ordna_snapshot_count(const ordna_snapshot *snapshot, const ordna_range *range, size_t *count);
 
 // The version of the library, as "0.1.0".
 const char *ordna_version(void);
@@ -278,6 +325,13 @@ int ordna_write(const ordna_store *store,
 // Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
 // entries. Free it with `ordna_snapshot_free`, before or after the store.
 int ordna_snapshot_take(const ordna_store *store, ordna_snapshot **out);
+
+// Writes the number of keys of a range (null: all; direction and limit do not count) to `*count`,
+// exact. The rank of a key is the number of keys below it. O(log n), and O(1) for each leaf within.
+int ordna_count(const ordna_store *store, const ordna_range *range, size_t *count);
+
+// Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.
+int ordna_sync(const ordna_store *store);
 
 // Backs up the state of this moment into the directory `path`, which must not exist; null: into
 // the directory of an opened store, whose log begins anew.

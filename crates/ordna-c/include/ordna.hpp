@@ -226,6 +226,15 @@ class Reads {
   };
 
   Entries entries(Range range = {}) const& { return Entries(this, std::move(range)); }
+  // The entries from `lower` to below `upper`.
+  Entries range(std::string_view lower, std::string_view upper) const& {
+    Range range;
+    range.lower = std::string(lower);
+    range.upper = std::string(upper);
+    range.upper_inclusive = false;
+    return entries(std::move(range));
+  }
+  Entries range(std::string_view lower, std::string_view upper) const&& = delete;
   Entries prefix(std::string_view begins) const& { return entries(Range::prefix(begins)); }
   // A temporary would be gone before the first entry is read.
   Entries entries(Range range = {}) const&& = delete;

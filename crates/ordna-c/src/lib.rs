@@ -7,6 +7,7 @@
 //! the process that made it.
 
 mod batch;
+mod cursor;
 mod scan;
 mod snapshot;
 mod status;
@@ -14,6 +15,7 @@ mod store;
 mod transaction;
 
 pub use batch::*;
+pub use cursor::*;
 pub use scan::*;
 pub use snapshot::*;
 pub use status::*;

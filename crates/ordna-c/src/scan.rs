@@ -12,7 +12,7 @@ use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
 
 /// Entries read ahead of the callback: at first, and at most. Their bytes are bounded by
 /// [`ordna::index::READ_AHEAD_BYTES`].
-const CHUNKS: (usize, usize) = (16, 1024);
+pub(crate) const CHUNKS: (usize, usize) = (16, 1024);
 
 /// How an end of a range counts.
 #[repr(C)]

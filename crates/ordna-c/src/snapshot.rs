@@ -27,7 +27,7 @@ impl OrdnaSnapshot {
 ///
 /// # Safety
 /// `handle` is null or live.
-unsafe fn on(
+pub(crate) unsafe fn on(
     handle: *const OrdnaSnapshot,
     call: impl FnOnce(&Snapshot<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
@@ -123,4 +123,35 @@ pub unsafe extern "C" fn ordna_snapshot_prefix(
             RangeScan::prefix(prefix.bytes()?, reverse, limit).run(snapshot, visit, context)
         })
     }
+}
+
+/// As `ordna_count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_count(
+    snapshot: *const OrdnaSnapshot,
+    range: *const OrdnaRange,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(snapshot, |snapshot| count_range(snapshot, range, count)) }
+}
+
+/// Writes the number of keys of a range to `count`.
+///
+/// # Safety
+/// `range` is null or readable, `count` null or writable.
+pub(crate) unsafe fn count_range(
+    snapshot: &Snapshot<[u8], [u8]>,
+    range: *const OrdnaRange,
+    count: *mut usize,
+) -> Result<OrdnaStatus, Failure> {
+    if count.is_null() {
+        return Err(Failure::invalid("the place for the count is null"));
+    }
+    // SAFETY: handed on from the caller.
+    let scan = unsafe { RangeScan::of(range) }?;
+    let (lower, upper) = scan.bounds();
+    // SAFETY: writable, by the caller's promise.
+    unsafe { count.write(snapshot.count(lower, upper)) };
+    Ok(OrdnaStatus::Ok)
 }

@@ -12,7 +12,7 @@ use ordna::{BackupOptions, Change, Error, OpenOptions, Options, Store, SyncPolic
 
 use crate::batch::OrdnaBatch;
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
-use crate::snapshot::OrdnaSnapshot;
+use crate::snapshot::{OrdnaSnapshot, count_range};
 use crate::status::{
     Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, making, path_of,
 };
@@ -401,6 +401,30 @@ pub unsafe extern "C" fn ordna_snapshot_take(
                 return Err(Failure::invalid("the place for the snapshot is null"));
             }
             out.write(Box::into_raw(Box::new(OrdnaSnapshot::new(store.snapshot()))));
+            Ok(OrdnaStatus::Ok)
+        })
+    }
+}
+
+/// Writes the number of keys of a range (null: all; direction and limit do not count) to `*count`,
+/// exact. The rank of a key is the number of keys below it. O(log n), and O(1) for each leaf within.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_count(
+    store: *const OrdnaStore,
+    range: *const OrdnaRange,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(store, |store| count_range(&store.snapshot(), range, count)) }
+}
+
+/// Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_sync(store: *const OrdnaStore) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            store.sync_log()?;
             Ok(OrdnaStatus::Ok)
         })
     }

@@ -286,6 +286,90 @@ struct work {
   int number;
 };
 
+static void cursors(const char *dir) {
+  ordna_store *store;
+  ordna_cursor *cursor, *other;
+  ordna_snapshot *snapshot;
+  ordna_slice key, value;
+  char path[4096], name[16], version[32];
+  snprintf(version, sizeof version, "%d.%d.%d", ORDNA_VERSION_MAJOR, ORDNA_VERSION_MINOR,
+           ORDNA_VERSION_PATCH);
+  CHECK(strcmp(version, ordna_version()) == 0);
+  snprintf(path, sizeof path, "%s/cursors", dir);
+  CHECK(ordna_open(path, ORDNA_SYNC_NEVER, 0, &store, NULL, 0) == 0);
+  CHECK(ordna_cursor_open(store, &cursor) == 0);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
+  ordna_cursor_free(cursor);
+  /* More than are read ahead at once. */
+  for (int i = 0; i < 3000; i += 2) {
+    snprintf(name, sizeof name, "%04d", i);
+    CHECK(ordna_put(store, text(name), text(name)) == 0);
+  }
+  CHECK(ordna_sync(store) == 0);
+  CHECK(ordna_cursor_open(store, &cursor) == 0);
+  CHECK(ordna_put(store, text("0001"), text("later")) == 0);
+  for (int turn = 0; turn < 2; turn++) {
+    for (int i = 0; i < 3000; i += 2) {
+      snprintf(name, sizeof name, "%04d", i);
+      CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, name) && is(value, name));
+    }
+    CHECK(ordna_cursor_next(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
+    for (int i = 2998; i >= 0; i -= 2) {
+      snprintf(name, sizeof name, "%04d", i);
+      CHECK(ordna_cursor_prev(cursor, &key, NULL) == 0 && is(key, name));
+    }
+    CHECK(ordna_cursor_prev(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
+  }
+  /* Ceiling and floor; each way from one place. */
+  CHECK(ordna_cursor_seek(cursor, text("0101"), false) == 0);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "0102"));
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "0102"));
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "0100"));
+  CHECK(ordna_cursor_seek(cursor, text("0100"), true) == 0);
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "0100"));
+  CHECK(ordna_cursor_seek(cursor, text("0100"), true) == 0);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "0102"));
+  CHECK(ordna_cursor_seek(cursor, text("0100"), false) == 0);
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "0098"));
+  CHECK(ordna_cursor_end(cursor) == 0);
+  CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "2998"));
+  CHECK(ordna_cursor_start(cursor) == 0);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "0000"));
+  CHECK(ordna_cursor_select(cursor, 1499) == 0);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "2998"));
+  CHECK(ordna_cursor_select(cursor, 1500) == ORDNA_STATUS_NOT_FOUND);
+  CHECK(ordna_cursor_next(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
+  /* Ranks, at a snapshot too. */
+  size_t count = 0;
+  ordna_range below = {.upper = text("0100"), .upper_bound = ORDNA_BOUND_EXCLUDED};
+  CHECK(ordna_count(store, &below, &count) == 0 && count == 51);
+  CHECK(ordna_count(store, NULL, &count) == 0 && count == 1501);
+  CHECK(ordna_snapshot_take(store, &snapshot) == 0);
+  CHECK(ordna_remove(store, text("0001")) == 0);
+  CHECK(ordna_snapshot_count(snapshot, &below, &count) == 0 && count == 51);
+  CHECK(ordna_snapshot_cursor(snapshot, &other) == 0);
+  ordna_snapshot_free(snapshot);
+  CHECK(ordna_cursor_seek(other, text("0001"), false) == 0);
+  CHECK(ordna_cursor_next(other, &key, &value) == 0 && is(key, "0001") && is(value, "later"));
+  /* Bad input. */
+  char error[80];
+  CHECK(ordna_cursor_seek(other, (ordna_slice){NULL, 3}, false) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_cursor_error(other, error, sizeof error) > 0 && strstr(error, "no data"));
+  CHECK(ordna_cursor_next(other, NULL, NULL) == 0);
+  CHECK(ordna_cursor_open(store, NULL) == ORDNA_STATUS_INVALID);
+  ordna_cursor_free(cursor);
+  CHECK(ordna_cursor_open(NULL, &cursor) == ORDNA_STATUS_INVALID && cursor == NULL);
+  CHECK(ordna_cursor_next(NULL, &key, &value) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_count(store, NULL, NULL) == ORDNA_STATUS_INVALID);
+  /* A cursor outlives its store. */
+  ordna_free(store);
+  CHECK(ordna_cursor_start(other) == 0);
+  CHECK(ordna_cursor_next(other, &key, &value) == 0 && is(key, "0000"));
+  ordna_cursor_free(other);
+  ordna_cursor_free(NULL);
+}
+
 static void *write_numbers(void *argument) {
   struct work *work = argument;
   for (int i = 0; i < NUMBERS; i++) {
@@ -449,6 +533,7 @@ static void forks(const char *dir) {
 int main(int argc, char **argv) {
   CHECK(argc == 2);
   points();
+  cursors(argv[1]);
   ranges();
   long_scans();
   bad_input();

@@ -140,6 +140,13 @@ int main(int argc, char** argv) {
   } catch (const ordna::Error& error) {
     CHECK(std::string(error.what()).find("no data") != std::string::npos);
   }
+  {
+    ordna::Store towns;
+    for (const char* name : {"a", "b", "c"}) towns.put(name, name);
+    std::string seen;
+    for (const auto& [key, value] : towns.range("a", "c")) seen += key + value;
+    CHECK(seen == "aabb");
+  }
   static_assert(has_entries<const ordna::Snapshot&> && !has_entries<ordna::Snapshot>);
   static_assert(has_entries<ordna::Store&> && !has_entries<ordna::Store>);
   try {
