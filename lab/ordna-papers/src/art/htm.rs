@@ -30,7 +30,7 @@ use ordna_base::{Error, Key, Value, Violation};
 /// How often an operation runs as a transaction before it takes the lock.
 const TRANSACTIONS: u32 = 20;
 
-/// An adaptive radix tree under hardware transactions; see the [module](self).
+/// An adaptive radix tree under hardware transactions.
 pub struct ArtHtm<K: Key + ?Sized, V: Value + ?Sized> {
     tree: Tree<K, V, Unsynchronized>,
     lock: ElidedLock,
