@@ -80,6 +80,41 @@ def ranges_ours(mapping):
     return run
 
 
+def containers(add, length):
+    """The bars of SortedDict beside sortedcontainers': int and str keys, results checked."""
+    for kind in ("int", "str"):
+        keys = [key if kind == "int" else f"key{key:020d}" for key in INTS[:length]]
+        pairs = {key: number for number, key in enumerate(keys)}
+        order, ranked = random.Random(5).sample(keys, min(len(keys), 200_000)), sorted(pairs)
+        starts = [random.Random(4).randrange(len(ranked) - 101) for _ in range(5_000)]
+        spans = [(ranked[start], ranked[start + 99]) for start in starts]
+        for _ in range(ROUNDS):
+            sides = []
+            for cls in (SortedDict, ordna.SortedDict):
+                times = {}
+                times["constructor of a dict", 1.5], made = timed(lambda: cls(pairs))
+                times["get", 0.8], got = timed(lambda: sum(made[key] for key in order))
+                if cls is SortedDict:
+                    def pairs_of(low, high):
+                        return [(key, made[key]) for key in made.irange(low, high)]
+                else:
+                    def pairs_of(low, high):
+                        return list(made.items(low, high))
+                times["ranges of 100 pairs", 1.5], found = timed(
+                    lambda: [len(pairs_of(low, high)) for low, high in spans])
+                times["bisect", 0.8], ranks = timed(
+                    lambda: sum(made.bisect_left(key) for key in order[:50_000]))
+                times["peekitem(i)", 0.8], peeked = timed(
+                    lambda: [made.peekitem(start) for start in starts])
+                times["popitem(0)", 1.0], popped = timed(
+                    lambda: [made.popitem(0) for _ in range(min(20_000, len(made)))])
+                sides.append((times, (got, found, ranks, peeked, popped)))
+            (theirs, want), (ours, answers) = sides
+            assert answers == want
+            for (name, bar), took in theirs.items():
+                add(f"SortedDict, {kind}, {length:,}: {name}", bar, took, ours[name, bar])
+
+
 def resident():
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as statm:
@@ -160,14 +195,16 @@ def main():
         two, _ = timed(in_threads(bulk, 2))
         add("get_many: two threads against one", 1.7, one, two)
         del bulk
+    for length in sorted({min(KEYS, 200_000), KEYS}):
+        containers(add, length)
     print(f"{KEYS:,} keys, {ROUNDS} rounds, medians")
-    print(f"{'':36}{'SortedDict':>12}{'ordna':>12}{'ratio':>8}{'bar':>7}")
+    print(f"{'':52}{'SortedDict':>12}{'ordna':>12}{'ratio':>8}{'bar':>7}")
     for (name, bar), pairs in rows.items():
         ratio = statistics.median(theirs / ours for theirs, ours in pairs)
         theirs, ours = (statistics.median(side) for side in zip(*pairs))
-        print(f"{name:36}{theirs:10.2f} s{ours:10.2f} s{ratio:8.2f}{'>= ' + str(bar):>8}")
+        print(f"{name:52}{theirs:10.2f} s{ours:10.2f} s{ratio:8.2f}{'>= ' + str(bar):>8}")
     theirs, ours = memory("theirs"), memory("ours")
-    print(f"{'bytes per entry':36}{theirs:12.1f}{ours:12.1f}{ours / theirs:8.2f}{'<= 0.25':>8}")
+    print(f"{'bytes per entry':52}{theirs:12.1f}{ours:12.1f}{ours / theirs:8.2f}{'<= 0.25':>8}")
 
 
 if __name__ == "__main__":

@@ -161,7 +161,7 @@ fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<(), Refused> 
 }
 
 /// An integer, or on which side of 64 bits it lies.
-enum Small {
+pub enum Small {
     Signed(i64),
     Above,
     Below,
@@ -169,7 +169,7 @@ enum Small {
 
 /// Reads an integer without an exception for a large one: an exception costs more than a look-up.
 #[expect(unsafe_code, reason = "PyO3 has no safe form of this function")]
-fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
+pub fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
     let mut overflow = 0;
     // SAFETY: the object is borrowed for this call, and the token `Bound` shows that the thread is
     // attached to Python. `overflow` outlives the call.

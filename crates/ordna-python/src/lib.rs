@@ -8,6 +8,7 @@ mod error;
 mod joining;
 mod key;
 mod shapes;
+mod sorted;
 mod source;
 mod transaction;
 mod value;
@@ -30,6 +31,8 @@ mod _ordna {
     use crate::core::{_after_fork, Core};
     #[pymodule_export]
     use crate::error::Conflict;
+    #[pymodule_export]
+    use crate::sorted::{Sorted, Stretches};
     #[pymodule_export]
     use crate::transaction::Transaction;
 

@@ -40,7 +40,7 @@ VALUES = st.one_of(
 class Machine(RuleBasedStateMachine):
     """`make` gives the class under test."""
 
-    make = staticmethod(ordna.SortedDict)
+    make = staticmethod(ordna.Store)
 
     @initialize(kind=st.sampled_from(sorted(KINDS)))
     def begin(self, kind):
@@ -196,8 +196,8 @@ class Machine(RuleBasedStateMachine):
             self.ours._check()
 
 
-TestSortedDict = Machine.TestCase
-TestSortedDict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestStore = Machine.TestCase
+TestStore.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

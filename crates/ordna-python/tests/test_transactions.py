@@ -132,3 +132,21 @@ def test_entries_expire():
     assert list(store) == ["minute", "never"]
     store["never"] = 3
     assert store.ttl("never") is None
+
+
+def test_lists_as_values_lose_no_update():
+    store = ordna.Store(codec="pickle")
+
+    def work(number):
+        for step in range(200):
+            def add(old):
+                old.append((number, step))
+                return old
+            store.update_value("all", add, default=[])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(store["all"]) == [(number, step) for number in range(3) for step in range(200)]

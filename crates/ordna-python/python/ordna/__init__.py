@@ -5,7 +5,11 @@ import os as _os
 from . import _ordna
 from ._load import load
 from ._ordna import Column, Conflict, __version__
-from ._store import ABSENT, Batch, Snapshot, SortedDict, Store, Transaction, restore
+from ._sorted import (
+    SortedDict, SortedItemsView, SortedKeyList, SortedKeysView, SortedList, SortedListWithKey,
+    SortedSet, SortedValuesView,
+)
+from ._store import ABSENT, Batch, Snapshot, Store, Transaction, restore
 from ._store import open_store as open
 from ._views import ItemsView, KeysView, ValuesView
 
@@ -22,6 +26,13 @@ __all__ = [
     "KeysView",
     "Snapshot",
     "SortedDict",
+    "SortedItemsView",
+    "SortedKeyList",
+    "SortedKeysView",
+    "SortedList",
+    "SortedListWithKey",
+    "SortedSet",
+    "SortedValuesView",
     "Store",
     "Transaction",
     "ValuesView",

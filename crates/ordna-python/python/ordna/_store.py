@@ -1,7 +1,8 @@
-"""Store, snapshot, batch, and the class with the behaviour of sortedcontainers."""
+"""Store, snapshot, batch and transaction."""
 
 from __future__ import annotations
 
+import copy
 import operator
 import os
 import pickle
@@ -345,6 +346,21 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
                 time.sleep(random.random() * min(2.0**attempt / 1e6, 1e-3))
         raise ValueError(f"a transaction has at least one attempt, not {attempts}")
 
+    def update_value(self, key: Any, change: Callable[[Any], Any], default: Any = None) -> Any:
+        """Sets a key to `change(value)` as one step; returns the new value.
+
+        An absent key has a copy of `default`. The function is called again if others change the
+        value meanwhile. It may change the value that it is given, if it returns it.
+        """
+
+        def work(transaction: Transaction) -> Any:
+            value = transaction.get(key, ABSENT)
+            changed = change(copy.deepcopy(default) if value is ABSENT else value)
+            transaction[key] = changed
+            return changed
+
+        return self.transaction(work)
+
     def snapshot(self) -> Snapshot:
         """The state of this moment. It takes O(1), however much there is."""
         core = _ordna.Core.__new__(Snapshot, snapshot_of=self)
@@ -482,40 +498,6 @@ class Transaction:
             self.commit()
         else:
             self.abandon()
-
-
-class SortedDict(Store):
-    """The behaviour of `sortedcontainers.SortedDict`, on a store.
-
-    A subclass sets `codec` to take values that are not native. docs/PYTHON.md has a table of the
-    differences.
-    """
-
-    codec: Any = None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        if args and (args[0] is None or callable(args[0])):
-            if args[0] is not None:
-                raise TypeError("ordna.SortedDict takes no key function: keys are in their own order")
-            args = args[1:]
-        if len(args) > 1:
-            raise TypeError(f"SortedDict expected at most 1 mapping or iterable, got {len(args)}")
-        return super().__new__(cls, codec=cls.codec)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.update(*(args[1:] if args and args[0] is None else args), **kwargs)
-
-    @property
-    def key(self) -> None:
-        """The key function: there is none."""
-        return None
-
-    def _like(self, items: Any) -> Any:
-        return type(self)(items)
-
-    def __reduce__(self) -> Any:
-        with self.snapshot() as snapshot:
-            return type(self), (list(snapshot._pairs()),)
 
 
 def open_store(
