@@ -133,6 +133,7 @@ fn child(mode: &str, dir: &Path, entries: u64) -> Done {
         puts(&store, 1, entries * 3 / 10, entries)?;
     }
     out.write_all(&0_u64.to_le_bytes())?;
+    out.flush()?;
     for number in 0_u64.. {
         if mode == "puts" {
             store.put(&number.to_be_bytes(), b"acknowledged")?;
