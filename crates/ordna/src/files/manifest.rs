@@ -7,7 +7,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 use ordna_base::checksum;
 use ordna_base::sync::{fault, notice};
@@ -47,8 +47,7 @@ pub fn is_name_in_backup(name: &str) -> bool {
 }
 
 /// A file of the backup.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     /// Name within the backup's directory.
     pub file: String,
@@ -63,8 +62,7 @@ pub struct FileEntry {
 }
 
 /// The contents of a backup.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
     /// Format version of all files.
     pub version: u32,
@@ -96,11 +94,7 @@ impl Manifest {
     /// Writes the manifest into a backup's directory and makes it durable.
     pub fn write(&self, storage: &dyn Storage, dir: &Path) -> Result<u64, BackupError> {
         let path = dir.join(FILE);
-        let json = serde_json::to_string_pretty(self).map_err(|error| BackupError::Io {
-            path: path.clone(),
-            doing: "encode",
-            source: error.into(),
-        })?;
+        let json = format!("{:#}", self.to_json());
         let text = format!("{}\n{json}", first_line(VERSION, &json));
         let file = storage.create(&path).map_err(BackupError::io(&path, "create"))?;
         write_all(&*file, text.as_bytes()).map_err(BackupError::io(&path, "write"))?;
@@ -136,12 +130,14 @@ impl Manifest {
         if notice!("damage.manifest.version", version > VERSION) {
             return Err(BackupError::NewerFormat { path, found: version, known: VERSION });
         }
-        let manifest: Self = serde_json::from_str(json).map_err(|error| {
+        let parsed: Value = serde_json::from_str(json).map_err(|error| {
             let line = json.split_inclusive('\n').take(error.line().saturating_sub(1));
             let before: usize = line.map(str::len).sum();
             let offset = first.len() + 1 + before + error.column();
             damaged(offset as u64, &error.to_string())
         })?;
+        let begin = (first.len() + 1) as u64;
+        let manifest = Self::from_json(parsed).map_err(|what| damaged(begin, &what))?;
         // The checksum is no signature: a name must not lead out of the directory.
         for (files, prefix) in [(&manifest.shards, SHARD), (&manifest.deltas, DELTA)] {
             let is_wrong = |entry: &&FileEntry| number_in(&entry.file, prefix).is_none();
@@ -153,6 +149,44 @@ impl Manifest {
             }
         }
         Ok(manifest)
+    }
+
+    fn to_json(&self) -> Value {
+        let files = |files: &[FileEntry]| files.iter().map(FileEntry::to_json).collect::<Vec<_>>();
+        json!({
+            "version": self.version,
+            "program": self.program,
+            "taken_ms": self.taken_ms,
+            "keys": self.keys,
+            "values": self.values,
+            "entries": self.entries,
+            "memory_limit": self.memory_limit,
+            "log_segment": self.log_segment,
+            "log_position": self.log_position,
+            "metadata": self.metadata,
+            "shards": files(&self.shards),
+            "deltas": files(&self.deltas),
+        })
+    }
+
+    /// Reads the object; the error says which field is wrong.
+    fn from_json(json: Value) -> Result<Self, String> {
+        let mut fields = Fields::new(json)?;
+        let manifest = Self {
+            version: fields.number("version")?,
+            program: fields.text("program")?,
+            taken_ms: fields.number("taken_ms")?,
+            keys: fields.text("keys")?,
+            values: fields.text("values")?,
+            entries: fields.number("entries")?,
+            memory_limit: fields.optional("memory_limit", Fields::number)?,
+            log_segment: fields.optional("log_segment", Fields::number)?,
+            log_position: fields.number("log_position")?,
+            metadata: fields.text("metadata")?,
+            shards: fields.files("shards")?,
+            deltas: fields.files("deltas")?,
+        };
+        fields.finish().map(|()| manifest)
     }
 
     /// Refuses a backup of other kinds of keys or values.
@@ -178,6 +212,28 @@ impl Manifest {
 }
 
 impl FileEntry {
+    fn to_json(&self) -> Value {
+        json!({
+            "file": self.file,
+            "entries": self.entries,
+            "bytes": self.bytes,
+            "crc32c": self.crc32c,
+            "from": self.from,
+        })
+    }
+
+    fn from_json(json: Value) -> Result<Self, String> {
+        let mut fields = Fields::new(json)?;
+        let entry = Self {
+            file: fields.text("file")?,
+            entries: fields.number("entries")?,
+            bytes: fields.number("bytes")?,
+            crc32c: fields.number("crc32c")?,
+            from: fields.optional("from", Fields::text)?,
+        };
+        fields.finish().map(|()| entry)
+    }
+
     /// The lower bound of a shard's keys.
     pub fn lower_bound<K: Encoding + ?Sized>(
         &self,
@@ -191,6 +247,64 @@ impl FileEntry {
         let view = K::decode(&bytes, span);
         let key: &K = std::borrow::Borrow::borrow(&view);
         Ok(Some(key.to_owned()))
+    }
+}
+
+/// The fields of a JSON object that are not read yet.
+struct Fields(Map<String, Value>);
+
+impl Fields {
+    fn new(json: Value) -> Result<Self, String> {
+        match json {
+            Value::Object(fields) => Ok(Self(fields)),
+            other => Err(format!("{other} is no object")),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Result<Value, String> {
+        self.0.remove(name).ok_or_else(|| format!("the field `{name}` is absent"))
+    }
+
+    /// An integer in the range of its type.
+    fn number<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, String> {
+        let value = self.take(name)?;
+        let number = value.as_u64().and_then(|number| T::try_from(number).ok());
+        number.ok_or_else(|| format!("the field `{name}` is {value}, which is no such number"))
+    }
+
+    fn text(&mut self, name: &str) -> Result<String, String> {
+        match self.take(name)? {
+            Value::String(text) => Ok(text),
+            other => Err(format!("the field `{name}` is {other}, which is no string")),
+        }
+    }
+
+    /// A field that may be absent or null.
+    fn optional<T>(
+        &mut self,
+        name: &str,
+        read: impl FnOnce(&mut Self, &str) -> Result<T, String>,
+    ) -> Result<Option<T>, String> {
+        match self.0.get(name) {
+            None => Ok(None),
+            Some(Value::Null) => self.take(name).map(|_| None),
+            Some(_) => read(self, name).map(Some),
+        }
+    }
+
+    fn files(&mut self, name: &str) -> Result<Vec<FileEntry>, String> {
+        match self.take(name)? {
+            Value::Array(files) => files.into_iter().map(FileEntry::from_json).collect(),
+            other => Err(format!("the field `{name}` is {other}, which is no array")),
+        }
+    }
+
+    /// Refuses fields that were not read.
+    fn finish(self) -> Result<(), String> {
+        match self.0.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(format!("the field `{name}` is unknown")),
+        }
     }
 }
 
