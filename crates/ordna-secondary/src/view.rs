@@ -75,7 +75,8 @@ impl View {
     }
 
     /// Number of entries in a range of the part after `prefix`. O(1) for the whole index, otherwise
-    /// O(log n + l) with l leaves of the store in the range, some 40 entries each.
+    /// O(log n + l) with l leaves of the store in the range, some 40 entries each; of the latest
+    /// state only those count that have changed since the last count.
     ///
     /// # Errors
     /// As [`query`](Self::query).

@@ -101,9 +101,11 @@ impl VersionLock {
     /// Takes the lock if nothing was written since `version` was taken.
     #[inline]
     pub fn try_upgrade(&self, version: Version) -> Option<WriteGuard<'_>> {
-        // Acquire: what earlier writers wrote is ours to see.
+        // Acquire: what earlier writers wrote is ours to see. `SeqCst`: a later `SeqCst` load of the
+        // holder's is ordered after the lock bit, for protocols in which another thread stores what
+        // is loaded there, and then looks whether the lock is held. On x86-64 that costs nothing.
         self.0
-            .compare_exchange(version.0, version.0 | LOCKED, Ordering::Acquire, Ordering::Relaxed)
+            .compare_exchange(version.0, version.0 | LOCKED, Ordering::SeqCst, Ordering::Relaxed)
             .ok()?;
         if !fault!("version_lock.upgrade.fence") {
             // Orders the lock bit before the data; pairs with the fence in `validate`.

@@ -34,9 +34,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Returns the number of keys within the bounds: 40 entries at a time, O(log n + l) with l
-    /// leaves within them. Concurrent writes count as in a scan: a key that is present throughout
-    /// counts once. At a [`Snapshot`](crate::Snapshot) it is exact.
+    /// Returns the number of keys within the bounds. O(log n + l), where l is the number of leaves
+    /// within them, of some 40 entries each, that have changed since the last count that has passed
+    /// them or hold entries with deadlines. The first count passes all leaves. Concurrent writes
+    /// count as in a scan: a key that is present throughout counts once. At a
+    /// [`Snapshot`](crate::Snapshot) it is exact, and l is the number of all leaves within the
+    /// bounds.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }
@@ -47,8 +50,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.count(Bound::Unbounded, Bound::Excluded(key))
     }
 
-    /// Returns the entry at a position, counted from 0. O(log n + l) with l leaves before it. Same
-    /// guarantees as [`count`](Self::count).
+    /// Returns the entry at a position, counted from 0. Same cost and guarantees as
+    /// [`count`](Self::count) of the entries before it.
     pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
         self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
     }

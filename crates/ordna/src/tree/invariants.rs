@@ -84,7 +84,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     && (low_fence.is_none() || own.as_ref().map(Borrow::borrow) == low_fence)
             });
         });
-        match nodes {
+        let counts = self.search.check_counts(&|address| {
+            let leaf = Self::leaf_at(address);
+            (leaf.entries(), leaf.is_counted())
+        });
+        match counts.and(nodes) {
             Err(what) => broken(&what),
             Ok(_) if !agrees || known.next().is_some() => {
                 broken("the search layer does not lead to the leaves")

@@ -30,7 +30,7 @@
 //!
 //! | module | holds |
 //! |---|---|
-//! | `search` | the way from a key to its leaf |
+//! | `search` | the way from a key to its leaf; counts of entries |
 //! | `leaf` | slots, buckets, fences |
 //! | `undo` | former states that snapshots need |
 //! | `range_versions` | undo records of all keys of a range |

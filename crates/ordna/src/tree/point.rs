@@ -10,7 +10,7 @@ use ordna_base::arena::Arena;
 use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::simd::InstructionSet;
-use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use ordna_base::sync::{Obsolete, check, fault, notice, point};
 use ordna_base::{Change, Error, Key, Value};
 
@@ -449,6 +449,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
+    /// Tells the search layer that the number of entries of a locked leaf is about to change, or
+    /// its first deadline comes. The leaf covers `key`.
+    #[inline]
+    pub(super) fn report(&self, leaf: &LeafMut<'_, K, V>, key: &K, guard: &Guard<'_>) {
+        #[cold]
+        fn report<K: Key + ?Sized, V: Value + ?Sized>(
+            tree: &Tree<K, V>,
+            leaf: &LeafMut<'_, K, V>,
+            key: &K,
+            guard: &Guard<'_>,
+        ) {
+            leaf.forget_count();
+            point("tree.report.forgotten");
+            tree.search.report(key, leaf.leaf().address(), guard);
+        }
+        // loom takes `SeqCst` for `AcqRel`: there a fence follows the lock.
+        if cfg!(any(loom, shuttle)) {
+            fence(Ordering::SeqCst);
+        }
+        if notice!("tree.count.reports", leaf.is_counted()) {
+            report(self, leaf, key, guard);
+        }
+    }
+
     /// Stores a new state under the leaf's lock, after its undo record. Returns whether readers
     /// need no new version.
     #[inline]
@@ -473,6 +497,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         };
         let Some((value, deadline)) = put else {
             let Some((slot, old)) = old else { return true };
+            self.report(leaf, probe.key, scope.guard);
             if undo {
                 push(outcome);
             }
@@ -506,12 +531,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         outcome.word = word;
         match old {
             None => {
+                self.report(leaf, probe.key, scope.guard);
                 let entry = LeafEntry { key: probe.head, word, deadline };
                 let done = leaf.put(probe, entry);
                 debug_assert!(done, "the leaf has room");
             }
             Some((slot, old)) => {
                 let timed = leaf.has_deadlines() || deadline != FOREVER;
+                if notice!("tree.count.reports_deadlines", timed) {
+                    self.report(leaf, probe.key, scope.guard);
+                }
                 leaf.set_word(slot, word);
                 leaf.set_deadline(slot, deadline);
                 if !undo {

@@ -147,9 +147,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.search.insert(low_fence, right.address());
     }
 
+    /// Forgets that locked leaves are counted: their fences change in the search layer next, which
+    /// marks them as stale there.
+    fn forget_counts(leaves: &[&LeafMut<'_, K, V>]) {
+        if !fault!("tree.count.forgets") {
+            leaves.iter().for_each(|leaf| leaf.forget_count());
+        }
+    }
+
     /// Puts a new leaf behind a locked one.
     fn link(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, low_fence: &K) {
         self.leaves.fetch_add(1, Ordering::Relaxed);
+        Self::forget_counts(&[left]);
         debug_assert!(
             low_fence.head() <= left.high_fence(),
             "a low fence lies within the leaf that is split"
@@ -213,6 +222,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         low_fence: &K,
         guard: &Guard<'_>,
     ) {
+        Self::forget_counts(&[left, right]);
         point("tree.shift.before_lower");
         right.with_low_fence(|old| {
             let old = old.expect("only the first leaf lacks a low fence");
@@ -370,6 +380,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let Some(slot) = leaf.find(&probe, self.simd).filter(|_| within(key)) else {
                     return;
                 };
+                self.report(leaf, key, scope.guard);
                 let shrinks = Self::cost_of(entry.word, entry.deadline);
                 let undo = self.needs_undo(leaf.leaf(), &probe, scope);
                 let mut taken = 0;
@@ -429,6 +440,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// now. Both are locked.
     fn unlink(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);
+        Self::forget_counts(&[left]);
         debug_assert!(left.high_fence() <= right.high_fence(), "neighbours ascend");
         left.set_high_fence(right.high_fence());
         left.set_next(right.next());

@@ -199,8 +199,9 @@ macro_rules! reads {
             M::read(failed)
         }
 
-        /// Returns the number of keys of a range. O(log n + l) with l leaves of some 40 entries
-        /// within it.
+        /// Returns the number of keys of a range. O(log n + l), where l is the number of leaves
+        /// within it, of some 40 entries each, that have changed since the last count or hold
+        /// entries with deadlines; at a snapshot and in a transaction, of all leaves within it.
         pub fn count(&self, range: impl MapRange<K>) -> usize {
             self.count_within(&range.byte_bounds(&self.lead))
         }

@@ -12,6 +12,7 @@ mod store_limit;
 mod store_machine;
 mod store_memory;
 mod store_moves;
+mod store_ranks;
 mod store_robust;
 mod store_scans;
 mod store_splice;

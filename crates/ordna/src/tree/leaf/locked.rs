@@ -20,8 +20,8 @@ use ordna_base::sync::{VersionLock, WriteGuard};
 use ordna_base::{Key, Value};
 
 use super::{
-    BUCKETS, DeadlineLine, FOREVER, Leaf, LeafEntry, LeafHeader, OVERFLOW_BITS, POOLED, Probe,
-    SLOT_BITS, SLOTS, bucket_of, hash_of, is_inline,
+    BUCKETS, COUNTED, DeadlineLine, FOREVER, Leaf, LeafEntry, LeafHeader, OVERFLOW_BITS, POOLED,
+    Probe, SLOT_BITS, SLOTS, bucket_of, hash_of, is_inline,
 };
 use crate::epoch::{AtomicEpoch, Epoch};
 
@@ -92,7 +92,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         };
         let header = LeafHeader {
             lock: VersionLock::new(),
-            next: AtomicPtr::default(),
+            next: AtomicU64::new(0),
             used: AtomicU64::new(pooled),
             undo: AtomicU64::new(0),
             newest_end: AtomicEpoch::new(Epoch::ZERO),
@@ -133,8 +133,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
 
     /// Sets the leaf on the right.
     pub fn set_next(&self, next: Option<Leaf<K, V>>) {
-        let next = next.map_or(ptr::null_mut(), |next| next.header.as_ptr());
-        self.header().next.store(next, Ordering::Release);
+        let next = next.map_or(0, |next| next.address().get().get() as u64);
+        let link = &self.header().next;
+        // A count may set or clear its bit in the meantime.
+        let _ = link
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(next | old & COUNTED));
     }
 
     /// Sets the head of the high fence.

@@ -30,11 +30,13 @@
 //!    of that fence, `u64::MAX` for the last leaf.
 //! 3. The low fence never rises: keys move to the right, or with their whole leaf.
 //! 4. The order is valid if its number is the version's.
+//! 5. The lowest bit of `next` says that the search layer has counted the leaf, see `counted`.
 //!
 //! Source: slotted leaves of HydraList §4.2; Wormhole §2.3, whose tags give direct positions.
 
 #![expect(unsafe_code, reason = "lays out leaves")]
 
+mod counted;
 mod locked;
 mod ordered;
 #[cfg(test)]
@@ -44,6 +46,7 @@ pub use locked::{LeafMut, LockedLeaf};
 
 use std::alloc::{Layout, dealloc};
 use std::marker::PhantomData;
+use std::num::NonZero;
 use std::ops::Bound;
 use std::ptr::{self, NonNull};
 
@@ -67,6 +70,8 @@ pub const SLOTS: usize = BUCKETS * LANES;
 const SLOT_BITS: u64 = (1 << SLOTS) - 1;
 const OVERFLOW_BITS: u64 = ((1 << BUCKETS) - 1) << SLOTS;
 const POOLED: u64 = 1 << 63;
+/// The bit of [`LeafHeader::next`] that says that the leaf is counted. Leaves are aligned.
+const COUNTED: u64 = 1;
 /// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
 pub const ADDRESS: u64 = (1 << 48) - 1;
 /// Bytes of a record that are fetched ahead at most, beside the last line of its key.
@@ -83,7 +88,8 @@ pub type DeadlineLine = [AtomicU64; SLOTS];
 #[repr(C, align(128))]
 pub struct LeafHeader {
     pub lock: VersionLock,
-    pub next: AtomicPtr<LeafHeader>,
+    /// Address of the next leaf, and the bit [`COUNTED`].
+    next: AtomicU64,
     used: AtomicU64,
     /// Address of the youngest undo record; above it a countdown to the next prune.
     pub undo: AtomicU64,
@@ -308,8 +314,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     pub fn next(self) -> Option<Self> {
-        let next = NonNull::new(self.header().next.load(Ordering::Acquire))?;
-        Some(Self { header: next, kinds: PhantomData })
+        let next = self.header().next.load(Ordering::Acquire) & !COUNTED;
+        // SAFETY: the address of a leaf of these kinds; it is followed under the caller's guard.
+        NonZero::new(next as usize).map(|next| unsafe { Self::at(LeafAddress::new(next)) })
     }
 
     pub fn high_fence(self) -> u64 {

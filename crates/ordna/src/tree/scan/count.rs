@@ -6,17 +6,24 @@
 //! counts. At a snapshot it is exact.
 //!
 //! # How
-//! A leaf that lies within the bounds as a whole, has no deadline and no undo record above the
-//! snapshot counts by its header alone: one cache line for some 40 entries. The search layer tells
-//! which headers come next, so their misses overlap. Writers pay nothing; counts in the search
-//! layer would make each insert and removal write to a line that all threads share.
+//! Of the latest state, runs of leaves without deadlines count at once: the search layer keeps how
+//! many entries it leads to, see `search::ranks`. So a count reads the leaves around its bounds
+//! and those that have changed since the last count.
+//!
+//! Others are passed leaf by leaf: short ranges, which do not make the search layer keep counts,
+//! leaves with deadlines, leaves that a writer has locked, and all leaves at a snapshot. A leaf that
+//! lies within the bounds as a whole, has no deadline and no undo record above the snapshot counts
+//! by its header alone: one cache line for some 40 entries. The search layer tells which headers
+//! come next, so their misses overlap.
 //!
 //! # Invariants
 //! A leaf counts whole only if its low fence is the high fence of the leaf before, as both were
 //! read. Else entries have moved between the two reads, and the leaf is searched for the first one
-//! not yet counted.
+//! not yet counted. A run in the search layer begins at such a low fence too. It ends at a low fence
+//! that the layer has at that moment, with which the next leaf is compared.
 
 use std::borrow::Borrow;
+use std::cell::Cell;
 use std::ops::Bound;
 
 use crate::epoch::Epoch;
@@ -28,12 +35,16 @@ use ordna_base::{Key, Value};
 use super::{LeafRequest, ScanBatch};
 use crate::tree::Tree;
 use crate::tree::leaf::{FOREVER, Leaf, LeafEntry};
+use crate::tree::search::ranks::Skipped;
 
 /// Leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
 
 /// Leaves that a count passes before it asks for those that follow: most counts end sooner.
 const NEAR: usize = 4;
+
+/// Leaves at most that a count passes between two tries to pass a run of leaves at once.
+const FAR: usize = 64;
 
 /// Where a count stands: all below is counted.
 enum CountStart<K: Key + ?Sized> {
@@ -52,6 +63,8 @@ struct WholeLeaf<K: Key + ?Sized, V: Value + ?Sized> {
 
 /// The entries that a leaf adds to a count.
 enum CountStep<K: Key + ?Sized, V: Value + ?Sized> {
+    /// The number of all entries of a run of leaves, which lie within the bounds.
+    Run(usize),
     /// All entries of a leaf, which lies within the bounds, and the leaf that follows.
     Leaf(WholeLeaf<K, V>),
     /// The entries from one to another position of the batch that was read.
@@ -60,7 +73,8 @@ enum CountStep<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// How many entries lie within the bounds. `shows` tells by deadline which entries count. O(log
-    /// n + l) with l leaves within the bounds.
+    /// n + l) with l leaves within the bounds that have deadlines or have changed since the last
+    /// count; at a snapshot, with all leaves within the bounds.
     pub fn count(
         &self,
         snapshot: Option<Epoch>,
@@ -69,8 +83,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         shows: impl Fn(u64) -> bool,
     ) -> usize {
         let mut total = 0;
-        self.step_by_leaves(snapshot, (lower, upper), collector, |batch, step| {
+        let most = Cell::new(usize::MAX);
+        let most = snapshot.is_none().then_some(&most);
+        self.step_by_leaves(snapshot, (lower, upper), most, collector, |batch, step| {
             total += match step {
+                CountStep::Run(entries) => entries,
                 CountStep::Leaf(whole) => whole.count,
                 CountStep::Entries(begin, end) => {
                     (begin..end).filter(|at| shows(batch.entry(*at).deadline)).count()
@@ -91,7 +108,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         collector: &Collector,
     ) -> bool {
         let mut unchanged = true;
-        self.step_by_leaves(Some(snapshot), bounds, collector, |batch, step| {
+        self.step_by_leaves(Some(snapshot), bounds, None, collector, |batch, step| {
             if let CountStep::Entries(begin, end) = step {
                 let lasts = |at| batch.entry(at).deadline == FOREVER;
                 unchanged = batch.is_latest && (begin..end).all(lasts);
@@ -102,7 +119,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l
-    /// leaves before it.
+    /// leaves before it that have deadlines or have changed since the last count; at a snapshot,
+    /// with all leaves before it.
     pub fn select<R>(
         &self,
         snapshot: Option<Epoch>,
@@ -111,12 +129,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         shows: impl Fn(u64) -> bool,
         read: impl FnOnce(&K, &V, u64) -> R,
     ) -> Option<R> {
-        let (mut left, mut read, mut found) = (position, Some(read), None);
+        let (left, mut read, mut found) = (Cell::new(position), Some(read), None);
         let all = (Bound::Unbounded, Bound::Unbounded);
-        self.step_by_leaves(snapshot, all, collector, |batch, step| {
+        let most = snapshot.is_none().then_some(&left);
+        self.step_by_leaves(snapshot, all, most, collector, |batch, step| {
             let (begin, end) = match step {
-                CountStep::Leaf(whole) if left >= whole.count => {
-                    left -= whole.count;
+                CountStep::Run(entries) => {
+                    left.set(left.get() - entries);
+                    return true;
+                }
+                CountStep::Leaf(whole) if left.get() >= whole.count => {
+                    left.set(left.get() - whole.count);
                     return true;
                 }
                 // The entry is here: the leaf is to be read.
@@ -128,7 +151,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 if !shows(entry.deadline) {
                     continue;
                 }
-                if left == 0 {
+                if left.get() == 0 {
                     if let Some(read) = read.take() {
                         found = Some(Leaf::<K, V>::with_key(&entry, |key| {
                             Leaf::<K, V>::with_value(entry.word, |value| {
@@ -138,7 +161,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     }
                     return false;
                 }
-                left -= 1;
+                left.set(left.get() - 1);
             }
             true
         });
@@ -146,22 +169,44 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     }
 
     /// Calls `each` with what every leaf adds, from left to right, until it returns `false`. If it
-    /// refuses a whole leaf it is called once more with the entries.
+    /// refuses a whole leaf it is called once more with the entries. With `most`, runs of leaves
+    /// count at once, if they have no more entries than it holds.
     fn step_by_leaves(
         &self,
         snapshot: Option<Epoch>,
         (lower, upper): (Bound<&K>, Bound<&K>),
+        most: Option<&Cell<usize>>,
         collector: &Collector,
         mut each: impl FnMut(&ScanBatch<K, V>, CountStep<K, V>) -> bool,
     ) {
         let mut from: CountStart<K> = CountStart::Bound(lower.map(ToOwned::to_owned));
         let mut batch = ScanBatch::empty();
         let mut passed = 0;
+        // Leaves to pass before the next try of a run, and after that one if it fails.
+        let (mut before_run, mut retry_after) =
+            (if lower == Bound::Unbounded { 0 } else { NEAR }, 1);
         'section: loop {
             let guard = collector.pin();
             let mut leaf = Self::with_bound(&from, |from| self.leaf_of_lower(from, &guard));
             let mut asked = 0;
             for _ in 0..SECTION {
+                if let Some(most) = most
+                    && before_run == 0
+                {
+                    if let Some(run) = self.run(&from, upper, most.get(), &guard) {
+                        let more = each(&batch, CountStep::Run(run.entries));
+                        let Some((next, fence)) = run.next.filter(|_| more) else { return };
+                        (leaf, from) = (Self::leaf_at(next), CountStart::LowFence(fence));
+                        point("tree.count.run_counted");
+                        (passed, asked, retry_after) = (0, 0, 1);
+                        if run.more {
+                            continue;
+                        }
+                    }
+                    before_run = retry_after;
+                    retry_after = (2 * retry_after).min(FAR);
+                }
+                before_run = before_run.saturating_sub(1);
                 passed += 1;
                 if passed > NEAR {
                     if asked == 0 {
@@ -253,6 +298,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 (Bound::Excluded(from), Some(fence)) => fence > from,
             });
             check!("tree.count.keeps_start", is_beyond).then_some(CountStart::LowFence(low_fence))
+        })
+    }
+
+    /// Passes a run of leaves that begins at a low fence, see [`SearchLayer::skip`].
+    ///
+    /// [`SearchLayer::skip`]: crate::tree::search::SearchLayer::skip
+    fn run(
+        &self,
+        from: &CountStart<K>,
+        upper: Bound<&K>,
+        most: usize,
+        guard: &Guard<'_>,
+    ) -> Option<Skipped> {
+        let smallest = K::Owned::default();
+        let count = |address| Self::leaf_at(address).count_once();
+        Self::with_bound(from, |bound| {
+            let from = match bound {
+                Bound::Included(key) => key,
+                Bound::Unbounded => smallest.borrow(),
+                Bound::Excluded(_) => return None,
+            };
+            self.search.skip(from, upper, most, count, guard)
         })
     }
 

@@ -3,6 +3,7 @@
 //! # Contract
 //! A copy, the writer's own. Its separators are the node's: the writers' lock keeps them.
 
+use super::counts::ChildCount;
 use ordna_base::Key;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::record::Record;
@@ -39,6 +40,14 @@ pub(super) struct Contents<K: Key + ?Sized> {
     pub(super) heads: Vec<u64>,
     pub(super) separators: Vec<Option<Separator<K>>>,
     pub(super) children: Vec<usize>,
+    /// What the node knows of each child, or nothing.
+    pub(super) counts: Vec<ChildCount>,
+}
+
+impl<K: Key + ?Sized> Default for Contents<K> {
+    fn default() -> Self {
+        Self { heads: Vec::new(), separators: Vec::new(), children: Vec::new(), counts: Vec::new() }
+    }
 }
 
 impl<K: Key + ?Sized> Contents<K> {
@@ -46,11 +55,17 @@ impl<K: Key + ?Sized> Contents<K> {
         self.heads.insert(at, boundary.head);
         self.separators.insert(at, boundary.separator);
         self.children.insert(at + 1, child);
+        if !self.counts.is_empty() {
+            self.counts.insert(at + 1, ChildCount::default());
+        }
     }
 
     pub(super) fn take(&mut self, at: usize) -> SeparatorEntry<K> {
         let below = at.saturating_sub(1);
         self.children.remove(at);
+        if !self.counts.is_empty() {
+            self.counts.remove(at);
+        }
         SeparatorEntry { head: self.heads.remove(below), separator: self.separators.remove(below) }
     }
 
@@ -60,12 +75,27 @@ impl<K: Key + ?Sized> Contents<K> {
             heads: self.heads.split_off(children),
             separators: self.separators.split_off(children),
             children: self.children.split_off(children),
+            counts: self.counts.split_off(children.min(self.counts.len())),
         };
         let boundary = SeparatorEntry {
             head: self.heads.pop().unwrap_or(0),
             separator: self.separators.pop().flatten(),
         };
         (self, boundary, right)
+    }
+
+    /// Appends the contents of the node on the right. `boundary` is the separator between them.
+    pub(super) fn append(&mut self, boundary: &SeparatorEntry<K>, mut right: Self) {
+        if !self.counts.is_empty() || !right.counts.is_empty() {
+            self.counts.resize(self.children.len(), ChildCount::default());
+            right.counts.resize(right.children.len(), ChildCount::default());
+        }
+        self.heads.push(boundary.head);
+        self.separators.push(boundary.separator);
+        self.heads.extend(right.heads);
+        self.separators.extend(right.separators);
+        self.children.extend(right.children);
+        self.counts.extend(right.counts);
     }
 
     /// The common prefix of the separators, their heads behind it, and the eight bytes behind

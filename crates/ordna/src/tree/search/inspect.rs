@@ -5,7 +5,7 @@
 
 use std::ptr;
 
-use super::{LeafAddress, Node, SearchLayer};
+use super::{ChildCount, LeafAddress, Node, SearchLayer};
 use ordna_base::Key;
 use ordna_base::sync::atomic::Ordering;
 
@@ -58,6 +58,47 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             }
             level = next;
         }
+    }
+
+    /// Compares the counts of entries with the leaves. `leaf` returns what a leaf holds and whether
+    /// it is counted. Excludes changes. O(n).
+    ///
+    /// # Errors
+    /// The first count found wrong.
+    pub fn check_counts(
+        &self,
+        leaf: &impl Fn(LeafAddress) -> (ChildCount, bool),
+    ) -> Result<(), String> {
+        let _writers = self.writers.lock();
+        // SAFETY: nothing changes under the writers' lock.
+        Self::audit_counts(unsafe { &*self.root.load(Ordering::Relaxed) }, leaf).map(|_| ())
+    }
+
+    /// Returns the entries of a node, and whether it knows those of all children.
+    fn audit_counts(
+        node: &Node<K>,
+        leaf: &impl Fn(LeafAddress) -> (ChildCount, bool),
+    ) -> Result<(ChildCount, bool), String> {
+        let (mut sum, mut knows_all) = (ChildCount::default(), true);
+        for at in 0..node.len() {
+            let (below, is_known) = if node.height == 0 {
+                leaf(LeafAddress::of_child(node.child(at)))
+            } else {
+                let child = ptr::with_exposed_provenance::<Node<K>>(node.child(at));
+                // SAFETY: as above.
+                Self::audit_counts(unsafe { &*child }, leaf)?
+            };
+            let (own, is_fresh) = node.known_count(at);
+            if is_fresh && !is_known {
+                return Err("a change below a count was not reported".to_owned());
+            }
+            if (is_fresh || is_known && node.height == 0) && own != below {
+                return Err(format!("a count of {own:?} should be {below:?}"));
+            }
+            sum.add(below);
+            knows_all &= is_fresh;
+        }
+        Ok((sum, knows_all))
     }
 
     /// Calls `each` with every low fence and address in order; the first one has no low fence.

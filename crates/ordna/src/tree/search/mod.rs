@@ -41,8 +41,10 @@
 #![expect(unsafe_code, reason = "nodes are followed by address")]
 
 mod contents;
+mod counts;
 mod inspect;
 mod node;
+pub mod ranks;
 mod shrink;
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests;
@@ -51,13 +53,14 @@ use std::num::NonZero;
 use std::ptr;
 
 use contents::{Contents, Separator, SeparatorEntry};
+pub use counts::{ChildCount, LeafCount};
 pub use node::FANOUT;
 use node::Node;
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::{InstructionSet, prefetch};
 use ordna_base::sync::Lock;
-use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use ordna_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
 /// Restarts of a search before it takes the writers' lock.
@@ -99,6 +102,8 @@ pub struct SearchLayer<K: Key + ?Sized> {
     fanout: usize,
     simd: InstructionSet,
     bytes: AtomicUsize,
+    /// Whether nodes may have counts; under the writers' lock.
+    counts: AtomicBool,
 }
 
 // SAFETY: nodes are atomics; who frees what follows from the contract.
@@ -113,14 +118,16 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to
     /// [`FANOUT`].
     pub fn new(first: LeafAddress, fanout: usize) -> Self {
-        let contents =
-            Contents { heads: Vec::new(), separators: Vec::new(), children: vec![first.0.get()] };
+        let contents = Contents { children: vec![first.0.get()], ..Contents::default() };
+        let root = Node::boxed(0, &contents);
         Self {
-            root: AtomicPtr::new(Node::boxed(0, &contents)),
+            root: AtomicPtr::new(root),
             writers: Lock::new(()),
             fanout: fanout.clamp(3, FANOUT),
             simd: InstructionSet::widest(),
-            bytes: AtomicUsize::new(Node::<K>::size()),
+            // SAFETY: just made.
+            bytes: AtomicUsize::new(unsafe { &*root }.size()),
+            counts: AtomicBool::new(false),
         }
     }
 
@@ -345,6 +352,11 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     /// Leads the keys from `low_fence` on to `address`. O(log n).
     pub fn insert(&self, low_fence: &K, address: LeafAddress) {
         let _writers = self.writers.lock();
+        self.insert_child(low_fence, address);
+        self.mark_around(low_fence);
+    }
+
+    fn insert_child(&self, low_fence: &K, address: LeafAddress) {
         let mut path = self.path(low_fence, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
         let (mut boundary, mut child) = (SeparatorEntry::new(low_fence), address.0.get());
@@ -371,19 +383,18 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let (left, middle, right) = contents.split(stay);
             node.fill(&left);
             let right = Node::boxed(node.height, &right);
-            self.bytes.fetch_add(Node::<K>::size(), Ordering::Relaxed);
+            // SAFETY: just made.
+            self.bytes.fetch_add(unsafe { &*right }.size(), Ordering::Relaxed);
             (boundary, child) = (middle, right.expose_provenance());
         }
         let root = self.root.load(Ordering::Relaxed);
-        let mut contents = Contents {
-            heads: Vec::new(),
-            separators: Vec::new(),
-            children: vec![root.expose_provenance()],
-        };
+        let mut contents =
+            Contents { children: vec![root.expose_provenance()], ..Contents::default() };
         contents.put(0, &boundary, child);
         // SAFETY: as above.
         let above = Node::boxed(unsafe { (*root).height } + 1, &contents);
-        self.bytes.fetch_add(Node::<K>::size(), Ordering::Relaxed);
+        // SAFETY: just made.
+        self.bytes.fetch_add(unsafe { &*above }.size(), Ordering::Relaxed);
         self.root.store(above, Ordering::Release);
     }
 
@@ -405,6 +416,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let separator = boundary.separator.map_or(0, Self::size_of);
         self.bytes.fetch_add(separator, Ordering::Relaxed);
         self.retire(node.replace(at - 1, &boundary), guard);
+        self.mark_around(new);
     }
 
     /// Has the keys from `low_fence` on lead where those below it lead. `low_fence` was inserted.
@@ -458,6 +470,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let shrunk = raised.as_ref().and_then(SeparatorEntry::key).unwrap_or(low_fence);
         self.merge_sparse(shrunk, guard);
         self.lower_root(guard);
+        self.mark_around(shrunk);
+        self.mark_around(low_fence);
     }
 
     /// Roots with one child hand over to it.
@@ -475,9 +489,9 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     }
 
     fn retire_node(&self, node: *mut Node<K>, guard: &Guard<'_>) {
-        self.bytes.fetch_sub(Node::<K>::size(), Ordering::Relaxed);
         // SAFETY: unlinked by the caller under the writers' lock; readers inside hold guards.
         unsafe {
+            self.bytes.fetch_sub((*node).size(), Ordering::Relaxed);
             (*node).lock.enter_owned().unlock_obsolete();
             guard.retire(node);
         }
@@ -506,6 +520,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let _held = node.lock.enter_owned();
             node.set_child(at, address.0.get());
         }
+        self.mark_around(low_fence);
     }
 
     /// Bytes of the nodes and their separators.

@@ -13,8 +13,10 @@
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
 use std::ptr;
+use std::sync::OnceLock;
 
 use super::contents::{Contents, Separator, SeparatorEntry, bytes_of};
+use super::counts::{CHILDREN, Counts};
 use ordna_base::Key;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::reclaim::Retire;
@@ -26,6 +28,7 @@ use ordna_base::sync::{Obsolete, Version, VersionLock, check};
 /// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
 /// reach.
 pub const FANOUT: usize = 64;
+const _: () = assert!(FANOUT <= CHILDREN, "a bit for each child");
 /// Lines of heads, and of children.
 const LINES: usize = FANOUT / LANES;
 /// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
@@ -54,6 +57,8 @@ pub(super) struct Node<K: Key + ?Sized> {
     children: [Line; LINES],
     /// Byte strings: the separators themselves.
     separators: Box<[AtomicPtr<u8>]>,
+    /// The entries of the children, from the first count on.
+    pub(super) counts: OnceLock<Box<Counts>>,
     kind: PhantomData<K>,
 }
 
@@ -71,14 +76,18 @@ impl<K: Key + ?Sized> Node<K> {
             seconds: std::array::from_fn(|_| Line::filled(u64::MAX)),
             children: std::array::from_fn(|_| Line::filled(0)),
             separators: (0..count).map(|_| AtomicPtr::default()).collect(),
+            counts: OnceLock::new(),
             kind: PhantomData,
         };
         node.fill(contents);
         Box::into_raw(Box::new(node))
     }
 
-    pub(super) fn size() -> usize {
-        size_of::<Self>() + if K::HEAD_IS_KEY { 0 } else { FANOUT * size_of::<usize>() }
+    /// Bytes of the node.
+    pub(super) fn size(&self) -> usize {
+        let separators = if K::HEAD_IS_KEY { 0 } else { FANOUT * size_of::<usize>() };
+        let counts = if self.counts.get().is_some() { size_of::<Counts>() } else { 0 };
+        size_of::<Self>() + separators + counts
     }
 
     pub(super) fn len(&self) -> usize {
@@ -289,6 +298,7 @@ impl<K: Key + ?Sized> Node<K> {
             heads: (0..len - 1).map(|at| self.head(at)).collect(),
             separators: (0..len - 1).map(|at| self.separator(at)).collect(),
             children: (0..len).map(|at| self.child(at)).collect(),
+            counts: self.child_counts(),
         }
     }
 
@@ -313,6 +323,7 @@ impl<K: Key + ?Sized> Node<K> {
             self.set_separator(at, contents.separators.get(at).copied().flatten());
             self.set_child(at, contents.children.get(at).copied().unwrap_or(0));
         }
+        self.set_child_counts(&contents.counts);
         self.len.store(len, Ordering::Relaxed);
         self.set_fingerprints();
     }
@@ -334,6 +345,7 @@ impl<K: Key + ?Sized> Node<K> {
         }
         self.set_head(at, boundary);
         self.set_child(at + 1, child);
+        self.put_child_count(at + 1);
         self.len.store(len + 1, Ordering::Relaxed);
         self.set_fingerprints();
     }

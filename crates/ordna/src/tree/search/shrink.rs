@@ -10,6 +10,7 @@ use std::ptr;
 use super::{Node, SearchLayer};
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
+use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::point;
 
 impl<K: Key + ?Sized> SearchLayer<K> {
@@ -41,12 +42,10 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let held = [left.lock.enter_owned(), above.lock.enter_owned()];
             point("search.merge.locked");
             let boundary = above.take(at + 1);
-            contents.heads.push(boundary.head);
-            contents.separators.push(boundary.separator);
-            contents.heads.extend(more.heads);
-            contents.separators.extend(more.separators);
-            contents.children.extend(more.children);
+            let before = left.size();
+            contents.append(&boundary, more);
             left.fill(&contents);
+            self.bytes.fetch_add(left.size() - before, Ordering::Relaxed);
             self.retire_node(ptr::from_ref(right).cast_mut(), guard);
             drop(held);
         }
