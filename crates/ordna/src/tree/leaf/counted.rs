@@ -3,8 +3,8 @@
 //! # Contract
 //! While the bit is set and the leaf is not locked, the search layer knows the number of the
 //! leaf's entries, and whether it has deadlines. [`Leaf::count_once`] sets it, called by one thread
-//! at a time. Only the holder of the leaf's lock clears it, by [`LeafMut::forget_count`], before it
-//! changes what was counted.
+//! at a time, and clears it again if the leaf was locked or changed in the meantime. Otherwise only the
+//! holder of the leaf's lock clears it, by [`LeafMut::forget_count`], before it changes what was counted.
 //!
 //! # Orderings
 //! A writer locks, then loads the bit; a count sets the bit, then loads the lock. All four are

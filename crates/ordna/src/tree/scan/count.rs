@@ -200,7 +200,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         point("tree.count.run_counted");
                         (passed, asked, retry_after) = (0, 0, 1);
                         if run.more {
-                            continue;
+                            // It has passed many leaves: free what retired meanwhile.
+                            continue 'section;
                         }
                     }
                     before_run = retry_after;

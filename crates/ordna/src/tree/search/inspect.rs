@@ -74,12 +74,13 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Self::audit_counts(unsafe { &*self.root.load(Ordering::Relaxed) }, leaf).map(|_| ())
     }
 
-    /// Returns the entries of a node, and whether it knows those of all children.
+    /// Returns the entries of a node, and whether all leaves below are counted. Not whether it knows
+    /// those of all children: a report that came late may have marked other children by mistake.
     fn audit_counts(
         node: &Node<K>,
         leaf: &impl Fn(LeafAddress) -> (ChildCount, bool),
     ) -> Result<(ChildCount, bool), String> {
-        let (mut sum, mut knows_all) = (ChildCount::default(), true);
+        let (mut sum, mut are_counted) = (ChildCount::default(), true);
         for at in 0..node.len() {
             let (below, is_known) = if node.height == 0 {
                 leaf(LeafAddress::of_child(node.child(at)))
@@ -96,9 +97,9 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 return Err(format!("a count of {own:?} should be {below:?}"));
             }
             sum.add(below);
-            knows_all &= is_fresh;
+            are_counted &= is_known;
         }
-        Ok((sum, knows_all))
+        Ok((sum, are_counted))
     }
 
     /// Calls `each` with every low fence and address in order; the first one has no low fence.

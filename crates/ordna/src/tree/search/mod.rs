@@ -59,8 +59,8 @@ use node::Node;
 use ordna_base::Key;
 use ordna_base::reclaim::Guard;
 use ordna_base::simd::{InstructionSet, prefetch};
-use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use ordna_base::sync::{Lock, MutexGuard};
 use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
 /// Restarts of a search before it takes the writers' lock.
@@ -98,6 +98,8 @@ pub struct SearchLayer<K: Key + ?Sized> {
     /// Excludes other writers. A writer that panics has changed nothing: what may panic runs before
     /// its first store.
     writers: Lock<()>,
+    /// Number of threads that wait for `writers` to change the layer: counts let them go first.
+    changing: AtomicUsize,
     /// Children of a node at most; tests shrink it.
     fanout: usize,
     simd: InstructionSet,
@@ -123,6 +125,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Self {
             root: AtomicPtr::new(root),
             writers: Lock::new(()),
+            changing: AtomicUsize::new(0),
             fanout: fanout.clamp(3, FANOUT),
             simd: InstructionSet::widest(),
             // SAFETY: just made.
@@ -349,9 +352,18 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
+    /// Takes the writers' lock for a change of the layer.
+    fn lock_to_change(&self) -> MutexGuard<'_, ()> {
+        // Relaxed: only a hint for counts.
+        self.changing.fetch_add(1, Ordering::Relaxed);
+        let writers = self.writers.lock();
+        self.changing.fetch_sub(1, Ordering::Relaxed);
+        writers
+    }
+
     /// Leads the keys from `low_fence` on to `address`. O(log n).
     pub fn insert(&self, low_fence: &K, address: LeafAddress) {
-        let _writers = self.writers.lock();
+        let _writers = self.lock_to_change();
         self.insert_child(low_fence, address);
         self.mark_around(low_fence);
     }
@@ -403,7 +415,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     ///
     /// A search that comes by the old separator ends at the address on the left.
     pub fn lower(&self, old: &K, new: &K, guard: &Guard<'_>) {
-        let _writers = self.writers.lock();
+        let _writers = self.lock_to_change();
         let path = self.path(old, false);
         // The separator is the one before the last child that is not the first of its node.
         let found = path.iter().rfind(|(_, at)| *at > 0);
@@ -422,7 +434,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     /// Has the keys from `low_fence` on lead where those below it lead. `low_fence` was inserted.
     /// O(log n).
     pub fn remove(&self, low_fence: &K, guard: &Guard<'_>) {
-        let _writers = self.writers.lock();
+        let _writers = self.lock_to_change();
         let mut path = self.path(low_fence, false);
         let mut held: Vec<WriteGuard<'_>> = Vec::new();
         let mut gone: Vec<*mut Node<K>> = Vec::new();
@@ -513,7 +525,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     /// Leads the keys from `low_fence` on to `address`, and no more to where they led. `low_fence`
     /// was inserted. O(log n).
     pub fn replace(&self, low_fence: &K, address: LeafAddress) {
-        let _writers = self.writers.lock();
+        let _writers = self.lock_to_change();
         if let Some((node, at)) = self.path(low_fence, false).pop() {
             // SAFETY: the writers' lock keeps the node.
             let node = unsafe { &*node };

@@ -8,8 +8,8 @@
 //!
 //! Counts are kept lazily. A node gets them when a call passes it for the first time. A writer that
 //! changes the number of entries of a *counted* leaf reports the leaf ([`SearchLayer::report`]) before
-//! the change, under the leaf's lock. The next call counts that leaf again, and no other. A
-//! writer thus pays for the first change of a leaf after a count, and stores that never count pay
+//! the change, under the leaf's lock. The next call counts that leaf again; after a split it looks at the
+//! leaves of the whole node. A writer thus pays for the first change of a leaf after a count, and stores that never count pay
 //! for a look at a bit of the leaf.
 //!
 //! # Invariants
@@ -43,7 +43,8 @@
 //!
 //! # Progress
 //! A call counts at most [`WORK`] leaves anew, and then returns how far it has come; the writers'
-//! lock is free between two calls. A report that fails [`RETRIES`] times takes the writers' lock.
+//! lock is free between two calls. Splits and merges wait for a call in progress, and calls let those
+//! that wait go first. A report that fails [`RETRIES`] times takes the writers' lock.
 
 use std::ops::Bound;
 use std::ptr;
@@ -60,6 +61,10 @@ use super::{FANOUT, LeafAddress, Node, Path, RETRIES, SearchLayer};
 
 /// Leaves that one call counts anew at most: some microseconds under the writers' lock.
 const WORK: usize = 128;
+
+/// How often a call lets threads go first that wait to change the layer: a split holds a leaf that
+/// other writers wait for.
+const YIELDS: usize = 64;
 
 /// The leaves that [`SearchLayer::skip`] has passed.
 #[derive(Debug, Clone, Copy)]
@@ -150,6 +155,13 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     ) -> Option<Skipped> {
         if is_above(from, upper) {
             return None;
+        }
+        for _ in 0..YIELDS {
+            // Relaxed: a hint.
+            if self.changing.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
         }
         let _writers = self.writers.lock();
         self.counts.store(true, Ordering::Relaxed);
