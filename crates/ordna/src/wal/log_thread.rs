@@ -5,6 +5,7 @@ use std::mem;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use ordna_base::sync::{check, fault, notice, point};
@@ -87,8 +88,10 @@ impl Queue {
         writer.former.clear();
         self.accept(&mut state, target);
         let ready = reached(&mut state.wakers, target);
+        let threads = state.waiting.take_all();
         drop(state);
         self.moved.notify_all();
+        threads.iter().for_each(Thread::unpark);
         ready.into_iter().for_each(Waker::wake);
         segments.complete(*next - 1, &path, len);
         true
@@ -132,7 +135,7 @@ impl Queue {
     }
 
     /// Begins a new segment if the present one is full.
-    fn rotate_full_segment(&self) {
+    pub(super) fn rotate_full_segment(&self) {
         let Some((most, segments)) = &self.rotation else { return };
         if lock(&self.writer).blocks.written() >= *most {
             segments.next(|segment| drop(self.rotate(segment)));

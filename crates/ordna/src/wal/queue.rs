@@ -7,7 +7,8 @@
 //! # Protocol
 //! `append` copies records into the youngest frame under a short lock and returns their end
 //! position. `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes
-//! durable what was written. So one fsync serves all records appended before it. Locks are taken in
+//! durable what was written. So one fsync serves all records appended before it. The log's thread
+//! does both, or one of the threads that wait for their records (module `waiting`). Locks are taken in
 //! the order writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
 //! # Failure
@@ -33,6 +34,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use ordna_base::sync::{check, fault, notice, point};
@@ -41,6 +43,7 @@ use super::checkpoints::Checkpoints;
 use super::segments::Segments;
 use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
+use super::waiting::Waiting;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
 use crate::files::error::BackupError;
@@ -72,6 +75,8 @@ pub(super) struct QueueState {
     pub(super) spare: Vec<Frame>,
     /// Tasks that wait for a position to be durable.
     pub(super) wakers: Vec<(u64, Waker)>,
+    /// Threads that do, see `waiting`.
+    pub(super) waiting: Waiting,
     /// Tasks that wait for a position to be written.
     pub(super) writing: Vec<(u64, Waker)>,
     /// Tasks that wait for the end of a sync that takes too long.
@@ -115,8 +120,10 @@ pub(crate) struct Queue {
     pub(super) first_retry: Duration,
     pub(super) state: Mutex<QueueState>,
     pub(super) work: Condvar,
-    /// `written` or `synced` has moved, or the queue has failed.
+    /// A sync has ended, or the queue has failed.
     pub(super) moved: Condvar,
+    /// Whether threads that wait for their records write and sync under `SyncPolicy::Always`.
+    pub(super) waiters_sync: bool,
     pub(super) writer: Mutex<Writer>,
     pub(super) syncer: Mutex<()>,
     pub(super) appended: AtomicU64,
@@ -164,6 +171,7 @@ impl Queue {
             state: Mutex::default(),
             work: Condvar::new(),
             moved: Condvar::new(),
+            waiters_sync: false,
             writer: Mutex::new(Writer { blocks, former: Vec::new() }),
             syncer: Mutex::new(()),
             appended: AtomicU64::new(position),
@@ -189,6 +197,13 @@ impl Queue {
     /// Sets the delay before the first retry of a failed write.
     pub fn retry_after(self, delay: Duration) -> Self {
         Self { first_retry: delay, ..self }
+    }
+
+    /// Lets threads that wait for their records write and sync under `SyncPolicy::Always`, which spares two
+    /// switches between threads. Whoever appends must wait for the records then, or call
+    /// [`wake_thread`](Self::wake_thread).
+    pub fn waiters_sync(self, waiters_sync: bool) -> Self {
+        Self { waiters_sync, ..self }
     }
 
     /// When records are synced.
@@ -286,7 +301,7 @@ impl Queue {
         }
         // Under the lock, so positions are in the order of the records.
         self.appended.store(position, Ordering::Release);
-        if mem::take(&mut state.asleep) {
+        if !self.waiters_lead() && mem::take(&mut state.asleep) {
             self.work.notify_one();
         }
         refused.map_or(Ok(position), Err)
@@ -340,7 +355,6 @@ impl Queue {
                     return Err(self.fail(&error, Some(rest)));
                 }
             }
-            self.moved.notify_all();
         }
     }
 
@@ -432,16 +446,17 @@ impl Queue {
             let synced = former.len().min(writer.former.len());
             writer.former.drain(..synced);
         }
-        let ready: Vec<Waker> = {
+        let (ready, threads) = {
             let mut state = lock(&self.state);
             debug_assert!(self.synced() <= target && target <= self.appended());
             // Under the lock, so that a waiter that has just looked is in the list.
             self.synced.store(target, Ordering::Release);
             let mut ready = reached(&mut state.wakers, target);
             ready.append(&mut reached(&mut state.stalled, u64::MAX));
-            ready
+            (ready, state.waiting.synced(target, begin.elapsed()))
         };
         self.moved.notify_all();
+        threads.iter().for_each(Thread::unpark);
         ready.into_iter().for_each(Waker::wake);
         Ok(())
     }
@@ -549,8 +564,10 @@ impl Queue {
         let mut wakers = mem::take(&mut state.wakers);
         wakers.append(&mut state.writing);
         wakers.append(&mut state.stalled);
+        let threads = state.waiting.take_all();
         drop(state);
         self.moved.notify_all();
+        threads.iter().for_each(Thread::unpark);
         wakers.into_iter().for_each(|(_, waker)| waker.wake());
     }
 }

@@ -1,16 +1,118 @@
 //! Waits for what a log has written or synced: by threads and by tasks.
+//!
+//! # Protocol
+//! Under `SyncPolicy::Always` one of the threads that wait is the *leader*: it writes and syncs what all of
+//! them have appended. The flag for that and the list of the others are under the lock of the queue's
+//! state. A thread leads if no other one does; otherwise it adds itself to the list and parks. At the
+//! end of its turn the leader clears the flag and then wakes one thread of the list, which leads
+//! next. So does a sync of another thread while nobody leads, because it may serve the thread that was to
+//! lead. A thread that was woken finds that its records are durable, or leads, or adds itself again,
+//! because another one leads. So no thread stays in the list while nobody leads or was woken to lead.
+//!
+//! Positions in the list are above `synced`, so its threads wait. One that wakes without a reason
+//! is in the list twice until it is served.
 
+use std::mem;
 use std::sync::atomic::Ordering;
-use std::sync::{PoisonError, TryLockError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
 
-use ordna_base::sync::notice;
+use ordna_base::sync::{fault, notice, point};
 
 use super::queue::{Queue, QueueState, failed, lock};
 use super::sync_policy::{STALLED, SyncPolicy};
 use crate::Error;
 
+/// Threads that wait for a position to be durable.
+#[derive(Default)]
+pub(super) struct Waiting {
+    threads: Vec<(u64, Thread)>,
+    /// Whether one of those that wait, and is not in the list, writes and syncs.
+    has_leader: bool,
+    /// Number of threads that the last sync served, and how long it took.
+    served: usize,
+    took: Duration,
+}
+
+impl Waiting {
+    /// Takes the threads to wake after a sync: those whose positions are durable, and one that leads next,
+    /// unless there is a leader, who will wake one. The thread that was to lead may be among
+    /// the former.
+    pub fn synced(&mut self, position: u64, took: Duration) -> Vec<Thread> {
+        let served = self.threads.extract_if(.., |(at, _)| *at <= position);
+        let mut woken: Vec<Thread> = served.map(|(_, thread)| thread).collect();
+        (self.served, self.took) = (woken.len() + usize::from(self.has_leader), took);
+        if !self.has_leader {
+            woken.extend(self.threads.pop().map(|(_, thread)| thread));
+        }
+        woken
+    }
+
+    /// Takes all threads.
+    pub fn take_all(&mut self) -> Vec<Thread> {
+        mem::take(&mut self.threads).into_iter().map(|(_, thread)| thread).collect()
+    }
+
+    /// Whether the leader should wait for others: the last sync served more threads, which may be
+    /// about to append again.
+    fn is_small(&self) -> bool {
+        self.threads.len() + 1 < self.served
+    }
+}
+
+/// The turn of a leader, until it is dropped.
+struct Turn<'a>(&'a Queue);
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.waiting.has_leader = false;
+        let next = state.waiting.threads.pop();
+        drop(state);
+        if let Some((_, thread)) = next
+            && !fault!("faults.wait.wakes_the_next")
+        {
+            thread.unpark();
+        }
+    }
+}
+
 impl Queue {
+    /// Whether threads that wait for their records write and sync.
+    pub(super) fn waiters_lead(&self) -> bool {
+        self.waiters_sync && self.policy() == SyncPolicy::Always
+    }
+
+    /// Wakes the log's thread: nobody waits for what was appended.
+    pub fn wake_thread(&self) {
+        if mem::take(&mut lock(&self.state).asleep) {
+            self.work.notify_one();
+        }
+    }
+
+    /// Waits for those that the last sync served, as one sync for all is cheapest: a quarter of the time
+    /// of a sync at most.
+    fn gather<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) {
+        let (began, limit) = (Instant::now(), state.waiting.took / 4);
+        while state.waiting.is_small() && began.elapsed() < limit {
+            drop(state);
+            thread::yield_now();
+            state = lock(&self.state);
+        }
+    }
+
+    /// Writes and syncs for all that wait. A failure is kept.
+    fn lead(&self) {
+        let _turn = Turn(self);
+        point("log.lead.begun");
+        if self.drain().is_ok() {
+            self.rotate_full_segment();
+        }
+        let _ = self.sync();
+    }
+
     /// Returns whether a sync takes so long that writes must wait for it.
     fn is_stalled(&self) -> bool {
         // Acquire: pairs with the release in `sync`, so that a waiter that is told of its end finds
@@ -47,7 +149,15 @@ impl Queue {
             if let Some(reason) = &state.failed {
                 return Err(failed(reason));
             }
-            state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            if self.waiters_lead() && !mem::replace(&mut state.waiting.has_leader, true) {
+                self.gather(state);
+                self.lead();
+            } else {
+                state.waiting.threads.push((position, thread::current()));
+                drop(state);
+                thread::park();
+            }
+            state = lock(&self.state);
         }
     }
 
@@ -75,6 +185,10 @@ impl Queue {
             return Poll::Ready(Err(failed(reason)));
         }
         wakers(&mut state).push((position, context.waker().clone()));
+        // The one who appended may not wait.
+        if self.waiters_lead() && mem::take(&mut state.asleep) {
+            self.work.notify_one();
+        }
         Poll::Pending
     }
 

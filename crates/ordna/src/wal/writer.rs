@@ -61,7 +61,7 @@ fn stripe_of<K: Key + ?Sized>(key: &K) -> usize {
 impl<K: Key + ?Sized> Wal<K> {
     /// Starts a log on a queue, with a thread that writes and syncs.
     pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
-        let queue = Arc::new(queue);
+        let queue = Arc::new(queue.waiters_sync(waits));
         let running = Arc::clone(&queue);
         let run = handed_on(move || running.run());
         let thread = thread::Builder::new().name("ordna log".to_owned()).spawn(run)?;
@@ -358,6 +358,10 @@ impl<K: Key + ?Sized> OpenGroup<'_, K> {
 
 impl<K: Key + ?Sized> Drop for OpenGroup<'_, K> {
     fn drop(&mut self) {
-        self.end();
+        if !self.held.is_empty() {
+            // Its work has panicked: nobody waits for its records.
+            self.end();
+            self.log.queue.wake_thread();
+        }
     }
 }

@@ -112,6 +112,8 @@ struct Inner {
     off: bool,
     /// Writes take at most so many bytes.
     most: usize,
+    /// How long a sync takes.
+    sync_takes: Duration,
     /// Bytes that all files together may have.
     space: usize,
     /// The operation from which on there is room for any number.
@@ -145,6 +147,7 @@ impl Model {
             has_failed: false,
             off: false,
             most: usize::MAX,
+            sync_takes: Duration::ZERO,
             space: usize::MAX,
             space_ends: u64::MAX,
             locked: false,
@@ -186,6 +189,12 @@ impl Model {
     /// Has each write take at most so many bytes.
     pub fn short_writes(self, most: usize) -> Self {
         self.inner().most = most;
+        self
+    }
+
+    /// Makes each sync of a file take this long.
+    pub fn slow_syncs(self, took: Duration) -> Self {
+        self.inner().sync_takes = took;
         self
     }
 
@@ -531,6 +540,10 @@ struct ModelFile {
 impl OutFile for ModelFile {
     fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         self.model.pause_here();
+        let takes = self.model.inner().sync_takes;
+        if !takes.is_zero() {
+            std::thread::sleep(takes);
+        }
         let mut inner = self.model.inner();
         let was_off = inner.off;
         let done = inner.operate("write", &self.path);
@@ -558,6 +571,10 @@ impl OutFile for ModelFile {
 
     fn sync(&self) -> io::Result<()> {
         self.model.pause_here();
+        let takes = self.model.inner().sync_takes;
+        if !takes.is_zero() {
+            std::thread::sleep(takes);
+        }
         let mut inner = self.model.inner();
         let was_off = inner.off;
         let done = inner.operate("sync", &self.path);

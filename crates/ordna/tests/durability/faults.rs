@@ -110,7 +110,8 @@ fn a_sync_covers_the_segments_before_the_current_one() {
 fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     let disk = Model::new();
     let schedule = Schedule::new();
-    let opened = options(&disk, SyncPolicy::Always);
+    // Writers that wait would sync themselves.
+    let opened = options(&disk, SyncPolicy::Always).acknowledge_later();
     // The log's thread has the role of the one that starts it.
     let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
     schedule.hold("log", "log.run.before_drain");
@@ -137,6 +138,7 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
         let is_true = told.synced < told.appended || is_kept();
         schedule.release("log", "log.run.before_drain");
         writer.join().unwrap().unwrap();
+        store.sync_log().unwrap();
         is_true
     });
     assert!(told, "a record was durable, and was lost");
@@ -149,8 +151,8 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
 fn a_record_that_a_sync_has_written_is_synced_too() {
     let disk = Model::new();
     let schedule = Schedule::new();
-    let store =
-        schedule.enroll("log", || Bytes::open(DIR, options(&disk, SyncPolicy::Always))).unwrap();
+    let opened = options(&disk, SyncPolicy::Always).acknowledge_later();
+    let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
     schedule.hold("log", "log.sync.targeted");
     let is_synced = std::thread::scope(|scope| {
         scope.spawn(|| store.insert(b"a", b"1").unwrap());
@@ -172,6 +174,54 @@ fn a_record_that_a_sync_has_written_is_synced_too() {
         is_synced
     });
     assert!(is_synced, "a writer waits until another one comes");
+}
+
+/// Threads that wait write and sync for each other. None is left behind, whoever leads.
+#[test]
+fn threads_that_wait_for_their_records_are_all_served() {
+    let disk = Model::new().slow_syncs(Duration::from_micros(100));
+    let opened = options(&disk, SyncPolicy::Always).segment_bytes(4096);
+    let store = Bytes::open(DIR, opened).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let store = &store;
+            scope.spawn(move || {
+                for at in 0..200 {
+                    store.put(format!("{thread} {at}"), "value").unwrap();
+                    let synced = store.durability().unwrap().synced;
+                    assert!(synced > 0, "a write returned before it was durable");
+                    if at % 50 == thread {
+                        // A sync of another kind may serve the thread that was to lead.
+                        store.sync_log().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let after = disk.after_power_cut(&mut Random::new(1));
+    let after = Bytes::open(DIR, options(&after, SyncPolicy::Never)).unwrap();
+    assert_eq!(state_of(&after), state_of(&store));
+    assert!(after.durability().unwrap().recovery.log.segments > 2, "nobody began another segment");
+}
+
+/// A group whose work panics is in the log, though its thread does not wait for it.
+#[test]
+fn what_a_group_wrote_before_a_panic_is_synced() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        store.log_group(|| {
+            store.put("key", "value").unwrap();
+            panic!("on purpose");
+        })
+    }));
+    assert!(panicked.is_err());
+    let begin = Instant::now();
+    let is_synced = || store.durability().is_some_and(|told| told.synced == told.appended);
+    while !is_synced() && begin.elapsed() < Duration::from_secs(10) {
+        std::thread::yield_now();
+    }
+    assert!(is_synced() && store.durability().unwrap().synced > 0);
 }
 
 /// The log's thread does not get to write. What waits for it has a bound all the same.

@@ -139,7 +139,7 @@ fn a_group_that_panics_is_logged_as_far_as_it_went() {
 
 #[test]
 fn many_writers_share_an_fsync() {
-    let disk = Model::new();
+    let disk = Model::new().slow_syncs(Duration::from_micros(500));
     let store = open(&disk, SyncPolicy::Always);
     thread::scope(|scope| {
         for writer in 0..16_u64 {
@@ -151,6 +151,7 @@ fn many_writers_share_an_fsync() {
     });
     let told = store.durability().unwrap();
     assert_eq!(told.appended, told.synced);
-    assert!(told.syncs < 16 * 50, "{} fsyncs for 800 writes", told.syncs);
+    // A thread that comes alone waits for those that were served together with it.
+    assert!(told.syncs < 16 * 50 / 4, "{} fsyncs for 800 writes", told.syncs);
     assert_eq!(store.approximate_len(), 800);
 }
