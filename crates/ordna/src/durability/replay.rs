@@ -277,21 +277,26 @@ impl Reading<'_> {
     }
 
     /// Whether the first block after this segment begins at `position`.
-    fn is_continued(&self, later: &[u64], position: u64) -> bool {
+    ///
+    /// # Errors
+    /// A segment cannot be read: that does not tell whether it continues this one.
+    fn is_continued(&self, later: &[u64], position: u64) -> Result<bool, BackupError> {
         for path in later.iter().map(|number| self.path_of(*number)) {
             let next = BlockReader::open(self.storage, &path, FileKind::Log, position);
             match next.and_then(|mut next| next.read_block()) {
                 // It has no block, so it says nothing.
                 Ok(None) => {
                     if fault!("damage.log.skips_empty_segments") {
-                        return true;
+                        return Ok(true);
                     }
                 }
-                Ok(Some(_)) => return true,
-                Err(_) => return false,
+                Ok(Some(_)) => return Ok(true),
+                Err(BackupError::Damaged { .. }) => return Ok(false),
+                Err(_) if fault!("damage.log.reads_the_next") => return Ok(false),
+                Err(error) => return Err(error),
             }
         }
-        false
+        Ok(false)
     }
 
     /// Decides what a damaged block means.
@@ -303,7 +308,7 @@ impl Reading<'_> {
         read: &mut WalReplay,
     ) -> Result<Ended, BackupError> {
         let Damage { path, offset, position, what, mut is_certain } = damage;
-        if !is_certain && self.is_continued(later, position) {
+        if !is_certain && self.is_continued(later, position)? {
             read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }

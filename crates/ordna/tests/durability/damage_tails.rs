@@ -7,7 +7,7 @@ use ordna::durability::{BackupError, BackupOptions, Progress, Storage, SyncPolic
 use ordna_testkit::random::Random;
 
 use super::damage::last_segment;
-use super::disk::Model;
+use super::disk::{Fault, Model};
 use super::steps::{Bytes, DIR, State, flush, options, script, state_of};
 
 fn open(disk: &Model, sync: SyncPolicy) -> Result<Bytes, BackupError> {
@@ -71,6 +71,30 @@ fn damage_before_a_segment_that_is_only_a_header_is_found() {
     disk.replace(&segment(1), content);
     let found = open(&disk, SyncPolicy::Always).map(|store| state_of(&store));
     assert!(matches!(found, Err(BackupError::Damaged { .. })), "{found:?}");
+}
+
+/// A write that failed leaves a part of a block before the segment in which it is retried. A start that
+/// cannot read that segment does not know that it continues the log: it must not remove it.
+#[test]
+fn a_start_that_cannot_read_a_segment_loses_nothing() {
+    let disk = run(&Model::new(), SyncPolicy::Always, &["a", "b"]);
+    let disk = run(&disk, SyncPolicy::Always, &["c"]);
+    let mut content = disk.read(&segment(1));
+    content.extend([7; 20]);
+    disk.replace(&segment(1), content);
+    let mut failed = 0;
+    for number in 1.. {
+        let disk = disk.after_exit().fault(number, Fault::Fails);
+        let opened = open(&disk, SyncPolicy::Always).map(|store| state_of(&store).len());
+        if disk.hit().is_none() {
+            break;
+        }
+        failed += usize::from(opened.is_err());
+        assert!(matches!(opened, Err(_) | Ok(3)), "operation {number}: {opened:?}");
+        let again = open(&disk.after_exit(), SyncPolicy::Always).unwrap();
+        assert_eq!(state_of(&again).len(), 3, "after {opened:?} at operation {number}");
+    }
+    assert!(failed > 3, "{failed} starts failed");
 }
 
 /// Records that a process left to the system must not become durable after those of the next one.
