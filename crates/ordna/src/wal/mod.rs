@@ -33,7 +33,7 @@
 //! | `buffer` | the records and old states of a stripe |
 //! | `queue` | group commit |
 //! | `log_thread` | the thread that writes, syncs and retries |
-//! | `waiting` | waits for what is written or durable |
+//! | `waiting`, `waiting_threads` | waits for what is written or durable |
 //! | `segments` | creation of segments |
 //! | `checkpoints` | when a store backs itself up |
 //! | `copy_before_write` | old states of keys for a live backup |
@@ -55,4 +55,5 @@ pub mod segments;
 pub mod sync_policy;
 pub mod sync_times;
 mod waiting;
+mod waiting_threads;
 pub mod writer;

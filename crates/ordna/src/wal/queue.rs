@@ -43,7 +43,7 @@ use super::checkpoints::Checkpoints;
 use super::segments::Segments;
 use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
-use super::waiting::Waiting;
+use super::waiting_threads::Waiting;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
 use crate::files::error::BackupError;

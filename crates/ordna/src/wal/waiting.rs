@@ -16,51 +16,14 @@ use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 use std::task::{Context, Poll, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Instant;
 
 use ordna_base::sync::{fault, notice, point};
 
 use super::queue::{Queue, QueueState, failed, lock};
 use super::sync_policy::{STALLED, SyncPolicy};
 use crate::Error;
-
-/// Threads that wait for a position to be durable.
-#[derive(Default)]
-pub(super) struct Waiting {
-    threads: Vec<(u64, Thread)>,
-    /// Whether one of those that wait, and is not in the list, writes and syncs.
-    has_leader: bool,
-    /// Number of threads that the last sync served, and how long it took.
-    served: usize,
-    took: Duration,
-}
-
-impl Waiting {
-    /// Takes the threads to wake after a sync: those whose positions are durable, and one that leads next,
-    /// unless there is a leader, who will wake one. The thread that was to lead may be among
-    /// the former.
-    pub fn synced(&mut self, position: u64, took: Duration) -> Vec<Thread> {
-        let served = self.threads.extract_if(.., |(at, _)| *at <= position);
-        let mut woken: Vec<Thread> = served.map(|(_, thread)| thread).collect();
-        (self.served, self.took) = (woken.len() + usize::from(self.has_leader), took);
-        if !self.has_leader {
-            woken.extend(self.threads.pop().map(|(_, thread)| thread));
-        }
-        woken
-    }
-
-    /// Takes all threads.
-    pub fn take_all(&mut self) -> Vec<Thread> {
-        mem::take(&mut self.threads).into_iter().map(|(_, thread)| thread).collect()
-    }
-
-    /// Whether the leader should wait for others: the last sync served more threads, which may be
-    /// about to append again.
-    fn is_small(&self) -> bool {
-        self.threads.len() + 1 < self.served
-    }
-}
 
 /// The turn of a leader, until it is dropped.
 struct Turn<'a>(&'a Queue);
