@@ -11,6 +11,7 @@
 //! addition there is the checkpoint itself, while it is written.
 
 use std::io::ErrorKind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread;
 
@@ -42,7 +43,15 @@ pub(super) fn start<K: Key + ?Sized, V: Value + ?Sized>(
         let checkpoints = &log.wal.queue.checkpoints;
         checkpoints.run(|progress| {
             let store = current.store(&log);
-            store.is_none_or(|store| take(&store, &log, progress).is_ok())
+            // Without a store none is due any more: `false` waits before the thread looks again.
+            store.is_some_and(|store| {
+                let taken = || take(&store, &log, progress).is_ok();
+                catch_unwind(AssertUnwindSafe(taken)).unwrap_or_else(|_| {
+                    let what = "a checkpoint panicked, in the store's clock most likely";
+                    log.status.lock().last_error = Some(what.into());
+                    false
+                })
+            })
         });
         checkpoints.last(|progress| {
             let store = current.store(&log).filter(|store| is_worth_it_at_the_end(store, &log));

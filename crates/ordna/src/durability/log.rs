@@ -91,6 +91,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`].
     pub fn close_log(&self) -> Result<(), Error> {
+        self.check_reentry();
+        if self.durable().is_some_and(|durable| durable.wal.in_group()) {
+            // The last checkpoint would wait for this thread.
+            let reason = "a group cannot close its own log".into();
+            return Err(Error::LogFailed { reason });
+        }
         if let Some(thread) = self.checkpoint_thread() {
             thread.end();
         }

@@ -119,8 +119,10 @@ impl OpenOptions {
     /// Sets when the store backs itself up (default 64 MiB; `u64::MAX`: never). A backup in the
     /// background, called a *checkpoint*, begins before the newest backup and the log after it
     /// exceed twice the size of the entries and these bytes; while it is written, its files come
-    /// on top, and what is logged faster than it is written. Old files are removed as [`Store::backup`](crate::Store::backup) does, which waits
-    /// for no checkpoint, but cancels it. Errors are reported in
+    /// on top, and what is logged faster than it is written. A checkpoint replaces the backup before
+    /// it; those that a caller [keeps](super::BackupOptions::keep), two or more, stay beside it. After an opening, which
+    /// cannot tell them apart, the first checkpoint replaces the oldest one.
+    /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are reported in
     /// [`Durability::last_error`](super::Durability::last_error), and the checkpoint is tried
     /// again with growing delays. It is not begun on a disk that it would fill.
     ///

@@ -10,6 +10,7 @@
 //! until it is done itself. So it never fails because of a checkpoint. The end of the store does the
 //! same.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -18,6 +19,16 @@ use std::time::{Duration, Instant};
 use ordna_base::sync::{Lock, fault};
 
 use crate::files::progress::Progress;
+
+thread_local! {
+    /// Whether this thread works for a checkpoint, which waits for it.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Notes that this thread works for a checkpoint, which waits for it.
+pub(crate) fn mark_worker() {
+    IS_WORKER.set(true);
+}
 
 /// No checkpoint is due, whatever is logged.
 pub(crate) const NEVER: u64 = u64::MAX;
@@ -91,8 +102,13 @@ impl Checkpoints {
 
     /// Makes a checkpoint due once this many bytes are logged, and none before.
     pub fn set_due_at(&self, due_at: u64, logged: u64) {
-        self.lock().is_due = false;
-        self.due_at.store(due_at, Ordering::Relaxed);
+        {
+            // Under the lock: a writer that reaches the former limit now must not make a checkpoint
+            // due after this, which would replace a backup with metadata.
+            let mut state = self.lock();
+            state.is_due = false;
+            self.due_at.store(due_at, Ordering::Relaxed);
+        }
         self.logged(logged);
     }
 
@@ -213,7 +229,10 @@ impl CheckpointThread {
         self.checkpoints.end();
         let thread = self.thread.lock().take();
         // The caller's clock may drop the last store, on a thread of the checkpoint.
-        if let Some(thread) = thread.filter(|it| it.thread().id() != std::thread::current().id()) {
+        let is_own = |it: &JoinHandle<()>| {
+            IS_WORKER.get() || it.thread().id() == std::thread::current().id()
+        };
+        if let Some(thread) = thread.filter(|it| !is_own(it)) {
             // A panic of the caller's clock was reported by the checkpoint.
             let _ = thread.join();
         }

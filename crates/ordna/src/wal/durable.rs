@@ -38,6 +38,10 @@ pub struct BackupStatus {
     pub has_metadata: bool,
     /// Number of backups to keep.
     pub keep: usize,
+    /// Whether a caller has said so since the opening, which cannot tell backups from checkpoints.
+    pub is_keep_known: bool,
+    /// Number of the newest backup, if it is a checkpoint that was taken since the opening.
+    pub checkpoint: Option<u64>,
     /// `Queue::logged` at the snapshot point of the newest backup.
     pub logged: u64,
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -245,7 +245,8 @@ fn a_checkpoint_waits_for_space_and_writes_continue() {
     let dir = Directory::new("space");
     let slow = Slow::new(Duration::ZERO);
     let free = Arc::clone(&slow.free);
-    free.store(33 << 20, Ordering::SeqCst);
+    // Too little for any entries, see `LEFT_FREE`.
+    free.store(32 << 20, Ordering::SeqCst);
     let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 20);
     let store = Bytes::open(&dir.0, options).unwrap();
     put(&store, 0..8000, 1);
@@ -321,4 +322,84 @@ fn checkpoints_are_of_the_successor() {
     drop(next);
     let store = Bytes::open(&dir.0, options).unwrap();
     assert!(state_of(&store) == state);
+}
+
+/// Writes values until the store has taken this many checkpoints.
+fn write_until(store: &Bytes, checkpoints: u64) {
+    let newest = || store.durability().unwrap().last.map(|(summary, _)| summary.path);
+    let (begin, mut last, mut seen) = (Instant::now(), newest(), 0);
+    for value in 0_u64.. {
+        if seen >= checkpoints {
+            return;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "no checkpoint is taken");
+        for key in 0..50_u32 {
+            store.put(key.to_be_bytes(), [value as u8; 500]).unwrap();
+        }
+        flush(store);
+        thread::sleep(Duration::from_millis(1));
+        let now = newest();
+        seen += u64::from(now != last);
+        last = now;
+    }
+}
+
+/// Backups that a caller keeps stay, whatever the number of checkpoints.
+#[test]
+fn checkpoints_leave_the_backups_that_a_caller_keeps() {
+    let disk = Model::new();
+    let opened = options(&disk, SyncPolicy::Never).checkpoint_after(1 << 16);
+    let store = Bytes::open(DIR, opened).unwrap();
+    let mut kept = Vec::new();
+    for value in ["1", "2", "3"] {
+        store.put("key", value).unwrap();
+        kept.push(store.backup(&BackupOptions::new().keep(3)).unwrap().path);
+    }
+    write_until(&store, 3);
+    drop(store);
+    let manifests: Vec<PathBuf> = disk
+        .list(Path::new(DIR))
+        .unwrap()
+        .into_iter()
+        .filter(|name| name.starts_with("backup-"))
+        .map(|name| Path::new(DIR).join(name))
+        .collect();
+    assert!(kept.iter().all(|path| manifests.contains(path)), "{kept:?} in {manifests:?}");
+    assert_eq!(manifests.len(), 4, "{manifests:?}");
+}
+
+/// A clock that panics ends one checkpoint, which is reported, and not all.
+#[test]
+fn a_panic_of_the_clock_does_not_end_checkpoints() {
+    let disk = Model::new();
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let armed = Arc::clone(&is_armed);
+    let clock = move || {
+        let is_checkpoint = thread::current().name().is_some_and(|name| name == "ordna checkpoint");
+        assert!(!(is_checkpoint && armed.swap(false, Ordering::SeqCst)), "on purpose");
+        1000
+    };
+    let opened = options(&disk, SyncPolicy::Never)
+        .store(Options::new().clock(clock).background_collector(false))
+        .checkpoint_after(1 << 16);
+    let store = Bytes::open(DIR, opened).unwrap();
+    store.insert_until(b"expires", b"1", 5000).unwrap();
+    is_armed.store(true, Ordering::SeqCst);
+    write_until(&store, 1);
+    assert!(!is_armed.load(Ordering::SeqCst), "the clock did not panic");
+}
+
+/// A group cannot close its own log: the last checkpoint would wait for it.
+#[test]
+fn a_group_cannot_close_its_log() {
+    let disk = Model::new();
+    let opened = options(&disk, SyncPolicy::Never).checkpoint_after(0);
+    let store = Bytes::open(DIR, opened).unwrap();
+    let closed = store.log_group(|| {
+        store.put("key", "value").unwrap();
+        store.close_log()
+    });
+    closed.unwrap().unwrap_err();
+    store.put("key", "another").unwrap();
+    store.close_log().unwrap();
 }

@@ -19,7 +19,8 @@ fn a_closure_that_uses_its_own_logged_store_panics() {
     let store = Arc::new(Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap());
     store.put("a", "1").unwrap();
     type Use = fn(&Bytes);
-    let uses: [(&str, Use); 7] = [
+    let uses: [(&str, Use); 8] = [
+        ("close", |store| _ = store.close_log()),
         ("put", |store| store.put("a", "2").unwrap()),
         ("remove", |store| _ = store.remove("a").unwrap()),
         ("batch", |store| store.write_batch(&[]).unwrap()),

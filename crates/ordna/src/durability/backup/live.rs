@@ -112,7 +112,7 @@ impl<K: Key + ?Sized> Durable<K> {
             (status.backed_up, status.records_backed_up) = (cut.log_position, cut.records);
             (status.logged, status.has_metadata) = (cut.logged, !cut.metadata.is_empty());
             if !options.is_automatic {
-                status.keep = options.keep;
+                (status.keep, status.is_keep_known) = (options.keep, true);
             }
         }
         self.schedule_checkpoint(sizes);
@@ -212,7 +212,7 @@ impl<K: Key + ?Sized> Durable<K> {
             next = None;
         }
         if fault!("faults.backup.is_there_before_segments_go") {
-            self.remove_before(number, options.keep);
+            self.remove_before(number, options);
         }
         options.progress.check()?;
         let bytes = |files: &[FileEntry]| files.iter().map(|file| file.bytes).sum::<u64>();
@@ -230,7 +230,8 @@ impl<K: Key + ?Sized> Durable<K> {
             self.wal.stop_writers(|_| queue.restart(segment));
         }
         drop(next);
-        self.remove_before(number, options.keep);
+        self.remove_before(number, options);
+        self.status.lock().checkpoint = options.is_automatic.then_some(number);
         Ok((summary, cut, sizes))
     }
 
@@ -241,14 +242,23 @@ impl<K: Key + ?Sized> Durable<K> {
         notice!("faults.backup.ends_retries", may_exist)
     }
 
-    /// Removes segments that no kept backup needs, and backups beyond those to be kept.
-    fn remove_before(&self, number: u64, keep: usize) {
+    /// Removes segments that no kept backup needs, the former checkpoint, and backups beyond those to be
+    /// kept. A checkpoint replaces the caller's backup, but if the caller keeps several, it is not one
+    /// of them.
+    fn remove_before(&self, number: u64, options: &BackupOptions) {
         // The next backup removes files that cannot be removed now.
         let Ok(listing) = Listing::read(&*self.storage, &self.dir) else { return };
-        let old = listing.backups.into_values().rev().skip(keep);
+        let (former, is_keep_known) = {
+            let status = self.status.lock();
+            (status.checkpoint.filter(|former| *former != number), status.is_keep_known)
+        };
+        let (former, others): (Vec<_>, Vec<_>) =
+            listing.backups.into_iter().rev().partition(|(at, _)| Some(*at) == former);
+        let is_beside = options.is_automatic && options.keep > 1 && is_keep_known;
+        let old = others.into_iter().skip(options.keep + usize::from(is_beside)).chain(former);
         // Oldest first: were the newest removed first, a crash would leave a gap.
         let segments = listing.segments.range(..number).map(|(_, path)| path.clone());
-        for path in segments.chain(old) {
+        for path in segments.chain(old.map(|(_, path)| path)) {
             let _ = self.storage.remove(&path);
         }
         let _ = self.storage.sync_dir(&self.dir);

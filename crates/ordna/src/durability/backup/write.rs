@@ -25,6 +25,7 @@ use crate::files::error::BackupError;
 use crate::files::manifest::{DELTA, FileEntry, Manifest, SHARD, to_hex};
 use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage, parent};
+use crate::wal::checkpoints::mark_worker;
 use crate::wal::copy_before_write::{CopyBeforeWrite, CreateDelta, close};
 use crate::wal::reports::Summary;
 use ordna_base::{Key, Value};
@@ -290,12 +291,17 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             if self.options.background && !self.options.is_automatic {
                 lower_priority(NICE);
             }
+            if self.options.is_automatic {
+                mark_worker();
+            }
             work();
         };
         thread::scope(|scope| {
             // Not the calling thread: its priority is the caller's.
             let start = |_| {
-                let builder = thread::Builder::new().name("ordna backup".to_owned());
+                let name =
+                    if self.options.is_automatic { "ordna checkpoint" } else { "ordna backup" };
+                let builder = thread::Builder::new().name(name.to_owned());
                 builder.spawn_scoped(scope, handed_on(spawned)).ok()
             };
             let workers = self.options.workers.min(self.bounds.len() + 1);

@@ -309,7 +309,10 @@ impl Life {
 
     pub fn options(&self, disk: &Model, sync: SyncPolicy) -> OpenOptions {
         let storage = Arc::new(disk.clone());
-        OpenOptions::new().storage(storage).sync(sync).store(self.store_options())
+        // In some sessions checkpoints follow one another.
+        let after = [0, 1 << 8, 1 << 12, 64 << 20][self.states.len() % 4];
+        let opened = OpenOptions::new().storage(storage).sync(sync).checkpoint_after(after);
+        opened.store(self.store_options())
     }
 
     fn now(&self) -> u64 {
