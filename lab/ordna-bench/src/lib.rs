@@ -8,7 +8,7 @@
 //! | [`target`] | what an index must offer to be measured |
 //! | [`entry`], [`registry`] | the indexes by name: one line each; their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
-//! | [`check`] | the values that are stored, and the checks of every answer |
+//! | `check` | the values that are stored, and the checks of every answer |
 //! | [`sweep`] | what an index must hold after a run, and the checks of that |
 //! | [`job`], [`figures`] | what is measured on an instance, and what comes of it |
 //! | [`run`] | one instance of one index: load and workloads, timed |
