@@ -323,6 +323,12 @@ fn rotated_log() -> Model {
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always).segment_bytes(1)).unwrap();
     script()[..4].iter().for_each(|step| step.run(&store).unwrap());
+    // The log's thread may begin another segment meanwhile, which nothing continues yet.
+    let mut before = 0;
+    while disk.operations() != before {
+        before = disk.operations();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     disk.after_exit()
 }
 
