@@ -106,7 +106,7 @@ fn measure(
     in_threads(threads, |thread| {
         let mine = (0..entries).skip(thread as usize).step_by(threads as usize);
         mine.map(|at| (at, &sequence)).try_for_each(|(at, sequence)| {
-            // One thread: the same numbers for all candidates. Two: whoever comes first.
+            // With one thread all candidates get the same numbers, so their sums are equal.
             let number = sequence.fetch_add(1, Ordering::Relaxed);
             shared.put(&key(at, entries), number, &value(at))
         })

@@ -71,7 +71,7 @@ impl Queue {
             state.chunks = chunks;
             return false;
         };
-        // The chunks lack the end of a group that has removed everything meanwhile.
+        // The chunks lack the end of a group if it has removed everything since then.
         let is_whole = check!("faults.retry.is_whole_at_its_end", state.can_retry);
         if !are_synced || !is_whole {
             state.can_retry = false;
@@ -181,7 +181,7 @@ impl Queue {
         }
     }
 
-    /// Has the log's thread write and sync what waits, and end.
+    /// Makes the log's thread write and sync the records that wait, and end.
     pub fn stop(&self) {
         lock(&self.state).stopping = true;
         self.work.notify_all();

@@ -1,13 +1,19 @@
 //! Waits for what a log has written or synced: by threads and by tasks.
 //!
 //! # Protocol
-//! Under `SyncPolicy::Always` one of the threads that wait is the *leader*: it writes and syncs what all of
-//! them have appended. The flag for that and the list of the others are under the lock of the queue's
-//! state. A thread leads if no other one does; otherwise it adds itself to the list and parks. At the
+//! Under `SyncPolicy::Always` one of the threads that wait is the *leader*: it writes and syncs
+//! what all of
+//! them have appended. The flag for that and the list of the others are under the lock of the
+//! queue's
+//! state. A thread leads if no other one does; otherwise it adds itself to the list and parks. At
+//! the
 //! end of its turn the leader clears the flag and then wakes one thread of the list, which leads
-//! next. So does a sync of another thread while nobody leads, because it may serve the thread that was to
-//! lead. A thread that was woken finds that its records are durable, or leads, or adds itself again,
-//! because another one leads. So no thread stays in the list while nobody leads or was woken to lead.
+//! next. So does a sync of another thread while nobody leads, because it may serve the thread that
+//! was to
+//! lead. A thread that was woken finds that its records are durable, or leads, or adds itself
+//! again,
+//! because another one leads. So no thread stays in the list while nobody leads or was woken to
+//! lead.
 //!
 //! Positions in the list are above `synced`, so its threads wait. One that wakes without a reason
 //! is in the list twice until it is served.
@@ -55,7 +61,8 @@ impl Queue {
         }
     }
 
-    /// Waits for those that the last sync served, as one sync for all is cheapest: a quarter of the time
+    /// Waits for those that the last sync served, as one sync for all is cheapest: a quarter of the
+    /// time
     /// of a sync at most.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) {
         let (began, limit) = (Instant::now(), state.waiting.took / 4);

@@ -1,4 +1,5 @@
-//! The list of threads that wait for a log, and its leader; the module `waiting` has the protocol. All of it is
+//! The list of threads that wait for a log, and its leader; the module `waiting` has the protocol.
+//! All of it is
 //! under the lock of the queue's state.
 
 use std::mem;
@@ -17,7 +18,8 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Takes the threads to wake after a sync: those whose positions are durable, and one that leads next,
+    /// Takes the threads to wake after a sync: those whose positions are durable, and one that
+    /// leads next,
     /// unless there is a leader, who will wake one. The thread that was to lead may be among
     /// the former.
     pub fn synced(&mut self, position: u64, took: Duration) -> Vec<Thread> {

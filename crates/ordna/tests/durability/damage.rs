@@ -323,7 +323,7 @@ fn rotated_log() -> Model {
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always).segment_bytes(1)).unwrap();
     script()[..4].iter().for_each(|step| step.run(&store).unwrap());
-    // The log's thread may begin another segment meanwhile, which nothing continues yet.
+    // The log's thread may still be creating a segment, which its predecessor does not name yet.
     let mut before = 0;
     while disk.operations() != before {
         before = disk.operations();

@@ -200,7 +200,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         point("tree.count.run_counted");
                         (passed, asked, retry_after) = (0, 0, 1);
                         if run.more {
-                            // It has passed many leaves: free what retired meanwhile.
+                            // The run has passed many leaves: a new section lets retired memory be freed.
                             continue 'section;
                         }
                     }
