@@ -92,12 +92,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`Error::LogFailed`].
     pub fn close_log(&self) -> Result<(), Error> {
         self.check_reentry();
-        if self.durable().is_some_and(|durable| durable.wal.in_group()) {
-            // The last checkpoint would wait for this thread.
-            let reason = "a group cannot close its own log".into();
-            return Err(Error::LogFailed { reason });
-        }
-        if let Some(thread) = self.checkpoint_thread() {
+        // A checkpoint may wait for the group of this thread: it ends once the group has.
+        let in_group = self.durable().is_some_and(|durable| durable.wal.in_group());
+        if let Some(thread) = self.checkpoint_thread()
+            && !in_group
+        {
             thread.end();
         }
         self.durable().map_or(Ok(()), |durable| durable.wal.close())
