@@ -1,7 +1,6 @@
 //! The part of `docs/papers/NAME.md` that is made from results: verdicts, figures, where we lose.
 //!
-//! A [`Claim`] is a shape that the paper shows: a ratio between two selections of cells. It holds
-//! if
+//! A [`Claim`] is a shape that the paper shows: a ratio between two selections of cells. It holds if
 //! the geometric mean of our ratios is within its bounds.
 
 use std::collections::{BTreeMap, BTreeSet};

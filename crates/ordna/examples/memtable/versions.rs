@@ -1,5 +1,4 @@
-//! A memtable for LSM engines: versions of keys in memory, until they are flushed to a table on
-//! disk.
+//! A memtable for LSM engines: versions of keys in memory, until they are flushed to a table on disk.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -22,8 +21,7 @@ pub enum Version {
 const VALUE: u8 = 1;
 const REMOVED: u8 = 0;
 
-/// A memtable. Keys are pairs of a user key and a sequence number, newest version first, so that
-/// the version
+/// A memtable. Keys are pairs of a user key and a sequence number, newest version first, so that the version
 /// that a reader at a sequence number sees is the first one at or after a bound. All methods take
 /// `&self`: writers and readers share it.
 #[derive(Debug)]
@@ -38,8 +36,7 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Encodes a version's key, whose order is that of `(user_key, Reverse(sequence))`. Returns the
-/// length of the part that
+/// Encodes a version's key, whose order is that of `(user_key, Reverse(sequence))`. Returns the length of the part that
 /// all versions of the user key share: no encoded value is the beginning of another.
 fn encode(user_key: &[u8], sequence: u64, out: &mut Vec<u8>) -> usize {
     out.clear();
@@ -62,8 +59,7 @@ impl Memtable {
         Self { versions: Store::new(), bytes: AtomicU64::new(0), newest: AtomicU64::new(0) }
     }
 
-    /// Adds a version: `None` removes the key. Sequence numbers are unique per key, and come from
-    /// the
+    /// Adds a version: `None` removes the key. Sequence numbers are unique per key, and come from the
     /// engine. O(log n).
     pub fn put(&self, user_key: &[u8], sequence: u64, value: Option<&[u8]>) -> Result<(), Error> {
         SCRATCH.with_borrow_mut(|(key, stored)| {
@@ -78,8 +74,7 @@ impl Memtable {
         })
     }
 
-    /// Returns the newest version of a key that is not newer than `at`; `None` if older tables have
-    /// to be
+    /// Returns the newest version of a key that is not newer than `at`; `None` if older tables have to be
     /// asked. O(log n).
     pub fn get(&self, user_key: &[u8], at: u64) -> Option<Version> {
         SCRATCH.with_borrow_mut(|(bound, _)| {
@@ -123,8 +118,7 @@ fn version(stored: &[u8]) -> Version {
 pub struct Frozen(Arc<Memtable>);
 
 impl Frozen {
-    /// Calls `write` with all versions in order: by key, newest first. O(n), without a copy of the
-    /// values.
+    /// Calls `write` with all versions in order: by key, newest first. O(n), without a copy of the values.
     pub fn flush<E>(
         &self,
         mut write: impl FnMut(&[u8], u64, Option<&[u8]>) -> Result<(), E>,
@@ -145,8 +139,7 @@ impl Frozen {
         self.0.get(user_key, at)
     }
 
-    /// The largest sequence number: once the table is on disk, the engine's log is needed only from
-    /// there on.
+    /// The largest sequence number: once the table is on disk, the engine's log is needed only from there on.
     pub fn newest(&self) -> u64 {
         self.0.newest.load(Ordering::Acquire)
     }

@@ -53,8 +53,7 @@ impl std::fmt::Debug for OnLogged {
 /// frees space in small steps.
 const SEGMENT_BYTES: u64 = 256 << 20;
 
-/// Default size in bytes that the files may have beyond twice the entries before a checkpoint:
-/// small
+/// Default size in bytes that the files may have beyond twice the entries before a checkpoint: small
 /// stores are not backed up all the time.
 const CHECKPOINT_AFTER: u64 = 64 << 20;
 
@@ -110,8 +109,7 @@ impl OpenOptions {
         Self { repair, ..self }
     }
 
-    /// Sets the size in bytes of two files that occupy space (default 0: none). If the disk is
-    /// full, the
+    /// Sets the size in bytes of two files that occupy space (default 0: none). If the disk is full, the
     /// log gives up the first and continues, and a backup gives up the second; after a backup both
     /// are there again. 32 MiB are enough for the records that wait for the disk.
     pub fn reserve(self, bytes: u64) -> Self {
@@ -121,13 +119,10 @@ impl OpenOptions {
     /// Sets when the store backs itself up (default 64 MiB; `u64::MAX`: never). A backup in the
     /// background, called a *checkpoint*, begins before the newest backup and the log after it
     /// exceed twice the size of the entries and these bytes; while it is written, its files come
-    /// on top, and what is logged faster than it is written. A checkpoint replaces the backup
-    /// before
-    /// it; those that a caller [keeps](super::BackupOptions::keep), two or more, stay beside it.
-    /// After an opening, which
+    /// on top, and what is logged faster than it is written. A checkpoint replaces the backup before
+    /// it; those that a caller [keeps](super::BackupOptions::keep), two or more, stay beside it. After an opening, which
     /// cannot tell them apart, the first checkpoint replaces the oldest one.
-    /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are
-    /// reported in
+    /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are reported in
     /// [`Durability::last_error`](super::Durability::last_error), and the checkpoint is tried
     /// again with growing delays. It is not begun on a disk that it would fill.
     ///
@@ -147,8 +142,7 @@ impl OpenOptions {
         Self { segment_bytes: bytes, ..self }
     }
 
-    /// Sets the delay before the first retry of a write of the log that failed (default 100 ms),
-    /// for
+    /// Sets the delay before the first retry of a write of the log that failed (default 100 ms), for
     /// tests.
     #[doc(hidden)]
     pub fn retry_after(self, delay: Duration) -> Self {

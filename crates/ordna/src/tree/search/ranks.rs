@@ -2,18 +2,14 @@
 //!
 //! # Contract
 //! [`SearchLayer::skip`] adds up the entries of the leaves from a low fence on. The layer reads no
-//! leaf: its caller counts one when asked. Each leaf counts as it was at one moment of the call,
-//! and
+//! leaf: its caller counts one when asked. Each leaf counts as it was at one moment of the call, and
 //! no low fence changes during the call. So every key that is present throughout counts once, and
 //! no absent key counts.
 //!
 //! Counts are kept lazily. A node gets them when a call passes it for the first time. A writer that
-//! changes the number of entries of a *counted* leaf reports the leaf ([`SearchLayer::report`])
-//! before
-//! the change, under the leaf's lock. The next call counts that leaf again; after a split it looks
-//! at the
-//! leaves of the whole node. A writer thus pays for the first change of a leaf after a count, and
-//! stores that never count pay
+//! changes the number of entries of a *counted* leaf reports the leaf ([`SearchLayer::report`]) before
+//! the change, under the leaf's lock. The next call counts that leaf again; after a split it looks at the
+//! leaves of the whole node. A writer thus pays for the first change of a leaf after a count, and stores that never count pay
 //! for a look at a bit of the leaf.
 //!
 //! # Invariants
@@ -22,8 +18,7 @@
 //!    leaf that is not locked, the number of its entries.
 //! 2. If a leaf is not counted and not locked, it is stale, and so are the nodes on the way to it.
 //!    A stale leaf may be counted: then the number that its node holds is right.
-//! 3. The entries that a node holds of a counted leaf are those within the leaf's fences in the
-//! search
+//! 3. The entries that a node holds of a counted leaf are those within the leaf's fences in the search
 //!    layer. A writer that moves entries between leaves forgets that they are counted, while it
 //!    holds their locks, before it changes the layer; the change marks them as stale.
 //!
@@ -39,10 +34,8 @@
 //! Between any two of these steps is a sequentially consistent fence. At each level, either the
 //! count sees what the report has set below, or the report sees that the count has cleared the bit,
 //! and sets it. A bit that a report finds set is not written again, so writers share lines only
-//! for their first change after a count. The report then validates the way: if a change of the
-//! layer
-//! has moved a child, it starts again. The bits that it has set by mistake only cost a look at a
-//! leaf.
+//! for their first change after a count. The report then validates the way: if a change of the layer
+//! has moved a child, it starts again. The bits that it has set by mistake only cost a look at a leaf.
 //!
 //! A count never waits for a leaf: it stops before a leaf that is locked and neither known nor
 //! readable, marks the way as stale again, and returns how far it has come. A writer that holds the
@@ -50,8 +43,7 @@
 //!
 //! # Progress
 //! A call counts at most [`WORK`] leaves anew, and then returns how far it has come; the writers'
-//! lock is free between two calls. Splits and merges wait for a call in progress, and calls let
-//! those
+//! lock is free between two calls. Splits and merges wait for a call in progress, and calls let those
 //! that wait go first. A report that fails [`RETRIES`] times takes the writers' lock.
 
 use std::ops::Bound;
@@ -150,8 +142,7 @@ impl<K: Key + ?Sized> Node<K> {
 impl<K: Key + ?Sized> SearchLayer<K> {
     /// Passes leaves from the one with the low fence `from` on (the smallest key for the first
     /// leaf), whose entries all lie within `upper` and are `most` at most, and none of which has
-    /// entries with deadlines. `count` is called for leaves that are not known to be counted.
-    /// `None`
+    /// entries with deadlines. `count` is called for leaves that are not known to be counted. `None`
     /// if no leaf was passed, or no leaf has this low fence. O(log n), and O(1) for each leaf that
     /// has changed since the last call that has passed it.
     pub fn skip(
