@@ -261,9 +261,12 @@ impl Broker {
         Ok(is_compacted.then(|| Duration::from_millis(millis.unwrap_or(86_400_000))))
     }
 
-    /// The owner table as it was read last.
+    /// The owner table as it was read last, with the partitions the topic has now: those that were
+    /// added since have no owner in it.
     pub fn known_owners(&self) -> OwnerTable {
-        self.owners.lock().clone()
+        let known = self.owners.lock().clone();
+        let partitions = if known.partitions == 0 { 0 } else { self.partitions() };
+        OwnerTable { partitions, ..known }
     }
 
     /// Reads the owner table from the group's coordinator. While the group rebalances, the former
@@ -275,8 +278,8 @@ impl Broker {
         let list = self.client.fetch_group_list(Some(group), timeout);
         let list = list.map_err(|error| self.away(error))?;
         let found = list.groups().iter().find(|found| found.name() == group);
-        let partitions = self.partitions();
         let mut known = self.owners.lock();
+        let partitions = self.partitions();
         let table = match found.map(|found| (found.state(), found.members())) {
             Some(("Stable", members)) => {
                 let members: Vec<DescribedMember<'_>> = members
