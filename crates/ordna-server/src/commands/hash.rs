@@ -55,11 +55,16 @@ pub const COMMANDS: &[Command] = &[
     Command::new("hrandfield", -2, READ_SLOW, ONE_KEY, "Returns random fields.", hrandfield),
 ];
 
-fn set_all(context: &Context<'_>, arguments: Arguments<'_>, name: &'static str) -> Result<usize> {
+fn set_all(
+    context: &mut Context<'_>,
+    arguments: Arguments<'_>,
+    name: &'static str,
+) -> Result<usize> {
     if !arguments.len().is_multiple_of(2) {
         return Err(CommandError::wrong_arity(name));
     }
-    context.modify_hash(arguments.get(1), |hash| {
+    context.check_work(arguments.len() / 2)?;
+    context.modify_much_of_hash(arguments.get(1), |hash| {
         let fields = arguments.iter_from(2).step_by(2);
         let mut new = 0;
         for (field, value) in fields.zip(arguments.iter_from(3).step_by(2)) {

@@ -10,6 +10,7 @@ use crate::execution::command::{
 use crate::keyspace::collections::head::NEVER;
 use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::state::command_spec::ONE_KEY;
+use crate::state::events::Classes;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -320,7 +321,9 @@ fn hgetdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         }
         Ok(())
     };
-    context.modify_hash_and_tell(arguments.get(1), change, |()| vec!["hdel"])?;
+    context.check_work(arguments.len() - 4)?;
+    let event = Some((Classes::HASH, "hdel"));
+    context.edit_much_of_hash(event, arguments.get(1), change)?;
     taken.reply(out)
 }
 

@@ -134,7 +134,7 @@ impl Context<'_> {
 }
 
 fn push(
-    context: &Context<'_>,
+    context: &mut Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
     end: End,
@@ -146,7 +146,8 @@ fn push(
         out.count(len);
         return Ok(CommandOutcome::Done);
     }
-    let len = context.modify_list(arguments.get(1), |body| {
+    context.check_work(arguments.len() - 2)?;
+    let len = context.modify_much(arguments.get(1), ValueKind::List, |body| {
         if !only_present || body.len() > 0 {
             arguments.iter_from(2).for_each(|value| list::push(body, value, end));
         }

@@ -123,7 +123,8 @@ impl Context<'_> {
 }
 
 fn sadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    let added = context.modify_set(arguments.get(1), |body| {
+    context.check_work(arguments.len() - 2)?;
+    let added = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
         let mut added = 0;
         for member in arguments.iter_from(2) {
             added += usize::from(set::add(body, member)?);

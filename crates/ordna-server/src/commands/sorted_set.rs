@@ -74,18 +74,6 @@ impl Context<'_> {
     ) -> Result<Option<R>> {
         self.collection(key, ValueKind::ZSet, |body| read(SortedSet(body)))
     }
-
-    /// Changes the sorted set of a key, or makes one.
-    ///
-    /// # Errors
-    /// The key holds a value of another type.
-    pub fn modify_sorted_set<R>(
-        &self,
-        key: &[u8],
-        change: impl FnMut(&mut Body<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.modify_collection(key, ValueKind::ZSet, change)
-    }
 }
 
 pub const NOT_A_FLOAT: &str = "ERR value is not a valid float";
@@ -188,7 +176,8 @@ fn add_all(
     let scores = arguments.iter_from(at).step_by(2).map(double::parse);
     let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
     let (mut new, mut changed, mut last) = (0, 0, Added::Nothing);
-    context.modify_sorted_set(arguments.get(1), |body| {
+    context.check_work(scores.len())?;
+    context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
         (new, changed) = (0, 0);
         for (score, member) in scores.iter().zip(arguments.iter_from(at + 1).step_by(2)) {
             last = add(body, options, *score, member)?;

@@ -195,6 +195,15 @@ impl Context<'_> {
         out: &mut Replies,
     ) -> Result {
         let timeout = parse_timeout(timeout)?;
+        match &wanted {
+            Wanted::Values { count: Some(count), .. } => {
+                self.check_taken(keys, ValueKind::List, *count)?;
+            }
+            Wanted::Members { count: Some(count), .. } => {
+                self.check_taken(keys, ValueKind::ZSet, *count)?;
+            }
+            _ => {}
+        }
         for key in keys {
             if self.take(key, &wanted, out)? {
                 return Ok(CommandOutcome::Done);
@@ -206,6 +215,10 @@ impl Context<'_> {
                 _ => out.null_array(),
             }
             return Ok(CommandOutcome::Done);
+        }
+        // It waits on the present state, once the snapshots have shown that there is nothing.
+        if self.keys.snapshot().is_some() {
+            return Err(CommandError::NeedsSnapshot);
         }
         // Another command may write a key before this client is in the table.
         if !check!("blocking.enter.is_exclusive", self.keys.is_exclusive()) {

@@ -19,9 +19,18 @@ impl Context<'_> {
         key: &[u8],
         change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.edit_hash(None, key, change)
+    }
+
+    pub(super) fn edit_hash<R>(
+        &self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<R> {
         let done = self.keys.edit_hash(key, self.keys.is_exclusive(), change);
         let edited = self.settle([key], done)?;
-        self.report_edit(key, edited.effect, None);
+        self.report_edit(key, edited.effect, event);
         Ok(edited.result)
     }
 

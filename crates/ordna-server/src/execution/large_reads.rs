@@ -46,14 +46,15 @@ pub fn too_large(most: usize) -> CommandError {
     format!("ERR the members of the result would exceed {most} bytes; ask for less").into()
 }
 
-/// Executes a command on a snapshot and writes its reply.
+/// Executes a command on a snapshot and writes its reply, or returns the work that its connection has
+/// to do.
 pub fn run(
     read: SnapshotRead,
     state: &ServerState,
     table: &'static CommandTable,
     session: &mut Session,
     out: &mut Replies,
-) {
+) -> CommandOutcome {
     let mut read = read;
     for _ in 0..prepared_writes::ATTEMPTS {
         if read.is_in_place {
@@ -71,7 +72,8 @@ pub fn run(
         let execution = premise.map_or(Execution::First, Execution::Prepared);
         let mut context = Context { state, session, keys, table, indexed: None, execution };
         if let Err(error) = context.check_changed_rights(arguments) {
-            return out.error(&error);
+            out.error(&error);
+            return CommandOutcome::Done;
         }
         match context.call(&read.spec, arguments, out) {
             // A write whose keys have changed.
@@ -79,11 +81,11 @@ pub fn run(
                 drop(context);
                 read = *again;
             }
-            _ => return,
+            outcome => return outcome,
         }
     }
     prepared_writes::free_staged(state);
-    prepared_writes::run_in_place(&read, state, table, session, out);
+    prepared_writes::run_in_place(&read, state, table, session, out)
 }
 
 impl Context<'_> {

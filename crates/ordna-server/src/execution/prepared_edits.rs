@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! A command that is about to change many elements refuses to do so where it is
-//! ([`within`]), before it has changed anything. Executed again, it changes the collection of the
+//! ([`within`], [`Context::check_work`]), before it has changed anything. Executed again, it changes the collection of the
 //! snapshot, which collects what it changes, and commits that as
 //! [`prepared_writes`](super::prepared_writes) does: in one short step, or not at all.
 //!
@@ -10,11 +10,14 @@
 //! The step is one of three. If no element is left, the head is removed, and the task of removals
 //! does the rest. If few entries change, they are one batch. Otherwise what is left is stored in
 //! stretches under a new id, and the step gives it to the key: a batch of many entries would hold
-//! up every other write.
+//! up every other write. Unless far more is left than was added or set: that is one batch, too.
+//!
+//! A collection that becomes large is stored in stretches in the same way.
 
 use crate::execution::command::{Context, Result};
 use crate::keyspace::collections::Body;
 use crate::keyspace::edits::collection::{Changed, Effect};
+use crate::keyspace::edits::growth::Grown;
 use crate::keyspace::edits::hash::HashChange;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::Classes;
@@ -75,7 +78,10 @@ impl Context<'_> {
             return self.edit(event, key, kind, change);
         };
         let Some((large, expires_at)) = snapshot.large(key, kind)? else {
-            return self.commit(|context| context.edit(event, key, kind, change));
+            return match snapshot.grown(&self.keys, key, kind, &mut change)? {
+                Some((result, grown)) => self.commit_grown(event, key, &grown).map(|()| result),
+                None => self.commit(|context| context.edit(event, key, kind, change)),
+            };
         };
         let before = large.head;
         let mut body = Body::Large(large);
@@ -94,21 +100,56 @@ impl Context<'_> {
     pub fn modify_much_of_hash<R>(
         &mut self,
         key: &[u8],
+        change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.edit_much_of_hash(None, key, change)
+    }
+
+    /// [`modify_much_of_hash`](Self::modify_much_of_hash) with an event that the command's name
+    /// does not tell.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn edit_much_of_hash<R>(
+        &mut self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
         mut change: impl FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<R> {
         let Some(snapshot) = self.keys.snapshot().cloned() else {
-            return self.modify_hash(key, change);
+            return self.edit_hash(event, key, change);
         };
         let Some((large, expires_at)) = snapshot.large(key, ValueKind::Hash)? else {
-            return self.commit(|context| context.modify_hash(key, change));
+            return match snapshot.grown_hash(&self.keys, key, &mut change)? {
+                Some((result, grown)) => self.commit_grown(event, key, &grown).map(|()| result),
+                None => self.commit(|context| context.edit_hash(event, key, change)),
+            };
         };
         let before = large.head;
         let mut body = HashChange::Large(large);
         let result = change(&mut body)?;
         if let HashChange::Large(large) = body {
-            self.commit_changed(None, key, &Changed { before, expires_at, large })?;
+            self.commit_changed(event, key, &Changed { before, expires_at, large })?;
         }
         Ok(result)
+    }
+
+    /// Gives a key a collection that has become large.
+    fn commit_grown(
+        &mut self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        grown: &Grown,
+    ) -> Result<()> {
+        let Grown { was_there, expires_at, large } = grown;
+        let staged = self.stage_large(large)?;
+        self.commit(|context| {
+            let done = context.keys.put_large(key, large, *expires_at, staged.as_ref());
+            context.settle([key], done)?;
+            let effect = if *was_there { Effect::Changed } else { Effect::Made };
+            context.report_edit(key, effect, event);
+            Ok(())
+        })
     }
 
     fn commit_changed(

@@ -24,10 +24,11 @@ use std::time::{Duration, Instant};
 use ordna::sync::{notice, point};
 
 use crate::execution::acknowledgement;
-use crate::execution::command::{CommandTable, Context, Result};
+use crate::execution::command::{CommandOutcome, CommandTable, Context, Result};
 use crate::execution::snapshot_read::{Execution, SnapshotRead};
 use crate::keyspace::Keyspace;
 use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::large::Large;
 use crate::keyspace::edits::build::NewValue;
 use crate::keyspace::edits::staging::Staged;
 use crate::keyspace::lock::KeyspaceGuard;
@@ -93,24 +94,27 @@ pub fn run_in_place(
     table: &'static CommandTable,
     session: &mut Session,
     out: &mut Replies,
-) {
+) -> CommandOutcome {
     let keys = match exclude_others(state, &session.client) {
         Ok(keys) => keys,
-        Err(error) => return out.error(&error),
+        Err(error) => {
+            out.error(&error);
+            return CommandOutcome::Done;
+        }
     };
     let execution = Execution::InPlace;
     let mut context = Context { state, session, keys, table, indexed: None, execution };
     let arguments = read.request.arguments();
     if let Err(error) = context.check_changed_rights(arguments) {
-        return out.error(&error);
+        out.error(&error);
+        return CommandOutcome::Done;
     }
-    match state.data_directory {
-        Some(_) => {
-            acknowledgement::call_logged(&mut context, &read.spec, true, arguments, out);
-        }
-        None => _ = context.call(&read.spec, arguments, out),
-    }
+    let outcome = match state.data_directory {
+        Some(_) => acknowledgement::call_logged(&mut context, &read.spec, true, arguments, out),
+        None => context.call(&read.spec, arguments, out),
+    };
     context.serve_blocked();
+    outcome
 }
 
 impl Context<'_> {
@@ -176,9 +180,20 @@ impl Context<'_> {
     /// # Errors
     /// As of [`put_value`](Self::put_value).
     pub fn stage(&self, value: &NewValue) -> Result<Option<Staged>> {
-        let (NewValue::Large(large), Some(_)) = (value, self.keys.snapshot()) else {
+        match value {
+            NewValue::Large(large) => self.stage_large(large),
+            NewValue::Record(_) => Ok(None),
+        }
+    }
+
+    /// [`stage`](Self::stage) of a large collection.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn stage_large(&self, large: &Large<'_>) -> Result<Option<Staged>> {
+        if self.keys.snapshot().is_none() {
             return Ok(None);
-        };
+        }
         let mut bytes = 0;
         let is_much = |(at, (_, value)): (usize, (&[u8], &[u8]))| {
             bytes += value.len();

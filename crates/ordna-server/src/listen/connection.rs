@@ -246,8 +246,16 @@ impl<'a> Connection<'a> {
                 before = self.replies.bytes.len();
             }
             let mut replies = usize::from(!silent);
+            if let CommandOutcome::Read(read) = outcome {
+                let _place = place_in(&self.state.reads, &self.client).await?;
+                let (state, table, out) = (self.state, self.table, &mut self.replies);
+                outcome = tokio::task::block_in_place(|| {
+                    large_reads::run(*read, state, table, session, out)
+                });
+                session.now = None;
+            }
             match outcome {
-                CommandOutcome::Done | CommandOutcome::AwaitsTurn => {}
+                CommandOutcome::Done | CommandOutcome::Read(_) | CommandOutcome::AwaitsTurn => {}
                 CommandOutcome::Close => {
                     self.unsent += replies;
                     return Ok(false);
@@ -269,14 +277,6 @@ impl<'a> Connection<'a> {
                     let _place = place_in(&self.state.tasks, &self.client).await?;
                     let (state, out) = (self.state, &mut self.replies);
                     tokio::task::block_in_place(|| task.run(state, None, out));
-                }
-                CommandOutcome::Read(read) => {
-                    let _place = place_in(&self.state.reads, &self.client).await?;
-                    let (state, table, out) = (self.state, self.table, &mut self.replies);
-                    tokio::task::block_in_place(|| {
-                        large_reads::run(*read, state, table, session, out)
-                    });
-                    session.now = None;
                 }
                 CommandOutcome::Delayed(time) => tokio::time::sleep(time).await,
                 CommandOutcome::Blocked(waiting) => {

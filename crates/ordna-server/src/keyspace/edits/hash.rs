@@ -116,7 +116,17 @@ pub struct SmallHash<'a> {
     is_changed: bool,
 }
 
-impl SmallHash<'_> {
+impl<'a> SmallHash<'a> {
+    /// A hash without deadlines, or none.
+    pub(super) fn of(hash: Option<Hash<'a>>) -> Self {
+        Self { edit: Edit::of(hash), deadlines: DeadlineMap::new(), now: 0, is_changed: false }
+    }
+
+    /// The fields, if a record does not hold them and none of them expires.
+    pub(super) fn outgrown(self) -> Option<Edit<'a>> {
+        self.edit.finish_small().err().filter(|_| self.deadlines.is_empty())
+    }
+
     fn is_due(&self, field: &[u8]) -> bool {
         self.deadlines.get(field).is_some_and(|deadline| *deadline <= self.now)
     }
@@ -356,9 +366,7 @@ impl KeyspaceStore {
                     }
                 },
             };
-            let (edit, deadlines) = (Edit::of(hash), DeadlineMap::new());
-            let small = SmallHash { edit, deadlines, now: 0, is_changed: false };
-            let mut body = HashChange::Small(small);
+            let mut body = HashChange::Small(SmallHash::of(hash));
             let result = match change(&mut body) {
                 Ok(result) => result,
                 Err(error) => {

@@ -4,6 +4,7 @@ pub mod build;
 pub mod collection;
 #[cfg(all(test, debug_assertions))]
 mod concurrent_tests;
+pub mod growth;
 pub mod hash;
 mod list_ends;
 #[cfg(test)]

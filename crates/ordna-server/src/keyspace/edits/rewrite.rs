@@ -21,8 +21,13 @@ type Result<T> = std::result::Result<T, CommandError>;
 /// Changed entries from which on the entries that are left are stored anew: a batch of as many
 /// takes some milliseconds, in which nobody else writes.
 const MANY_CHANGES: usize = 8192;
-/// Elements that are stored anew for one change, at most.
-const LEFT_FOR_CHANGE: usize = 256;
+/// The same in bytes of keys and values.
+const MANY_BYTES: usize = 4 << 20;
+/// Elements that are stored anew for one that is removed, at most.
+const LEFT_FOR_REMOVED: usize = 256;
+/// The same for one that is added or set: clients fill collections by many commands of some
+/// thousand elements, each of which would store again what there is.
+const LEFT_FOR_ADDED: usize = 16;
 
 /// Entries of a stretch, which are read before the keyspace is locked.
 const STRETCH: usize = 1024;
@@ -49,8 +54,14 @@ impl Changed<'_> {
     /// What is left of the collection, if it is to be stored anew.
     pub fn rewritten(&self, keys: &KeyspaceStore) -> Option<Rewritten<'_>> {
         let (from, count) = (&self.large, self.large.changes.len());
-        let is_small = count < MANY_CHANGES || from.head.len() / LEFT_FOR_CHANGE > count;
-        if is_small || from.head.count == 0 {
+        let sizes = from.changes.iter();
+        let sizes = sizes.map(|(key, (value, _))| key.len() + value.as_ref().map_or(0, Vec::len));
+        let is_small = count < MANY_CHANGES && sizes.sum::<usize>() < MANY_BYTES;
+        // A node of a list has many elements.
+        let added = from.head.len().saturating_sub(self.before.len());
+        let is_shorter = from.head.count < self.before.count;
+        let most_left = if is_shorter { LEFT_FOR_REMOVED } else { LEFT_FOR_ADDED };
+        if is_small || from.head.len() / most_left > count.max(added) || from.head.count == 0 {
             return None;
         }
         let mut large = keys.new_large(from.head.kind);
