@@ -107,6 +107,8 @@ pub fn limits() -> Vec<String> {
     let nodes = Topology::system().nodes();
     if nodes == 1 {
         limits.push("one NUMA node: replicas and partitions by node are one".to_owned());
+    } else if !Topology::may_place_memory() {
+        limits.push("memory cannot be bound to a NUMA node: first touch decides".to_owned());
     }
     let widest = InstructionSet::widest().name();
     if widest != "avx512" {

@@ -45,6 +45,7 @@
 
 #![expect(unsafe_code, reason = "log entries hold nodes by reference count")]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -60,6 +61,23 @@ use ordna_base::sync::{
 
 /// How long the combiner gathers before it merges again (§4.4.1).
 const INTERVAL: Duration = Duration::from_micros(200);
+
+/// How many operations a counted one stands for; a model runs few.
+const SAMPLE: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
+
+/// 0, and with each 64th call of a thread 64.
+#[inline]
+fn sampled() -> i64 {
+    thread_local! {
+        static CALLS: Cell<i64> = const { Cell::new(0) };
+    }
+    if SAMPLE == 1 {
+        return 1;
+    }
+    let calls = CALLS.get().wrapping_add(1);
+    CALLS.set(calls);
+    if calls % SAMPLE == 0 { SAMPLE } else { 0 }
+}
 
 /// A node with an anchor that can die and is kept by references: a data node, or a model's
 /// stand-in.
@@ -133,7 +151,7 @@ struct Replica<L, T> {
     /// How many of those lost to panics at the end of a log count when the next run of steps has
     /// ended.
     owed: AtomicUsize,
-    /// How many operations began here; counted only if there are several replicas.
+    /// About how many operations began here; counted only if there are several replicas.
     reads: StripedCounter,
 }
 
@@ -255,7 +273,10 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     pub fn layer(&self, node: usize) -> &L {
         let replica = &self.replicas[node];
         if self.replicas.len() > 1 {
-            replica.reads.add(1);
+            let operations = sampled();
+            if operations > 0 {
+                replica.reads.add(operations);
+            }
         }
         &replica.layer
     }
@@ -265,7 +286,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         self.replicas.iter().map(|replica| &replica.layer)
     }
 
-    /// Operations that began at each replica, if there are several.
+    /// About how many operations began at each replica, if there are several: each thread counts one
+    /// in 64, for all of them.
     pub fn reads(&self) -> Vec<usize> {
         self.replicas.iter().map(|replica| replica.reads.sum()).collect()
     }

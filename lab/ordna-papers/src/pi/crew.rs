@@ -17,7 +17,8 @@
 //! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
 //! size: a node's share of them is its share of the queries. Threads take pieces of their own node
 //! first and then what other nodes have left. So the threads at work on a node's queries are in
-//! proportion to them. A node whose threads are used up has its work offloaded (§4.3.2, §4.3.3),
+//! proportion to them. Workers are bound to their node; the data nodes that they make there are of its
+//! memory. A node whose threads are used up has its work offloaded (§4.3.2, §4.3.3),
 //! without a plan made beforehand.
 //!
 //! Source: the PI paper, Algorithm 1; that waiting callers lend a hand is ours.
@@ -144,9 +145,13 @@ impl Crew {
     pub fn new(workers: usize, topology: Topology) -> Self {
         let shared = Arc::<Shared>::default();
         let spawn = |number: usize| {
-            let (shared, node) = (shared.clone(), number % topology.nodes());
-            let name = format!("ordna-pi-{number}");
-            std::thread::Builder::new().name(name).spawn(move || shared.work(node)).ok()
+            let (shared, topology) = (shared.clone(), topology.clone());
+            let node = number % topology.nodes();
+            let work = move || {
+                topology.bind_this_thread(node);
+                shared.work(node);
+            };
+            std::thread::Builder::new().name(format!("ordna-pi-{number}")).spawn(work).ok()
         };
         let workers = (0..workers).filter_map(spawn).collect();
         Self { shared, topology, workers }

@@ -12,6 +12,7 @@ use ordna_base::OrderedIndex;
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::ArtLayer;
 use ordna_papers::hydralist::{HydraOptions, Update};
+use ordna_papers::pi::{Pi, PiOptions};
 use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
@@ -54,7 +55,8 @@ fn must_end(body: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn each_thread_reads_the_replica_of_its_node() {
-    const READS: usize = 100;
+    // One read in 64 is counted, for all of them.
+    const READS: usize = 640;
     let options = nodes(4);
     let index: Small<u64, u64> = HydraList::with(&options);
     index.put_all((0..1000).map(|n| (n, n)));
@@ -75,6 +77,49 @@ fn each_thread_reads_the_replica_of_its_node() {
         homes.insert(home);
     }
     assert_eq!(homes.len(), 4);
+}
+
+/// The threads that carry updates out run on the node of their search layer, and so do the workers
+/// of PI.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_in_the_background_are_bound_to_their_node() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let bound_to = |status: &str| -> String {
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    };
+    if !bound_to(&status).starts_with("0-") {
+        eprintln!("not tested: the first two processors are not both allowed");
+        return;
+    }
+    let topology = Topology::with_processors(&[vec![0], vec![1]]);
+    let options = HydraOptions { topology: topology.clone(), ..HydraOptions::default() };
+    let index: Small<u64, u64> = HydraList::with(&options);
+    let batches: Pi<u64, u64> =
+        Pi::with(&PiOptions { workers: 2, topology, ..PiOptions::default() });
+    for (name, cpu) in
+        [("hydralist", "0"), ("hydralist", "1"), ("ordna-pi-0", "0"), ("ordna-pi-1", "1")]
+    {
+        // The threads of other tests have the same names and are bound to nothing.
+        let is_there = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            tasks.into_iter().any(|task| {
+                let read =
+                    |file| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+                let status = read("status");
+                read("comm").trim() == name && !status.is_empty() && bound_to(&status) == cpu
+            })
+        };
+        let began = std::time::Instant::now();
+        while !is_there() {
+            assert!(began.elapsed().as_secs() < 20, "no {name} is bound to processor {cpu}");
+            std::thread::yield_now();
+        }
+    }
+    index.put_all((0..1000).map(|n| (n, n)));
+    batches.put_all((0..1000).map(|n| (n, n)));
+    assert_eq!((index.get(&7), batches.get(&7)), (Some(7), Some(7)));
 }
 
 #[test]
