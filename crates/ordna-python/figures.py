@@ -1,6 +1,6 @@
-"""The figures of docs/PYTHON.md: ratios to sortedcontainers, measured in one run, in turns.
+"""The figures of docs/PYTHON.md: ratios to sortedcontainers and lmdb, measured in one run, in turns.
 
-Usage: figures.py [keys]; needs ordna, numpy and sortedcontainers.
+Usage: figures.py [keys]; needs ordna, numpy and sortedcontainers. Without lmdb its rows are skipped.
 """
 
 import ctypes
@@ -10,13 +10,20 @@ import os
 import random
 import statistics
 import sys
+import tempfile
 import threading
 import time
+from itertools import islice
 
 import numpy as np
 from sortedcontainers import SortedDict
 
 import ordna
+
+try:
+    import lmdb
+except ImportError:
+    lmdb = None
 
 KEYS = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
 ROUNDS = 3
@@ -115,6 +122,44 @@ def containers(add, length):
                 add(f"SortedDict, {kind}, {length:,}: {name}", bar, took, ours[name, bar])
 
 
+def beside_lmdb(add):
+    """Gets and ranges beside lmdb's: keys of 15 bytes, values of 100, as in docs/PYTHON.md."""
+    keys = [b"key%012d" % (key % 10**12) for key in INTS[:300_000]]
+    ranked, value = sorted(set(keys)), b"v" * 100
+    starts = [random.Random(6).randrange(len(ranked) - 101) for _ in range(5_000)]
+    spans = [(ranked[start], ranked[start + 99]) for start in starts]
+    store = ordna.Store()
+    with tempfile.TemporaryDirectory() as folder, lmdb.open(
+        folder, map_size=1 << 30, sync=False
+    ) as database:
+        with database.begin(write=True) as transaction:
+            for key in keys:
+                transaction.put(key, value)
+                store[key] = value
+
+        def gets_theirs():
+            with database.begin() as transaction:
+                return sum(len(transaction.get(key)) for key in keys)
+
+        def ranges_theirs():
+            with database.begin() as transaction:
+                cursor, found = transaction.cursor(), 0
+                for low, _ in spans:
+                    cursor.set_range(low)
+                    found += len(list(islice(cursor.iternext(), 100)))
+                return found
+
+        for _ in range(ROUNDS):
+            theirs, want = timed(gets_theirs)
+            ours, got = timed(lambda: sum(len(store[key]) for key in keys))
+            assert got == want
+            add("lmdb: gets of 100 bytes", 1, theirs, ours)
+            theirs, want = timed(ranges_theirs)
+            ours, got = timed(lambda: sum(len(list(store.items(*span))) for span in spans))
+            assert got == want == 100 * len(spans)
+            add("lmdb: ranges of 100 pairs", 1, theirs, ours)
+
+
 def resident():
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as statm:
@@ -197,8 +242,12 @@ def main():
         del bulk
     for length in sorted({min(KEYS, 200_000), KEYS}):
         containers(add, length)
+    if lmdb is None:
+        print("lmdb is not installed: its rows are skipped")
+    else:
+        beside_lmdb(add)
     print(f"{KEYS:,} keys, {ROUNDS} rounds, medians")
-    print(f"{'':52}{'SortedDict':>12}{'ordna':>12}{'ratio':>8}{'bar':>7}")
+    print(f"{'':52}{'theirs':>12}{'ordna':>12}{'ratio':>8}{'bar':>7}")
     for (name, bar), pairs in rows.items():
         ratio = statistics.median(theirs / ours for theirs, ours in pairs)
         theirs, ours = (statistics.median(side) for side in zip(*pairs))

@@ -15,37 +15,13 @@ use crate::arrow::{Column, Gathered, Item, words_of};
 use crate::core::{Core, encoded, wanted};
 use crate::error::raise;
 use crate::joining::Joining;
-use crate::key::{self, word_of};
+use crate::key;
+use crate::plain::{Word, word_of};
 use crate::shapes;
 use crate::source::{Bytes, Source};
 
 /// So many keys go to the store in one call.
 const GROUP: usize = 1024;
-
-/// An encoded `u64` without an allocation: a code and at most nine bytes.
-#[derive(Clone, Copy)]
-struct Word {
-    length: u8,
-    bytes: [u8; 10],
-}
-
-impl Word {
-    #[inline]
-    fn new(word: u64) -> Self {
-        let doubled = u128::from(word) << 1;
-        let length = 16 - doubled.leading_zeros() as usize / 8;
-        let mut bytes = [0; 10];
-        bytes[0] = code::ZERO + length as u8;
-        bytes[1..=length].copy_from_slice(&doubled.to_be_bytes()[16 - length..]);
-        Self { length: length as u8 + 1, bytes }
-    }
-}
-
-impl Borrow<[u8]> for Word {
-    fn borrow(&self) -> &[u8] {
-        &self.bytes[..usize::from(self.length)]
-    }
-}
 
 /// Most items of one `put_many`: their order is kept as 32-bit positions, half of the memory of
 /// `usize`.
@@ -403,21 +379,4 @@ pub fn scan(
         });
     });
     if fits { Ok((keys.column(), values.column())) } else { Err(mixed()) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn words_are_encoded_as_the_tuple_encoding_does() {
-        for word in [0, 1, 127, 128, 255, 256, 1 << 32, u64::MAX >> 1, u64::MAX - 1, u64::MAX] {
-            let encoded = ordna::tuple::encode(&word);
-            assert_eq!(Borrow::<[u8]>::borrow(&Word::new(word)), encoded);
-            assert_eq!(word_of(&encoded), Some(word));
-        }
-        assert_eq!(word_of(&ordna::tuple::encode(&(u128::from(u64::MAX) + 1))), None);
-        assert_eq!(word_of(&ordna::tuple::encode(&ordna::tuple::Number::Real(2.5))), None);
-        assert_eq!(word_of(&ordna::tuple::encode(&-1)), None);
-    }
 }

@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
 use crate::key;
+use crate::plain;
 use crate::shapes::Shape;
-use crate::source::{KeyRange, Slot, Unusable};
+use crate::source::{KeyRange, Slot, Source, Unusable};
 use crate::value::{self, Codec};
 
 /// The first chunk of a scan without bounds, of one with two bounds, and the longest one.
@@ -48,6 +49,22 @@ struct ChunkState {
     left: usize,
     chunk: usize,
     done: bool,
+}
+
+impl ChunkState {
+    /// Moves past a chunk; `last` is its last key if there may be more after it.
+    fn pass(&mut self, count: usize, last: Option<Vec<u8>>, direction: Direction) {
+        self.left -= count;
+        self.chunk = (self.chunk * 2).min(LAST_CHUNK);
+        let Some(last) = last.filter(|_| self.left > 0) else {
+            self.done = true;
+            return;
+        };
+        match direction {
+            Direction::Ascending => self.span.0 = Limit::Excluded(last),
+            Direction::Descending => self.span.1 = Limit::Excluded(last),
+        }
+    }
 }
 
 /// An iterator over lists of entries, in order. It holds nothing of the store between two calls;
@@ -99,6 +116,75 @@ impl Chunks {
         Self { shape, codec, ..self }
     }
 
+    /// An iterator over the entries. The first chunk is read at once: if it is short, with the GIL
+    /// held and without a copy of each entry.
+    pub fn iterate<'py>(mut self, py: Python<'py>, source: &Source) -> PyResult<Bound<'py, PyAny>> {
+        let first = match self.read_plain(py, source) {
+            Some(first) => first?,
+            None => match self.next(py)? {
+                Some(first) => first,
+                None => PyList::empty(py),
+            },
+        };
+        if self.state.get_mut().done {
+            return Ok(first.try_iter()?.into_any());
+        }
+        let chain = py.import("itertools")?.getattr("chain")?;
+        let chunks = chain.call1(((first,), Bound::new(py, self)?))?;
+        chain.call_method1("from_iterable", (chunks,))
+    }
+
+    /// Reads a first chunk, if it is short and all of its entries are of frequent types.
+    fn read_plain<'py>(
+        &mut self,
+        py: Python<'py>,
+        source: &Source,
+    ) -> Option<PyResult<Bound<'py, PyList>>> {
+        let (kind, direction) = (self.kind, self.direction);
+        let state = self.state.get_mut();
+        let wanted = state.chunk.min(state.left);
+        if wanted > FIRST_BOUNDED || state.done {
+            return None;
+        }
+        let mut objects = Vec::with_capacity(wanted * if kind == Kind::Items { 2 } else { 1 });
+        let (mut count, mut bytes, mut last, mut is_plain) = (0, 0, None, true);
+        // No container is made here, and no other code of Python runs: see `plain`.
+        source.visit(&state.span, direction, |key, value| {
+            let mut push = |object| match object {
+                Some(object) => objects.push(object),
+                None => is_plain = false,
+            };
+            if kind != Kind::Values {
+                push(plain::object_of(py, key, &self.shape));
+            }
+            if kind != Kind::Keys {
+                push(value::plain(py, value));
+                bytes += value.len();
+            }
+            count += 1;
+            bytes += key.len();
+            if count == wanted || bytes >= CHUNK_BYTES {
+                last = Some(key.to_vec());
+            }
+            if is_plain && last.is_none() {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        if !is_plain {
+            return None;
+        }
+        state.pass(count, last, direction);
+        if kind != Kind::Items {
+            return Some(PyList::new(py, objects));
+        }
+        let mut objects = objects.into_iter();
+        let pairs = (0..count).map_while(|_| objects.next().zip(objects.next()));
+        let pairs = pairs.map(|(key, value)| PyTuple::new(py, [key, value]));
+        Some(pairs.collect::<PyResult<Vec<_>>>().and_then(|pairs| PyList::new(py, pairs)))
+    }
+
     /// Reads the next chunk and moves past it.
     fn read(&self) -> Result<Entries<[u8], [u8]>, Unusable> {
         // First: a thread of the process that forked this one may have held the lock.
@@ -120,27 +206,12 @@ impl Chunks {
             full = entries.len() == wanted || bytes >= CHUNK_BYTES;
             if full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        state.left -= entries.len();
-        state.chunk = (state.chunk * 2).min(LAST_CHUNK);
-        state.done = !full || state.left == 0;
-        if let Some((key, _)) = entries.last() {
-            let behind = Limit::Excluded(key.to_vec());
-            match self.direction {
-                Direction::Ascending => state.span.0 = behind,
-                Direction::Descending => state.span.1 = behind,
-            }
-        }
+        let last = entries.last().filter(|_| full).map(|(key, _)| key.to_vec());
+        state.pass(entries.len(), last, self.direction);
         Ok(entries)
     }
-}
 
-#[pymethods]
-impl Chunks {
-    fn __iter__(slf: Py<Self>) -> Py<Self> {
-        slf
-    }
-
-    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
         // The lock may be held by another thread that reads: it must not wait for this one's GIL.
         let entries = py.detach(|| self.read()).map_err(unusable)?;
         if entries.is_empty() {
@@ -158,6 +229,17 @@ impl Chunks {
             });
         }
         PyList::new(py, objects).map(Some)
+    }
+}
+
+#[pymethods]
+impl Chunks {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
+        self.next(py)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -21,6 +21,7 @@ use crate::chunks::{Chunks, Kind, unusable};
 use crate::error::{raise, raise_backup};
 use crate::joining::{Joining, raise_order};
 use crate::key;
+use crate::plain::{self, ShortKey};
 use crate::shapes::{Shape, Shapes, Verdict, can_compare};
 use crate::source::{Bytes, KeyRange, Slot, Source, Unusable, by_ref, note_fork};
 use crate::value::{self, Codec, Functions, lifetime};
@@ -136,15 +137,15 @@ impl Core {
         }
     }
 
-    fn chunks(
+    pub fn chunks(
         &self,
         py: Python<'_>,
         span: KeyRange,
-        kind: u8,
+        kind: Kind,
         reverse: bool,
         limit: Option<usize>,
     ) -> Chunks {
-        let chunks = Chunks::new(Arc::clone(&self.source), span, Kind::of(kind), reverse, limit);
+        let chunks = Chunks::new(Arc::clone(&self.source), span, kind, reverse, limit);
         chunks.of(self.shapes.only(), self.codec.copied(py))
     }
 
@@ -171,15 +172,45 @@ impl Core {
         hi: Option<&Bound<'_, PyAny>>,
         inclusive: (bool, bool),
     ) -> PyResult<KeyRange> {
-        let limit = |key: Option<&Bound<'_, PyAny>>, inclusive: bool| -> PyResult<_> {
+        let lo = lo.map(encoded).transpose()?;
+        let hi = hi.map(encoded).transpose()?;
+        self.key_range(source, lo.as_ref(), hi.as_ref(), inclusive)
+    }
+
+    /// The bounds that two keys give; `None` is no bound.
+    pub fn key_range(
+        &self,
+        source: &Source,
+        lo: Option<&Encoded>,
+        hi: Option<&Encoded>,
+        inclusive: (bool, bool),
+    ) -> PyResult<KeyRange> {
+        let limit = |key: Option<&Encoded>, inclusive: bool| -> PyResult<_> {
             let Some(key) = key else { return Ok(Limit::Unbounded) };
-            let key = encoded(key)?;
-            if self.shapes.only().as_slice() != key.shape.as_slice() {
-                self.ask_neighbours(source, &key)?;
+            if !self.shapes.is_only(&key.shape) {
+                self.ask_neighbours(source, key)?;
             }
-            Ok(if inclusive { Limit::Included(key.bytes) } else { Limit::Excluded(key.bytes) })
+            let bytes = key.bytes.clone();
+            Ok(if inclusive { Limit::Included(bytes) } else { Limit::Excluded(bytes) })
         };
         Ok((limit(lo, inclusive.0)?, limit(hi, inclusive.1)?))
+    }
+
+    /// The value of a key. Frequent types are copied once, into their object.
+    fn find<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = key.py();
+        let read = |bytes: &[u8]| value::plain(py, bytes).ok_or_else(|| bytes.to_vec());
+        let mut short = ShortKey::new();
+        let found = if plain::encode(key, &mut short) {
+            self.source.with(|source| source.get_with(&short, read)).map_err(unusable)?
+        } else {
+            let source = self.source()?;
+            wanted(key)?.and_then(|key| source.get_with(&key.bytes, read))
+        };
+        match found {
+            Some(Err(bytes)) => self.decode_value(py, &bytes).map(Some),
+            found => Ok(found.and_then(Result::ok)),
+        }
     }
 
     pub fn decode_value<'py>(&self, py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> {
@@ -277,29 +308,26 @@ impl Core {
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
+        let mut short = ShortKey::new();
+        if plain::encode(key, &mut short) {
+            return self.source.with(|source| source.contains(&short)).map_err(unusable);
+        }
         let source = self.source()?;
         Ok(wanted(key)?.is_some_and(|key| source.contains(&key.bytes)))
     }
 
     fn __getitem__<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let source = self.source()?;
-        match wanted(key)?.and_then(|key| source.get(&key.bytes)) {
-            Some(value) => self.decode_value(key.py(), &value),
-            None => Err(PyKeyError::new_err(key.clone().unbind())),
-        }
+        self.find(key)?.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
+    /// The value of a key, or the default if it is absent.
     #[pyo3(signature = (key, default=None, /))]
     fn get<'py>(
         &self,
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let source = self.source()?;
-        match wanted(key)?.and_then(|key| source.get(&key.bytes)) {
-            Some(value) => self.decode_value(key.py(), &value).map(Some),
-            None => Ok(default),
-        }
+        Ok(self.find(key)?.or(default))
     }
 
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -454,7 +482,7 @@ impl Core {
     }
 
     /// The entry at a position, counted from the front or (negative) from the back: its key, its
-    /// value, or both, as `kind` of `_chunks` says, in a tuple. O(log n + leaves before it).
+    /// value, or both, as `kind` of `Range` says, in a tuple. O(log n + leaves before it).
     fn _at<'py>(
         &self,
         py: Python<'py>,
@@ -497,15 +525,15 @@ impl Core {
         Ok(key.py().detach(|| source.count(&span)))
     }
 
-    /// At most `limit` entries from a position on, in either direction, as `_chunks` gives them.
-    fn _chunks_from(
+    /// An iterator over at most `limit` entries from a position on, in either direction.
+    fn _from_position<'py>(
         &self,
-        py: Python<'_>,
+        py: Python<'py>,
         kind: u8,
         position: usize,
         reverse: bool,
         limit: usize,
-    ) -> PyResult<Chunks> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let source = self.source()?;
         let first = py.detach(|| source.select(position)).filter(|_| limit > 0);
         let (span, limit) = match first {
@@ -513,7 +541,7 @@ impl Core {
             Some((key, _)) => ((Limit::Included(key), Limit::Unbounded), limit),
             None => ((Limit::Unbounded, Limit::Unbounded), 0),
         };
-        Ok(self.chunks(py, span, kind, reverse, Some(limit)))
+        self.chunks(py, span, Kind::of(kind), reverse, Some(limit)).iterate(py, &source)
     }
 
     /// The entry with the largest key that is at most `key`, or None. O(log n).
@@ -544,33 +572,13 @@ impl Core {
         Ok(py.detach(|| source.count(&span)))
     }
 
-    /// Lists of entries within the bounds, in order; `kind` is 0 for keys, 1 for values, 2 for
-    /// both.
-    #[pyo3(signature = (kind, lo, hi, inclusive, reverse, limit))]
-    #[expect(clippy::too_many_arguments, reason = "the bounds and the order of a scan")]
-    fn _chunks(
+    /// Pairs whose keys begin with a string, bytes, or the first elements of a tuple.
+    fn _with_prefix<'py>(
         &self,
-        py: Python<'_>,
-        kind: u8,
-        lo: Option<&Bound<'_, PyAny>>,
-        hi: Option<&Bound<'_, PyAny>>,
-        inclusive: (bool, bool),
+        prefix: &Bound<'py, PyAny>,
         reverse: bool,
         limit: Option<usize>,
-    ) -> PyResult<Chunks> {
-        let source = self.source()?;
-        let span = self.span(&source, lo, hi, inclusive)?;
-        Ok(self.chunks(py, span, kind, reverse, limit))
-    }
-
-    /// Lists of entries whose keys begin with a string, bytes, or the first elements of a tuple.
-    fn _prefix_chunks(
-        &self,
-        kind: u8,
-        prefix: &Bound<'_, PyAny>,
-        reverse: bool,
-        limit: Option<usize>,
-    ) -> PyResult<Chunks> {
+    ) -> PyResult<Bound<'py, PyAny>> {
         let mut key = encoded(prefix)?.bytes;
         use ordna::tuple::code::{BYTES, STRING, TUPLE};
         if !matches!(key[0], STRING | BYTES | TUPLE) {
@@ -580,8 +588,8 @@ impl Core {
         key.pop();
         let end = ordna::key::prefix_end(&key).map_or(Limit::Unbounded, Limit::Excluded);
         let span = (Limit::Included(key), end);
-        self.source()?;
-        Ok(self.chunks(prefix.py(), span, kind, reverse, limit))
+        let (py, source) = (prefix.py(), self.source()?);
+        self.chunks(py, span, Kind::Items, reverse, limit).iterate(py, &source)
     }
 
     /// Removes all keys within the bounds; returns how many. The GIL is released.

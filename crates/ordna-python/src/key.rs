@@ -2,13 +2,13 @@
 
 use ordna::tuple::{Decode, Encode, MAX_DEPTH, Moment, Number, Reader, Value, code};
 use pyo3::exceptions::{PyTypeError, PyValueError};
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{
     PyBool, PyBytes, PyDate, PyDateTime, PyDelta, PyFloat, PyInt, PyString, PyTime, PyTuple,
     PyTzInfo,
 };
 
+use crate::plain::{self, Small, small};
 use crate::shapes::{self, Shape};
 
 /// The proleptic ordinal of 1970-01-01 in Python.
@@ -160,31 +160,6 @@ fn put_int(object: &Bound<'_, PyAny>, out: &mut Vec<u8>) -> Result<(), Refused> 
     Ok(())
 }
 
-/// An integer, or on which side of 64 bits it lies.
-pub enum Small {
-    Signed(i64),
-    Above,
-    Below,
-}
-
-/// Reads an integer without an exception for a large one: an exception costs more than a look-up.
-#[expect(unsafe_code, reason = "PyO3 has no safe form of this function")]
-pub fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
-    let mut overflow = 0;
-    // SAFETY: the object is borrowed for this call, and the token `Bound` shows that the thread is
-    // attached to Python. `overflow` outlives the call.
-    let value = unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
-    match overflow {
-        0 if value == -1 => match PyErr::take(object.py()) {
-            Some(error) => Err(error),
-            None => Ok(Small::Signed(value)),
-        },
-        0 => Ok(Small::Signed(value)),
-        1.. => Ok(Small::Above),
-        _ => Ok(Small::Below),
-    }
-}
-
 /// Dates and times, and integers of other libraries.
 fn put_rare(
     object: &Bound<'_, PyAny>,
@@ -323,21 +298,17 @@ pub fn take<'py>(
     }
     *shape = shape.get(1..).unwrap_or_default();
     if matches!(reader.peek(), Some(code::NEGATIVE_INFINITY..=code::NAN)) {
-        return match Number::decode(reader).map_err(damaged)? {
-            // The nearest float of a long integer may be another number.
-            number if is_float && Number::from(number.to_f64()) == number => {
-                Ok(PyFloat::new(py, number.to_f64()).into_any())
-            }
-            Number::Int(value) => match (i64::try_from(value), u64::try_from(value)) {
-                (Ok(small), _) => Ok(small.into_pyobject(py)?.into_any()),
-                (_, Ok(small)) => Ok(small.into_pyobject(py)?.into_any()),
-                _ => Ok(value.into_pyobject(py)?.into_any()),
-            },
+        let number = Number::decode(reader).map_err(damaged)?;
+        if let Some(object) = plain::number_of(py, &number, is_float) {
+            return Ok(object);
+        }
+        return match number {
             Number::Big { negative, magnitude } => {
                 let bytes = PyBytes::new(py, &magnitude);
                 let value = py.get_type::<PyInt>().call_method1("from_bytes", (bytes, "big"))?;
                 if negative { value.neg() } else { Ok(value) }
             }
+            Number::Int(value) => Ok(value.into_pyobject(py)?.into_any()),
             number => Ok(PyFloat::new(py, number.to_f64()).into_any()),
         };
     }
@@ -388,35 +359,10 @@ pub fn damaged(error: ordna::tuple::DecodeError) -> PyErr {
     PyValueError::new_err(format!("the store holds a key that is not one of Python: {error}"))
 }
 
-/// The word of an encoded number, if it is one.
-#[inline]
-pub fn word_of(encoded: &[u8]) -> Option<u64> {
-    let (code, bytes) = encoded.split_first()?;
-    let length = usize::from(code.checked_sub(code::ZERO)?);
-    if bytes.len() != length || length > 9 {
-        return None;
-    }
-    let mut doubled = [0; 16];
-    doubled[16 - length..].copy_from_slice(bytes);
-    let doubled = u128::from_be_bytes(doubled);
-    if doubled & 1 == 1 { None } else { u64::try_from(doubled >> 1).ok() }
-}
-
 /// The object of a key.
 pub fn decode<'py>(py: Python<'py>, key: &[u8], mut shape: &[u8]) -> PyResult<Bound<'py, PyAny>> {
-    // The two most frequent sorts of keys, without a detour.
-    if shape != [shapes::FLOAT]
-        && let Some(word) = word_of(key)
-    {
-        return Ok(word.into_pyobject(py)?.into_any());
-    }
-    match *key {
-        [code::STRING, ref text @ .., code::END] if !text.contains(&1) => {
-            if let Ok(text) = std::str::from_utf8(text) {
-                return Ok(PyString::new(py, text).into_any());
-            }
-        }
-        _ => {}
+    if let Some(object) = plain::object_of(py, key, shape) {
+        return Ok(object);
     }
     let mut reader = Reader::new(key);
     let object = take(py, &mut reader, MAX_DEPTH, &mut shape)?;

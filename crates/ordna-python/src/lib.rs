@@ -7,6 +7,8 @@ mod core;
 mod error;
 mod joining;
 mod key;
+mod plain;
+mod range;
 mod shapes;
 mod sorted;
 mod source;
@@ -31,6 +33,8 @@ mod _ordna {
     use crate::core::{_after_fork, Core};
     #[pymodule_export]
     use crate::error::Conflict;
+    #[pymodule_export]
+    use crate::range::Range;
     #[pymodule_export]
     use crate::sorted::{Sorted, Stretches};
     #[pymodule_export]

@@ -132,6 +132,12 @@ impl Shapes {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
     }
 
+    /// Whether all keys have this shape.
+    pub fn is_only(&self, shape: &[u8]) -> bool {
+        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        matches!(known.shapes.as_slice(), [only] if !known.mixed && only.as_slice() == shape)
+    }
+
     /// The shape of all keys, if it is one.
     pub fn only(&self) -> Shape {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use ordna::sync::Lock;
 use ordna::sync::atomic::{AtomicU32, Ordering};
 use ordna::{AsData, Direction, Snapshot, Store};
-use smallvec::SmallVec;
 
 pub type Bytes = Store<[u8], [u8]>;
 
@@ -65,6 +64,19 @@ impl Slot {
         self.source.lock().clone().ok_or(Unusable::Closed)
     }
 
+    /// Calls `read` with the source, which is not closed until it returns. `read` must neither call
+    /// Python nor use this slot.
+    ///
+    /// # Errors
+    /// As for [`Slot::get`].
+    #[inline]
+    pub fn with<R>(&self, read: impl FnOnce(&Source) -> R) -> Result<R, Unusable> {
+        if self.is_forked() {
+            return Err(Unusable::Forked);
+        }
+        self.source.lock().as_ref().map(read).ok_or(Unusable::Closed)
+    }
+
     /// Closes it; the caller drops the source. In a child of the object's process nothing happens.
     pub fn take(&self) -> Option<Source> {
         if self.is_forked() { None } else { self.source.lock().take() }
@@ -89,14 +101,12 @@ pub fn by_ref(span: &KeyRange) -> (Limit<&[u8]>, Limit<&[u8]>) {
     (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
 }
 
-/// A value copied out of the store; short ones without an allocation.
-type Copied = SmallVec<[u8; 128]>;
-
 impl Source {
-    pub fn get(&self, key: &[u8]) -> Option<Copied> {
+    /// Calls `read` with the value of a key, in a reading section.
+    pub fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match self {
-            Self::Live(store) => store.get_with(key, Copied::from_slice),
-            Self::At(snapshot) => snapshot.get_with(key, Copied::from_slice),
+            Self::Live(store) => store.get_with(key, read),
+            Self::At(snapshot) => snapshot.get_with(key, read),
         }
     }
 

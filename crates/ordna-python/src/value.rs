@@ -18,6 +18,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::key::{self, Refused, Rules};
+use crate::plain;
 use crate::shapes::Shape;
 
 /// Stands before what the codec made.
@@ -131,6 +132,17 @@ pub fn encode(object: &Bound<'_, PyAny>, codec: &Codec, out: &mut Vec<u8>) -> Py
 fn unescaped(mut reader: Reader<'_>) -> Result<Vec<u8>, ordna::tuple::DecodeError> {
     reader.byte("a string")?;
     reader.escaped("the end of a string")
+}
+
+/// The object of a value of a frequent type, without a call of Python: see [`crate::plain`].
+pub fn plain<'py>(py: Python<'py>, bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
+    match bytes {
+        [code::STRING, text @ ..] => {
+            Some(PyString::new(py, std::str::from_utf8(text).ok()?).into_any())
+        }
+        [code::BYTES, bytes @ ..] => Some(PyBytes::new(py, bytes).into_any()),
+        _ => plain::object_of(py, bytes, &[]),
+    }
 }
 
 /// The object of a value.

@@ -11,6 +11,7 @@ __all__ = [
     "Column",
     "Conflict",
     "Core",
+    "Range",
     "Sorted",
     "Stretches",
     "Transaction",
@@ -36,6 +37,22 @@ class Chunks:
     def __next__(self) -> list[Any]: ...
 
 class Conflict(RuntimeError): ...
+
+@final
+class Range:
+    def __new__(
+        cls,
+        core: Core,
+        kind: int,
+        lo: Any = None,
+        hi: Any = None,
+        inclusive: tuple[bool, bool] = ...,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Self: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def __reversed__(self) -> Iterator[Any]: ...
+    def __len__(self) -> int: ...
 
 @final
 class Transaction:
@@ -102,19 +119,10 @@ class Core:
     def _at(self, index: int, kind: int) -> Any: ...
     def _pop(self, index: int) -> tuple[Any, Any] | None: ...
     def _rank(self, key: Any, inclusive: bool) -> int: ...
-    def _chunks_from(self, kind: int, position: int, reverse: bool, limit: int) -> Chunks: ...
-    def _chunks(
-        self,
-        kind: int,
-        lo: Any,
-        hi: Any,
-        inclusive: tuple[bool, bool],
-        reverse: bool,
-        limit: int | None,
-    ) -> Chunks: ...
-    def _prefix_chunks(
-        self, kind: int, prefix: Any, reverse: bool, limit: int | None
-    ) -> Chunks: ...
+    def _from_position(
+        self, kind: int, position: int, reverse: bool, limit: int
+    ) -> Iterator[Any]: ...
+    def _with_prefix(self, prefix: Any, reverse: bool, limit: int | None) -> Iterator[Any]: ...
     def _write(self, writes: list[tuple[Any, tuple[Any, ...]]]) -> None: ...
     def _check(self) -> None: ...
 

@@ -11,12 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from datetime import timedelta
-from itertools import chain
 from reprlib import recursive_repr
 from typing import Any, TypeVar
 
 from . import _ordna
-from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView
+from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView, as_limit
 
 
 class _Absent:
@@ -66,15 +65,6 @@ def _position(index: Any) -> int:
     return max(-sys.maxsize, min(operator.index(index), sys.maxsize))
 
 
-def _limit(limit: Any) -> int | None:
-    if limit is None:
-        return None
-    number: int = operator.index(limit)
-    if number < 0:
-        raise ValueError(f"limit must not be negative: {number}")
-    return min(number, sys.maxsize)
-
-
 class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     """What a store and a snapshot can both do: all that reads.
 
@@ -83,46 +73,36 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     """
 
     def __iter__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._chunks(KEYS, None, None, (True, True), False, None))
+        return iter(_ordna.Range(self, KEYS))
 
     def __reversed__(self) -> Iterator[Any]:
-        return chain.from_iterable(self._chunks(KEYS, None, None, (True, True), True, None))
+        return reversed(_ordna.Range(self, KEYS))
 
     def keys(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
              reverse: bool = False, limit: int | None = None) -> KeysView:
         """The keys, all or within the bounds, in order."""
-        return KeysView(self, self._bounds(lo, hi, inclusive, reverse, limit))
+        return KeysView(self, lo, hi, inclusive, reverse, limit)
 
     def values(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
                reverse: bool = False, limit: int | None = None) -> ValuesView:
         """The values, all or of the keys within the bounds, in the order of the keys."""
-        return ValuesView(self, self._bounds(lo, hi, inclusive, reverse, limit))
+        return ValuesView(self, lo, hi, inclusive, reverse, limit)
 
     def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
               reverse: bool = False, limit: int | None = None) -> ItemsView:
         """Pairs of key and value, all or within the bounds, in the order of the keys."""
-        return ItemsView(self, self._bounds(lo, hi, inclusive, reverse, limit))
-
-    @staticmethod
-    def _bounds(lo: Any, hi: Any, inclusive: tuple[bool, bool], reverse: bool,
-                limit: int | None) -> tuple[Any, ...] | None:
-        limit = _limit(limit)
-        if lo is None and hi is None and not reverse and limit is None:
-            return None
-        return (lo, hi, inclusive, reverse, limit)
+        return ItemsView(self, lo, hi, inclusive, reverse, limit)
 
     def prefix(self, prefix: Any, reverse: bool = False,
                limit: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Pairs whose keys begin with a string, with bytes, or with the elements of a tuple."""
-        return chain.from_iterable(self._prefix_chunks(ITEMS, prefix, reverse, _limit(limit)))
+        return self._with_prefix(prefix, reverse, as_limit(limit))
 
     def irange(self, minimum: Any = None, maximum: Any = None,
                inclusive: tuple[bool, bool] = (True, True),
                reverse: bool = False) -> Iterator[Any]:
         """The keys within the bounds, in order. O(log n), then O(1) for each."""
-        return chain.from_iterable(
-            self._chunks(KEYS, minimum, maximum, inclusive, reverse, None)
-        )
+        return iter(_ordna.Range(self, KEYS, minimum, maximum, inclusive, reverse))
 
     def islice(self, start: int | None = None, stop: int | None = None,
                reverse: bool = False) -> Iterator[Any]:
@@ -130,7 +110,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
         start, stop, _ = slice(start, stop).indices(len(self))
         count = max(stop - start, 0)
         first = stop - 1 if reverse and count else start
-        return chain.from_iterable(self._chunks_from(KEYS, first, reverse, count))
+        return self._from_position(KEYS, first, reverse, count)
 
     def bisect_left(self, key: Any) -> int:
         """How many keys are less than `key`, counted 40 at a time."""
@@ -179,7 +159,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
 
         Arrays of NumPy for integers below 2**64; with `arrow`, columns of these, bytes or str.
         """
-        columns = _ordna.scan(self, lo, hi, inclusive, reverse, _limit(limit))
+        columns = _ordna.scan(self, lo, hi, inclusive, reverse, as_limit(limit))
         if arrow:
             return columns
         arrays = []
@@ -196,7 +176,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
         self.close()
 
     def _pairs(self) -> Iterator[tuple[Any, Any]]:
-        return chain.from_iterable(self._chunks(ITEMS, None, None, (True, True), False, None))
+        return iter(_ordna.Range(self, ITEMS))
 
     @recursive_repr()
     def __repr__(self) -> str:
@@ -476,7 +456,7 @@ class Transaction:
     def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
               reverse: bool = False, limit: int | None = None) -> list[tuple[Any, Any]]:
         """Pairs of key and value, all or within the bounds, in order."""
-        return self._transaction._items(lo, hi, inclusive, reverse, _limit(limit))
+        return self._transaction._items(lo, hi, inclusive, reverse, as_limit(limit))
 
     def commit(self) -> None:
         """Applies the writes: all as one step, or none."""

@@ -7,11 +7,23 @@ from collections.abc import ItemsView as AbcItemsView
 from collections.abc import Iterator, Sequence
 from collections.abc import KeysView as AbcKeysView
 from collections.abc import ValuesView as AbcValuesView
-from itertools import chain, islice
+from itertools import islice
 from operator import index as as_index
 from typing import Any
 
+from ._ordna import Range
+
 KEYS, VALUES, ITEMS = 0, 1, 2
+
+
+def as_limit(limit: Any) -> int | None:
+    """A limit as a size; ValueError if it is negative."""
+    if limit is None:
+        return None
+    number: int = as_index(limit)
+    if number < 0:
+        raise ValueError(f"limit must not be negative: {number}")
+    return min(number, sys.maxsize)
 
 
 def _index(items: list[Any], value: Any, start: int | None, stop: int | None) -> int:
@@ -23,35 +35,28 @@ class _View:
 
     _kind: int
 
-    def __init__(self, mapping: Any, bounds: tuple[Any, ...] | None = None) -> None:
+    def __init__(self, mapping: Any, lo: Any = None, hi: Any = None,
+                 inclusive: tuple[bool, bool] = (True, True), reverse: bool = False,
+                 limit: int | None = None) -> None:
+        if limit is not None:
+            limit = as_limit(limit)
         self._mapping: Any = mapping
-        # lo, hi, inclusive, reverse, limit; None is all.
-        self._bounds = bounds
-
-    def _iterate(self, *, backwards: bool = False) -> Any:
-        if self._bounds is None:
-            chunks = self._mapping._chunks(self._kind, None, None, (True, True), backwards, None)
-            return chain.from_iterable(chunks)
-        lo, hi, inclusive, reverse, limit = self._bounds
-        if backwards and limit is not None:
-            return reversed(list(self._iterate()))
-        chunks = self._mapping._chunks(self._kind, lo, hi, inclusive, reverse != backwards, limit)
-        return chain.from_iterable(chunks)
+        self._range: Any = Range(mapping, self._kind, lo, hi, inclusive, reverse, limit)
+        self._is_all = lo is None and hi is None and not reverse and limit is None
+        self._is_limited = limit is not None
 
     def __iter__(self) -> Iterator[Any]:
-        items: Iterator[Any] = self._iterate()
+        items: Iterator[Any] = iter(self._range)
         return items
 
     def __reversed__(self) -> Iterator[Any]:
-        items: Iterator[Any] = self._iterate(backwards=True)
+        # The limit counts from the front of the view.
+        items: Iterator[Any] = reversed(list(self._range) if self._is_limited else self._range)
         return items
 
     def __len__(self) -> int:
-        if self._bounds is None:
-            return len(self._mapping)
-        lo, hi, inclusive, _, limit = self._bounds
-        count: int = self._mapping.count_range(lo, hi, inclusive)
-        return count if limit is None else min(count, limit)
+        length: int = len(self._range)
+        return length
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
@@ -60,21 +65,20 @@ class _View:
             if not at:
                 return []
             begin, end = min(at[0], at[-1]), max(at[0], at[-1]) + 1
-            if self._bounds is None:
-                chunks = self._mapping._chunks_from(self._kind, begin, False, end - begin)
-                part = list(chain.from_iterable(chunks))
+            if self._is_all:
+                part = list(self._mapping._from_position(self._kind, begin, False, end - begin))
             else:
-                part = list(islice(self._iterate(), begin, end))
+                part = list(islice(self, begin, end))
             return part[:: at.step] if at.step > 0 else part[at[0] - begin :: at.step]
         index = as_index(index)
-        if self._bounds is None:
+        if self._is_all:
             found = self._mapping._at(max(-sys.maxsize, min(index, sys.maxsize)), self._kind)
             if found is None:
                 raise IndexError("list index out of range")
             return found if self._kind == ITEMS else found[0]
         if abs(index) > sys.maxsize:
             raise IndexError("list index out of range")
-        items = self._iterate(backwards=index < 0)
+        items = reversed(self) if index < 0 else iter(self)
         for item in islice(items, -index - 1 if index < 0 else index, None):
             return item
         raise IndexError("list index out of range")
@@ -93,7 +97,7 @@ class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
         return set(iterable)
 
     def __contains__(self, key: object) -> bool:
-        if self._bounds is None:
+        if self._is_all:
             return key in self._mapping
         return any(key == other for other in self)
 
@@ -103,7 +107,7 @@ class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
 
     def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
         """The position of a key; ValueError if it is absent. O(n)."""
-        if self._bounds is None:
+        if self._is_all:
             at: int = self._mapping.index(value, start, stop)
             return at
         return _index(list(self), value, start, stop)
@@ -130,7 +134,7 @@ class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
         return set(iterable)
 
     def __contains__(self, item: object) -> bool:
-        if self._bounds is not None:
+        if not self._is_all:
             return any(item == other for other in self)
         if not isinstance(item, tuple) or len(item) != 2:
             return False
@@ -145,7 +149,7 @@ class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
         """The position of a pair; ValueError if it is absent. O(n)."""
         if value not in self:
             raise ValueError(f"{value!r} is not in list")
-        if self._bounds is None:
+        if self._is_all:
             key: Any = value[0]  # type: ignore[index]
             at: int = self._mapping.index(key, start, stop)
             return at

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFloat, PyInt, PyString};
 
-use crate::key::{Small, small};
+use crate::plain::{Small, small};
 
 /// The type that all keys of a list have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
