@@ -15,6 +15,8 @@
 
 use std::sync::Arc;
 
+use ordna::sync::notice;
+
 use crate::execution::command::{CommandOutcome, CommandTable, Context, Result};
 use crate::execution::prepared_writes;
 use crate::execution::snapshot_read::{Execution, Premise, SnapshotRead};
@@ -56,11 +58,17 @@ pub fn run(
     out: &mut Replies,
 ) -> CommandOutcome {
     let mut read = read;
-    for _ in 0..prepared_writes::ATTEMPTS {
+    let mut reserved = None;
+    for attempt in 0..prepared_writes::ATTEMPTS {
         if read.is_in_place {
             break;
         }
         let arguments = read.request.arguments();
+        if read.spec.is_write() && notice!("large_writes.reserves", attempt > 0) {
+            let keys = read.spec.key_positions(arguments);
+            let keys = || keys.map(|at| arguments.get(at).to_vec()).collect();
+            reserved.get_or_insert_with(|| state.reserved.reserve(keys()));
+        }
         let (mut premise, mut snapshot) = (read.premise.take(), read.snapshot.take());
         if read.spec.is_write() && premise.is_none() {
             let keys = state.keys_exclusive();

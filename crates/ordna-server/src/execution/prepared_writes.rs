@@ -10,9 +10,11 @@
 //! # Protocol
 //! The commit excludes other commands. If a key of the command was written since the snapshot, has
 //! expired or was flushed, nothing is written, and the command begins again with a new snapshot. So
-//! the command is linearized at its commit: its keys are then as it has read them. After
-//! [`ATTEMPTS`] it is executed where it is, while all others wait, so that it ends. The same is
-//! done if there is no room to prepare it.
+//! the command is linearized at its commit: its keys are then as it has read them. When it begins
+//! again, it reserves its keys ([`reserved_keys`](crate::state::reserved_keys)): commands that write
+//! them wait before they begin. After [`ATTEMPTS`], as keys expire and scripts write what they did
+//! not name, it is executed where it is, while all others wait, so that it ends. The same is done if
+//! there is no room to prepare it.
 //!
 //! A commit waits until a pause of clients is over. Nothing is committed for a client that was
 //! closed, or whose user may not call the command any more.

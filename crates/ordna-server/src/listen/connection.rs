@@ -25,7 +25,7 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::state::ServerState;
 use crate::state::blocked::{Answer, Waiting};
 use crate::state::clients::Client;
-use crate::state::command_spec::CommandFlags;
+use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::state::session::{ReplyMode, Session};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -200,6 +200,10 @@ impl<'a> Connection<'a> {
             };
             if self.state.may_be_paused() {
                 self.wait_for_pause(arguments).await;
+                session.now = None;
+            }
+            if self.state.reserved.are_any() {
+                self.wait_for_reserved(session, arguments).await;
                 session.now = None;
             }
             let mut delayed = None;
@@ -413,6 +417,33 @@ impl<'a> Connection<'a> {
                 () = self.state.paused(writes) => {}
                 () = self.client.ended() => {}
             }
+        }
+    }
+
+    /// Waits while a key is reserved that the command names to write it.
+    async fn wait_for_reserved(&self, session: &Session, arguments: Arguments<'_>) {
+        let find = |call: Arguments<'_>| {
+            self.table.catalog.find(call.get(0)).map(|spec| spec.of_call(call))
+        };
+        let executes = find(arguments).is_some_and(|spec| spec.has(CommandFlags::EXECUTES_QUEUE));
+        let mut keys = Vec::new();
+        let mut add = |call: Arguments<'_>| {
+            let writes = |spec: &&CommandSpec| spec.is_write() || spec.has(CommandFlags::SCRIPT);
+            let spec = find(call).filter(writes);
+            let named = spec.into_iter().flat_map(|spec| spec.key_positions(call));
+            keys.extend(named.map(|at| call.get(at).to_vec()));
+        };
+        match &session.transaction {
+            None => add(arguments),
+            Some(transaction) if executes => {
+                transaction.queued.iter().for_each(|request| add(request.arguments()));
+            }
+            Some(_) => return,
+        }
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        tokio::select! {
+            () = self.state.reserved.wait(&keys) => {}
+            () = self.client.ended() => {}
         }
     }
 

@@ -16,6 +16,7 @@ pub mod extension;
 pub mod guess_limit;
 pub mod inbox;
 pub mod open_backups;
+pub mod reserved_keys;
 pub mod scripts;
 pub mod session;
 pub mod settings;
@@ -53,6 +54,7 @@ use crate::state::evictor::Evictor;
 use crate::state::guess_limit::GuessLimit;
 use crate::state::inbox::Kind;
 use crate::state::open_backups::OpenBackups;
+use crate::state::reserved_keys::ReservedKeys;
 use crate::state::scripts::Scripts;
 use crate::state::settings::{LOG_LEVELS, Preference, Setting, Settings};
 use crate::state::tls::Tls;
@@ -141,6 +143,7 @@ pub struct ServerState {
     /// Random text that identifies this run of the server.
     pub run_id: String,
     pub pause: Pause,
+    pub reserved: ReservedKeys,
     /// Receives a line for each command while a client monitors.
     pub monitors: broadcast::Sender<Arc<str>>,
     /// Whether any client has monitored since the start. Read without a lock, unlike the channel's
@@ -222,6 +225,7 @@ impl ServerState {
             started: Instant::now(),
             run_id: run_id(),
             pause: Pause::default(),
+            reserved: ReservedKeys::default(),
             monitors: broadcast::channel(MONITOR_LAG).0,
             was_monitored: AtomicBool::new(false),
             shutdown: Notify::new(),
