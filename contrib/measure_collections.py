@@ -360,7 +360,7 @@ def changes(servers, options):
     ]
     watchers = [("GET", "other"), ("SET", "other", "value"), ("MSET", "a", "1", "b", "2")]
     print(f"\n## Longest wait of other clients (GET, SET, MSET) beside a change of {count:,} elements\n")
-    rows = [row for row in rows if options.only in row[0]]
+    rows = [row for row in rows if any(part in row[0] for part in options.only.split("|"))]
     titles = [f"{server.name} {what}" for server in servers for what in ("took", "GET", "SET", "MSET")]
     print("| ms | " + " | ".join(titles) + " |")
     print("|---" * (1 + len(titles)) + "|")
