@@ -407,7 +407,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of requests")
     parser.add_argument("--part", default="all,large,memory,stalls,changes", help="parts, with commas")
-    parser.add_argument("--only", default="", help="rows of `changes` whose names contain this")
+    parser.add_argument("--only", default="", help="rows of `changes` whose names contain this; several with |")
     options = parser.parse_args()
     plain = ["--save", "", "--appendonly", "no"]
     parts = {"all": built_in, "large": large, "memory": memory, "stalls": stalls, "changes": changes}
