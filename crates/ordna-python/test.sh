@@ -23,6 +23,8 @@ cp -r tests pyproject.toml ../../README.md ../../data/places.tsv.gz "$work/use/"
 cd "$work/use"
 bin/python -m pytest -q -p no:cacheprovider tests
 bin/python -m mypy --no-error-summary -p ordna
+bin/python -m mypy --no-error-summary --strict tests/typed.py
+bin/python tests/typed.py
 bin/python -m mypy.stubtest --ignore-missing-stub ordna._ordna
 bin/python tests/readme.py README.md
 echo "python: all passed"

@@ -15,7 +15,7 @@ use ordna::{Change, Direction, Error, MemoryUsage, Options, Put, Store, Write};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyDict, PyGenericAlias, PyTuple, PyType};
 
 use crate::chunks::{Chunks, Kind, unusable};
 use crate::error::{raise, raise_backup};
@@ -688,6 +688,15 @@ impl Core {
         let store = self.store()?;
         let done = py.detach(|| store.check_invariants());
         done.map(drop).map_err(|violation| PyValueError::new_err(violation.to_string()))
+    }
+
+    /// `Store[str, int]`, as mypy reads it.
+    #[classmethod]
+    fn __class_getitem__<'py>(
+        class: &Bound<'py, PyType>,
+        item: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyGenericAlias>> {
+        PyGenericAlias::new(class.py(), class.as_any(), item)
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -96,9 +96,9 @@ def load(
     key: Sequence[str | tuple[str, Callable[[Any], Any]]],
     *,
     value: Callable[[dict[str, Any]], Any] | None = None,
-    store: Store | None = None,
+    store: Store[Any, Any] | None = None,
     progress: bool | None = None,
-) -> Store:
+) -> Store[Any, Any]:
     """Loads NDJSON, CSV or TSV, perhaps compressed by gzip, into a store and returns it.
 
     `key` names the fields of the key: one field is the key itself, several are a tuple. A pair

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from datetime import timedelta
 from reprlib import recursive_repr
-from typing import Any, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar, overload
 
 from . import _ordna
 from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView, as_limit
@@ -32,7 +32,15 @@ class _Absent:
 
 ABSENT = _Absent()
 
+K = TypeVar("K")
+V = TypeVar("V")
+T = TypeVar("T")
 Result = TypeVar("Result")
+
+# How values of other types become bytes, and back.
+Codec = Literal["pickle"] | tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
+Items = Mapping[K, V] | Iterable[tuple[K, V]]
+Sync = Literal["always", "second", "never"]
 
 _CODECS = {"pickle": (pickle.dumps, pickle.loads)}
 
@@ -65,58 +73,58 @@ def _position(index: Any) -> int:
     return max(-sys.maxsize, min(operator.index(index), sys.maxsize))
 
 
-class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
+class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
     """What a store and a snapshot can both do: all that reads.
 
     Iteration over a store is live. It gives every key that is present all the time once and in
     order. A key that comes or goes meanwhile may be given or not. A snapshot does not change.
     """
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[K]:
         return iter(_ordna.Range(self, KEYS))
 
-    def __reversed__(self) -> Iterator[Any]:
+    def __reversed__(self) -> Iterator[K]:
         return reversed(_ordna.Range(self, KEYS))
 
-    def keys(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
-             reverse: bool = False, limit: int | None = None) -> KeysView:
+    def keys(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
+             reverse: bool = False, limit: int | None = None) -> KeysView[K]:
         """The keys, all or within the bounds, in order."""
         return KeysView(self, lo, hi, inclusive, reverse, limit)
 
-    def values(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
-               reverse: bool = False, limit: int | None = None) -> ValuesView:
+    def values(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
+               reverse: bool = False, limit: int | None = None) -> ValuesView[V]:
         """The values, all or of the keys within the bounds, in the order of the keys."""
         return ValuesView(self, lo, hi, inclusive, reverse, limit)
 
-    def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
-              reverse: bool = False, limit: int | None = None) -> ItemsView:
+    def items(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
+              reverse: bool = False, limit: int | None = None) -> ItemsView[K, V]:
         """Pairs of key and value, all or within the bounds, in the order of the keys."""
         return ItemsView(self, lo, hi, inclusive, reverse, limit)
 
     def prefix(self, prefix: Any, reverse: bool = False,
-               limit: int | None = None) -> Iterator[tuple[Any, Any]]:
+               limit: int | None = None) -> Iterator[tuple[K, V]]:
         """Pairs whose keys begin with a string, with bytes, or with the elements of a tuple."""
         return self._with_prefix(prefix, reverse, as_limit(limit))
 
-    def irange(self, minimum: Any = None, maximum: Any = None,
+    def irange(self, minimum: K | None = None, maximum: K | None = None,
                inclusive: tuple[bool, bool] = (True, True),
-               reverse: bool = False) -> Iterator[Any]:
+               reverse: bool = False) -> Iterator[K]:
         """The keys within the bounds, in order. O(log n), then O(1) for each."""
         return iter(_ordna.Range(self, KEYS, minimum, maximum, inclusive, reverse))
 
     def islice(self, start: int | None = None, stop: int | None = None,
-               reverse: bool = False) -> Iterator[Any]:
+               reverse: bool = False) -> Iterator[K]:
         """The keys at these positions. The first one is found by its position."""
         start, stop, _ = slice(start, stop).indices(len(self))
         count = max(stop - start, 0)
         first = stop - 1 if reverse and count else start
         return self._from_position(KEYS, first, reverse, count)
 
-    def bisect_left(self, key: Any) -> int:
+    def bisect_left(self, key: K) -> int:
         """How many keys are less than `key`, counted 40 at a time."""
         return self._rank(key, False)
 
-    def bisect_right(self, key: Any) -> int:
+    def bisect_right(self, key: K) -> int:
         """How many keys are at most `key`, counted 40 at a time."""
         return self._rank(key, True)
 
@@ -125,7 +133,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
     bisect_key_left = bisect_left
     bisect_key_right = bisect_right
 
-    def index(self, value: Any, start: int | None = None, stop: int | None = None) -> int:
+    def index(self, value: K, start: int | None = None, stop: int | None = None) -> int:
         """The position of a key; ValueError if it is absent or not within the positions."""
         if value not in self:
             raise ValueError(f"{value!r} is not in list")
@@ -135,9 +143,9 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
             raise ValueError(f"{value!r} is not in list")
         return at
 
-    def peekitem(self, index: int = -1) -> tuple[Any, Any]:
+    def peekitem(self, index: int = -1) -> tuple[K, V]:
         """The pair at a position, counted 40 at a time."""
-        found: tuple[Any, Any] | None = self._at(_position(index), ITEMS)
+        found: tuple[K, V] | None = self._at(_position(index), ITEMS)
         if found is None:
             raise IndexError("list index out of range")
         return found
@@ -153,7 +161,7 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
             out = _u64_array(len(keys))
         return _ordna.get_many(self, keys, default, out)
 
-    def scan(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
+    def scan(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
              reverse: bool = False, limit: int | None = None, arrow: bool = False) -> Any:
         """The keys and the values within the bounds as two arrays, read with the GIL released.
 
@@ -169,13 +177,13 @@ class Mapping_(_ordna.Core, Mapping):  # type: ignore[type-arg]
             arrays.append(array)
         return tuple(arrays)
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _pairs(self) -> Iterator[tuple[Any, Any]]:
+    def _pairs(self) -> Iterator[tuple[K, V]]:
         return iter(_ordna.Range(self, ITEMS))
 
     @recursive_repr()
@@ -202,20 +210,20 @@ def _is_words(keys: Any) -> bool:
         return False
 
 
-class Snapshot(Mapping_):
+class Snapshot(Mapping_[K, V]):
     """The state of a store at one moment. It does not change, and outlives its store."""
 
     _codec: Any
 
-    def __new__(cls, *_: object, **__: object) -> Snapshot:
+    def __new__(cls, *_: object, **__: object) -> Self:
         raise TypeError("a snapshot comes from Store.snapshot()")
 
-    def copy(self) -> Store:
+    def copy(self) -> Store[K, V]:
         """A new store with these entries."""
         return Store(self._pairs(), codec=self._codec)
 
 
-class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
+class Store(Mapping_[K, V], MutableMapping[K, V]):
     """An ordered mapping that many threads use at once.
 
     `Store(items, memory_limit=…, codec=…)`: `items` is a mapping or pairs. Keys and values are
@@ -226,15 +234,15 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
     _codec: Any
     _memory_limit: int | None
 
-    def __new__(cls, items: Any = (), *, memory_limit: int | None = None,
-                codec: Any = None) -> Any:
+    def __new__(cls, items: Items[K, V] = (), *, memory_limit: int | None = None,
+                codec: Codec | None = None) -> Self:
         functions = _functions(codec)
         self = super().__new__(cls, memory_limit=memory_limit, codec=functions)
         self._codec, self._memory_limit = codec, memory_limit
         return self
 
-    def __init__(self, items: Any = (), *, memory_limit: int | None = None,
-                 codec: Any = None) -> None:
+    def __init__(self, items: Items[K, V] = (), *, memory_limit: int | None = None,
+                 codec: Codec | None = None) -> None:
         self.update(items)
 
     @classmethod
@@ -249,7 +257,13 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
         """A new store with these keys and one value."""
         return cls((key, value) for key in iterable)
 
-    def pop(self, key: Any, default: Any = ABSENT) -> Any:
+    @overload
+    def pop(self, key: K, /) -> V: ...
+    @overload
+    def pop(self, key: K, /, default: V) -> V: ...
+    @overload
+    def pop(self, key: K, /, default: T) -> V | T: ...
+    def pop(self, key: K, default: Any = ABSENT) -> Any:
         """Removes a key and returns its value, or the default if it is absent."""
         found = self._take(key)
         if found is not None:
@@ -258,9 +272,9 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
             raise KeyError(key)
         return default
 
-    def popitem(self, index: int = -1) -> tuple[Any, Any]:
+    def popitem(self, index: int = -1) -> tuple[K, V]:
         """Removes the pair at a position, the last one by default, and returns it."""
-        found: tuple[Any, Any] | None = self._pop(_position(index))
+        found: tuple[K, V] | None = self._pop(_position(index))
         if found is None:
             if not self:
                 raise KeyError("popitem(): dictionary is empty")
@@ -279,7 +293,7 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
             for key, value in items:
                 self[key] = value
 
-    def compare_and_set(self, key: Any, expected: Any = ABSENT, new: Any = ABSENT) -> bool:
+    def compare_and_set(self, key: K, expected: V | _Absent = ABSENT, new: V | _Absent = ABSENT) -> bool:
         """Sets the key to `new` if its value is `expected`, as one step; returns whether it was.
 
         `ABSENT` as `expected`: if the key is absent; as `new`: the key is removed. Encodings are
@@ -294,18 +308,18 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
         """
         _ordna.put_many(self, keys, values)
 
-    def batch(self) -> Batch:
+    def batch(self) -> Batch[K, V]:
         """Writes that every snapshot holds all or none of."""
         return Batch(self)
 
-    def begin(self) -> Transaction:
+    def begin(self) -> Transaction[K, V]:
         """A transaction, as a block: it is committed at its end, or abandoned by an exception.
 
         `Conflict` if something that it read was changed by others in the meantime.
         """
         return Transaction(self)
 
-    def transaction(self, work: Callable[[Transaction], Result], attempts: int = 100) -> Result:
+    def transaction(self, work: Callable[[Transaction[K, V]], Result], attempts: int = 100) -> Result:
         """Runs `work` with a transaction and commits it; returns what `work` returned.
 
         If it conflicts with other writes, runs it again after a pause that grows; the last
@@ -326,35 +340,37 @@ class Store(Mapping_, MutableMapping):  # type: ignore[type-arg]
                 time.sleep(random.random() * min(2.0**attempt / 1e6, 1e-3))
         raise ValueError(f"a transaction has at least one attempt, not {attempts}")
 
-    def update_value(self, key: Any, change: Callable[[Any], Any], default: Any = None) -> Any:
+    def update_value(self, key: K, change: Callable[[V], V], default: V | None = None) -> V:
         """Sets a key to `change(value)` as one step; returns the new value.
 
         An absent key has a copy of `default`. The function is called again if others change the
         value meanwhile. It may change the value that it is given, if it returns it.
         """
 
-        def work(transaction: Transaction) -> Any:
-            value = transaction.get(key, ABSENT)
-            changed = change(copy.deepcopy(default) if value is ABSENT else value)
+        def work(transaction: Transaction[K, V]) -> V:
+            value: Any = transaction.get(key, ABSENT)
+            if value is ABSENT:
+                value = copy.deepcopy(default)
+            changed = change(value)
             transaction[key] = changed
             return changed
 
         return self.transaction(work)
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> Snapshot[K, V]:
         """The state of this moment. It takes O(1), however much there is."""
-        core = _ordna.Core.__new__(Snapshot, snapshot_of=self)
+        core: Snapshot[K, V] = _ordna.Core.__new__(Snapshot, snapshot_of=self)
         core._codec = self._codec
         return core
 
-    def copy(self) -> Any:
+    def copy(self) -> Self:
         """A new store with the entries of this moment."""
         with self.snapshot() as snapshot:
             return self._like(snapshot._pairs())
 
     __copy__ = copy
 
-    def _like(self, items: Any) -> Any:
+    def _like(self, items: Any) -> Self:
         return type(self)(items, memory_limit=self._memory_limit, codec=self._codec)
 
     def __or__(self, other: Any) -> Any:
@@ -385,21 +401,21 @@ def _rebuild(cls: Any, items: Any, memory_limit: int | None, codec: Any) -> Any:
     return cls(items, memory_limit=memory_limit, codec=codec)
 
 
-class Batch:
+class Batch(Generic[K, V]):
     """Collects writes and applies them together when its block ends without an exception."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store[K, V]) -> None:
         self._store = store
         self._writes: list[tuple[Any, tuple[Any, ...]]] = []
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self._writes.append((key, (value,)))
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         """Will remove the key if it is present then."""
         self._writes.append((key, ()))
 
-    def update(self, items: Any) -> None:
+    def update(self, items: Items[K, V]) -> None:
         """Will set the pairs of a mapping or of an iterable."""
         pairs = items.items() if isinstance(items, Mapping) else items
         self._writes.extend((key, (value,)) for key, value in pairs)
@@ -412,7 +428,7 @@ class Batch:
         self._store._write(self._writes)
         self._writes = []
 
-    def __enter__(self) -> Batch:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -421,7 +437,7 @@ class Batch:
         self._writes = []
 
 
-class Transaction:
+class Transaction(Generic[K, V]):
     """Reads of one moment and writes of its own, which `commit` applies as one step.
 
     `commit` raises `Conflict`, and changes nothing, if something that was read is no longer as it
@@ -429,32 +445,37 @@ class Transaction:
     conflicts. It has ended after `commit`, `abandon`, or its block.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store[K, V]) -> None:
         self._transaction = _ordna.Transaction(store)
         self._has_ended = False
 
     def __contains__(self, key: object) -> bool:
         return key in self._transaction
 
-    def __getitem__(self, key: Any) -> Any:
-        return self._transaction[key]
+    def __getitem__(self, key: K) -> V:
+        value: V = self._transaction[key]
+        return value
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: K, value: V) -> None:
         self._transaction[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: K) -> None:
         del self._transaction[key]
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: T) -> V | T: ...
+    def get(self, key: K, default: Any = None) -> Any:
         """The value of a key, or the default if it is absent."""
         return self._transaction.get(key, default)
 
-    def put(self, key: Any, value: Any, ttl: float | timedelta | None = None) -> None:
+    def put(self, key: K, value: V, ttl: float | timedelta | None = None) -> None:
         """Sets the value of a key, which expires after `ttl`."""
         self._transaction.put(key, value, ttl)
 
-    def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = (True, True),
-              reverse: bool = False, limit: int | None = None) -> list[tuple[Any, Any]]:
+    def items(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
+              reverse: bool = False, limit: int | None = None) -> list[tuple[K, V]]:
         """Pairs of key and value, all or within the bounds, in order."""
         return self._transaction._items(lo, hi, inclusive, reverse, as_limit(limit))
 
@@ -468,7 +489,7 @@ class Transaction:
         self._has_ended = True
         self._transaction.abandon()
 
-    def __enter__(self) -> Transaction:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
@@ -483,11 +504,11 @@ class Transaction:
 def open_store(
     path: str | os.PathLike[str],
     *,
-    sync: str = "second",
+    sync: Sync = "second",
     memory_limit: int | None = None,
-    codec: Any = None,
+    codec: Codec | None = None,
     repair: bool = False,
-) -> Store:
+) -> Store[Any, Any]:
     """Opens the store of a directory, which is created if it is not there.
 
     Writes are logged there: durable when they return (`sync="always"`), within a second
@@ -500,7 +521,7 @@ def open_store(
 
 
 def restore(
-    path: str | os.PathLike[str], *, memory_limit: int | None = None, codec: Any = None
-) -> Store:
+    path: str | os.PathLike[str], *, memory_limit: int | None = None, codec: Codec | None = None
+) -> Store[Any, Any]:
     """A store in memory of what a backup holds."""
     return Store._at_path(codec=codec, memory_limit=memory_limit, backup=path)  # type: ignore[no-any-return]

@@ -9,9 +9,13 @@ from collections.abc import KeysView as AbcKeysView
 from collections.abc import ValuesView as AbcValuesView
 from itertools import islice
 from operator import index as as_index
-from typing import Any
+from typing import Any, Generic, TypeVar, overload
 
 from ._ordna import Range
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 KEYS, VALUES, ITEMS = 0, 1, 2
 
@@ -30,7 +34,7 @@ def _index(items: list[Any], value: Any, start: int | None, stop: int | None) ->
     return items.index(value, 0 if start is None else start, sys.maxsize if stop is None else stop)
 
 
-class _View:
+class _View(Generic[T]):
     """The part that all views share. `kind` says what the view lists."""
 
     _kind: int
@@ -45,19 +49,23 @@ class _View:
         self._is_all = lo is None and hi is None and not reverse and limit is None
         self._is_limited = limit is not None
 
-    def __iter__(self) -> Iterator[Any]:
-        items: Iterator[Any] = iter(self._range)
+    def __iter__(self) -> Iterator[T]:
+        items: Iterator[T] = iter(self._range)
         return items
 
-    def __reversed__(self) -> Iterator[Any]:
+    def __reversed__(self) -> Iterator[T]:
         # The limit counts from the front of the view.
-        items: Iterator[Any] = reversed(list(self._range) if self._is_limited else self._range)
+        items: Iterator[T] = reversed(list(self._range) if self._is_limited else self._range)
         return items
 
     def __len__(self) -> int:
         length: int = len(self._range)
         return length
 
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[T]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
             length = len(self)
@@ -87,7 +95,7 @@ class _View:
         return f"{type(self).__name__}({list(self)!r})"
 
 
-class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
+class KeysView(_View[K], AbcKeysView[K], Sequence[K]):
     """The keys, in order. `view[i]` and `len` of a view with bounds take O(n)."""
 
     _kind = KEYS
@@ -124,7 +132,7 @@ class KeysView(_View, AbcKeysView, Sequence):  # type: ignore[type-arg]
                 pass
 
 
-class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
+class ItemsView(_View[tuple[K, V]], AbcItemsView[K, V], Sequence[tuple[K, V]]):
     """Pairs of key and value, in the order of the keys."""
 
     _kind = ITEMS
@@ -156,7 +164,7 @@ class ItemsView(_View, AbcItemsView, Sequence):  # type: ignore[type-arg]
         return _index(list(self), value, start, stop)
 
 
-class ValuesView(_View, AbcValuesView, Sequence):  # type: ignore[type-arg]
+class ValuesView(_View[V], AbcValuesView[V], Sequence[V]):
     """The values, in the order of their keys."""
 
     _kind = VALUES
