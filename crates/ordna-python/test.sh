@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the wheel, installs it into a fresh virtual environment, and tests it there: the tests, the
-# stubs, and README's "Python in one minute". Needs Python 3.11 or newer with its package index.
+# stubs, the examples, and README's "Python in one minute". Needs Python 3.11 or newer with its package index.
 set -euo pipefail
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}
@@ -19,12 +19,15 @@ cargo clippy --all-targets -- -D warnings
 "$python" -m venv "$work/use"
 "$work/use/bin/pip" install --quiet --disable-pip-version-check "$work"/wheels/*.whl \
     -r tests/requirements.txt
-cp -r tests pyproject.toml ../../README.md ../../data/places.tsv.gz "$work/use/"
+cp -r tests examples pyproject.toml ../../README.md ../../data/places.tsv.gz "$work/use/"
 cd "$work/use"
 bin/python -m pytest -q -p no:cacheprovider tests
 bin/python -m mypy --no-error-summary -p ordna
 bin/python -m mypy --no-error-summary --strict tests/typed.py
-bin/python tests/typed.py
+bin/python -m mypy --no-error-summary --strict --scripts-are-modules examples/*.py
+for program in tests/typed.py examples/*.py; do
+    bin/python "$program"
+done
 bin/python -m mypy.stubtest --ignore-missing-stub ordna._ordna
 bin/python tests/readme.py README.md
 echo "python: all passed"
