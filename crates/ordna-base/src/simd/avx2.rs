@@ -40,6 +40,64 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
     !(low | high << 4) & 0xFF
 }
 
+/// How many of 64 numbers are below `number`, and how many at most it.
+#[inline(always)]
+pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
+    let (equal, at_most): (u64, u64);
+    // There is no comparison of unsigned numbers: one is at most `number` if it is the smaller of
+    // the two. Packing mixes up the order of the results, of which only the number counts.
+    // SAFETY: as above, and reads two lines. Machines with AVX2 have POPCNT.
+    unsafe {
+        asm!(
+            "vmovd xmm0, {number:e}",
+            "vpbroadcastw ymm0, xmm0",
+            "vmovdqa ymm1, ymmword ptr [{lines}]",
+            "vmovdqa ymm2, ymmword ptr [{lines} + 32]",
+            "vmovdqa ymm3, ymmword ptr [{lines} + 64]",
+            "vmovdqa ymm4, ymmword ptr [{lines} + 96]",
+            "vpcmpeqw ymm5, ymm1, ymm0",
+            "vpcmpeqw ymm6, ymm2, ymm0",
+            "vpcmpeqw ymm7, ymm3, ymm0",
+            "vpcmpeqw ymm8, ymm4, ymm0",
+            "vpacksswb ymm5, ymm5, ymm6",
+            "vpacksswb ymm7, ymm7, ymm8",
+            "vpminuw ymm9, ymm1, ymm0",
+            "vpminuw ymm10, ymm2, ymm0",
+            "vpminuw ymm11, ymm3, ymm0",
+            "vpminuw ymm12, ymm4, ymm0",
+            "vpcmpeqw ymm1, ymm1, ymm9",
+            "vpcmpeqw ymm2, ymm2, ymm10",
+            "vpcmpeqw ymm3, ymm3, ymm11",
+            "vpcmpeqw ymm4, ymm4, ymm12",
+            "vpacksswb ymm1, ymm1, ymm2",
+            "vpacksswb ymm3, ymm3, ymm4",
+            "vpmovmskb {equal:e}, ymm5",
+            "vpmovmskb {half:e}, ymm7",
+            "shl {half}, 32",
+            "or {equal}, {half}",
+            "vpmovmskb {at_most:e}, ymm1",
+            "vpmovmskb {half:e}, ymm3",
+            "shl {half}, 32",
+            "or {at_most}, {half}",
+            "popcnt {equal}, {equal}",
+            "popcnt {at_most}, {at_most}",
+            "vzeroupper",
+            number = in(reg) u32::from(number),
+            lines = in(reg) lines,
+            equal = out(reg) equal,
+            at_most = out(reg) at_most,
+            half = out(reg) _,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _,
+            out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+            out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(readonly, nostack),
+        );
+    }
+    // A number is equal only if it is at most `number`: both come from the same loads.
+    ((at_most - equal) as usize, at_most as usize)
+}
+
 #[inline(always)]
 pub fn equal(line: &Line, byte: u8) -> u64 {
     let (low, high): (u32, u32);

@@ -166,12 +166,14 @@ impl InstructionSet {
     }
 
     /// How many of 64 ascending 16-bit numbers are below `number`, and how many at most it. Four
-    /// stand in a word, the first in its lowest bits. Sets without masks use the scalar twin.
+    /// stand in a word, the first in its lowest bits. NEON uses the scalar twin.
     #[inline]
     pub fn span(self, lines: &[Line; 2], number: u16) -> (usize, usize) {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
             Kind::Avx512 => avx512::span(lines, number),
+            #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
+            Kind::Avx2 => avx2::span(lines, number),
             _ => scalar::span(lines, number),
         }
     }
