@@ -15,13 +15,12 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
 #[inline]
 pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
     let other = |at: usize| (lines[at / 32].get(at % 32 / 4) >> (at % 4 * 16)) as u16;
+    // Without branches: which half follows cannot be predicted.
     let count = |limit: u32| {
-        let (mut low, mut high) = (0, 64);
-        while low < high {
-            let middle = (low + high) / 2;
-            if u32::from(other(middle)) < limit { low = middle + 1 } else { high = middle }
-        }
-        low
+        let is_below = |at: usize| usize::from(u32::from(other(at)) < limit);
+        let halves = [32, 16, 8, 4, 2, 1].into_iter();
+        let low = halves.fold(0, |low, half| low + half * is_below(low + half - 1));
+        low + is_below(low)
     };
     (count(u32::from(number)), count(u32::from(number) + 1))
 }
