@@ -1,5 +1,5 @@
 //! Published concurrent ordered indexes, corrected, behind the contract
-//! [`OrderedIndex`](ordna_base::OrderedIndex).
+//! [`OrderedIndex`].
 //!
 //! | module | index | synchronization | source |
 //! |---|---|---|---|
@@ -9,6 +9,18 @@
 //! | [`nitro`] | [`Nitro`] | versions in the skip list, snapshots; access barrier | Nitro, §3, §4, §6 |
 //! | [`pi`] | [`Pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`wormhole`] | [`Wormhole`], [`WormholeFaithful`], [`WormholeUnsafe`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
+//!
+//! What an empty index costs: bytes by [`OrderedIndex::memory_usage`] with `u64` keys and values, and
+//! threads in the background.
+//!
+//! | index | bytes | threads |
+//! |---|---|---|
+//! | [`ArtOlc`] and the others | 2.1 kB: the root has room for 256 children | none |
+//! | [`HydraList`] | 11.6 kB: a log for each of 64 groups of threads, a search layer, a data node | one; with several NUMA nodes one for each and one that combines |
+//! | [`SkipList`] | 0.2 kB | none |
+//! | [`Nitro`] | none | [`NitroOptions::collectors`](nitro::NitroOptions::collectors), from the first dead version on |
+//! | [`Pi`] | 0.7 kB | [`PiOptions::workers`](pi::PiOptions::workers), and one from the first rebuild on |
+//! | [`Wormhole`] | 3.3 kB: a leaf and two tables | none |
 //!
 //! [`search_layer`] is the contract of the search layers of HydraList; [`topology`] has the NUMA
 //! nodes for which HydraList and PI keep replicas and owners.
@@ -42,6 +54,12 @@ mod timestamp;
 pub mod topology;
 mod unshared;
 pub mod wormhole;
+
+pub use ordna_base::index::{Bounds, ReadSnapshot, Versioned};
+pub use ordna_base::{
+    Change, Direction, Entries, Error, InvariantReport, Key, KeyRange, MemoryUsage, OrderedIndex,
+    Value, Violation,
+};
 
 pub use art::{ArtCoupling, ArtHtm, ArtNone, ArtOlc, ArtRowex};
 pub use hydralist::HydraList;

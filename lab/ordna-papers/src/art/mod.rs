@@ -1,5 +1,16 @@
 //! The Adaptive Radix Tree under five synchronization protocols.
 //!
+//! ```
+//! use ordna_papers::{ArtRowex, OrderedIndex};
+//!
+//! let index: ArtRowex<[u8], u64> = ArtRowex::new();
+//! index.insert(b"Lund", &94_393)?;
+//! index.insert(b"Uppsala", &177_074)?;
+//! assert_eq!(index.get(b"Lund"), Some(94_393));
+//! assert_eq!(index.range(..).rev().next(), Some((b"Uppsala".to_vec(), 177_074)));
+//! # Ok::<(), ordna_papers::Error>(())
+//! ```
+//!
 //! | type | protocol | readers | restarts of readers |
 //! |---|---|---|---|
 //! | [`ArtNone`] | none: the borrow checker lets one writer or many readers in | write nothing | never |

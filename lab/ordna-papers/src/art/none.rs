@@ -22,7 +22,7 @@ use ordna_base::{Error, Key, Value, Violation};
 /// let mut towns = ArtNone::<[u8], u64>::new();
 /// towns.insert(b"Lund", &94_393)?;
 /// assert_eq!(towns.get(b"Lund"), Some(94_393));
-/// # Ok::<(), ordna_base::Error>(())
+/// # Ok::<(), ordna_papers::Error>(())
 /// ```
 pub struct ArtNone<K: Key + ?Sized, V: Value + ?Sized, P: Protocol = Unsynchronized> {
     tree: Tree<K, V, P>,

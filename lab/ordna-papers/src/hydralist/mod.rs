@@ -1,5 +1,17 @@
 //! HydraList: a slotted list that is right at every moment, under search layers that follow later.
 //!
+//! ```
+//! use ordna_papers::{HydraList, OrderedIndex};
+//!
+//! let index: HydraList<[u8], u64> = HydraList::new();
+//! index.insert(b"Lund", &94_393)?;
+//! index.insert(b"Uppsala", &177_074)?;
+//! assert_eq!(index.get(b"Lund"), Some(94_393));
+//! let first = index.range(..).next();
+//! assert_eq!(first, Some((b"Lund".to_vec(), 94_393)));
+//! # Ok::<(), ordna_papers::Error>(())
+//! ```
+//!
 //! The entries stand in nodes of up to 64, in a doubly linked list. A search layer maps the
 //! smallest possible key of each node, its *anchor*, to the node. A split or merge is done when the
 //! list is changed; it is written to a log, from which threads in the background bring the search

@@ -1,8 +1,7 @@
 //! Nitro: versions in a skip list, snapshots in O(1), and collection of dead versions.
 //!
 //! ```
-//! use ordna_base::OrderedIndex;
-//! use ordna_papers::Nitro;
+//! use ordna_papers::{Nitro, OrderedIndex};
 //!
 //! let index: Nitro<[u8], u64> = Nitro::new();
 //! index.insert(b"Lund", &94_393)?;
@@ -12,7 +11,7 @@
 //! assert_eq!(index.get(b"Lund"), Some(95_000));
 //! assert_eq!(then.get(b"Lund"), Some(94_393));
 //! assert_eq!(then.len(), 1);
-//! # Ok::<(), ordna_base::Error>(())
+//! # Ok::<(), ordna_papers::Error>(())
 //! ```
 //!
 //! # Consistency

@@ -5,6 +5,22 @@
 //! The levels are never changed: they are built anew in the background and swapped in between
 //! batches.
 //!
+//! ```
+//! use ordna_papers::pi::{Answer, Pi, Query};
+//!
+//! let index: Pi<u64, u64> = Pi::new();
+//! let batch = [
+//!     Query::Insert(&1988, &94_393),
+//!     Query::Insert(&1632, &177_074),
+//!     Query::Search(&1988),
+//!     Query::Delete(&1632),
+//! ];
+//! let answers = index.execute(&batch)?;
+//! assert!(matches!(answers[2], Answer::Value(Some(94_393))));
+//! assert!(matches!(answers[3], Answer::Value(Some(177_074))));
+//! # Ok::<(), ordna_papers::Error>(())
+//! ```
+//!
 //! | part | holds |
 //! |---|---|
 //! | `node` | data nodes: up to 32 entries behind a version |
@@ -74,7 +90,7 @@ pub struct PiOptions {
     /// Whether what a group needs next is fetched ahead.
     pub prefetch: bool,
     /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done
-    /// by threads of their own node first. Threads are not pinned and memory is not moved.
+    /// by threads of their own node first. Workers are bound to their node. Memory is not moved.
     pub topology: Topology,
     /// Fewest queries of a batch that are worth a thread of their own.
     pub piece: usize,

@@ -1,5 +1,16 @@
 //! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
 //!
+//! ```
+//! use ordna_papers::{OrderedIndex, SkipList};
+//!
+//! let index: SkipList<[u8], u64> = SkipList::new();
+//! index.insert(b"Lund", &94_393)?;
+//! index.insert(b"Uppsala", &177_074)?;
+//! assert_eq!(index.get(b"Lund"), Some(94_393));
+//! assert_eq!(index.range(..).rev().next(), Some((b"Uppsala".to_vec(), 177_074)));
+//! # Ok::<(), ordna_papers::Error>(())
+//! ```
+//!
 //! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Scans
 //! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
 //! some five hundred nodes and scan each forwards. Nodes are immutable: a new value comes with a

@@ -1,5 +1,16 @@
 //! Wormhole: lookups in O(log L), where L is the length of the key, however many keys there are.
 //!
+//! ```
+//! use ordna_papers::{OrderedIndex, Wormhole};
+//!
+//! let index: Wormhole<[u8], u64> = Wormhole::new();
+//! index.insert(b"Lund", &94_393)?;
+//! index.insert(b"Uppsala", &177_074)?;
+//! assert_eq!(index.get(b"Lund"), Some(94_393));
+//! assert_eq!(index.range(..).rev().next(), Some((b"Uppsala".to_vec(), 177_074)));
+//! # Ok::<(), ordna_papers::Error>(())
+//! ```
+//!
 //! A list of leaves in order, and over it a trie of short separators (*anchors*) kept in a hash
 //! table with all their prefixes. A lookup finds its longest prefix in the table by binary search
 //! on the length, and from there its leaf in constant time; in the leaf the hash of the key tells

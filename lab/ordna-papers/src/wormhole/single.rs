@@ -24,7 +24,7 @@ use ordna_base::{
 /// let mut towns = WormholeUnsafe::<[u8], u64>::new();
 /// towns.insert(b"Lund", &94_393)?;
 /// assert_eq!(towns.get(b"Lund"), Some(94_393));
-/// # Ok::<(), ordna_base::Error>(())
+/// # Ok::<(), ordna_papers::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct WormholeUnsafe<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize = 128> {

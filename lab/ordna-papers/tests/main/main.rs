@@ -16,6 +16,7 @@ mod art_none;
 #[cfg(debug_assertions)]
 mod art_rowex_interleavings;
 mod art_trees;
+mod fixed_costs;
 mod hydralist;
 mod hydralist_background;
 #[cfg(debug_assertions)]
