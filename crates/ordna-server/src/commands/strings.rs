@@ -14,6 +14,7 @@ use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value::{self, Packed};
 use crate::state::command_spec::{ALL_KEYS, CommandFlags, KeyAccess, ONE_KEY, PAIRS};
 use crate::state::events::Wrote;
+use crate::wire::decimal::Decimal;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -364,11 +365,12 @@ fn add(context: &mut Context<'_>, key: &[u8], by: i64, out: &mut Replies) -> Res
     context.modify(key, |found| {
         let current = found.map_or(&b"0"[..], |found| found.value);
         sum = number(current).ok_or(CommandError::NotAnInteger).and_then(|current| {
-            current.checked_add(by).ok_or("ERR increment or decrement would overflow".into())
+            let sum = current.checked_add(by);
+            sum.ok_or_else(|| "ERR increment or decrement would overflow".into())
         });
         let expires_at = found.and_then(|found| found.expires_at);
         match sum {
-            Ok(sum) => Change::Put(Put { value: sum.to_string().into_bytes(), expires_at }),
+            Ok(sum) => Change::Put(Put { value: Decimal::new(sum), expires_at }),
             Err(_) => Change::Keep,
         }
     })?;

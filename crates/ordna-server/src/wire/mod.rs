@@ -1,6 +1,7 @@
 //! Bytes to requests, and replies to bytes.
 
 pub(crate) mod argument_reader;
+pub(crate) mod decimal;
 pub(crate) mod double;
 pub(crate) mod error;
 pub(crate) mod reply;
