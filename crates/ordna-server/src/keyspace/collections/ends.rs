@@ -37,6 +37,18 @@ pub(super) fn unpack(mut packed: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || take(&mut packed))
 }
 
+/// The last of the values that are packed in these bytes.
+fn last(packed: &[u8]) -> Option<&[u8]> {
+    // Values are often as long as each other. Then each is found without the ones before it.
+    let len = *packed.first()?;
+    let values = packed.chunks_exact(usize::from(len) + 1);
+    let is_uniform = len < 0x80 && values.remainder().is_empty();
+    if is_uniform && values.clone().all(|value| value[0] == len) {
+        return values.last().map(|value| &value[1..]);
+    }
+    unpack(packed).last()
+}
+
 pub(super) fn pack<'v>(values: impl IntoIterator<Item = &'v [u8]>) -> Vec<u8> {
     let mut packed = Vec::new();
     values.into_iter().for_each(|value| put(&mut packed, value));
@@ -117,7 +129,7 @@ impl Ends {
                 Some(value)
             }
             End::Back => {
-                let value = unpack(packed).last()?.to_vec();
+                let value = last(packed)?.to_vec();
                 packed.truncate(packed.len().saturating_sub(packed_len(&value)));
                 Some(value)
             }
@@ -200,7 +212,7 @@ pub fn pop_from_head(stored: &[u8], end: End) -> Option<(Vec<u8>, Vec<u8>)> {
             take(&mut front)?
         }
         End::Back => {
-            let value = unpack(back).last()?;
+            let value = last(back)?;
             back = back.get(..back.len().checked_sub(packed_len(value))?)?;
             value
         }
@@ -214,4 +226,31 @@ pub fn pop_from_head(stored: &[u8], end: End) -> Option<(Vec<u8>, Vec<u8>)> {
         popped.extend_from_slice(back);
     }
     Some((popped, value.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_value_is_found_whatever_the_lengths_are() {
+        let long = [b'x'; 127];
+        let cases: &[&[&[u8]]] = &[
+            &[],
+            &[b""],
+            &[b"", b"", b""],
+            &[b"abc", b"def"],
+            &[b"abc", b"de"],
+            // A length in the middle of a value that looks like the first one.
+            &[b"ab", b"ab\x02", b"z"],
+            &[b"a", b"", b"\x01"],
+            &[&long],
+            &[&long, &[b'y'; 128]],
+        ];
+        for values in cases {
+            let packed = pack(values.iter().copied());
+            assert_eq!(last(&packed), values.last().copied(), "{values:?}");
+        }
+        assert_eq!(last(b"\x05abc"), None, "damaged");
+    }
 }
