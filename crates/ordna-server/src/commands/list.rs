@@ -162,19 +162,29 @@ fn pop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies, e
         let name = String::from_utf8_lossy(arguments.get(0)).to_ascii_lowercase();
         return Err(CommandError::wrong_arity(name));
     }
-    let has_count = arguments.len() == 3;
-    if !has_count && let Some(value) = context.pop_at_end(arguments.get(1), end)? {
+    let (key, has_count) = (arguments.get(1), arguments.len() == 3);
+    let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
+    if context.keys.is_absent_again(key) {
+        match has_count {
+            true => out.null_array(),
+            false => out.null(),
+        }
+        return Ok(CommandOutcome::Done);
+    }
+    if !has_count && let Some(value) = context.pop_at_end(key, end)? {
         out.bulk(&value);
         return Ok(CommandOutcome::Done);
     }
-    let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
     let (mut was_there, start) = (false, out.bytes.len());
     let (most, work) = (context.state.settings.reply_limit(), context.most_work());
-    let popped = context.modify_much(arguments.get(1), ValueKind::List, |body| {
+    let popped = context.modify_much(key, ValueKind::List, |body| {
         within_large(work, body, count)?;
         was_there = body.len() > 0;
         list::pop_some(body, end, count, most).ok_or_else(|| too_large(most))
     })?;
+    if !was_there {
+        context.keys.saw_absent(key);
+    }
     match (has_count, was_there) {
         (true, true) => {
             out.array(popped.len());

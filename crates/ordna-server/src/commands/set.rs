@@ -192,8 +192,18 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
-    let (most, work) = (context.state.settings.reply_limit(), context.most_work());
-    let popped = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
+    let key = arguments.get(1);
+    if context.keys.is_absent_again(key) {
+        match has_count {
+            true => out.set(0),
+            false => out.null(),
+        }
+        return Ok(CommandOutcome::Done);
+    }
+    let (mut was_there, most) = (false, context.state.settings.reply_limit());
+    let work = context.most_work();
+    let popped = context.modify_much(key, ValueKind::Set, |body| {
+        was_there = body.len() > 0;
         let changes = count.min(body.len());
         let count = i64::try_from(count).unwrap_or(i64::MAX);
         // A step of a walk is a small part of a removal.
@@ -205,6 +215,9 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         });
         Ok(popped)
     })?;
+    if !was_there {
+        context.keys.saw_absent(key);
+    }
     if has_count {
         out.set(popped.len());
         popped.iter().for_each(|(member, _)| out.bulk(member));

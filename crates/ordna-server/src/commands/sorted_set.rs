@@ -284,11 +284,21 @@ fn pop(
     }
     let has_count = arguments.len() == 3;
     let count = if has_count { positive_count(arguments.get(2))? } else { 1 };
-    let (most, work) = (context.state.settings.reply_limit(), context.most_work());
-    let popped = context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
+    let key = arguments.get(1);
+    if context.keys.is_absent_again(key) {
+        out.array(0);
+        return Ok(CommandOutcome::Done);
+    }
+    let (mut was_there, most) = (false, context.state.settings.reply_limit());
+    let work = context.most_work();
+    let popped = context.modify_much(key, ValueKind::ZSet, |body| {
+        was_there = body.len() > 0;
         within_large(work, body, count)?;
         sorted_set::pop(body, count, direction, most).ok_or_else(|| too_large(most))
     })?;
+    if !was_there {
+        context.keys.saw_absent(key);
+    }
     if has_count && out.resp3 {
         out.array(popped.len());
         popped.iter().for_each(|(member, score)| write_scored(member, *score, out));

@@ -60,6 +60,8 @@ pub struct Collections {
     has_list: Vec<AtomicBool>,
     /// For each lock: whether the list, set or sorted set last seen under it was large.
     was_large: Vec<AtomicBool>,
+    /// For each lock: whether the key under it that was last popped from was absent.
+    was_absent: Vec<AtomicBool>,
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
     has_layout: AtomicBool,
@@ -86,6 +88,7 @@ impl Default for Collections {
             locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
             has_list: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             was_large: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
+            was_absent: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
             may_expire: AtomicBool::new(false),
@@ -129,6 +132,19 @@ impl Collections {
         let seen = &self.was_large[crc32c(key) as usize % LOCKS];
         if seen.load(Ordering::Relaxed) != is_large {
             seen.store(is_large, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a key from which a command pops is probably absent. A hint: then it is read first.
+    pub(super) fn may_be_absent(&self, key: &[u8]) -> bool {
+        self.was_absent[crc32c(key) as usize % LOCKS].load(Ordering::Relaxed)
+    }
+
+    /// Notes whether a key from which a command pops is absent.
+    pub(super) fn saw_absent(&self, key: &[u8], is_absent: bool) {
+        let seen = &self.was_absent[crc32c(key) as usize % LOCKS];
+        if seen.load(Ordering::Relaxed) != is_absent {
+            seen.store(is_absent, Ordering::Relaxed);
         }
     }
 

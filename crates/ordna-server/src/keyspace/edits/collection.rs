@@ -124,6 +124,22 @@ impl KeyspaceStore {
         body.transpose()
     }
 
+    /// Whether a command that pops finds nothing, if that is known from one read: `true` if the key is absent,
+    /// and one with the same lock was so the last time.
+    pub fn is_absent_again(&self, key: &[u8]) -> bool {
+        if !self.collections.may_be_absent(key) {
+            return false;
+        }
+        let is_absent = !self.contains(key);
+        self.collections.saw_absent(key, is_absent);
+        is_absent
+    }
+
+    /// Notes that a command that pops has found nothing, for [`is_absent_again`](Self::is_absent_again).
+    pub fn saw_absent(&self, key: &[u8]) {
+        self.collections.saw_absent(key, true);
+    }
+
     /// Changes the collection of a key, or makes one. `change` may be called several times; what it returns
     /// the last time counts. A collection that is empty afterwards is removed. The deadline is kept.
     ///

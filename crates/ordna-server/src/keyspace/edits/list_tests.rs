@@ -394,3 +394,19 @@ fn a_key_that_held_a_large_list_may_hold_anything() {
         model.clear();
     }
 }
+
+#[test]
+fn a_key_that_was_absent_is_found_once_it_is_there() {
+    let keyspace = Keyspace::with_options(Options::new());
+    assert!(!keyspace.is_absent_again(KEY), "nothing was popped from it");
+    keyspace.saw_absent(KEY);
+    assert!(keyspace.is_absent_again(KEY) && keyspace.is_absent_again(KEY));
+    let push = |body: &mut crate::keyspace::collections::Body<'_>| {
+        list::push(body, b"value", End::Back);
+        Ok(())
+    };
+    keyspace.edit_collection(KEY, ValueKind::List, true, push).unwrap();
+    assert!(!keyspace.is_absent_again(KEY));
+    keyspace.store().remove(KEY).unwrap();
+    assert!(!keyspace.is_absent_again(KEY), "nothing was popped since");
+}
