@@ -591,6 +591,7 @@ impl<'a> Context<'a> {
     ) -> CommandOutcome {
         let state = self.state;
         self.session.client.last_command.store(spec.id, Ordering::Relaxed);
+        state.stats.end_run_before(&mut self.session.calls, spec.id);
         // In a pipeline a command begins when the previous one ends.
         let begin = self.session.now.take().unwrap_or_else(Instant::now);
         let before = out.bytes.len();
@@ -639,7 +640,12 @@ impl<'a> Context<'a> {
         let took = end.saturating_duration_since(begin);
         self.session.now = Some(end);
         let failed = out.bytes.get(before) == Some(&b'-');
-        state.stats.executed(spec.id, took, failed);
+        if spec.keys == NO_KEY {
+            // Perhaps one that reads the counters.
+            state.stats.executed(spec.id, took, failed);
+        } else {
+            state.stats.executed_in_run(&mut self.session.calls, spec.id, took, failed);
+        }
         if failed && !std::mem::take(&mut self.session.error_is_counted) {
             state.errors.count(&out.bytes[before..]);
         }

@@ -82,7 +82,9 @@ pub async fn serve(
     let peer = client.peer;
     let mut connection =
         Connection { state: &state, table, client, stream, replies, unsent: 0, settled: 0 };
-    if let Err(error) = connection.converse(&mut session).await {
+    let ended = connection.converse(&mut session).await;
+    state.stats.end_run(&mut session.calls);
+    if let Err(error) = ended {
         tracing::debug!(%peer, %error, "connection ended");
     }
 }
@@ -243,6 +245,7 @@ impl<'a> Connection<'a> {
             };
             let silent = !std::mem::take(&mut session.pushed) && silent;
             if !matches!(outcome, CommandOutcome::Done) {
+                self.state.stats.end_run(&mut session.calls);
                 session.now = None;
             }
             if matches!(outcome, CommandOutcome::LongScan(_) | CommandOutcome::Lookup(_)) {
@@ -395,6 +398,7 @@ impl<'a> Connection<'a> {
     /// Waits until the writes that the replies acknowledge are durable. If the log failed, each unsent
     /// reply becomes an error.
     async fn settle(&mut self, session: &mut Session) {
+        self.state.stats.end_run(&mut session.calls);
         let unsent = std::mem::take(&mut self.unsent);
         let was_served = std::mem::take(&mut session.was_served);
         if std::mem::take(&mut session.wrote)

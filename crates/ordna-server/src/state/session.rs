@@ -13,6 +13,7 @@ use crate::keyspace::watches::Watch;
 use crate::state::acl::Acl;
 use crate::state::acl::user::User;
 use crate::state::clients::Client;
+use crate::statistics::command_stats::CallRun;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
@@ -83,6 +84,8 @@ pub struct Session {
     pub now: Option<Instant>,
     /// The number of the last command.
     pub last_command: usize,
+    /// The calls of the last command that are not counted yet.
+    pub calls: CallRun,
     /// The turn of the command that is executed, if it waited for it.
     pub turn: Option<Turn>,
 }
@@ -114,6 +117,7 @@ impl Session {
             was_served: false,
             now: None,
             last_command: 0,
+            calls: CallRun::default(),
             turn: None,
         };
         session.become_user(user);

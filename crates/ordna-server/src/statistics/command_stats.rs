@@ -1,6 +1,7 @@
 //! Counters of commands: calls, time and a histogram for each command, and bytes of all.
 //!
-//! Each thread adds to its stripe; a reader sums the stripes. The sums are exact when no command
+//! Each thread adds to its stripe; a reader sums the stripes. A connection adds the calls of one command in a row
+//! together, before it sends their replies or executes another command. So the sums are exact when no command
 //! runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,6 +23,19 @@ struct CounterCells {
     rejected: AtomicU64,
     buckets: [AtomicU64; BUCKETS],
 }
+
+/// Calls of one command in a row by one connection, which are not counted yet: those that were short and did
+/// not fail.
+#[derive(Debug, Default)]
+pub struct CallRun {
+    command: usize,
+    nanoseconds: u64,
+    /// The first buckets of the histogram.
+    buckets: [u64; SHORT],
+}
+
+/// Number of buckets of a [`CallRun`]: up to 8 µs.
+const SHORT: usize = 4;
 
 /// Counts of one command.
 #[derive(Debug, Clone, Default)]
@@ -96,6 +110,39 @@ impl CommandStats {
         cells.buckets[bucket(time)].fetch_add(1, Ordering::Relaxed);
         if failed {
             cells.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a call, with those of `run`: at once if it was long or failed, otherwise in [`end_run`](Self::end_run).
+    #[inline]
+    pub fn executed_in_run(&self, run: &mut CallRun, command: usize, time: Duration, failed: bool) {
+        // It may itself have executed others.
+        self.end_run_before(run, command);
+        let place = run.buckets.get_mut(bucket(time)).filter(|_| !failed);
+        let Some(place) = place else { return self.executed(command, time, failed) };
+        *place += 1;
+        run.nanoseconds += u64::from(time.subsec_nanos());
+    }
+
+    /// Ends a run, if a command other than `next` is executed.
+    #[inline]
+    pub fn end_run_before(&self, run: &mut CallRun, next: usize) {
+        if run.command != next {
+            self.end_run(run);
+            run.command = next;
+        }
+    }
+
+    /// Counts the calls of a run, which is empty afterwards.
+    pub fn end_run(&self, run: &mut CallRun) {
+        let CallRun { command, nanoseconds, buckets } = std::mem::take(run);
+        let calls = buckets.iter().sum();
+        if calls > 0 {
+            let cells = &self.stripes[stripe()][command];
+            cells.calls.fetch_add(calls, Ordering::Relaxed);
+            cells.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+            let counted = cells.buckets.iter().zip(buckets).filter(|(_, calls)| *calls > 0);
+            counted.for_each(|(bucket, calls)| _ = bucket.fetch_add(calls, Ordering::Relaxed));
         }
     }
 
@@ -179,5 +226,25 @@ mod tests {
         assert_eq!((counts.percentile(0.5), counts.percentile(0.99)), (64, 128));
         stats.reset();
         assert_eq!(stats.calls(), 0);
+    }
+
+    #[test]
+    fn calls_in_a_row_are_counted_together() {
+        let (one, row) = (CommandStats::new(3), CommandStats::new(3));
+        let mut run = CallRun::default();
+        for micros in 0..100 {
+            let (command, time) = (usize::from(micros > 6), Duration::from_micros(micros));
+            one.executed(command, time, micros % 5 == 0);
+            row.end_run_before(&mut run, command);
+            row.executed_in_run(&mut run, command, time, micros % 5 == 0);
+        }
+        assert!(row.calls() < one.calls(), "those of the run are not counted yet");
+        row.end_run_before(&mut run, 2);
+        row.end_run(&mut run);
+        for command in 0..2 {
+            let (one, row) = (one.of(command), row.of(command));
+            assert_eq!((one.calls, one.time, one.failed), (row.calls, row.time, row.failed));
+            assert_eq!(one.buckets, row.buckets);
+        }
     }
 }
