@@ -37,6 +37,9 @@ const SEND: usize = 256 << 10;
 /// Number of commands of a batch whose keys are prefetched together: as many cache misses as a core
 /// overlaps.
 const AHEAD: usize = 16;
+/// Number of commands that are looked at first if the last ones named one key: enough to see the next key of a
+/// pipeline that sends a few commands for each.
+const FEW_AHEAD: usize = 4;
 /// Number of commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
 /// Time of the commands of one batch after which other connections get their turn: a pipeline of long
@@ -58,6 +61,8 @@ struct Connection<'a> {
     unsent: usize,
     /// Bytes of replies whose writes are durable enough to be acknowledged.
     settled: usize,
+    /// The commands whose keys were last looked at together named one key.
+    names_one_key: bool,
 }
 
 /// Serves a connection until it ends.
@@ -80,8 +85,16 @@ pub async fn serve(
     let mut session = Session::new(client.clone(), &state.acl);
     let replies = Replies::default();
     let peer = client.peer;
-    let mut connection =
-        Connection { state: &state, table, client, stream, replies, unsent: 0, settled: 0 };
+    let mut connection = Connection {
+        state: &state,
+        table,
+        client,
+        stream,
+        replies,
+        unsent: 0,
+        settled: 0,
+        names_one_key: false,
+    };
     let ended = connection.converse(&mut session).await;
     state.stats.end_run(&mut session.calls);
     if let Err(error) = ended {
@@ -381,16 +394,29 @@ impl<'a> Connection<'a> {
 
     /// Prefetches the memory of the keys of several commands, unless a script has locked the keyspace: no
     /// thread may wait for that.
-    fn fetch_ahead(&self, session: &Session, requests: &Requests) {
+    fn fetch_ahead(&mut self, session: &Session, requests: &Requests) {
         if self.state.keyspace_lock().is_held_long() {
             return;
         }
         let mut keys = [&[][..]; AHEAD];
+        let differ = |keys: &[&[u8]]| keys.windows(2).any(|pair| pair[0] != pair[1]);
+        if self.names_one_key {
+            let found = requests.ahead(session.user.is_some(), &mut keys[..FEW_AHEAD]);
+            self.names_one_key = !differ(&keys[..found]);
+        }
+        if self.names_one_key {
+            // Commands on one key find it in the cache after the first of them.
+            return;
+        }
         let found = requests.ahead(session.user.is_some(), &mut keys);
-        // Commands on one key find it in the cache after the first of them.
-        let several = keys[..found].windows(2).any(|pair| pair[0] != pair[1]);
+        if found < 2 {
+            return;
+        }
+        self.names_one_key = !differ(&keys[..found]);
         // A worker thread of the runtime must not wait for a script.
-        if several && let Some(present) = self.state.keyspace_lock().try_shared() {
+        if !self.names_one_key
+            && let Some(present) = self.state.keyspace_lock().try_shared()
+        {
             present.get_many_with(&keys[..found], |_, _| ());
         }
     }
