@@ -1,10 +1,8 @@
 //! Replies, in RESP2 or RESP3 as the client chose.
 
-use std::borrow::Borrow;
 use std::fmt::Display;
 use std::io::Write;
 
-use crate::wire::decimal::Decimal;
 use crate::wire::double;
 
 /// Bytes to be sent to one client.
@@ -32,9 +30,25 @@ impl Replies {
     }
 
     fn long_header(&mut self, sign: u8, number: i64) {
-        self.bytes.push(sign);
-        self.bytes.extend_from_slice(Decimal::new(number).borrow());
-        self.bytes.extend_from_slice(b"\r\n");
+        // Sign, minus, twenty digits, end of line: from the back.
+        let mut line = [0; 24];
+        line[22..].copy_from_slice(b"\r\n");
+        let mut at = 22;
+        let mut rest = number.unsigned_abs();
+        loop {
+            at -= 1;
+            line[at] = b'0' + (rest % 10) as u8;
+            rest /= 10;
+            if rest == 0 {
+                break;
+            }
+        }
+        if number < 0 {
+            at -= 1;
+            line[at] = b'-';
+        }
+        line[at - 1] = sign;
+        self.bytes.extend_from_slice(&line[at - 1..]);
     }
 
     /// A status, such as `OK`. No line breaks.
