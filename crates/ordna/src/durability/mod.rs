@@ -54,6 +54,8 @@
 //!   absent.
 //! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is
 //!   durable.
+//! - Under the other policies, a crash of the process loses nothing acknowledged either, where
+//!   [`Durability::survives_kill`] is true: on Linux with ext2 to ext4, XFS or tmpfs.
 //! - A log that fails refuses all further writes. The write that met the failure returns an error; it
 //!   stays in memory, and may or may not survive a crash. If a write to the log failed (the disk is
 //!   full), the log retries by itself. If a sync failed, it works again after a backup.
@@ -95,7 +97,7 @@ pub use crate::files::blocks::Compression;
 pub use crate::files::error::BackupError;
 pub use crate::files::manifest::{FileEntry, Manifest};
 pub use crate::files::progress::Progress;
-pub use crate::files::storage::{Disk, OutFile, Storage};
+pub use crate::files::storage::{Disk, OutFile, SharedFile, Storage};
 pub use crate::wal::reports::{Durability, Recovery, Summary, WalReplay, WalTruncation};
 pub use crate::wal::sync_policy::SyncPolicy;
 pub use crate::wal::sync_times::SyncCounts;

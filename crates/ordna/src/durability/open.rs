@@ -20,11 +20,11 @@ use ordna_base::{Key, Value};
 use super::backup::restore::read_store;
 use super::checkpoint;
 use super::open_options::{LoggedKeys, OnLogged, OpenOptions};
-use super::replay::Reading;
+use super::replay::{Reading, decode_records};
 use super::replay_threads::{apply_with, key_of};
 use crate::files::blocks::{FileHeader, FileKind};
 use crate::files::codec::Record;
-use crate::files::directory::{Listing, Reserve, lock as lock_directory};
+use crate::files::directory::{Listing, Reserve, lock as lock_directory, tail_path};
 use crate::files::error::BackupError;
 use crate::files::manifest::FileEntry;
 use crate::files::storage::Storage;
@@ -33,6 +33,7 @@ use crate::wal::durable::{BackupSizes, Durable};
 use crate::wal::queue::Queue;
 use crate::wal::reports::Recovery;
 use crate::wal::segments::Segments;
+use crate::wal::tail::{self, Tail, TailEntry};
 use crate::wal::writer::Wal;
 use crate::{Error, Options, Store};
 
@@ -121,17 +122,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             mend: true,
             progress: &options.progress,
         };
+        // The records that only the tail has, and where they begin.
+        let (mut tail, mut begin) = (Vec::new(), position);
         {
             // The memory is as it was before.
             let _lifted = store.lift_limit();
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
-                reading.run::<K, V>(&mut |payload: Vec<u8>, records: Vec<Record>| {
+                let mut apply = |payload: Vec<u8>, records: Vec<Record>| {
                     if let Some(OnLogged(take)) = &options.logged {
                         records.iter().for_each(|record| take(changed_by(record, &payload)));
                     }
                     apply(payload, records)
-                })
+                };
+                let mut read = reading.run::<K, V>(&mut apply)?;
+                begin = read.position;
+                if listing.has_tail && !fault!("kill.tail.is_read") {
+                    tail = tail::read(storage, dir, read.position)?;
+                }
+                let path = tail_path(dir);
+                for entry in &tail {
+                    let records = decode_records::<K, V>(&path, 0, &entry.payload, entry.count)?;
+                    read.records += entry.count;
+                    read.tail += entry.count;
+                    read.position += entry.payload.len() as u64;
+                    apply(entry.payload.clone(), records)?;
+                }
+                Ok::<_, BackupError>(read)
             });
             recovery.log = read?;
             repeated?;
@@ -142,7 +159,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
         // The collector may have computed its sleep while the time stood still.
         store.engine().wake_for_deadline();
-        let (wal, segments) = Self::new_segment(dir, &options, first, recovery.log.position)?;
+        let (wal, segments) = Self::new_segment(dir, &options, first, (begin, &tail))?;
         let durable = Durable {
             wal,
             dir: dir.to_owned(),
@@ -167,12 +184,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(store)
     }
 
-    /// Starts a log that continues at `position` in a new segment.
+    /// Starts a log that continues in a new segment, which begins with the records of the tail.
     fn new_segment(
         dir: &Path,
         options: &OpenOptions,
         first: u64,
-        position: u64,
+        (position, tail): (u64, &[TailEntry]),
     ) -> Result<(Wal<K>, Arc<Segments>), BackupError> {
         let storage = &*options.storage;
         let listing = Listing::read(storage, dir)?;
@@ -193,7 +210,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             next: Lock::new(number + 1),
             reserve: options.reserve / 2,
         });
-        let queue = Queue::new(segments.create(number, Some(position))?, options.sync)
+        let segment = segments.create_at(number, position, tail)?;
+        if listing.has_tail {
+            tail::remove(storage, dir)?;
+        }
+        let header = FileHeader::new::<K, V>(FileKind::Tail, number);
+        // Those that acknowledge later wait for the system instead.
+        let tail = match options.waits {
+            true => Tail::create(storage, dir, &header, options.tail_bytes, segment.position()),
+            false => None,
+        };
+        let queue = Queue::new(segment, options.sync)
+            .tail(tail)
             .rotate_at(options.segment_bytes, Arc::clone(&segments))
             .retry_after(options.retry_after);
         segments.fill_reserve(Reserve::Backup);

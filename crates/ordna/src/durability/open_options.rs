@@ -9,6 +9,7 @@ use crate::files::progress::Progress;
 use crate::files::storage::{Disk, Storage};
 use crate::wal::queue::FIRST_RETRY;
 use crate::wal::sync_policy::SyncPolicy;
+use crate::wal::tail::AREA;
 
 /// Options of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone)]
@@ -19,6 +20,7 @@ pub struct OpenOptions {
     pub(super) waits: bool,
     pub(super) repair: bool,
     pub(super) segment_bytes: u64,
+    pub(super) tail_bytes: usize,
     pub(super) retry_after: Duration,
     pub(super) reserve: u64,
     pub(super) checkpoint_after: u64,
@@ -65,6 +67,7 @@ impl Default for OpenOptions {
             waits: true,
             repair: false,
             segment_bytes: SEGMENT_BYTES,
+            tail_bytes: AREA,
             retry_after: FIRST_RETRY,
             reserve: 0,
             checkpoint_after: CHECKPOINT_AFTER,
@@ -140,6 +143,13 @@ impl OpenOptions {
     #[doc(hidden)]
     pub fn segment_bytes(self, bytes: u64) -> Self {
         Self { segment_bytes: bytes, ..self }
+    }
+
+    /// Sets the size in bytes of each half of the file with the records that wait (default 1 MiB),
+    /// for tests.
+    #[doc(hidden)]
+    pub fn tail_bytes(self, bytes: usize) -> Self {
+        Self { tail_bytes: bytes, ..self }
     }
 
     /// Sets the delay before the first retry of a write of the log that failed (default 100 ms), for

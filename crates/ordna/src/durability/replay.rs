@@ -363,19 +363,29 @@ fn decode_block<K: Key + ?Sized, V: Value + ?Sized>(
     path: &Path,
     block: &Block,
 ) -> Result<Vec<Record>, BackupError> {
+    decode_records::<K, V>(path, block.offset, &block.payload, block.count)
+}
+
+/// The records of a payload, which belongs to what begins at an offset of the file.
+pub(super) fn decode_records<K: Key + ?Sized, V: Value + ?Sized>(
+    path: &Path,
+    offset: u64,
+    payload: &[u8],
+    count: u64,
+) -> Result<Vec<Record>, BackupError> {
     let (mut at, mut records) = (0, Vec::new());
-    for _ in 0..block.count {
+    for _ in 0..count {
         let begins = at;
-        let record = Record::decode::<K, V>(&block.payload, &mut at);
+        let record = Record::decode::<K, V>(payload, &mut at);
         let record = record.filter(|record| !matches!(record, Record::Was { .. }));
         records.push(record.ok_or_else(|| {
             let what = format!("byte {begins} of this block begins no record of a log");
-            BackupError::damaged(path, block.offset, what)
+            BackupError::damaged(path, offset, what)
         })?);
     }
-    if at != block.payload.len() {
+    if at != payload.len() {
         let what = "bytes follow the last record of this block";
-        return Err(BackupError::damaged(path, block.offset, what));
+        return Err(BackupError::damaged(path, offset, what));
     }
     Ok(records)
 }

@@ -123,6 +123,8 @@ pub enum FileKind {
     Delta,
     /// A segment of the log.
     Log,
+    /// Records of the log that are in no segment.
+    Tail,
 }
 
 impl FileKind {
@@ -131,6 +133,7 @@ impl FileKind {
             Self::Shard => *b"ORDNASHD",
             Self::Delta => *b"ORDNADLT",
             Self::Log => *b"ORDNALOG",
+            Self::Tail => *b"ORDNATAL",
         }
     }
 }
@@ -155,7 +158,7 @@ impl FileHeader {
         Self { kind, key_kind: K::KIND_NUMBER, value_kind: V::KIND_NUMBER, salt, number }
     }
 
-    fn encode(&self) -> [u8; FILE_HEADER] {
+    pub fn encode(&self) -> [u8; FILE_HEADER] {
         let mut bytes = [0; FILE_HEADER];
         bytes[..8].copy_from_slice(&self.kind.magic());
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -168,7 +171,15 @@ impl FileHeader {
         bytes
     }
 
-    fn decode(bytes: &[u8; FILE_HEADER], kind: FileKind, path: &Path) -> Result<Self, BackupError> {
+    /// Reads the header of a file of this kind.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`], or the format is newer.
+    pub fn decode(
+        bytes: &[u8; FILE_HEADER],
+        kind: FileKind,
+        path: &Path,
+    ) -> Result<Self, BackupError> {
         if bytes[..8] != kind.magic() {
             return Err(BackupError::damaged(path, 0, format!("no {kind:?} file of Ordna")));
         }

@@ -17,6 +17,7 @@ use crate::files::error::BackupError;
 
 /// The file whose lock makes a directory one store's.
 const LOCK: &str = "LOCK";
+const TAIL: &str = "tail";
 const BACKUP: &str = "backup-";
 const SEGMENT: &str = "log-";
 const UNFINISHED: &str = "unfinished-backup-";
@@ -51,6 +52,11 @@ pub(crate) fn reserve_path(dir: &Path, part: Reserve) -> PathBuf {
     })
 }
 
+/// The file with the records of the log that are in no segment.
+pub(crate) fn tail_path(dir: &Path) -> PathBuf {
+    dir.join(TAIL)
+}
+
 /// The contents of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
@@ -62,6 +68,8 @@ pub(crate) struct Listing {
     pub unfinished: Vec<PathBuf>,
     /// Marks, by the segment that each names.
     pub marks: BTreeMap<u64, PathBuf>,
+    /// Whether there are records of the log that are in no segment.
+    pub has_tail: bool,
     /// Whether a store has locked the directory before.
     has_lock: bool,
     /// Names of other files and directories.
@@ -88,6 +96,8 @@ impl Listing {
                 listing.unfinished.push(path);
             } else if name == LOCK {
                 listing.has_lock = true;
+            } else if name == TAIL {
+                listing.has_tail = true;
             } else {
                 listing.others.push(name);
             }

@@ -23,6 +23,13 @@ pub trait OutFile: Send + Sync + Debug {
     fn sync(&self) -> io::Result<()>;
 }
 
+/// A file that is changed without a system call. What was written outlives the process.
+pub trait SharedFile: Send + Debug {
+    /// Replaces the bytes from an offset on. Does nothing beyond the end of the file, and in a child
+    /// of the process that created it.
+    fn write_at(&mut self, at: usize, bytes: &[u8]);
+}
+
 /// Appends all of the bytes.
 ///
 /// # Errors
@@ -48,6 +55,14 @@ pub trait Storage: Send + Sync + Debug {
     /// # Errors
     /// Those of the system; so for all methods.
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>>;
+
+    /// Creates a file of zeros that is changed without a system call, which must not exist. `None`,
+    /// and no file, where that is not possible: a write must not fail for lack of space later.
+    #[expect(clippy::missing_errors_doc, reason = "see `create`")]
+    fn create_shared(&self, path: &Path, len: usize) -> io::Result<Option<Box<dyn SharedFile>>> {
+        let _ = (path, len);
+        Ok(None)
+    }
 
     /// Opens a file for reading; returns its length too.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
@@ -128,9 +143,20 @@ impl Drop for LockFile {
     }
 }
 
+impl SharedFile for os::MappedFile {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
+        self.write_at(at, bytes);
+    }
+}
+
 impl Storage for Disk {
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>> {
         Ok(Box::new(OpenOptions::new().write(true).create_new(true).open(path)?))
+    }
+
+    fn create_shared(&self, path: &Path, len: usize) -> io::Result<Option<Box<dyn SharedFile>>> {
+        let mapped = os::create_mapped(path, len)?;
+        Ok(mapped.map(|file| Box::new(file) as Box<dyn SharedFile>))
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {

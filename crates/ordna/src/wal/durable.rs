@@ -99,6 +99,7 @@ impl<K: Key + ?Sized> Durable<K> {
         Durability {
             dir: self.dir.clone(),
             sync: queue.policy(),
+            survives_kill: queue.has_tail(),
             appended: queue.appended(),
             synced: queue.synced(),
             since_backup: queue.appended().saturating_sub(status.backed_up),

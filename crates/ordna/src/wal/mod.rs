@@ -35,6 +35,7 @@
 //! | `log_thread` | the thread that writes, syncs and retries |
 //! | `waiting`, `waiting_threads` | waits for what is written or durable |
 //! | `segments` | creation of segments |
+//! | `tail` | the records that wait, in a file that outlives the process |
 //! | `checkpoints` | when a store backs itself up |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
@@ -54,6 +55,7 @@ pub mod reports;
 pub mod segments;
 pub mod sync_policy;
 pub mod sync_times;
+pub mod tail;
 mod waiting;
 mod waiting_threads;
 pub mod writer;

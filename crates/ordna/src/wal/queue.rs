@@ -6,8 +6,9 @@
 //!
 //! # Protocol
 //! `append` copies records into the youngest frame under a short lock and returns their end
-//! position. `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes
-//! durable what was written. So one fsync serves all records appended before it. The log's thread
+//! position. So that a kill loses none of them, it copies them into the tail, too (module `tail`).
+//! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what was
+//! written. So one fsync serves all records appended before it. The log's thread
 //! does both, or one of the threads that wait for their records (module `waiting`). Locks are taken in
 //! the order writer, state; no lock is held while a file is synced, except the syncer's own.
 //!
@@ -40,9 +41,10 @@ use std::time::{Duration, Instant};
 use ordna_base::sync::{check, fault, notice, point};
 
 use super::checkpoints::Checkpoints;
-use super::segments::Segments;
+use super::segments::{FRAME, Segments};
 use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
+use super::tail::Tail;
 use super::waiting_threads::Waiting;
 use crate::Error;
 use crate::files::blocks::{BlockKind, BlockWriter, Frame};
@@ -52,8 +54,6 @@ use crate::files::storage::OutFile;
 /// While the frames hold more than this many bytes, those that append write them: the log's thread
 /// is too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
 const MOST_WAITING: usize = 8 << 20;
-/// A frame is closed at this many bytes, so that a reader of the log needs little memory.
-const FRAME: usize = 1 << 20;
 /// Frames that are kept for reuse.
 const SPARE: usize = 2;
 /// Delay after which a write that failed is retried; it doubles with each failure.
@@ -73,6 +73,8 @@ pub(super) struct QueueState {
     pub(super) chunks: VecDeque<Chunk>,
     pub(super) bytes: usize,
     pub(super) spare: Vec<Frame>,
+    /// What the chunks contain, for a process that is killed.
+    pub(super) tail: Option<Tail>,
     /// Tasks that wait for a position to be durable.
     pub(super) wakers: Vec<(u64, Waker)>,
     /// Threads that do, see `waiting`.
@@ -128,6 +130,10 @@ pub(crate) struct Queue {
     pub(super) syncer: Mutex<()>,
     pub(super) appended: AtomicU64,
     pub(super) written: AtomicU64,
+    /// Position up to which records are in the tail or were written when they were appended.
+    pub(super) kept: AtomicU64,
+    /// Whether there is a tail.
+    pub(super) has_tail: bool,
     pub(super) synced: AtomicU64,
     pub(super) has_failed: AtomicBool,
     /// Bytes of segments written so far, those included that the opening read.
@@ -176,6 +182,8 @@ impl Queue {
             syncer: Mutex::new(()),
             appended: AtomicU64::new(position),
             written: AtomicU64::new(position),
+            kept: AtomicU64::new(position),
+            has_tail: false,
             synced: AtomicU64::new(position),
             has_failed: AtomicBool::new(false),
             logged: AtomicU64::new(0),
@@ -192,6 +200,18 @@ impl Queue {
     /// Makes the log's thread rotate to a new segment once one has this many bytes.
     pub fn rotate_at(self, bytes: u64, segments: Arc<Segments>) -> Self {
         Self { rotation: Some((bytes, segments)), ..self }
+    }
+
+    /// Sets the file that receives the records that wait.
+    pub fn tail(self, tail: Option<Tail>) -> Self {
+        let has_tail = tail.is_some();
+        lock(&self.state).tail = tail;
+        Self { has_tail, ..self }
+    }
+
+    /// Whether what was appended outlives the process once [`keep`](Self::keep) returns.
+    pub fn has_tail(&self) -> bool {
+        self.has_tail
     }
 
     /// Sets the delay before the first retry of a failed write.
@@ -294,7 +314,22 @@ impl Queue {
         }
         state.bytes += records.len();
         self.records.fetch_add(count, Ordering::Relaxed);
-        let position = self.appended.load(Ordering::Relaxed) + records.len() as u64;
+        let start = self.appended.load(Ordering::Relaxed);
+        let position = start + records.len() as u64;
+        if let Some(tail) = &mut state.tail {
+            // Acquire: pairs with the release in `write`.
+            let written = self.written.load(Ordering::Acquire);
+            // Nobody acknowledges a write that is not durable.
+            let is_synced = self.policy() == SyncPolicy::Always;
+            if !is_synced && tail.append(start, records, count) {
+                if tail.has_no_gap(written) {
+                    // Release: pairs with the acquire in `is_kept`.
+                    self.kept.store(position, Ordering::Release);
+                }
+            } else {
+                tail.leave_out(position);
+            }
+        }
         debug_assert!(self.written.load(Ordering::Relaxed) <= position, "written before appended");
         if clears {
             state.cleared = position;
@@ -344,6 +379,10 @@ impl Queue {
                     drop(state);
                     ready.into_iter().for_each(Waker::wake);
                     return Ok(written);
+                }
+                if let Some(tail) = &mut state.tail {
+                    // The chunks taken before are written, because this thread has the writer.
+                    tail.change_area(self.appended.load(Ordering::Relaxed));
                 }
                 (mem::take(&mut state.chunks), reached(&mut state.writing, written))
             };
@@ -469,6 +508,10 @@ impl Queue {
         self.failures.fetch_add(u64::from(is_first), Ordering::Relaxed);
         let reason = Arc::clone(state.failed.get_or_insert_with(|| error.to_string().into()));
         state.can_retry = false;
+        if let Some(tail) = &mut state.tail {
+            // Both areas may be needed.
+            tail.pause();
+        }
         if let Some(mut unwritten) = unwritten.filter(|_| is_first) {
             unwritten.append(&mut state.chunks);
             let is_data = |chunk: &Chunk| matches!(chunk, Chunk::Data(_));
@@ -553,6 +596,11 @@ impl Queue {
         let synced = self.synced();
         let ended = writer.blocks.finish(BlockKind::End, synced);
         ended.and_then(|()| writer.blocks.sync()).map_err(|error| self.fail(&error, None))?;
+        if self.has_tail
+            && let Some((_, segments)) = &self.rotation
+        {
+            segments.remove_tail();
+        }
         let mut state = lock(&self.state);
         state.failed.get_or_insert_with(|| CLOSED.into());
         self.wake_all(state);

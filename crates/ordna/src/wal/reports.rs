@@ -50,6 +50,9 @@ pub struct Durability {
     pub dir: PathBuf,
     /// Policy by which the log is made durable.
     pub sync: SyncPolicy,
+    /// Whether writes outlive the process once they have returned. Otherwise a crash of the process
+    /// may lose the last few milliseconds, unless the policy is [`SyncPolicy::Always`].
+    pub survives_kill: bool,
     /// Bytes of records appended to the log since it began.
     pub appended: u64,
     /// Bytes of these that are known to be durable.
@@ -102,6 +105,9 @@ pub struct WalReplay {
     pub blocks: u64,
     /// Number of records in these blocks.
     pub records: u64,
+    /// Number of records that only the tail had, the last ones: the process was killed before it
+    /// wrote them to a segment.
+    pub tail: u64,
     /// Position after the last record.
     pub position: u64,
     /// Whether the log was closed in order.

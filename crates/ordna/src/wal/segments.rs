@@ -11,10 +11,14 @@ use std::sync::Arc;
 
 use ordna_base::sync::{Lock, fault};
 
-use crate::files::blocks::{BlockWriter, Compression, FileHeader};
-use crate::files::directory::{Reserve, mark, reserve_path, segment_path};
+use super::tail::TailEntry;
+use crate::files::blocks::{BlockWriter, Compression, FileHeader, Frame};
+use crate::files::directory::{Reserve, mark, reserve_path, segment_path, tail_path};
 use crate::files::error::BackupError;
 use crate::files::storage::{Storage, write_all};
+
+/// A frame is closed at this many bytes, so that a reader of the log needs little memory.
+pub(super) const FRAME: usize = 1 << 20;
 
 /// Creates the segments of a store's log.
 pub(crate) struct Segments {
@@ -29,12 +33,32 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Creates a segment durably, and its mark. It begins at `position`, if that is known already.
-    /// After an error no file is left.
-    pub fn create(&self, number: u64, position: Option<u64>) -> Result<BlockWriter, BackupError> {
-        let segment = self.create_with(number, |segment| match position {
-            Some(position) => segment.start_at(position, position),
-            None => Ok(()),
+    /// Creates a segment durably, and its mark. After an error no file is left.
+    pub fn create(&self, number: u64) -> Result<BlockWriter, BackupError> {
+        let segment = self.create_with(number, |_| Ok(()))?;
+        mark(&*self.storage, &self.dir, number);
+        Ok(segment)
+    }
+
+    /// Creates a segment durably, and its mark, that begins at `position` with these records. After
+    /// an error no file is left.
+    pub fn create_at(
+        &self,
+        number: u64,
+        position: u64,
+        records: &[TailEntry],
+    ) -> Result<BlockWriter, BackupError> {
+        let segment = self.create_with(number, |segment| {
+            segment.start_at(position, position)?;
+            let mut frame = Frame::default();
+            for (at, entry) in records.iter().enumerate() {
+                frame.extend(&entry.payload, entry.count);
+                if frame.len() >= FRAME || at + 1 == records.len() {
+                    segment.data(&mut frame, position)?;
+                    frame.clear();
+                }
+            }
+            Ok(())
         })?;
         mark(&*self.storage, &self.dir, number);
         Ok(segment)
@@ -70,6 +94,12 @@ impl Segments {
             Ok(segment)
         };
         made().inspect_err(|_| self.discard(number))
+    }
+
+    /// Removes the tail: the segments have all records.
+    pub fn remove_tail(&self) {
+        // Otherwise the next opening does it.
+        let _ = self.storage.remove(&tail_path(&self.dir));
     }
 
     /// Removes a segment that is not used.
@@ -135,7 +165,7 @@ impl Segments {
         // they for the log's thread: so this thread does not wait.
         let Some(mut next) = self.next.try_lock() else { return };
         // Without a new segment the log continues in the present one.
-        let Ok(segment) = self.create(*next, None) else { return };
+        let Ok(segment) = self.create(*next) else { return };
         *next += 1;
         // If the log has failed meanwhile, the segment stays empty: its mark says that it exists.
         take(segment);

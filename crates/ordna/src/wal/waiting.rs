@@ -109,6 +109,24 @@ impl Queue {
         self.check_failure()
     }
 
+    /// Whether everything up to a position outlives the process.
+    fn is_kept(&self, position: u64) -> bool {
+        // Acquire: pairs with the releases in `append` and `write`.
+        self.has_tail && self.kept.load(Ordering::Acquire) >= position
+            || self.written.load(Ordering::Acquire) >= position
+    }
+
+    /// Makes everything up to a position outlive the process, if there is a tail: writes what the
+    /// tail had no space for.
+    pub fn keep(&self, position: u64) -> Result<(), Error> {
+        if !self.has_tail || self.is_kept(position) || fault!("kill.tail.writes_what_is_left_out") {
+            return Ok(());
+        }
+        let drained = self.drain();
+        // The end of the log may have written it just before.
+        if self.is_kept(position) { Ok(()) } else { drained.map(drop) }
+    }
+
     /// Waits until the position is durable.
     pub fn wait(&self, position: u64) -> Result<(), Error> {
         let mut state = lock(&self.state);

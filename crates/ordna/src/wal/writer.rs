@@ -127,8 +127,11 @@ impl<K: Key + ?Sized> Wal<K> {
         }
         match self.queue.policy() {
             SyncPolicy::Always => self.queue.wait(position),
-            SyncPolicy::EverySecond => self.queue.wait_while_stalled(),
-            SyncPolicy::Never => Ok(()),
+            SyncPolicy::EverySecond => {
+                self.queue.wait_while_stalled()?;
+                self.queue.keep(position)
+            }
+            SyncPolicy::Never => self.queue.keep(position),
         }
     }
 

@@ -5,13 +5,13 @@
 //! which ranges may be zeros; of the changes of a directory, all, a prefix, or any subset. Bytes of
 //! a sync that failed may be lost though a later sync succeeds, as the system drops such pages.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use ordna::durability::{OutFile, Storage};
+use ordna::durability::{OutFile, SharedFile, Storage};
 use ordna_testkit::random::Random;
 
 #[derive(Debug, Clone)]
@@ -60,6 +60,8 @@ pub const BACKUP_THREAD: &str = "history backup";
 const BACKUP_THREADS: [&str; 3] = [BACKUP_THREAD, "ordna backup", "ordna bgsave"];
 /// Name of the thread that writes the log.
 const LOG_THREAD: &str = "ordna log";
+/// Bytes of a shared file that a power cut keeps or loses together.
+const PIECE: usize = 64;
 
 /// A pause of some threads.
 #[derive(Debug, Default)]
@@ -119,6 +121,9 @@ struct Inner {
     /// The operation from which on there is room for any number.
     space_ends: u64,
     locked: bool,
+    /// Whether files can be shared, and which are: a power cut keeps any of their pieces.
+    shares: bool,
+    shared: BTreeSet<usize>,
 }
 
 /// A stop of threads that are named alike.
@@ -151,6 +156,8 @@ impl Model {
             space: usize::MAX,
             space_ends: u64::MAX,
             locked: false,
+            shares: false,
+            shared: BTreeSet::new(),
         };
         Self(Arc::new(Mutex::new(inner)), Arc::default())
     }
@@ -189,6 +196,12 @@ impl Model {
     /// Has each write take at most so many bytes.
     pub fn short_writes(self, most: usize) -> Self {
         self.inner().most = most;
+        self
+    }
+
+    /// Has files that are changed without a system call.
+    pub fn shares(self) -> Self {
+        self.inner().shares = true;
         self
     }
 
@@ -307,14 +320,25 @@ impl Model {
             }
         }
         after.inner().space = inner.space;
+        after.inner().shares = inner.shares;
         after
     }
 
     /// The disk after a power cut.
     pub fn after_power_cut(&self, random: &mut Random) -> Self {
-        let mut nodes = self.inner().nodes.clone();
-        for node in &mut nodes {
+        let inner = self.inner();
+        let (mut nodes, shared) = (inner.nodes.clone(), inner.shared.clone());
+        drop(inner);
+        for (at, node) in nodes.iter_mut().enumerate() {
             match node {
+                Node::File { data, synced, .. } if shared.contains(&at) => {
+                    for piece in data.chunks_mut(PIECE) {
+                        if random.below(2) == 0 {
+                            piece.fill(0);
+                        }
+                    }
+                    *synced = data.len();
+                }
                 Node::File { data, synced, lost } => {
                     let unsynced = (data.len() - *synced) as u64;
                     let kept = match random.below(4) {
@@ -361,7 +385,9 @@ impl Model {
                 }
             }
         }
-        Self::of(nodes)
+        let after = Self::of(nodes);
+        after.inner().shares = self.inner().shares;
+        after
     }
 
     /// Paths of all files.
@@ -593,6 +619,17 @@ impl OutFile for ModelFile {
     }
 }
 
+impl SharedFile for ModelFile {
+    fn write_at(&mut self, at: usize, bytes: &[u8]) {
+        let mut inner = self.model.inner();
+        if inner.off {
+            return;
+        }
+        let Node::File { data, .. } = &mut inner.nodes[self.at] else { unreachable!() };
+        data[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
 struct ModelLock(Model);
 
 impl Drop for ModelLock {
@@ -608,6 +645,21 @@ impl Storage for Model {
         inner.operate("create", path)?;
         let at = inner.add(path, Node::new_file(Vec::new()))?;
         Ok(Box::new(ModelFile { model: self.clone(), at, path: path.to_owned() }))
+    }
+
+    fn create_shared(&self, path: &Path, len: usize) -> io::Result<Option<Box<dyn SharedFile>>> {
+        let mut inner = self.inner();
+        if !inner.shares {
+            return Ok(None);
+        }
+        inner.operate("create", path)?;
+        if inner.space != usize::MAX && inner.space.saturating_sub(inner.used()) < len {
+            inner.has_failed = true;
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let at = inner.add(path, Node::new_file(vec![0; len]))?;
+        inner.shared.insert(at);
+        Ok(Some(Box::new(ModelFile { model: self.clone(), at, path: path.to_owned() })))
     }
 
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)> {

@@ -126,9 +126,12 @@ fn options(seed: u64) -> OpenOptions {
     let sync = if seed.is_multiple_of(3) { SyncPolicy::EverySecond } else { SyncPolicy::Always };
     // A third of them backs itself up all the time. Half of them rotate.
     let checkpoints = if seed % 3 == 1 { 16 << 10 } else { u64::MAX };
+    // Half of them have a tail that is often full.
+    let tail = if seed % 4 < 2 { 2 << 10 } else { 1 << 20 };
     OpenOptions::new()
         .sync(sync)
         .checkpoint_after(checkpoints)
+        .tail_bytes(tail)
         .segment_bytes(if seed.is_multiple_of(2) { 64 << 10 } else { 1 << 30 })
 }
 
@@ -149,7 +152,7 @@ fn child() {
             scope.spawn(move || {
                 for number in first.. {
                     run(&step(writer, number), store);
-                    if seed.is_multiple_of(3) {
+                    if seed.is_multiple_of(3) && !store.durability().unwrap().survives_kill {
                         // What the system has outlives the process.
                         flush(store);
                     }
@@ -210,6 +213,81 @@ fn kill(dir: &Path, seed: u64, steps: &[u64]) -> (Vec<u64>, bool, u64) {
         }
     }
     (steps, opened, backups)
+}
+
+/// Options of the child that puts. Half of them have a tail that is often full.
+fn put_options(seed: u64) -> OpenOptions {
+    let tail = if seed.is_multiple_of(2) { 512 } else { 1 << 20 };
+    let sync = if seed % 3 == 2 { SyncPolicy::Never } else { SyncPolicy::EverySecond };
+    OpenOptions::new().sync(sync).tail_bytes(tail)
+}
+
+/// A child that puts from two threads, and tells of each put that has returned.
+#[test]
+#[ignore = "the child of the test below"]
+fn putting_child() {
+    let Ok(dir) = std::env::var("ORDNA_KILL_DIR") else { return };
+    let seed: u64 = std::env::var("ORDNA_KILL_SEED").unwrap().parse().unwrap();
+    let store = &Bytes::open(dir, put_options(seed)).unwrap();
+    if !store.durability().unwrap().survives_kill {
+        // The parent looks for the first one.
+        tell(BACKED_UP, 0);
+    }
+    tell(OPENED, 0);
+    let begin = store.len() as u64;
+    thread::scope(|scope| {
+        for writer in 0..2 {
+            scope.spawn(move || {
+                for number in begin.. {
+                    store.put(&key(writer, number), &number.to_le_bytes()).unwrap();
+                    tell(writer as u8, number + 1);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn puts_outlive_the_process() {
+    const KILLS: u64 = 30;
+    let dir: PathBuf = std::env::temp_dir().join(format!("ordna-kill-puts-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let (mut all, mut from_tail) = (0, 0);
+    for seed in 0..KILLS {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["kill::putting_child", "--exact", "--ignored", "--nocapture", "-q"])
+            .env("ORDNA_KILL_DIR", &dir)
+            .env("ORDNA_KILL_SEED", seed.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut pipe = child.stdout.take().unwrap();
+        let mut bytes = Vec::new();
+        let wanted = 9 * (50 + 97 * (seed % 7)) as usize;
+        // In the middle of puts: the child has told of so many.
+        let mut piece = [0; 9];
+        while bytes.len() < wanted && pipe.read_exact(&mut piece[..1]).is_ok() {
+            bytes.push(piece[0]);
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        pipe.read_to_end(&mut bytes).unwrap();
+        let start = bytes.iter().position(|byte| *byte >= OPENED).unwrap();
+        if bytes[start] == BACKED_UP {
+            println!("this file system has no files that outlive the process in memory");
+            break;
+        }
+        let store = Bytes::open(&dir, put_options(seed)).unwrap();
+        for message in bytes[start + 9..].chunks_exact(9) {
+            let number = u64::from_le_bytes(message[1..].try_into().unwrap()) - 1;
+            let key = key(message[0].into(), number);
+            assert!(store.get(&key).is_some(), "kill {seed}: lost put {number}");
+            all += 1;
+        }
+        from_tail += store.durability().unwrap().recovery.log.tail;
+    }
+    println!("{all} puts acknowledged, {from_tail} records read from the tail");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 fn range_of(store: &Bytes, writer: u64) -> Range {

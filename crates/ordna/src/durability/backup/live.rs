@@ -149,7 +149,7 @@ impl<K: Key + ?Sized> Durable<K> {
         } else {
             None
         };
-        let mut segment = if works { Some(self.segments.create(number, None)?) } else { None };
+        let mut segment = if works { Some(self.segments.create(number)?) } else { None };
         *next += u64::from(works);
         let mut snapshot: Option<Snapshot<K, V>> = None;
         let queue = &self.wal.queue;
@@ -205,7 +205,7 @@ impl<K: Key + ?Sized> Durable<K> {
             && segment.is_none()
         {
             // The segment that the manifest names. A failed log has not created it.
-            segment = Some(self.segments.create(number, None)?);
+            segment = Some(self.segments.create(number)?);
             **next += 1;
         }
         if fault!("faults.backup.holds_up_retries") {

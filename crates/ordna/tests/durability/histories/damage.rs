@@ -56,7 +56,9 @@ fn is_in_backup(path: &Path) -> bool {
 
 /// A random damage; `None`: there is nothing to damage.
 pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
-    let files = disk.files();
+    // Damage of the tail ends it, as a power failure does.
+    let mut files = disk.files();
+    files.retain(|file| !file.ends_with("tail"));
     if files.is_empty() {
         return None;
     }

@@ -283,7 +283,7 @@ pub struct Life {
 impl Life {
     pub fn new() -> Self {
         Self {
-            disk: Model::new(),
+            disk: Model::new().shares(),
             now: Arc::new(AtomicU64::new(1000)),
             states: vec![State::new()],
             proofs: vec![0],
@@ -312,6 +312,8 @@ impl Life {
         // In some sessions checkpoints follow one another.
         let after = [0, 1 << 8, 1 << 12, 64 << 20][self.states.len() % 4];
         let opened = OpenOptions::new().storage(storage).sync(sync).checkpoint_after(after);
+        // In some the tail is full all the time.
+        let opened = opened.tail_bytes([100, 400, 1 << 12][self.states.len() % 3]);
         opened.store(self.store_options())
     }
 

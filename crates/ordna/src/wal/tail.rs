@@ -1,0 +1,219 @@
+//! The tail of the log: the records that wait in the queue, in a file that outlives the process.
+//!
+//! # Contract
+//! After a process was killed, [`read`] returns the records that the segments lack, in their order.
+//! Appending takes no system call.
+//!
+//! # Protocol
+//! The file has two areas. The queue appends to the active one what it appends to its frames, under
+//! the lock of its state. Whoever takes the frames to write them makes the other area active: what
+//! was in that one is written, because one thread at a time writes. So the two areas contain
+//! everything that was appended and is not written.
+//!
+//! Records that do not fit into the active area are left out, and so are those that follow, up to
+//! the next change of the areas; an entry after them counts only once they are written. Whoever appends them has the queue write them before the write
+//! returns.
+//!
+//! An entry has the position of its records and a checksum. A reader takes the entries of an area
+//! as long as each begins where the one before it ends, and only those that continue the log. So
+//! after a power failure, which may keep any part of the file, the log has a prefix of its records.
+//!
+//! Positions may repeat after a power failure. An opening that has read a tail removes it, durably,
+//! before it appends.
+
+use std::io::Read;
+use std::path::Path;
+
+use ordna_base::checksum::crc32c_append;
+use ordna_base::sync::{fault, notice};
+
+use crate::files::blocks::{FILE_HEADER, FileHeader, FileKind};
+use crate::files::directory::tail_path;
+use crate::files::error::BackupError;
+use crate::files::storage::{SharedFile, Storage};
+
+/// Offset of the first area in bytes: a page.
+const AREAS: usize = 4096;
+/// Length of the header of an entry in bytes.
+const ENTRY_HEADER: usize = 20;
+/// Default size of an area in bytes: what a writer logs while another thread writes, mostly.
+pub(crate) const AREA: usize = 1 << 20;
+/// Largest file that is read, in bytes.
+const MOST: u64 = 256 << 20;
+
+/// The records of one `append`.
+pub(crate) struct TailEntry {
+    /// Position of the first record.
+    pub start: u64,
+    /// Number of records.
+    pub count: u64,
+    pub payload: Vec<u8>,
+}
+
+impl TailEntry {
+    fn end(&self) -> u64 {
+        self.start.saturating_add(self.payload.len() as u64)
+    }
+}
+
+/// The file that the queue appends to.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    file: Box<dyn SharedFile>,
+    salt: u64,
+    area_len: usize,
+    /// Offset of the active area.
+    area: usize,
+    /// Bytes of it that are used.
+    used: usize,
+    /// Position that its next entry begins at; `u64::MAX`: it takes none.
+    next: u64,
+    /// Position after the last records that were left out.
+    left_out: u64,
+}
+
+impl Tail {
+    /// Creates the file of a directory that has none. `None` if the storage
+    /// cannot share files, or lacks the space.
+    pub fn create(
+        storage: &dyn Storage,
+        dir: &Path,
+        header: &FileHeader,
+        area_len: usize,
+        position: u64,
+    ) -> Option<Self> {
+        let path = tail_path(dir);
+        let mut file = storage.create_shared(&path, AREAS + 2 * area_len).ok()??;
+        file.write_at(0, &header.encode());
+        Some(Self {
+            file,
+            salt: header.salt,
+            area_len,
+            area: AREAS,
+            used: 0,
+            next: position,
+            left_out: 0,
+        })
+    }
+
+    /// Appends the records at a position. Returns whether they outlive the process.
+    pub fn append(&mut self, start: u64, records: &[u8], count: u64) -> bool {
+        let len = ENTRY_HEADER + records.len();
+        let Ok(count) = u32::try_from(count) else { return false };
+        if self.next != start || len > self.area_len - self.used {
+            return false;
+        }
+        let mut header = [0; ENTRY_HEADER];
+        header[..8].copy_from_slice(&start.to_le_bytes());
+        // It fits an area, which is less than 4 GiB.
+        header[8..12].copy_from_slice(&(records.len() as u32).to_le_bytes());
+        header[12..16].copy_from_slice(&count.to_le_bytes());
+        let crc = checksum(self.salt, &header, records);
+        header[16..].copy_from_slice(&crc.to_le_bytes());
+        let at = self.area + self.used;
+        if !fault!("kill.tail.has_the_records") {
+            self.file.write_at(at, &header);
+            self.file.write_at(at + ENTRY_HEADER, records);
+        }
+        self.used += len;
+        self.next = start + records.len() as u64;
+        true
+    }
+
+    /// Notes that the tail lacks the records before a position.
+    pub fn leave_out(&mut self, position: u64) {
+        self.left_out = position;
+    }
+
+    /// Whether the tail has everything that is not written, up to its last entry.
+    pub fn has_no_gap(&self, written: u64) -> bool {
+        written >= self.left_out
+    }
+
+    /// Makes the other area active, whose records are written. The next entry begins at `position`.
+    pub fn change_area(&mut self, position: u64) {
+        self.area = if self.area == AREAS { AREAS + self.area_len } else { AREAS };
+        (self.used, self.next) = (0, position);
+    }
+
+    /// Takes no more entries until the areas change: the log has failed.
+    pub fn pause(&mut self) {
+        self.next = u64::MAX;
+    }
+}
+
+fn checksum(salt: u64, header: &[u8; ENTRY_HEADER], records: &[u8]) -> u32 {
+    let seed = crc32c_append(0, &salt.to_le_bytes());
+    crc32c_append(crc32c_append(seed, &header[..16]), records)
+}
+
+/// Takes the entry that begins with these bytes; `None` if there is none.
+fn decode(bytes: &[u8], salt: u64) -> Option<TailEntry> {
+    let header = bytes.first_chunk::<ENTRY_HEADER>()?;
+    let word = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
+    let start = u64::from_le_bytes(*header.first_chunk()?);
+    let payload = bytes.get(ENTRY_HEADER..)?.get(..word(8)? as usize)?;
+    let differs = word(16)? != checksum(salt, header, payload);
+    if notice!("kill.tail.checksum", differs) {
+        return None;
+    }
+    Some(TailEntry { start, count: word(12)?.into(), payload: payload.to_vec() })
+}
+
+/// Returns the entries that continue a log which ends at `position`. Damage is no error: it ends
+/// the tail, as the end of the log does.
+///
+/// # Errors
+/// The file cannot be read, or is of a newer version.
+pub(crate) fn read(
+    storage: &dyn Storage,
+    dir: &Path,
+    position: u64,
+) -> Result<Vec<TailEntry>, BackupError> {
+    let path = tail_path(dir);
+    let (input, _) = storage.open(&path).map_err(BackupError::io(&path, "open"))?;
+    let mut bytes = Vec::new();
+    input.take(MOST).read_to_end(&mut bytes).map_err(BackupError::io(&path, "read"))?;
+    let (Some(header), Some(areas)) = (bytes.first_chunk::<FILE_HEADER>(), bytes.get(AREAS..))
+    else {
+        return Ok(Vec::new());
+    };
+    let salt = match FileHeader::decode(header, FileKind::Tail, &path) {
+        Ok(header) => header.salt,
+        Err(BackupError::Damaged { .. }) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let (first, second) = areas.split_at(areas.len() / 2);
+    let mut areas = [entries(first, salt), entries(second, salt)];
+    areas.sort_by_key(|entries| entries.first().map(|entry| entry.start));
+    let mut next = position;
+    let new = areas.into_iter().flatten().filter(|entry| entry.end() > position);
+    let continued = new.take_while(|entry| {
+        let follows = entry.start == next;
+        next = entry.end();
+        follows
+    });
+    Ok(continued.collect())
+}
+
+/// The entries of an area.
+fn entries(mut area: &[u8], salt: u64) -> Vec<TailEntry> {
+    let mut entries: Vec<TailEntry> = Vec::new();
+    while let Some(entry) = decode(area, salt)
+        && entries.last().is_none_or(|last| last.end() == entry.start)
+    {
+        area = area.get(ENTRY_HEADER + entry.payload.len()..).unwrap_or_default();
+        entries.push(entry);
+    }
+    entries
+}
+
+/// Removes the file of a directory, durably.
+///
+/// # Errors
+/// Those of the storage.
+pub(crate) fn remove(storage: &dyn Storage, dir: &Path) -> Result<(), BackupError> {
+    let path = tail_path(dir);
+    storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;
+    storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))
+}
