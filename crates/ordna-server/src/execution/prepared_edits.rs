@@ -14,6 +14,8 @@
 //!
 //! A collection that becomes large is stored in stretches in the same way.
 
+use ordna::sync::fault;
+
 use crate::execution::command::{Context, Result};
 use crate::keyspace::collections::Body;
 use crate::keyspace::edits::collection::{Changed, Effect};
@@ -87,7 +89,7 @@ impl Context<'_> {
         let mut body = Body::Large(large);
         let result = change(&mut body)?;
         if let Body::Large(large) = body {
-            self.commit_changed(event, key, &Changed { before, expires_at, large })?;
+            self.commit_changed(event, key, Changed { before, expires_at, large })?;
         }
         Ok(result)
     }
@@ -129,7 +131,7 @@ impl Context<'_> {
         let mut body = HashChange::Large(large);
         let result = change(&mut body)?;
         if let HashChange::Large(large) = body {
-            self.commit_changed(event, key, &Changed { before, expires_at, large })?;
+            self.commit_changed(event, key, Changed { before, expires_at, large })?;
         }
         Ok(result)
     }
@@ -156,8 +158,12 @@ impl Context<'_> {
         &mut self,
         event: Option<(Classes, &'static str)>,
         key: &[u8],
-        changed: &Changed<'_>,
+        mut changed: Changed<'_>,
     ) -> Result<()> {
+        if !fault!("large_writes.keeps_the_id") {
+            changed.large.keep_id();
+        }
+        let changed = &changed;
         if !changed.large.is_changed() {
             return Ok(());
         }

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{Client, fresh, request, show};
+use ordna_server::LogSync;
+
+use crate::common::{Client, fresh, request, show, start};
+use crate::state::persistence::{Dir, loaded};
 
 /// Elements of a collection that is made in stretches.
 const MANY: usize = 4500;
@@ -525,4 +528,52 @@ fn others_do_not_wait_for_a_change_of_a_busy_key() {
         // In place it takes a fourth of the time of three attempts and itself.
         assert!(longest < took / 6, "MSET took {longest:?} beside SPOP of {took:?}");
     });
+}
+
+/// The last values of a list may all stand in its head, where a start does not look for ids. The id
+/// is then another collection's, and the removal of one removes the other.
+#[test]
+fn a_list_that_has_become_short_keeps_its_id() {
+    for (command, left) in [
+        ("LPOP jobs 4490", 10),
+        ("RPOP jobs 4490", 10),
+        ("LTRIM jobs -4 -1", 4),
+        ("LTRIM jobs 0 2", 3),
+        ("LREM jobs 0 x", 10),
+    ] {
+        let dir = Dir::new("short-list");
+        let config = dir.config(LogSync::Always);
+        let mut server = start(config.clone());
+        let mut client = loaded(&server);
+        let is_lrem = command.starts_with("LREM");
+        for at in (0..70_000).step_by(1000).take(if is_lrem { 70 } else { 5 }) {
+            let mut words = vec![b"RPUSH".to_vec(), b"jobs".to_vec()];
+            let value = |at: usize| match (is_lrem, at < 10) {
+                (true, false) => b"x".to_vec(),
+                _ => at.to_string().into_bytes(),
+            };
+            words.extend((at..at + 1000).map(value).take(if is_lrem { 1000 } else { 900 }));
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            assert!(client.ask(&words).starts_with(':'));
+        }
+        client.say(command);
+        assert_eq!(client.say("LLEN jobs"), format!(r":{left}\r\n"), "{command}");
+        let dump = payload(&mut client, "jobs");
+        server.stop();
+        let mut server = start(config.clone());
+        let mut client = loaded(&server);
+        fill(&mut client, "SADD", "after", 0, 3000);
+        assert!(payload(&mut client, "jobs") == dump, "{command}");
+        client.say("DEL jobs");
+        let kept = reserved(&mut client);
+        assert_eq!(client.say("SCARD after"), r":3000\r\n", "{command}");
+        assert_eq!(client.say("SISMEMBER after 5"), r":1\r\n", "{command}");
+        assert_eq!(client.say("SINTERCARD 2 after after"), r":3000\r\n", "{command}");
+        // Nor does the entry that keeps an id outlive its list.
+        fill(&mut client, "RPUSH", "jobs", 0, 5000);
+        client.say("LPOP jobs 4990");
+        client.say("LPOP jobs 10");
+        assert_eq!(reserved(&mut client), kept, "{command}");
+        server.stop();
+    }
 }
