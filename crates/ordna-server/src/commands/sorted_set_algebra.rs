@@ -10,6 +10,7 @@ use super::sorted_set::write_scored;
 use super::sorted_set_ranges::store_sorted_set;
 use crate::execution::command::{Command, CommandOutcome, Context, READ_SLOW, Result, WRITE_SLOW};
 use crate::execution::large_reads::{MOST_STORED, too_large};
+use crate::keyspace::members::Members;
 use crate::keyspace::sorted_set::{EntryBounds, Scored, ordered};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{CommandFlags, Growth, KeyAccess, NO_KEY, ONE_KEY};
@@ -212,12 +213,7 @@ impl Call<'_> {
                 again = again.saturating_add(*size);
                 continue;
             }
-            let size = match context.stored(key, ValueKind::of) {
-                Some(ValueKind::Set) => context.set(key, |set| set.len())?,
-                Some(_) => context.sorted_set(key, |set| set.len())?,
-                None => None,
-            };
-            let size = size.unwrap_or(0);
+            let size = size_of_key(context, key)?;
             met.insert(key, size);
             all = all.saturating_add(size);
         }
@@ -308,9 +304,93 @@ fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
         check_type(context, key)?;
     }
     let limit = limit_option(arguments, end)?;
-    let weights = vec![1.0; keys.len()];
-    let call = Call { keys, weights, aggregate: Aggregate::Sum, with_scores: false };
-    let count = call.result(context, Operation::Intersection, MOST_STORED)?.len();
-    out.count(count.min(limit));
+    out.count(count_common(context, keys, limit)?);
     Ok(CommandOutcome::Done)
+}
+
+/// Number of members that all of these sets and sorted sets have, at most `limit`. The members of the smallest one
+/// are looked up in the others, a block at a time: no more of them are kept.
+pub fn count_common(context: &Context<'_>, keys: Vec<&[u8]>, limit: usize) -> Result<usize> {
+    let mut keys = keys;
+    keys.sort_unstable();
+    keys.dedup();
+    let sized = keys.into_iter().map(|key| Ok((size_of_key(context, key)?, key)));
+    let mut sized = sized.collect::<Result<Vec<(usize, &[u8])>>>()?;
+    sized.sort_unstable();
+    let Some((&(size, smallest), others)) = sized.split_first() else { return Ok(0) };
+    if size == 0 || others.is_empty() {
+        return Ok(size.min(limit));
+    }
+    context.check_work(size.saturating_mul(others.len()))?;
+    context.check_bytes(&[smallest])?;
+    let (mut block, mut bytes, mut found) = (Members::default(), 0, 0);
+    let mut count = |block: &mut Members| -> Result<ControlFlow<()>> {
+        for (_, key) in others {
+            retain_members(context, key, block)?;
+        }
+        found += std::mem::take(block).len();
+        Ok(if found >= limit { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    };
+    let mut counted = Ok(ControlFlow::Continue(()));
+    visit_members(context, smallest, &mut |member| {
+        block.push(member);
+        bytes += member.len();
+        if block.len() < BLOCK && bytes < BLOCK_BYTES {
+            return ControlFlow::Continue(());
+        }
+        bytes = 0;
+        counted = count(&mut block);
+        if matches!(counted, Ok(ControlFlow::Continue(()))) {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    })?;
+    if counted?.is_continue() {
+        let _ = count(&mut block)?;
+    }
+    Ok(found.min(limit))
+}
+
+/// Members that are looked up at once at most, and about how many bytes they have.
+const BLOCK: usize = 256;
+const BLOCK_BYTES: usize = 1 << 18;
+
+/// Number of members of a set or sorted set; 0 if the key is absent.
+fn size_of_key(context: &Context<'_>, key: &[u8]) -> Result<usize> {
+    let size = match context.stored(key, ValueKind::of) {
+        Some(ValueKind::Set) => context.set(key, |set| set.len())?,
+        Some(_) => context.sorted_set(key, |set| set.len())?,
+        None => None,
+    };
+    Ok(size.unwrap_or(0))
+}
+
+/// Visits the members of a set or sorted set until `visit` breaks.
+fn visit_members(
+    context: &Context<'_>,
+    key: &[u8],
+    visit: &mut dyn FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<()> {
+    if context.stored(key, ValueKind::of) == Some(ValueKind::Set) {
+        context.set(key, |set| set.visit(visit))?;
+    } else {
+        context.sorted_set(key, |set| {
+            set.visit(&EntryBounds::ALL, Direction::Ascending, |member, _| visit(member));
+        })?;
+    }
+    Ok(())
+}
+
+/// Keeps the members that a set or sorted set has, too.
+fn retain_members(context: &Context<'_>, key: &[u8], members: &mut Members) -> Result<()> {
+    let kept = if context.stored(key, ValueKind::of) == Some(ValueKind::Set) {
+        context.set(key, |set| members.retain(|member| set.contains(member)))?
+    } else {
+        context.sorted_set(key, |set| members.retain(|member| set.score(member).is_some()))?
+    };
+    if kept.is_none() {
+        *members = Members::default();
+    }
+    Ok(())
 }

@@ -86,6 +86,15 @@ fn a_snapshot_answers_as_the_present_state_does() {
         "ZDIFF 2 z y",
         "ZDIFF 2 z z",
         "ZINTERCARD 2 z y",
+        "ZINTERCARD 2 z y LIMIT 4000",
+        "ZINTERCARD 3 y z y LIMIT 9999",
+        "ZINTERCARD 4 z few s z",
+        "ZINTERCARD 2 z nothing",
+        "ZINTERCARD 2 z l",
+        "SINTERCARD 3 s t few LIMIT 9",
+        "SINTERCARD 3 s t few LIMIT 11",
+        "SINTERCARD 2 t t LIMIT 4999",
+        "SINTERCARD 2 t h LIMIT 5",
         "SINTER s h",
         "HGETALL s",
         "SMEMBERS h",
@@ -235,6 +244,16 @@ fn replies_of_long_elements_are_bounded() {
         let before = server.memory("VmRSS:");
         let reply = client.say(line);
         assert!(reply.starts_with("-ERR ") && reply.contains("exceed"), "{line}: {reply:.200}");
+        let grown = server.memory("VmHWM:").saturating_sub(before);
+        assert!(grown < 20 << 10, "{line} took {grown} KiB");
+    }
+    // What is counted is not copied.
+    for (line, count) in
+        [("ZINTERCARD 2 z s LIMIT 1", 1), ("ZINTERCARD 2 z s", 2000), ("ZINTERCARD 1 z", 2000)]
+    {
+        std::fs::write(server.proc("clear_refs"), "5").unwrap();
+        let before = server.memory("VmRSS:");
+        assert_eq!(client.say(line), format!(r":{count}\r\n"), "{line}");
         let grown = server.memory("VmHWM:").saturating_sub(before);
         assert!(grown < 20 << 10, "{line} took {grown} KiB");
     }
