@@ -361,3 +361,34 @@ fn results_of_few_long_elements_are_prepared() {
         assert_eq!(matches!(outcome, CommandOutcome::Read(_)), is_prepared, "{line}");
     }
 }
+
+/// A sort by other keys is prepared. It stores what they held when its snapshot was taken, in one step.
+#[test]
+fn a_stored_sort_by_other_keys_is_prepared() {
+    const COUNT: usize = 4200;
+    let state = &state(Config::default());
+    let (mut client, mut other) = (session(state), session(state));
+    for at in 0..COUNT {
+        say(state, &mut other, &format!("RPUSH list e{at}"));
+        say(state, &mut other, &format!("MSET w_e{at} {} v_e{at} value{at}", at * 7919 % COUNT));
+    }
+    let line = "SORT list BY w_* GET # GET v_* STORE to";
+    say(state, &mut other, "MULTI");
+    say(state, &mut other, &line.replace("to", "same"));
+    let within = say(state, &mut other, "EXEC");
+    let same = say(state, &mut other, "LRANGE same 0 -1");
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    let (request, mut out) = (OwnedRequest::of(&words), Replies::default());
+    let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
+    let CommandOutcome::Read(read) = outcome else { panic!("it is not prepared") };
+    let reply = held("prepared_writes.commit", || {
+        large_reads::run(*read, state, table(), &mut client, &mut out);
+        out.bytes.escape_ascii().to_string()
+    })
+    .meanwhile(|| {
+        say(state, &mut other, "SET w_e1 999999");
+        assert_eq!(say(state, &mut other, "EXISTS to"), r":0\r\n");
+    });
+    assert_eq!((format!(r"*1\r\n{reply}"), reply), (within, format!(r":{}\r\n", 2 * COUNT)));
+    assert!(say(state, &mut other, "LRANGE to 0 -1") == same);
+}

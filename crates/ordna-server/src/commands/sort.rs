@@ -1,7 +1,9 @@
 //! `SORT` and `SORT_RO`.
 //!
 //! Without `STORE` they read a snapshot, so that no other command waits while they sort; within a transaction or a
-//! script, and with `STORE`, no other command runs.
+//! script no other command runs. With `STORE`, much is [prepared](crate::execution::prepared_writes). The commit
+//! checks the keys that the call names. The keys of patterns it does not: their values are those of the snapshot,
+//! taken while no write was in progress.
 //!
 //! # Cost
 //! O(n log n) comparisons for n elements, and a read for each element and pattern. The elements, what they are
@@ -94,9 +96,9 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Whether keys are read that the call does not name.
-    fn reads_other_keys(&self) -> bool {
-        self.by.iter().chain(&self.get).any(|pattern| pattern.contains(&b'*'))
+    /// Number of reads for each element: its own, and one for each pattern.
+    fn reads_of_each(&self) -> usize {
+        1 + self.by.iter().chain(&self.get).filter(|pattern| star(pattern).is_some()).count()
     }
 
     /// Reads the options. `reads_all`: the user may read all keys.
@@ -176,11 +178,10 @@ fn sort(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let keys = match context.keys.snapshot() {
         Some(snapshot) => snapshot.clone(),
         None => {
-            if !options.reads_other_keys() {
-                let len = |stored: &[u8]| Head::read(stored).map_or(0, |head| head.len());
-                context.check_work(context.stored(arguments.get(1), len).unwrap_or(0))?;
-                context.check_bytes(&[arguments.get(1)])?;
-            }
+            let len = |stored: &[u8]| Head::read(stored).map_or(0, |head| head.len());
+            let len = context.stored(arguments.get(1), len).unwrap_or(0);
+            context.check_work(len.saturating_mul(options.reads_of_each()))?;
+            context.check_bytes(&[arguments.get(1)])?;
             if !context.keys.is_exclusive() {
                 return Err(CommandError::NeedsExclusive);
             }

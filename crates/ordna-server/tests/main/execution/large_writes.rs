@@ -66,6 +66,14 @@ fn a_result_in_stretches_is_that_of_a_transaction() {
     fill(&mut client, "HSET", "expiring", 0, MANY);
     client.say("HPEXPIREAT expiring 99999999999999 FIELDS 2 field7 field8");
     client.say("PEXPIREAT expiring 9999999999999");
+    for at in (0..MANY).step_by(3) {
+        client.send(&request(&[
+            b"SET",
+            format!("w{at}").as_bytes(),
+            format!("{}", at % 50).as_bytes(),
+        ]));
+    }
+    (0..MANY).step_by(3).for_each(|_| drop(client.reply()));
     let before = reserved(&mut client);
     for line in [
         "SUNIONSTORE d s t",
@@ -89,6 +97,8 @@ fn a_result_in_stretches_is_that_of_a_transaction() {
         "SORT s STORE d",
         "SORT l DESC LIMIT 3 5000 STORE d",
         "SORT s BY w* STORE d",
+        "SORT s BY w* GET # GET h->field* GET w* DESC STORE d",
+        "SORT l BY nosort GET w* LIMIT 7 4400 STORE d",
     ] {
         let alone = client.say(line);
         client.say("MULTI");
