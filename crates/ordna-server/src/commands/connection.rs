@@ -40,8 +40,11 @@ pub const COMMANDS: &[Command] = &[
         out.simple("OK");
         Ok(CommandOutcome::Close)
     })
+    .without_keys()
     .with(LEAVING),
-    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset).with(LEAVING),
+    Command::new("reset", 1, BEFORE_AUTH, NO_KEY, "Resets the connection.", reset)
+        .without_keys()
+        .with(LEAVING),
     Command::new(
         "select",
         2,
@@ -51,6 +54,7 @@ pub const COMMANDS: &[Command] = &[
         select,
     ),
     Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth)
+        .without_keys()
         .with(CommandFlags::SECRET.or(CommandFlags::IGNORES_PAUSE)),
     Command::new(
         "hello",
@@ -60,6 +64,7 @@ pub const COMMANDS: &[Command] = &[
         "Chooses the protocol version, and may authenticate.",
         hello,
     )
+    .without_keys()
     .with(CommandFlags::SECRET.or(CommandFlags::IGNORES_PAUSE)),
     Command::container(
         "client",

@@ -114,6 +114,8 @@ mod tests {
                 "{}",
                 spec.name
             );
+            let accesses = spec.keys != NO_KEY || spec.is_write() || !spec.subcommands.is_empty();
+            assert!(spec.lock != LockMode::None || !accesses, "{}", spec.name);
         }
         assert!(catalog.find(b"").is_none() && catalog.find(&[b'x'; 99]).is_none());
     }

@@ -12,12 +12,16 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
+const SHUTDOWN: CommandFlags =
+    CommandFlags::NO_MULTI.or(CommandFlags::ALLOW_BUSY).or(CommandFlags::WAITS_FOR_SCRIPT);
+
 const SECOND: KeyPositions = (2, 2, 1);
 
 pub const COMMANDS: &[Command] = &[
     Command::container("memory", "Where memory goes: USAGE, STATS, DOCTOR.", MEMORY),
     Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown)
-        .with(CommandFlags::NO_MULTI.or(CommandFlags::ALLOW_BUSY)),
+        .without_keys()
+        .with(SHUTDOWN),
     Command::new("time", 1, SERVER_INFO.or(CommandFlags::FAST), NO_KEY, "Returns the time.", time),
     Command::new("role", 1, CONNECTION, NO_KEY, "Answers that this is a master.", |_, _, out| {
         out.array(3);
@@ -144,18 +148,27 @@ fn doctor(context: &Context<'_>) -> String {
 }
 
 fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    let state = context.state;
+    let mut saves = true;
     for option in arguments.iter_from(1) {
         match option.to_ascii_lowercase().as_slice() {
-            b"nosave" | b"now" | b"force" => {}
+            b"nosave" => saves = false,
+            b"now" | b"force" => {}
             // The log has everything, and is synced before the server ends.
-            b"save" if context.state.data_directory.is_some() => {}
+            b"save" if state.data_directory.is_some() => {}
             b"save" => return Err(NO_DIRECTORY.into()),
             b"abort" => return Err("ERR No shutdown in progress.".into()),
             _ => return Err(CommandError::Syntax),
         }
     }
+    if state.is_busy() {
+        if saves {
+            return Err(CommandError::Busy);
+        }
+        state.scripts.cut();
+    }
     tracing::info!(peer = %context.session.client.peer, "SHUTDOWN");
-    context.state.shutdown.notify_one();
+    state.shutdown.notify_one();
     Ok(CommandOutcome::Close)
 }
 

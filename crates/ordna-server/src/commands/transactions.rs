@@ -39,6 +39,7 @@ const TRANSACTION: CommandFlags = CONNECTION.or(CommandFlags::ALLOW_BUSY);
 
 pub const COMMANDS: &[Command] = &[
     Command::new("multi", 1, TRANSACTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
+        .without_keys()
         .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "exec",
@@ -58,6 +59,7 @@ pub const COMMANDS: &[Command] = &[
         "Forgets what was queued since MULTI.",
         discard,
     )
+    .without_keys()
     .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "watch",
@@ -69,7 +71,8 @@ pub const COMMANDS: &[Command] = &[
     )
     .access(KeyAccess::METADATA)
     .with(CommandFlags::NOT_QUEUED),
-    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Forgets all watched keys.", unwatch),
+    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Forgets all watched keys.", unwatch)
+        .without_keys(),
 ];
 
 fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

@@ -183,6 +183,12 @@ impl Command {
         Self::new(name, arity, flags, NO_KEY, "", execute)
     }
 
+    /// Does not lock the keyspace: the command must access no key.
+    pub const fn without_keys(mut self) -> Self {
+        self.spec.lock = LockMode::None;
+        self
+    }
+
     /// Locks the keyspace exclusively: the command is one step for every other client.
     pub const fn exclusive(mut self) -> Self {
         self.spec.lock = LockMode::Exclusive;
@@ -603,7 +609,7 @@ impl<'a> Context<'a> {
             self.show_monitors(spec, arguments);
         }
         let (evicts, mut has_room) = (state.settings.evicts(), true);
-        if evicts {
+        if evicts && spec.lock != LockMode::None {
             state.record_use(&self.keys, spec, arguments);
             // A transaction, which excludes others, has been granted its room as a whole, and must not
             // lose the keys that it has just written.

@@ -4,6 +4,7 @@
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::snapshot_read::Execution;
 use crate::execution::{acknowledgement, eviction};
+use crate::keyspace::lock::KeyspaceGuard;
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
 use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
@@ -69,7 +70,7 @@ pub fn execute(
                 Err(error) => fail(state, session, Some(spec), error.into(), out),
             };
         }
-        if state.is_busy() && !spec.has(CommandFlags::ALLOW_BUSY) {
+        if state.is_busy() && spec.lock != LockMode::None {
             return fail(state, session, Some(spec), CommandError::Busy, out);
         }
     }
@@ -82,7 +83,7 @@ pub fn execute(
     }
     let several = || spec.key_positions(arguments).nth(1).is_some();
     let is_exclusive = match spec.lock {
-        LockMode::Shared => false,
+        LockMode::None | LockMode::Shared => false,
         LockMode::Exclusive => true,
         LockMode::ExclusiveIfSeveralKeys => several(),
     };
@@ -96,6 +97,7 @@ pub fn execute(
             state.keys_for_long(turn)
         }
         (true, false) => state.keys_exclusive(),
+        (false, false) if spec.lock == LockMode::None => KeyspaceGuard::Released,
         (false, false) => state.keys(),
     };
     let execution = Execution::First;
@@ -105,7 +107,9 @@ pub fn execute(
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
         None => context.call(spec, arguments, out),
     };
-    context.serve_blocked();
+    if spec.lock != LockMode::None {
+        context.serve_blocked();
+    }
     outcome
 }
 

@@ -223,7 +223,8 @@ pub enum KeyspaceGuard<'a> {
     ),
     /// Nothing is locked: the command reads this snapshot.
     Snapshot(Arc<KeyspaceSnapshot>),
-    /// Neither, within [`release_for_a_moment`](Self::release_for_a_moment).
+    /// Nothing is locked and no key accessed: by a command that needs none, or within
+    /// [`release_for_a_moment`](Self::release_for_a_moment).
     Released,
 }
 
@@ -265,7 +266,7 @@ impl Deref for KeyspaceGuard<'_> {
             Self::Shared(keys, _) => keys,
             Self::Exclusive(keys, _) => keys,
             Self::Snapshot(snapshot) => snapshot.keyspace(),
-            Self::Released => unreachable!("locked again before the guard is lent"),
+            Self::Released => unreachable!("nothing accesses keys that are not locked"),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::keyspace::multi_get::MultiGet;
 use crate::state::ServerState;
 use crate::state::blocked::{Answer, Waiting};
 use crate::state::clients::Client;
-use crate::state::command_spec::{CommandFlags, CommandSpec};
+use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
 use crate::state::session::{ReplyMode, Session};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -318,7 +318,11 @@ impl<'a> Connection<'a> {
             // `now` is when the last command ended.
             let is_long = session.now.zip(turn_ends).is_some_and(|(now, ends)| now > ends);
             if executed % TURN == 0 || is_long {
-                drop(self.turn().await?);
+                // Not for a script: the reply may have to be sent before that ends.
+                tokio::task::yield_now().await;
+                if self.client.is_ended() {
+                    return Err(ended());
+                }
                 session.now = None;
             }
             if session.now.is_none() {
@@ -477,19 +481,19 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits while a script runs: until the command is answered with an error, which does not wait. The
-    /// command that ends the script does not wait either.
+    /// Waits while a script runs: until the command is answered with an error, which does not wait. What
+    /// accesses no key does not wait either, nor the command that ends the script.
     async fn wait_for_script(&self, arguments: Arguments<'_>) -> Option<Delayed<'a>> {
         let state = self.state;
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
-        let has = |flag| spec.is_some_and(|spec| spec.has(flag));
-        if has(CommandFlags::KILLS_SCRIPT) {
+        let waits = |spec: &CommandSpec| {
+            spec.has(CommandFlags::WAITS_FOR_SCRIPT)
+                || spec.lock != LockMode::None && !spec.has(CommandFlags::KILLS_SCRIPT)
+        };
+        if !spec.is_some_and(waits) {
             return None;
         }
-        let patience = match has(CommandFlags::ALLOW_BUSY) {
-            true => Duration::MAX,
-            false => self.state.settings.busy_time(),
-        };
+        let patience = state.settings.busy_time();
         tokio::select! {
             delayed = state.keyspace_lock().not_held_long(patience) => Some(delayed),
             () = self.client.ended() => None,

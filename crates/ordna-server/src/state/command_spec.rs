@@ -75,6 +75,8 @@ pub enum ReadIndexes {
 /// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
+    /// Not at all: the command accesses no key, and is executed while a script holds the keyspace, too.
+    None,
     /// Runs concurrently with other commands.
     Shared,
     /// Excludes other commands: the command is one step for every other client.
@@ -166,6 +168,8 @@ impl CommandFlags {
     pub const RUNS_LONG: Self = Self(1 << 28);
     /// Ends the script that runs.
     pub const KILLS_SCRIPT: Self = Self(1 << 29);
+    /// Accesses no key, and waits for a script all the same, until that is busy.
+    pub const WAITS_FOR_SCRIPT: Self = Self(1 << 30);
 
     /// Names of Redis' flags, by bit.
     const NAMES: [&str; 18] = [

@@ -19,6 +19,7 @@ mod ordered;
 mod scan;
 mod script_time;
 mod scripts;
+mod scripts_busy;
 mod snapshots;
 mod sort;
 mod strings;

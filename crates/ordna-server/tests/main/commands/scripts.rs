@@ -449,7 +449,7 @@ fn a_script_that_does_not_end_is_ended() {
         "local t = {} for i = 1, 1e6 do t[i] = i % 7 end while true do table.sort(t) end",
         "local t = {1} for i = 1, 100 do t = {t, t} end while true do pcall(cjson.encode, t) end",
         "local t = {} for i = 1, 60 do t = {t, t} end return t",
-        "while true do local s = string.rep('x', 5e7) end",
+        "while true do local s = string.rep('x', 2e7) end",
         "local s = string.rep('x', 5e7) while true do redis.sha1hex(s) end",
     ] {
         let mut looping = Client::new(server.address);
@@ -469,7 +469,7 @@ fn a_script_that_does_not_end_is_ended() {
         assert_eq!(client.say("SCRIPT KILL"), r"+OK\r\n");
         let reply = show(&looping.reply());
         assert!(reply.starts_with("-ERR Script killed by user with SCRIPT KILL"), "{reply}");
-        assert!(begin.elapsed() < Duration::from_secs(5));
+        assert!(begin.elapsed() < Duration::from_secs(5), "{script}: {:?}", begin.elapsed());
         assert_eq!(client.say("SCRIPT KILL"), r"-NOTBUSY No scripts in execution right now.\r\n");
         assert_eq!(others[0].say("PING"), r"+PONG\r\n");
     }

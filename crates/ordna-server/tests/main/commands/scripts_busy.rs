@@ -1,0 +1,136 @@
+//! What other clients may do while a script runs.
+
+use std::time::{Duration, Instant};
+
+use ordna_server::{Config, DataConfig};
+
+use crate::common::{Client, Running, fresh, request, show, start};
+
+/// A script that does not end. It has written, and waiting clients are to be served when it ends.
+const WRITES: &[u8] = b"redis.call('RPUSH', 'q', 'x') while true do end";
+
+/// Time for an answer that waits for nothing, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Starts a script, and waits until other clients wait for it.
+fn run(server: &Running, script: &[u8]) -> Client {
+    let mut looping = Client::new(server.address);
+    looping.send(&request(&[b"EVAL", script, b"0"]));
+    let answers = |reply: Option<Vec<u8>>| reply.is_some_and(|reply| reply.starts_with(b"+"));
+    loop {
+        let mut other = Client::new(server.address);
+        other.send(&request(&[b"PING"]));
+        if !answers(other.reply_within(Duration::from_millis(200))) {
+            return looping;
+        }
+    }
+}
+
+/// The reply to a command on a new connection; "none" if there is none in time.
+fn on_a_new_connection(server: &Running, line: &str) -> String {
+    let mut client = Client::new(server.address);
+    let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+    client.send(&request(&words));
+    let reply = client.reply_within(PATIENCE);
+    reply.map_or_else(|| "none".to_owned(), |reply| show(&reply))
+}
+
+/// On a new connection each: before the script is busy, and when it is busy and has written.
+#[test]
+fn what_needs_no_keys_is_executed_while_a_script_runs() {
+    for (script, settings) in [
+        (&b"while true do end"[..], "busy-reply-threshold 60000 maxmemory-policy allkeys-lfu"),
+        (WRITES, "busy-reply-threshold 1"),
+    ] {
+        let (server, mut client) = fresh();
+        client.say("ACL SETUSER op on >pw +@all ~*");
+        client.say(&format!("CONFIG SET maxmemory 1gb {settings}"));
+        let mut waiting = Client::new(server.address);
+        waiting.send(&request(&[b"BLPOP", b"q", b"0"]));
+        let mut watching = Client::new(server.address);
+        watching.say("WATCH a");
+        let mut looping = run(&server, script);
+        for (line, expected) in [
+            ("AUTH op pw", "+OK"),
+            ("AUTH op wrong", "-WRONGPASS"),
+            ("HELLO 2", "*14"),
+            ("HELLO 2 AUTH op pw SETNAME me", "*14"),
+            ("MULTI", "+OK"),
+            ("DISCARD", "-ERR DISCARD without MULTI"),
+            ("UNWATCH", "+OK"),
+            ("RESET", "+RESET"),
+            ("QUIT", "+OK"),
+            ("NOPE", "-ERR unknown command"),
+        ] {
+            let reply = on_a_new_connection(&server, line);
+            assert!(reply.starts_with(expected), "{line}, {settings}: {reply}");
+        }
+        watching.send(&request(&[b"UNWATCH"]));
+        assert_eq!(watching.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
+        // More than one turn of a connection.
+        let mut many = Client::new(server.address);
+        many.send(&[request(&[b"MULTI"]), request(&[b"DISCARD"])].concat().repeat(2000));
+        for _ in 0..4000 {
+            assert_eq!(many.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
+        }
+        // Now as a client does it that has to log in.
+        let mut operator = Client::new(server.address);
+        operator
+            .send(&[request(&[b"AUTH", b"op", b"pw"]), request(&[b"SCRIPT", b"KILL"])].concat());
+        assert_eq!(operator.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
+        let killed = operator.reply_within(PATIENCE).map(|reply| show(&reply)).unwrap_or_default();
+        if script == WRITES {
+            assert!(killed.starts_with("-UNKILLABLE"), "{killed}");
+            let watch = on_a_new_connection(&server, "WATCH a");
+            assert!(watch.starts_with("-BUSY"), "it reads the key: {watch}");
+        } else {
+            assert_eq!(killed, r"+OK\r\n");
+            assert!(show(&looping.reply()).starts_with("-ERR Script killed"));
+        }
+    }
+}
+
+/// A busy script that has written is ended with the server, by `SHUTDOWN NOSAVE` only.
+#[test]
+fn a_server_with_a_busy_script_is_ended_by_shutdown_nosave() {
+    let dir = std::env::temp_dir().join(format!("ordna-busy-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    let data = || Some(DataConfig::new(dir.clone()));
+    let mut server = start(Config { data: data(), ..Config::default() });
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    client.say("CONFIG SET busy-reply-threshold 300");
+    client.say("SET before 1");
+    let mut looping = run(&server, WRITES);
+    for line in ["SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOW FORCE"] {
+        let reply = on_a_new_connection(&server, line);
+        assert!(reply.starts_with("-BUSY Redis is busy running a script"), "{line}: {reply}");
+    }
+    let begin = Instant::now();
+    assert_eq!(on_a_new_connection(&server, "SHUTDOWN NOSAVE"), "", "closed");
+    server.wait();
+    // A server that stops waits 5 s for a script.
+    assert!(begin.elapsed() < Duration::from_secs(4), "it ended after {:?}", begin.elapsed());
+    let reply = show(&looping.reply());
+    assert!(reply.is_empty() || reply.starts_with('-'), "{reply}");
+    let mut server = start(Config { data: data(), ..Config::default() });
+    let mut client = Client::new(server.address);
+    while client.say("DBSIZE").contains("LOADING") {}
+    assert_eq!(client.say("GET before"), r"$1\r\n1\r\n");
+    assert_eq!(client.say("EXISTS q"), r":0\r\n");
+    server.stop();
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+/// A script that is not busy yet ends by itself before the server does.
+#[test]
+fn shutdown_waits_for_a_short_script() {
+    for line in ["SHUTDOWN", "SHUTDOWN NOSAVE"] {
+        let (mut server, _client) = fresh();
+        let script = "redis.call('SET', 'a', 1) local since = os.clock() while os.clock() < since + 1.5 do end return 7";
+        let mut looping = run(&server, script.as_bytes());
+        assert_eq!(on_a_new_connection(&server, line), "", "closed");
+        assert_eq!(show(&looping.reply()), r":7\r\n", "{line}");
+        server.wait();
+    }
+}
