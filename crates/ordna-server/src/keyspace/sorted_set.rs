@@ -59,7 +59,7 @@ fn scored(entry: &[u8]) -> (&[u8], f64) {
 pub fn spread(entry: &[u8], into: &mut Large<'_>) {
     if let Some((score, member)) = entry.split_at_checked(SCORE) {
         into.put_named(member, score, true);
-        into.put(&[ENTRIES, entry].concat(), &[], true);
+        into.put(&[ENTRIES, entry], &[], true);
     }
 }
 
@@ -363,10 +363,10 @@ pub fn set_score(
         }
         Body::Large(large) => {
             if let Some(former) = former {
-                large.remove(&[ENTRIES, &entry(former, member)].concat());
+                large.remove(&[ENTRIES, &ordered(former), member]);
             }
             large.put_named(member, &ordered(score), former.is_none());
-            large.put(&[ENTRIES, &entry(score, member)].concat(), &[], true);
+            large.put(&[ENTRIES, &ordered(score), member], &[], true);
             large.head.count += u64::from(former.is_none());
         }
     }
@@ -382,7 +382,7 @@ pub fn remove(body: &mut Body<'_>, member: &[u8], score: f64) {
             }
         }
         Body::Large(large) => {
-            large.remove(&[ENTRIES, &entry(score, member)].concat());
+            large.remove(&[ENTRIES, &ordered(score), member]);
             large.remove_named(member);
             large.head.count -= 1;
         }

@@ -20,6 +20,8 @@
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
 
+use smallvec::SmallVec;
+
 /// Where user keys end and the reserved space begins.
 pub const USER_END: &[u8] = &[RESERVED];
 /// The key of the layout's version. A directory without it has no reserved
@@ -108,27 +110,30 @@ pub fn borrowed<'a>(bound: &'a Bound<Cow<'_, [u8]>>) -> Bound<&'a [u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-fn prefix_of(id: u64, space: u8) -> Vec<u8> {
+/// What the keys of a collection begin with.
+pub type KeyPrefix = SmallVec<[u8; 16]>;
+
+fn prefix_of(id: u64, space: u8) -> KeyPrefix {
     let bytes = id.to_be_bytes();
     let skipped = (id.leading_zeros() as usize / 8).min(7);
-    let mut prefix = Vec::with_capacity(32);
-    prefix.extend([RESERVED, space + (8 - skipped) as u8]);
+    let mut prefix = KeyPrefix::new();
+    prefix.extend_from_slice(&[RESERVED, space + (8 - skipped) as u8]);
     prefix.extend_from_slice(&bytes[skipped..]);
     prefix
 }
 
 /// The beginning of the keys of a collection's elements.
-pub fn elements_of(id: u64) -> Vec<u8> {
+pub fn elements_of(id: u64) -> KeyPrefix {
     prefix_of(id, 0)
 }
 
 /// The beginning of the keys of a hash's deadlines by field.
-pub fn deadlines_of_fields(id: u64) -> Vec<u8> {
+pub fn deadlines_of_fields(id: u64) -> KeyPrefix {
     prefix_of(id, BY_FIELD)
 }
 
 /// The beginning of the keys of a hash's fields by deadline.
-pub fn fields_by_deadline(id: u64) -> Vec<u8> {
+pub fn fields_by_deadline(id: u64) -> KeyPrefix {
     prefix_of(id, BY_DEADLINE)
 }
 

@@ -12,7 +12,7 @@ use std::borrow::{Borrow, Cow};
 use std::ops::{Bound, ControlFlow};
 
 use ordna::index::bounds_cross;
-use ordna::sync::{notice, point};
+use ordna::sync::{check, notice, point};
 use ordna::{Change, Direction, Error, Found, OrderedIndex, Put, Write};
 
 use super::KeyspaceStore;
@@ -201,9 +201,12 @@ impl KeyspaceStore {
 
     /// [`ordna::Store::write_batch`]. The caller excludes other commands.
     pub fn write_batch(&self, writes: &[Write<'_, [u8], [u8]>]) -> Result<(), Error> {
-        let is_plain =
-            |write: &Write<'_, [u8], [u8]>| matches!(stored(write.key()), Cow::Borrowed(_));
-        if !self.collections.has_large() && writes.iter().all(is_plain) {
+        let is_plain = |write: &Write<'_, [u8], [u8]>| {
+            let key = stored(write.key());
+            let may_be_head = self.collections.may_be_head(&key);
+            matches!(key, Cow::Borrowed(_)) && check!("collections.batch.looks", !may_be_head)
+        };
+        if writes.iter().all(is_plain) {
             return self.store.write_batch(writes);
         }
         let keys = writes.iter().map(|write| self.stored_to_write(write.key()));
@@ -212,7 +215,8 @@ impl KeyspaceStore {
         let mut batch = Vec::with_capacity(writes.len());
         for (write, key) in writes.iter().zip(&keys) {
             let head = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
-            if let Some(head) = self.store.get_entry_with(key, head).flatten()
+            if self.collections.may_be_head(key)
+                && let Some(head) = self.store.get_entry_with(key, head).flatten()
                 && gone.iter().all(|(known, _)| known.id != head.0.id)
             {
                 gone.push(head);

@@ -129,6 +129,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.tree.get(&probe, view.snapshot(), &guard, shown).flatten()
     }
 
+    /// Calls `read` with an entry of the latest state near the key, see [`Tree::near`].
+    pub fn near<R>(&self, key: &K, place: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        reentry::check(self);
+        let guard = self.collector.pin();
+        let shown = |key: &K, value: &V, deadline| {
+            self.shows(View::Latest, deadline).then(|| read(key, value))
+        };
+        self.tree.near(key, place, &guard, shown).flatten()
+    }
+
     /// The value of the key, borrowed.
     #[inline]
     pub fn get_ref(&self, view: View, key: &K) -> Option<ValueRef<'_, V>> {

@@ -61,6 +61,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().select(View::Latest, position, read)
     }
 
+    /// Calls `read` with an entry that stands near `key`, which need not be present: one of some 40
+    /// with successive keys, chosen by `place`. With random keys and places each entry is about as
+    /// likely as the others, if the keys are as dense everywhere. `None` if there is none here, or
+    /// the chosen one has expired: then another key or place may find one. The read is one step.
+    /// O(log n).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.insert(1, "Uppsala")?;
+    /// assert_eq!(names.near_with(&7, 3, |key, _| *key), Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn near_with<R>(&self, key: &K, place: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
+        self.engine().near(key, place, read)
+    }
+
     /// Returns the deadline of `key`: `None` if it is absent, `Some(None)` if it does not expire.
     pub fn expiry(&self, key: &K) -> Option<Option<u64>> {
         self.engine().get(View::Latest, key, |found| found.expires_at)

@@ -280,6 +280,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
     }
 
+    /// Calls `read` with an entry near the key: the one at `place`, modulo their number, of those
+    /// of its leaf, in no order. `None` if the leaf is empty. O(log n).
+    pub fn near<R>(
+        &self,
+        key: &K,
+        place: usize,
+        guard: &Guard<'_>,
+        read: impl FnOnce(&K, &V, u64) -> R,
+    ) -> Option<R> {
+        let entry = loop {
+            let leaf = Self::leaf_at(self.search.find(key, false, guard));
+            let chosen = self.consistent(&leaf, |_| {
+                let slot = leaf.slots().nth(place % leaf.count().max(1));
+                Some(slot.map(|slot| leaf.entry(slot)))
+            });
+            if let Ok(chosen) = chosen {
+                break chosen?;
+            }
+        };
+        Some(Leaf::<K, V>::with_key(&entry, |key| {
+            Leaf::<K, V>::with_value(entry.word, |value| read(key, value, entry.deadline))
+        }))
+    }
+
     /// The leaf that covers the key, locked. The search begins at `from`, which the search layer
     /// told of under the same guard, if it is given.
     #[inline]

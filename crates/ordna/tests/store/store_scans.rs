@@ -200,3 +200,34 @@ fn keys_are_compared_with_prefixes_of_any_length() {
         }
     }
 }
+
+/// Each entry is near some key at some place; none is that is gone or has expired.
+#[test]
+fn entries_are_found_near_keys() {
+    let time = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&time);
+    let options =
+        Options::new().background_collector(false).clock(move || clock.load(Ordering::Relaxed));
+    let store = Strings::with_options(options);
+    assert_eq!(store.near_with(b"a", 0, |_, _| ()), None);
+    let key = |n: u64| format!("key {n:04}").into_bytes();
+    let near = || {
+        let found = (0..1000).flat_map(|n| (0..60).map(move |place| (key(n), place)));
+        let found = found
+            .filter_map(|(key, place)| store.near_with(&key, place, |key, n| (key.to_vec(), *n)));
+        found.collect::<BTreeMap<Vec<u8>, u64>>()
+    };
+    for n in 0..1000 {
+        store.insert(&key(n), &n).unwrap();
+    }
+    assert!(near().into_iter().eq((0..1000).map(|n| (key(n), n))));
+    for n in 0..1000 {
+        match n % 3 {
+            0 => drop(store.remove(&key(n))),
+            1 => drop(store.set_expiry(&key(n), Some(5)).unwrap()),
+            _ => {}
+        }
+    }
+    time.store(5, Ordering::Relaxed);
+    assert!(near().into_iter().eq((0..1000).filter(|n| n % 3 == 2).map(|n| (key(n), n))));
+}

@@ -10,6 +10,7 @@ use ordna::Direction;
 use ordna::key::prefix_end;
 use ordna::sync::notice;
 
+use super::changes::{EntryKey, key_of};
 use super::head::NEVER;
 use super::large::Large;
 use crate::keyspace::stored_key;
@@ -42,12 +43,12 @@ impl Large<'_> {
         notice!("field_expiry.large_hides", self.head.soonest <= self.now)
     }
 
-    fn deadline_key(&self, part: &[u8]) -> Vec<u8> {
-        [&stored_key::deadlines_of_fields(self.head.id), part].concat()
+    fn deadline_key(&self, part: &[u8]) -> EntryKey {
+        key_of(&[&stored_key::deadlines_of_fields(self.head.id), part])
     }
 
-    fn due_key(&self, deadline: u64, part: &[u8]) -> Vec<u8> {
-        [&stored_key::fields_by_deadline(self.head.id), &deadline.to_be_bytes()[..], part].concat()
+    fn due_key(&self, deadline: u64, part: &[u8]) -> EntryKey {
+        key_of(&[&stored_key::fields_by_deadline(self.head.id), &deadline.to_be_bytes(), part])
     }
 
     fn deadline_of_part(&self, part: &[u8]) -> Option<u64> {
@@ -107,7 +108,7 @@ impl Large<'_> {
             return self.head.len();
         }
         let lower = stored_key::fields_by_deadline(self.head.id);
-        let upper = [&lower, &self.now.saturating_add(1).to_be_bytes()[..]].concat();
+        let upper = [&lower[..], &self.now.saturating_add(1).to_be_bytes()[..]].concat();
         let due = self.count_keys(Bound::Included(&lower), Bound::Excluded(&upper));
         self.head.len().saturating_sub(due)
     }

@@ -1,17 +1,17 @@
 //! The elements of a large collection, and the changes that a command makes to them.
 
 use std::borrow::Borrow;
-use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 
 use ordna::index::bounds_cross;
 use ordna::key::prefix_end;
 use ordna::{Direction, OrderedIndex, Snapshot, Store};
 
+use super::changes::{Changes, EntryKey, EntryValue, key_of};
 use super::ends::Ends;
 use super::head::Head;
 use super::positions::{Blocks, FEWEST, FoundBlock, Positions};
-use crate::keyspace::stored_key::{self, Visit};
+use crate::keyspace::stored_key::{self, KeyPrefix, Visit};
 use crate::keyspace::value_kind::ValueKind;
 
 /// Where the elements are read.
@@ -38,11 +38,10 @@ pub struct Large<'a> {
     pub ends: Ends,
     /// Whether the ends, and so the number of values, have changed.
     pub(super) ends_changed: bool,
-    prefix: Vec<u8>,
+    prefix: KeyPrefix,
     /// The time at which fields are read: those that have expired are hidden.
     pub(super) now: u64,
-    /// Values by key in its stored form, `None`: removed; and whether the key came (1), went (-1) or neither.
-    pub(in crate::keyspace) changes: BTreeMap<Vec<u8>, (Option<Vec<u8>>, i64)>,
+    pub(in crate::keyspace) changes: Changes,
     /// Number of entries added, less those removed.
     pub(in crate::keyspace) added: i64,
 }
@@ -58,7 +57,7 @@ impl<'a> Large<'a> {
             ends_changed: false,
             prefix,
             now: 0,
-            changes: BTreeMap::new(),
+            changes: Changes::default(),
             added: 0,
         }
     }
@@ -105,9 +104,7 @@ impl<'a> Large<'a> {
 
     /// What the command has put: keys in their stored form, and values.
     pub fn elements(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        self.changes
-            .iter()
-            .filter_map(|(key, (value, _))| Some((key.as_slice(), value.as_deref()?)))
+        self.changes.iter().filter_map(|(key, (value, _))| Some((key, value.as_deref()?)))
     }
 
     /// Whether the command has changed something.
@@ -125,7 +122,7 @@ impl<'a> Large<'a> {
                 key[prefix.len()..].copy_from_slice(part);
                 with(key)
             }
-            None => with(&[prefix, part].concat()),
+            None => with(&[&prefix[..], part].concat()),
         }
     }
 
@@ -148,28 +145,55 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// Sets the value of a part. The caller knows whether the part is new.
-    pub fn put(&mut self, part: &[u8], value: &[u8], is_new: bool) {
-        self.put_key([&self.prefix, part].concat(), value, is_new);
+    /// Calls `read` with the rest of a part that begins with `tag`, and its value: of the entry at
+    /// `place` of those that stand together near the part. `None` if that is another entry, or if the parts are
+    /// not those of the store.
+    pub(super) fn near<R>(
+        &self,
+        tag: &[u8],
+        part: &[u8],
+        place: usize,
+        read: impl FnOnce(&[u8], &[u8]) -> R,
+    ) -> Option<R> {
+        let Source::Live(store, _) = self.source else { return None };
+        if !self.changes.is_empty() {
+            return None;
+        }
+        let key = key_of(&[&self.prefix, tag, part]);
+        let found = store.near_with(&key[..], place, |key, value| {
+            let part = key.strip_prefix(&self.prefix[..])?.strip_prefix(tag)?;
+            Some(read(part, value))
+        });
+        found.flatten()
+    }
+
+    /// Sets the value of a part, given in pieces. The caller knows whether the part is new.
+    pub fn put(&mut self, part: &[&[u8]], value: &[u8], is_new: bool) {
+        self.put_key(self.key_of_part(part), value, is_new);
     }
 
     /// Sets the value of a key of the reserved space.
-    pub(super) fn put_key(&mut self, key: Vec<u8>, value: &[u8], is_new: bool) {
-        self.added += i64::from(is_new);
-        let changed = self.changes.entry(key).or_default();
-        *changed = (Some(value.to_vec()), changed.1 + i64::from(is_new));
+    pub(super) fn put_key(&mut self, key: EntryKey, value: &[u8], is_new: bool) {
+        let by = i64::from(is_new);
+        self.added += by;
+        self.changes.note(key, Some(EntryValue::from_slice(value)), by);
     }
 
-    /// Removes a part, which is present.
-    pub fn remove(&mut self, part: &[u8]) {
-        self.remove_key([&self.prefix, part].concat());
+    /// Removes a part, given in pieces, which is present.
+    pub fn remove(&mut self, part: &[&[u8]]) {
+        self.remove_key(self.key_of_part(part));
     }
 
     /// Removes a key of the reserved space, which is present.
-    pub(super) fn remove_key(&mut self, key: Vec<u8>) {
+    pub(super) fn remove_key(&mut self, key: EntryKey) {
         self.added -= 1;
-        let changed = self.changes.entry(key).or_default();
-        *changed = (None, changed.1 - 1);
+        self.changes.note(key, None, -1);
+    }
+
+    fn key_of_part(&self, part: &[&[u8]]) -> EntryKey {
+        let mut key = key_of(&[&self.prefix]);
+        part.iter().for_each(|piece| key.extend_from_slice(piece));
+        key
     }
 
     pub(super) fn bounds(
@@ -177,9 +201,9 @@ impl<'a> Large<'a> {
         lower: Bound<&[u8]>,
         upper: Bound<&[u8]>,
     ) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
-        let key = |part: &[u8]| [&self.prefix, part].concat();
+        let key = |part: &[u8]| [&self.prefix[..], part].concat();
         let lower = match lower {
-            Bound::Unbounded => Bound::Included(self.prefix.clone()),
+            Bound::Unbounded => Bound::Included(self.prefix.to_vec()),
             bound => bound.map(key),
         };
         let upper = match upper {
@@ -231,7 +255,7 @@ impl<'a> Large<'a> {
         if !matches!(self.source, Source::New) {
             return self.visit_source(bounds, direction, limit, visit);
         }
-        let mut range = self.changes.range::<[u8], _>(bounds);
+        let mut range = self.changes.range(bounds);
         while let Some((key, value)) = match direction {
             Direction::Ascending => range.next(),
             Direction::Descending => range.next_back(),
@@ -272,7 +296,8 @@ impl<'a> Large<'a> {
             Source::Live(store, positions)
                 if self.head.count >= FEWEST && self.changes.is_empty() =>
             {
-                let bounds = || ([&self.prefix, start].concat(), [&self.prefix, end].concat());
+                let key = |part: &[u8]| [&self.prefix[..], part].concat();
+                let bounds = || (key(start), key(end));
                 let ask = |blocks: &Blocks| ask(store, blocks);
                 Some(positions.with(store, self.head.id, bounds, ask))
             }
@@ -283,7 +308,7 @@ impl<'a> Large<'a> {
     /// Number of parts from `start` up to `part`, of those from `start` up to `end` whose positions are asked
     /// for. O(log n + n/4096) with small constants, after the first question; O(n/40) in a snapshot.
     pub fn position(&self, start: &[u8], end: &[u8], part: &[u8]) -> usize {
-        let key = [&self.prefix, part].concat();
+        let key = [&self.prefix[..], part].concat();
         let known = self.ask_blocks(start, end, |store, blocks| blocks.below(store, &key));
         known.unwrap_or_else(|| self.count(Bound::Included(start), Bound::Excluded(part)))
     }
@@ -311,7 +336,7 @@ impl<'a> Large<'a> {
         match self.source {
             Source::Live(store, _) => store.count(lower, upper),
             Source::Snapshot(snapshot) => snapshot.count(lower, upper),
-            Source::New => self.changes.range::<[u8], _>((lower, upper)).count(),
+            Source::New => self.changes.range((lower, upper)).count(),
         }
     }
 }

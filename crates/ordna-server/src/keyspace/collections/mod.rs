@@ -29,6 +29,7 @@
 //! A command that makes a large collection may store its elements in stretches, before a key has
 //! it. Until then its id is in the list of removals ([`staging`](super::edits::staging)).
 
+pub mod changes;
 pub mod ends;
 pub mod field_deadlines;
 pub mod head;
@@ -49,6 +50,8 @@ use self::positions::Positions;
 
 /// Number of locks of keys. Two keys with the same lock exclude each other for the time of a command.
 const LOCKS: usize = 256;
+/// Number of places that tell where heads may be.
+const PLACES: usize = 1 << 13;
 /// The id of the first large collection.
 const FIRST_ID: u64 = 1;
 
@@ -62,6 +65,9 @@ pub struct Collections {
     was_large: Vec<AtomicBool>,
     /// For each lock: whether the key under it that was last popped from was absent.
     was_absent: Vec<AtomicBool>,
+    /// By checksum of stored keys: whether the head of a large collection may be at one. Set before
+    /// the head is written.
+    may_be_head: Vec<AtomicBool>,
     next_id: AtomicU64,
     /// Whether the version of the layout is stored, or need not be.
     has_layout: AtomicBool,
@@ -89,6 +95,7 @@ impl Default for Collections {
             has_list: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             was_large: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             was_absent: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
+            may_be_head: (0..PLACES).map(|_| AtomicBool::default()).collect(),
             next_id: AtomicU64::new(FIRST_ID),
             has_layout: AtomicBool::new(false),
             may_expire: AtomicBool::new(false),
@@ -148,6 +155,21 @@ impl Collections {
         }
     }
 
+    /// Whether the head of a large collection may be at a key in its stored form. `false` is certain, for who
+    /// excludes other commands.
+    pub(super) fn may_be_head(&self, stored_key: &[u8]) -> bool {
+        self.has_large()
+            && self.may_be_head[crc32c(stored_key) as usize % PLACES].load(Ordering::Relaxed)
+    }
+
+    /// Notes that a head is about to be written at a key in its stored form.
+    pub(super) fn will_be_head(&self, stored_key: &[u8]) {
+        let place = &self.may_be_head[crc32c(stored_key) as usize % PLACES];
+        if !place.load(Ordering::Relaxed) {
+            place.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Locks a key, to write the collection that it holds.
     pub fn lock(&self, key: &[u8]) -> RwLockWriteGuard<'_, ()> {
         // A panic under the lock leaves the collection intact: a batch is all or nothing.
@@ -198,12 +220,17 @@ impl Collections {
     /// Continues after the ids and entries of a store that was opened.
     pub(super) fn resume(&self, last_id: u64, reserved: usize, removals: usize) {
         self.next_id.store(last_id + 1, Ordering::Relaxed);
+        if last_id > 0 {
+            // Which keys have heads is not known.
+            self.may_be_head.iter().for_each(|place| place.store(true, Ordering::Relaxed));
+        }
         self.reserved.add(i64::try_from(reserved).unwrap_or(i64::MAX));
         self.removals.add(i64::try_from(removals).unwrap_or(i64::MAX));
     }
 }
 
 /// A collection that a command reads or changes.
+#[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum Body<'a> {
     Packed(packed::Packed),

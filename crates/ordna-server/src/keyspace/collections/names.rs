@@ -73,14 +73,12 @@ impl Large<'_> {
 
     /// Sets the value of a name. The caller knows whether it is new.
     pub fn put_named(&mut self, name: &[u8], value: &[u8], is_new: bool) {
-        let part = self.with_part(name, <[u8]>::to_vec);
-        self.put(&part, value, is_new);
+        self.put(&[self.tag(), &crc32c(name).to_be_bytes(), name], value, is_new);
     }
 
     /// Removes a name, which is present.
     pub fn remove_named(&mut self, name: &[u8]) {
-        let part = self.with_part(name, <[u8]>::to_vec);
-        self.remove(&part);
+        self.remove(&[self.tag(), &crc32c(name).to_be_bytes(), name]);
     }
 
     /// Visits the names and values whose CRC is at or after `from`, in the order of CRC and name, without
@@ -132,6 +130,17 @@ impl Large<'_> {
     /// Returns a random name and its value. `random` returns a random number below its argument.
     pub fn random_named(&self, random: &mut impl FnMut(usize) -> usize) -> Option<Named> {
         let from = random(1 << 32) as u32;
+        if !self.hides_fields() {
+            // One of a leaf of the store, which has about as many as are chosen from below. If other entries
+            // stand there too, the walk decides: then those at the ends are as likely as others.
+            let copy = |part: &[u8], value: &[u8]| {
+                (part.get(4..).unwrap_or_default().to_vec(), value.to_vec())
+            };
+            let found = self.near(self.tag(), &from.to_be_bytes(), random(1 << 16), copy);
+            if found.is_some() {
+                return found;
+            }
+        }
         let wanted = CHOICE.min(self.shown_len());
         let chosen = random(wanted.max(1));
         let (mut passed, mut found) = (0, None);

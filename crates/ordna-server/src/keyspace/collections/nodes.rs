@@ -115,12 +115,12 @@ impl Large<'_> {
                 return ControlFlow::Break(());
             };
             let is_last = node.start <= from;
-            if check!("list_tests.reads_changes", !self.changes.contains_key(key)) {
+            if check!("list_tests.reads_changes", self.changes.get(key).is_none()) {
                 found.push(node);
             }
             if is_last { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        for (key, (value, _)) in self.changes.range::<[u8], _>(bounds).rev() {
+        for (key, (value, _)) in self.changes.range(bounds).rev() {
             let Some(node) = value.as_ref().and_then(|value| Node::read(&key[front..], value))
             else {
                 continue;
@@ -157,18 +157,18 @@ impl Large<'_> {
         }
         let anchor = packed_part(i64::MIN);
         match (self.head.count > 0, self.get_with(&anchor, |_| ()).is_some()) {
-            (true, false) if !fault!("list_tests.keeps_the_id") => self.put(&anchor, &[], true),
-            (false, true) => self.remove(&anchor),
+            (true, false) if !fault!("list_tests.keeps_the_id") => self.put(&[&anchor], &[], true),
+            (false, true) => self.remove(&[&anchor]),
             _ => {}
         }
     }
 
     fn remove_node(&mut self, node: &Node) {
-        self.remove(&node.part());
+        self.remove(&[&node.part()]);
     }
 
     fn put_packed(&mut self, position: i64, packed: &[u8]) {
-        self.put(&packed_part(position), packed, true);
+        self.put(&[&packed_part(position)], packed, true);
     }
 
     /// Makes nodes of values from a position on. They have about the same size.
@@ -176,7 +176,7 @@ impl Large<'_> {
         let mut rest = values;
         while let Some((first, others)) = rest.split_first() {
             if is_long(first) {
-                self.put(&single_part(position), first, true);
+                self.put(&[&single_part(position)], first, true);
                 (position, rest) = (after(position, 1), others);
                 continue;
             }
@@ -215,7 +215,7 @@ impl Large<'_> {
         }
         if is_long {
             let index = if end == End::Front { 0 } else { self.head.len() - 1 };
-            self.put(&single_part(after(self.head.first, index)), value, true);
+            self.put(&[&single_part(after(self.head.first, index))], value, true);
         } else {
             self.ends.push(value, end);
         }

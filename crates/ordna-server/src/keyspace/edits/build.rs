@@ -23,6 +23,7 @@ use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
 /// A value that is not stored yet.
+#[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum NewValue {
     /// In its stored form.
@@ -139,7 +140,7 @@ impl KeyspaceStore {
         copy.ends = Ends::of(&value);
         if copy.inline.is_none() {
             from.visit(all, Direction::Ascending, |part, value| {
-                copy.put(part, value, true);
+                copy.put(&[part], value, true);
                 ControlFlow::Continue(())
             });
             from.visit_deadlines(|part, deadline| {

@@ -4,6 +4,7 @@ use std::ops::Bound;
 
 use ordna::sync::point;
 use ordna::{Change, Found, Put, Write};
+use smallvec::SmallVec;
 
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::Body;
@@ -328,14 +329,14 @@ impl KeyspaceStore {
         let is_list = large.head.kind == ValueKind::List;
         let is_shorter = is_list && before.is_some_and(|head| large.head.count < head.count);
         let mut only_removes = !inline_grows && is_list == is_shorter;
-        let mut batch: Vec<Write<'_, [u8], [u8]>> = Vec::with_capacity(large.changes.len() + 3);
-        for (key, (value, _)) in &large.changes {
+        let mut batch: SmallVec<[Write<'_, [u8], [u8]>; 6]> = SmallVec::new();
+        for (key, (value, _)) in large.changes.iter() {
             match value {
                 Some(value) => {
                     only_removes &= is_shorter;
-                    batch.push(Write::put(key.as_slice(), value.as_slice()));
+                    batch.push(Write::put(key, value.as_slice()));
                 }
-                None => batch.push(Write::Remove(key.as_slice())),
+                None => batch.push(Write::Remove(key)),
             }
         }
         let mut added = large.added;
@@ -367,7 +368,7 @@ impl KeyspaceStore {
                 let changes = large.changes.iter().filter(|(key, (_, by))| {
                     *by != 0 && key.get(large.prefix_len()) == Some(&sorted_set::ENTRY)
                 });
-                let changes = changes.map(|(key, (_, by))| (key.as_slice(), *by));
+                let changes = changes.map(|(key, (_, by))| (key, *by));
                 positions.change(&self.store, large.head.id, changes);
             }
             _ => {}

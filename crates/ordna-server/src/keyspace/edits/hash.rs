@@ -21,6 +21,7 @@ use crate::wire::error::CommandError;
 type Result<T> = std::result::Result<T, CommandError>;
 
 /// A hash that a command reads. Fields that have expired do not show.
+#[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum HashView<'a> {
     Record(Hash<'a>, Deadlines<'a>),
@@ -134,6 +135,7 @@ impl<'a> SmallHash<'a> {
 
 /// A hash that a command changes. Fields that have expired count as absent; a task removes them later, and
 /// reports that.
+#[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum HashChange<'a> {
     Small(SmallHash<'a>),

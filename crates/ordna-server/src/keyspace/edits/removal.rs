@@ -83,10 +83,14 @@ impl KeyspaceStore {
         forced: bool,
     ) -> Result<(), Error> {
         self.ensure_layout()?;
-        let expires =
-            |write: &Write<'_, [u8], [u8]>| matches!(write, Write::Put(key, _) if is_deadline(key));
-        if batch.iter().any(expires) {
-            self.collections.will_expire();
+        for write in batch {
+            match write {
+                Write::Put(key, _) if is_deadline(key) => self.collections.will_expire(),
+                Write::Put(key, put) if *key < USER_END && Head::is_head(put.value) => {
+                    self.collections.will_be_head(key);
+                }
+                _ => {}
+            }
         }
         let done = match self.store.write_batch(batch) {
             Err(Error::MemoryLimit { .. }) if forced => {
@@ -238,7 +242,7 @@ impl KeyspaceStore {
                 let due = large.due_fields(now, STRETCH);
                 for (_, part) in &due.fields {
                     large.set_deadline_of_part(part, None);
-                    large.remove(part);
+                    large.remove(&[part.as_slice()]);
                     large.head.count = large.head.count.saturating_sub(1);
                 }
                 count = due.fields.len();

@@ -12,7 +12,7 @@ use crate::keyspace::collections::large::{Large, Source};
 use crate::keyspace::edits::collection::Changed;
 use crate::keyspace::edits::staging::Staged;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
-use crate::keyspace::stored_key::{self, stored};
+use crate::keyspace::stored_key::{self, KeyPrefix, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
@@ -41,7 +41,7 @@ pub struct Rewritten<'a> {
     pub large: Large<'static>,
     from: &'a Large<'a>,
     /// What the keys of the collection begin with before and afterwards.
-    prefixes: [(Vec<u8>, Vec<u8>); 3],
+    prefixes: [(KeyPrefix, KeyPrefix); 3],
     /// The number of prefixes that are done.
     done: usize,
     /// The last key that was read.
@@ -55,7 +55,8 @@ impl Changed<'_> {
     pub fn rewritten(&self, keys: &KeyspaceStore) -> Option<Rewritten<'_>> {
         let (from, count) = (&self.large, self.large.changes.len());
         let sizes = from.changes.iter();
-        let sizes = sizes.map(|(key, (value, _))| key.len() + value.as_ref().map_or(0, Vec::len));
+        let sizes = sizes
+            .map(|(key, (value, _))| key.len() + value.as_ref().map_or(0, |value| value.len()));
         let is_small = count < MANY_CHANGES && sizes.sum::<usize>() < MANY_BYTES;
         // A node of a list has many elements.
         let added = from.head.len().saturating_sub(self.before.len());
@@ -66,7 +67,7 @@ impl Changed<'_> {
         }
         let mut large = keys.new_large(from.head.kind);
         let id = large.head.id;
-        let pair = |prefix: fn(u64) -> Vec<u8>| (prefix(from.head.id), prefix(id));
+        let pair = |prefix: fn(u64) -> KeyPrefix| (prefix(from.head.id), prefix(id));
         let prefixes = [
             pair(stored_key::elements_of),
             pair(stored_key::deadlines_of_fields),
@@ -84,7 +85,7 @@ impl Rewritten<'_> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some((before, after)) = self.prefixes.get(self.done) {
             let mut add = |key: &[u8], value: &[u8]| {
-                let key = [after, &key[before.len()..]].concat();
+                let key = [&after[..], &key[before.len()..]].concat();
                 bytes += key.len() + value.len();
                 found.push((key, value.to_vec()));
                 found.len() >= STRETCH || bytes >= STRETCH_BYTES
@@ -96,8 +97,8 @@ impl Rewritten<'_> {
             };
             let end = prefix_end(before);
             let bounds = (lower, end.as_deref().map_or(Bound::Unbounded, Bound::Excluded));
-            let changed = self.from.changes.range::<[u8], _>(bounds);
-            let mut changed = changed.map(|(key, _)| key.as_slice()).peekable();
+            let changed = self.from.changes.range(bounds);
+            let mut changed = changed.map(|(key, _)| key).peekable();
             let mut last = None;
             self.from.visit_source(bounds, Direction::Ascending, usize::MAX, &mut |key, value| {
                 while changed.next_if(|changed| *changed < key).is_some() {}
@@ -117,18 +118,18 @@ impl Rewritten<'_> {
         let lower = self.last_changed.take();
         let lower =
             lower.as_ref().map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_slice()));
-        for (key, (value, _)) in self.from.changes.range::<[u8], _>((lower, Bound::Unbounded)) {
+        for (key, (value, _)) in self.from.changes.range((lower, Bound::Unbounded)) {
             let Some(value) = value else { continue };
-            let prefix = self.prefixes.iter().find(|(before, _)| key.starts_with(before));
+            let prefix = self.prefixes.iter().find(|(before, _)| key.starts_with(&before[..]));
             let Some((before, after)) = prefix else { continue };
             bytes += key.len() + value.len();
-            found.push(([after, &key[before.len()..]].concat(), value.clone()));
+            found.push(([&after[..], &key[before.len()..]].concat(), value.to_vec()));
             if found.len() >= STRETCH || bytes >= STRETCH_BYTES {
-                self.last_changed = Some(key.clone());
+                self.last_changed = Some(key.to_vec());
                 return found;
             }
         }
-        self.last_changed = self.from.changes.last_key_value().map(|(key, _)| key.clone());
+        self.last_changed = self.from.changes.iter().next_back().map(|(key, _)| key.to_vec());
         found
     }
 }
