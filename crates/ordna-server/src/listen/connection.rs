@@ -321,7 +321,8 @@ impl<'a> Connection<'a> {
                 // Not for a script: the reply may have to be sent before that ends.
                 tokio::task::yield_now().await;
                 if self.client.is_ended() {
-                    return Err(ended());
+                    // The replies to what was executed are sent.
+                    return Ok(false);
                 }
                 session.now = None;
             }
