@@ -122,7 +122,7 @@ end
 local raw_rep, sub = string.rep, string.sub
 string.rep = function(text, count)
   -- Many times nothing takes as long as many times something.
-  if text == "" and raw_type(count) == "number" then count = 0 end
+  if text == "" and tonumber(count) then count = 0 end
   return raw_rep(text, count)
 end
 

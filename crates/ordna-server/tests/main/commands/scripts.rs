@@ -305,6 +305,8 @@ local a=table.remove(nil) return a
 local a=table.sort(nil) return a
 table.insert(redis,1)
 return string.rep("",3)
+return string.rep("","3")
+return string.rep("ab","2")
 return string.rep("ab",-1)
 local c=coroutine.wrap(function(a) local b=coroutine.yield(a+1) return b*2 end) return {c(1),c(5)}
 local c=coroutine.wrap(function() error("x") end) return c()

@@ -122,6 +122,18 @@ fn a_server_with_a_busy_script_is_ended_by_shutdown_nosave() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
+/// Lua takes a text of digits as a number, and would take two billion steps.
+#[test]
+fn nothing_is_repeated_in_no_time() {
+    let (_server, mut client) = fresh();
+    for count in ["2147483647", "'2147483647'", "' 0x7fffffff '", "2^30"] {
+        let script = format!("return string.rep('', {count}) .. 'end'");
+        client.send(&request(&[b"EVAL", script.as_bytes(), b"0"]));
+        let reply = client.reply_within(PATIENCE).expect("it ends");
+        assert_eq!(show(&reply), r"$3\r\nend\r\n", "{count}");
+    }
+}
+
 /// A script that is not busy yet ends by itself before the server does.
 #[test]
 fn shutdown_waits_for_a_short_script() {
