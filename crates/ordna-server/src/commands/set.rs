@@ -20,6 +20,7 @@ use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{
     ALL_KEYS, CommandFlags, Growth, KeyAccess, NO_KEY, ONE_KEY, TWO_KEYS,
 };
+use crate::state::events::Classes;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -112,14 +113,6 @@ impl Context<'_> {
     /// The key holds a value of another type.
     pub fn set<R>(&self, key: &[u8], read: impl FnOnce(SetView<'_, '_>) -> R) -> Result<Option<R>> {
         self.collection(key, ValueKind::Set, |body| read(SetView(body)))
-    }
-
-    fn modify_set<R>(
-        &self,
-        key: &[u8],
-        change: impl FnMut(&mut Body<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.modify_collection(key, ValueKind::Set, change)
     }
 }
 
@@ -253,9 +246,16 @@ fn smove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     };
     context.set(to, |_| ())?;
     if is_there && from != to {
-        // The copy first: without room for it nothing is moved.
-        context.modify_set(to, |body| set::add(body, member))?;
-        context.modify_set(from, |body| Ok(set::remove(body, member)))?;
+        context.modify_both(
+            ValueKind::Set,
+            ((Classes::SET, "sadd"), to),
+            |body| set::add(body, member).map(drop),
+            ((Classes::SET, "srem"), from),
+            |body| {
+                set::remove(body, member);
+                Ok(())
+            },
+        )?;
     }
     out.integer(i64::from(is_there));
     Ok(CommandOutcome::Done)

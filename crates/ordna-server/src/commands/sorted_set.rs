@@ -15,6 +15,7 @@ use crate::keyspace::sorted_set::{self, SortedSet, score_of};
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::blocked::Wanted;
 use crate::state::command_spec::{CommandFlags, KeyAccess, NO_KEY, ONE_KEY};
+use crate::state::events::Classes;
 use crate::wire::double;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -177,7 +178,8 @@ fn add_all(
     let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
     let (mut new, mut changed, mut last) = (0, 0, Added::Nothing);
     context.check_work(scores.len())?;
-    context.modify_much(arguments.get(1), ValueKind::ZSet, |body| {
+    let event = options.increments.then_some((Classes::SORTED_SET, "zincr"));
+    context.edit_much(event, arguments.get(1), ValueKind::ZSet, |body| {
         (new, changed) = (0, 0);
         for (score, member) in scores.iter().zip(arguments.iter_from(at + 1).step_by(2)) {
             last = add(body, options, *score, member)?;

@@ -110,6 +110,27 @@ impl Context<'_> {
         self.edit(Some(event), key, kind, change)
     }
 
+    /// Adds to one collection and removes from another, in this order: an addition without room
+    /// leaves both. The events are reported as Redis does, that of the removal first. No other
+    /// command runs.
+    ///
+    /// # Errors
+    /// A key holds a value of another type; memory, or the log.
+    pub fn modify_both(
+        &self,
+        kind: ValueKind,
+        to: ((Classes, &'static str), &[u8]),
+        add: impl FnMut(&mut Body<'_>) -> Result<()>,
+        from: ((Classes, &'static str), &[u8]),
+        remove: impl FnMut(&mut Body<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let done = self.keys.edit_collection(to.1, kind, self.keys.is_exclusive(), add);
+        let added = self.settle([to.1], done)?;
+        let removed = self.edit(Some(from.0), from.1, kind, remove);
+        self.report_edit(to.1, added.effect, Some(to.0));
+        removed
+    }
+
     pub(super) fn edit<R>(
         &self,
         event: Option<(Classes, &'static str)>,

@@ -87,10 +87,15 @@ const CONVERSATION: &str = "
     BRPOP moved 0
     BLMPOP 0 1 moved LEFT
     ZADD scores 1 a 2 b 3 c
+    ZADD scores INCR 1 a
+    ZADD scores NX INCR 1 a
     ZMPOP 1 scores MAX
     BZPOPMIN scores 0
     BZMPOP 0 1 scores MIN
     SADD members a b
+    SMOVE members others a
+    SMOVE others members a
+    SMOVE members members a
     SUNIONSTORE stored members
     SINTERSTORE stored members nothing
     ZADD scores 1 a
