@@ -3,7 +3,7 @@
 use std::ops::{Bound, ControlFlow};
 
 use ordna::key::prefix_end;
-use ordna::sync::notice;
+use ordna::sync::{fault, notice};
 use ordna::{Direction, Put};
 
 use crate::keyspace::KeyspaceStore;
@@ -25,9 +25,12 @@ const MANY_CHANGES: usize = 8192;
 const MANY_BYTES: usize = 4 << 20;
 /// Elements that are stored anew for one that is removed, at most.
 const LEFT_FOR_REMOVED: usize = 256;
-/// The same for one that is added or set: clients fill collections by many commands of some
-/// thousand elements, each of which would store again what there is.
+/// The same for one that is added or set, of [`VERY_MANY_CHANGES`] at least. Of fewer it is 1: clients
+/// fill collections by many commands of some thousand elements, each of which would store again
+/// what there is.
 const LEFT_FOR_ADDED: usize = 16;
+/// Changed entries whose batch takes some 50 milliseconds.
+const VERY_MANY_CHANGES: usize = 1 << 16;
 
 /// Entries of a stretch, which are read before the keyspace is locked.
 const STRETCH: usize = 1024;
@@ -61,7 +64,11 @@ impl Changed<'_> {
         // A node of a list has many elements.
         let added = from.head.len().saturating_sub(self.before.len());
         let is_shorter = from.head.count < self.before.count;
-        let most_left = if is_shorter { LEFT_FOR_REMOVED } else { LEFT_FOR_ADDED };
+        let most_left = match (is_shorter, count < VERY_MANY_CHANGES) {
+            (true, _) => LEFT_FOR_REMOVED,
+            (false, true) if !fault!("large_writes.fills") => 1,
+            (false, _) => LEFT_FOR_ADDED,
+        };
         if is_small || from.head.len() / most_left > count.max(added) || from.head.count == 0 {
             return None;
         }

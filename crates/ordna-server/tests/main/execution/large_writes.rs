@@ -587,3 +587,47 @@ fn a_list_that_has_become_short_keeps_its_id() {
         server.stop();
     }
 }
+
+/// Writes that are prepared wait for the end of a pause of clients; reads of many elements do not.
+#[test]
+fn reads_do_not_wait_for_paused_writes() {
+    let (server, mut client) = fresh();
+    fill(&mut client, "SADD", "s", 0, 3 * MANY);
+    client.say("CLIENT PAUSE 20000 WRITE");
+    let mut writers = [(); 3].map(|()| Client::new(server.address));
+    for (number, writer) in writers.iter_mut().enumerate() {
+        writer.send(&request(&[b"COPY", b"s", format!("copy{number}").as_bytes()]));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let begin = Instant::now();
+    assert!(client.say("SMEMBERS s").starts_with(&format!("*{}", 3 * MANY)));
+    assert!(begin.elapsed() < Duration::from_secs(10), "the read waited");
+    client.say("CLIENT UNPAUSE");
+    for writer in &mut writers {
+        assert_eq!(writer.reply(), b":1\r\n");
+    }
+}
+
+/// Collections are filled by many commands of some thousand elements each, which must not store
+/// again what there is.
+#[test]
+fn additions_do_not_store_again_what_there_is() {
+    const EACH: usize = 5000;
+    let (_server, mut client) = fresh();
+    for (at, count) in [1, 2, 3, 4, 5, 6].into_iter().enumerate() {
+        let mut words = vec![b"ZADD".to_vec(), b"z".to_vec()];
+        for member in at * EACH..count * EACH {
+            words.extend([member.to_string().into_bytes(), format!("m{member}").into_bytes()]);
+        }
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        assert_eq!(client.ask(&words), format!(r":{EACH}\r\n"));
+        // What is stored again is there twice, until the former entries are removed.
+        let most = 2 * count * EACH + 10;
+        let found = number_of(&mut client, "ordna_reserved_entries");
+        // The first two commands add as much as there is.
+        let is_once = found <= most as u64 || at < 2;
+        assert!(is_once, "{found} entries of {} members", count * EACH);
+        reserved(&mut client);
+    }
+    assert_eq!(client.say("ZCARD z"), format!(r":{}\r\n", 6 * EACH));
+}
