@@ -21,7 +21,7 @@ pub fn execute(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> CommandOutcome {
-    if session.acl_version != state.acl.version() && !refresh_user(state, session) {
+    if session.acl_version != state.acl.version() && !session.refresh_user(&state.acl) {
         return CommandOutcome::Close;
     }
     let Some(number) = table.catalog.number_after(session.last_command, arguments.get(0)) else {
@@ -116,15 +116,6 @@ pub fn execute(
 /// Whether the request looks like HTTP from a browser, which Redis treats as an attack, too.
 fn is_web_page(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
-}
-
-/// Fetches the session's user again; `false` if it was deleted.
-fn refresh_user(state: &ServerState, session: &mut Session) -> bool {
-    session.acl_version = state.acl.version();
-    let Some(user) = &session.user else { return true };
-    let Some(user) = state.acl.user(&user.name) else { return false };
-    session.user = Some(user);
-    true
 }
 
 /// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.

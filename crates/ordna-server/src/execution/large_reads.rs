@@ -79,9 +79,17 @@ pub fn run(
         let keys = KeyspaceGuard::Snapshot(snapshot.unwrap_or_else(taken));
         let execution = premise.map_or(Execution::First, Execution::Prepared);
         let mut context = Context { state, session, keys, table, indexed: None, execution };
+        let version = state.acl.version();
         if let Err(error) = context.check_changed_rights(arguments) {
             out.error(&error);
             return CommandOutcome::Done;
+        }
+        // A change of users before this attempt must not end it, too.
+        if context.session.acl_version != version {
+            if !context.session.refresh_user(&state.acl) {
+                return CommandOutcome::Close;
+            }
+            context.session.acl_version = version;
         }
         match context.call(&read.spec, arguments, out) {
             // A write whose keys have changed.

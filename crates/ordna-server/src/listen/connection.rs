@@ -267,7 +267,11 @@ impl<'a> Connection<'a> {
             }
             let mut replies = usize::from(!silent);
             if let CommandOutcome::Read(read) = outcome {
-                let _place = place_in(&self.state.reads, &self.client).await?;
+                let places = match read.spec.is_write() {
+                    true => &self.state.prepared_writes,
+                    false => &self.state.reads,
+                };
+                let _place = place_in(places, &self.client).await?;
                 let (state, table, out) = (self.state, self.table, &mut self.replies);
                 outcome = tokio::task::block_in_place(|| {
                     large_reads::run(*read, state, table, session, out)

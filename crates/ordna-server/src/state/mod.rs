@@ -74,7 +74,7 @@ const MONITOR_LAG: usize = 4096;
 /// would serve the other connections.
 const MOST_TASKS: usize = 128;
 /// Commands that build long replies at once: their replies count against the memory of clients when they are
-/// complete only, and they compete with other clients for the cores.
+/// complete only, and they compete with other clients for the cores. As many writes are prepared at once.
 const MOST_READS: usize = 2;
 
 /// State of `CLIENT PAUSE`.
@@ -135,6 +135,9 @@ pub struct ServerState {
     pub tasks: Semaphore,
     /// Places for commands that read much.
     pub reads: Semaphore,
+    /// Places for writes that are prepared on a snapshot. Of their own: a pause of clients holds
+    /// them up, but no reads.
+    pub prepared_writes: Semaphore,
     pub stats: CommandStats,
     pub errors: ErrorStats,
     pub slow_log: SlowLog,
@@ -220,6 +223,7 @@ impl ServerState {
             scans: LongScans::default(),
             tasks: Semaphore::new(MOST_TASKS),
             reads: Semaphore::new(MOST_READS),
+            prepared_writes: Semaphore::new(MOST_READS),
             slow_log: SlowLog::default(),
             latencies: Latencies::default(),
             started: Instant::now(),

@@ -133,6 +133,16 @@ impl Session {
         self.user = user;
     }
 
+    /// Fetches the user again; `false` if it was deleted.
+    pub fn refresh_user(&mut self, acl: &Acl) -> bool {
+        // Before the user, as in `new`.
+        self.acl_version = acl.version();
+        let Some(user) = &self.user else { return true };
+        let Some(user) = acl.user(&user.name) else { return false };
+        self.user = Some(user);
+        true
+    }
+
     /// Writes the messages that wait for the client.
     #[inline]
     pub fn deliver(&mut self, out: &mut Replies) {
