@@ -67,7 +67,7 @@ impl KeyspaceStore {
     /// Counts of the store. Its items are those of users.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.store.statistics();
-        statistics.items = statistics.items.saturating_sub(self.collections.reserved.sum());
+        statistics.items = self.approximate_len();
         statistics
     }
 
@@ -236,6 +236,7 @@ impl Keyspace {
     }
 
     fn of(store: Store<[u8], [u8]>) -> Self {
+        store.count_below(stored_key::USER_END);
         let is_durable = store.durability().is_some();
         let collections = Collections::default();
         Self(Some(Arc::new(KeyspaceStore { store, collections, is_durable })))

@@ -90,9 +90,9 @@ impl KeyspaceStore {
         notice!("field_expiry.exec_fails", expired)
     }
 
-    /// Number of user keys, exact while nobody writes.
+    /// Number of user keys: exact while nobody writes one, whatever elements are written or removed.
     pub fn approximate_len(&self) -> usize {
-        self.store.approximate_len().saturating_sub(self.collections.reserved.sum())
+        self.store.len_below().unwrap_or_default()
     }
 
     /// [`ordna::Store::modify_entry`].

@@ -7,8 +7,9 @@
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
+use super::below::Below;
 use super::budget::Budget;
 use super::collection_state::Collection;
 use super::epochs::Epochs;
@@ -24,7 +25,7 @@ use crate::tree::{
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
-use ordna_base::sync::{Lock, fault, notice, point, stripe_of_this_thread};
+use ordna_base::sync::{Lock, StripedCounter, fault, notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
 
 /// Announcements of writers are spread over this many cache lines.
@@ -83,6 +84,8 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub time: Arc<Timekeeper>,
     pub deadlines: Deadlines<K>,
     pub scans: Scans,
+    /// The items that are counted apart.
+    pub below: OnceLock<Below<K>>,
     /// Held by the transaction that commits.
     pub commits: Lock<()>,
 }
@@ -99,6 +102,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             time: Arc::new(Timekeeper::new(options.clock)),
             deadlines: Deadlines::new(),
             scans: Scans::default(),
+            below: OnceLock::new(),
             commits: Lock::new(()),
         }
     }
@@ -397,7 +401,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     pub fn count(&self, key: &K, outcome: &WriteOutcome) {
         let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
         if before != after {
-            self.epochs.items.add(if after { 1 } else { -1 });
+            let change = if after { 1 } else { -1 };
+            self.epochs.items.add(change);
+            if let Some(below) = self.below.get()
+                && key < below.end.borrow()
+            {
+                below.items.add(change);
+            }
         }
         if outcome.undo.0 > 0 {
             self.budget.reserve_forced(outcome.undo.0);
@@ -445,6 +455,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             debug_assert!(done.is_ok());
         });
         has_expired
+    }
+}
+
+impl<V: Value + ?Sized> Engine<[u8], V> {
+    /// Begins to count the items below `end`. Returns whether no other key was given before.
+    pub fn count_below(&self, end: &[u8]) -> bool {
+        self.writing_alone(|_| {
+            let bounds = (Bound::Unbounded, Bound::Excluded(end));
+            // Expired items count until they are removed, as in the number of all items.
+            let count = match bounds_cross(bounds.0, bounds.1) {
+                true => 0,
+                false => self.tree.count(None, bounds, &self.collector, |_| true),
+            };
+            let items = StripedCounter::new();
+            items.add(i64::try_from(count).unwrap_or(i64::MAX));
+            self.below.set(Below { end: end.to_vec(), items }).is_ok()
+        })
     }
 }
 

@@ -34,6 +34,7 @@
 //! | `operations` | reads, writes and iterators by their usual names |
 //! | `index` | the store as an [`OrderedIndex`](crate::OrderedIndex) |
 //! | `reads` | deadlines, counts and positions |
+//! | `below` | the number of items below a key |
 //! | `writes`, `batch`, `splice` | writes and their records for the log; batches; writes within a value |
 //! | `transaction`, `commit` | transactions; their validation and application as one step |
 //! | `bulk` | building a store from sorted items, in parallel |
@@ -51,6 +52,7 @@
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 
 mod batch;
+mod below;
 #[doc(hidden)]
 pub mod budget;
 mod bulk;

@@ -127,3 +127,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Store<K, V> {
         self.visit_entries(lower, upper, Direction::Ascending, visit);
     }
 }
+
+/// Keys of bytes only: a range of integers may be removed a leaf at a time, without a look at its keys.
+impl<V: Value + ?Sized> Store<[u8], V> {
+    /// Begins to count the items whose keys are less than `end`, for [`len_below`](Self::len_below). The first call
+    /// counts; returns whether it was this one. O(n) for n items below `end`; writers wait meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let store: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// store.insert("Lund", 94_393)?;
+    /// assert!(store.count_below(b"M"));
+    /// store.insert("Uppsala", 177_074)?;
+    /// assert_eq!((store.len_below(), store.len()), (Some(1), 2));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn count_below(&self, end: &[u8]) -> bool {
+        self.check_reentry();
+        self.engine().count_below(end)
+    }
+
+    /// Number of items below the key of [`count_below`](Self::count_below), which was called before: exact while
+    /// nobody writes below that key, whatever is written from it on; otherwise off by at most the writes in progress.
+    /// O(1).
+    pub fn len_below(&self) -> Option<usize> {
+        self.engine().below.get().map(|below| below.items.sum())
+    }
+}

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::{Options, Store};
+use ordna::{Options, OrderedIndex, Store, Write};
 use ordna_base::Value;
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::held;
@@ -201,4 +201,39 @@ fn entries_below_a_count_stay_below_it() {
             assert_eq!(counted as u64, right, "{stop}, {right} entries in the next leaf");
         }
     }
+}
+
+/// Each kind of write on both sides of the key.
+#[test]
+fn all_writes_are_counted_on_their_side() {
+    let now = Arc::new(AtomicU64::new(1));
+    let clock = Arc::clone(&now);
+    let options = Options::new().clock(move || clock.load(Ordering::SeqCst));
+    let store: Store<[u8], [u8]> = Store::with_options(options.background_collector(false));
+    let counts = || (store.len_below(), store.approximate_len());
+    assert_eq!(counts(), (None, 0));
+    for key in ["a", "b", "m", "n"] {
+        store.insert_until(key.as_bytes(), b"v", 5).unwrap();
+    }
+    now.store(9, Ordering::SeqCst);
+    assert!(store.count_below(b"m") && !store.count_below(b"z"));
+    assert_eq!(counts(), (Some(2), 4), "expired items count until they are removed");
+    store.collect_garbage();
+    assert_eq!(counts(), (Some(0), 0));
+    for at in 0..500 {
+        store.insert(format!("a{at}").as_bytes(), b"v").unwrap();
+        store.insert(format!("m{at}").as_bytes(), b"v").unwrap();
+    }
+    store.insert(b"a1".as_slice(), b"other").unwrap();
+    assert_eq!(counts(), (Some(500), 1000));
+    let batch = [Write::put(&b"b"[..], &b"v"[..]), Write::put(b"l", b"v"), Write::Remove(b"m1")];
+    store.write_batch(&batch).unwrap();
+    assert_eq!(counts(), (Some(502), 1001));
+    store.remove(b"l".as_slice()).unwrap();
+    let _snapshot = store.snapshot();
+    store.remove_range(&b"a4"[..]..&b"m2"[..]).unwrap();
+    let below = store.count(Bound::Unbounded, Bound::Excluded(&b"m"[..]));
+    assert_eq!(counts(), (Some(below), store.iter().count()));
+    store.clear().unwrap();
+    assert_eq!(counts(), (Some(0), 0));
 }

@@ -174,3 +174,18 @@ fn the_memory_limit_refuses_no_start() {
     assert_eq!(keyspace.approximate_len(), 100);
     assert_eq!(keyspace.get_with(&[0xFF, 7], <[u8]>::to_vec), Some(value));
 }
+
+/// The number of user keys is right while elements are removed.
+#[test]
+fn elements_that_are_being_removed_are_no_keys() {
+    let keyspace = &Keyspace::with_options(Options::new().background_collector(false));
+    (0..9_u8).for_each(|at| set(keyspace, &[b'k', at]));
+    fill(keyspace, b"large", b"v");
+    assert_eq!(keyspace.approximate_len(), 10);
+    keyspace.modify_entry::<&[u8]>(b"large", |_| Change::Remove).unwrap();
+    let removed = held("tree.range.leaf_done", || keyspace.remove_elements()).meanwhile(|| {
+        assert_eq!((keyspace.approximate_len(), keyspace.statistics().items), (9, 9))
+    });
+    assert!(removed.unwrap() > 0);
+    assert_eq!(keyspace.approximate_len(), 9);
+}

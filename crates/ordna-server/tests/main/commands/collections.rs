@@ -456,3 +456,30 @@ fn commands_on_one_large_collection_are_single_steps() {
     client.say("DEL hash set zset list other");
     assert_eq!(settled(&mut client), 0);
 }
+
+/// The number of keys is right while the members of a sorted set are removed, which takes some 80 stretches.
+#[test]
+fn elements_that_are_removed_are_never_taken_for_keys() {
+    let (server, mut client) = fresh();
+    (0..9).for_each(|at| drop(client.say(&format!("SET k{at} v"))));
+    for at in (0..20_000).step_by(2000) {
+        let members: String = (at..at + 2000).map(|at| format!(" {at} member{at}")).collect();
+        client.say(&format!("ZADD z{members}"));
+    }
+    assert_eq!(client.say("DBSIZE"), r":10\r\n");
+    std::thread::scope(|scope| {
+        let address = server.address;
+        let deletes = scope.spawn(move || Client::new(address).say("DEL z"));
+        let mut is_deleted = false;
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let found = client.say("DBSIZE");
+            assert!(found == r":9\r\n" || found == r":10\r\n" && !is_deleted, "{found}");
+            is_deleted |= deletes.is_finished();
+            if is_deleted && field(&mut client, "lazyfree_pending_objects") == 0 {
+                break;
+            }
+            assert!(Instant::now() < end, "the members are still being removed");
+        }
+    });
+}
