@@ -468,7 +468,8 @@ def test_no_references_leak():
         use()
     gc.collect()
     assert [sys.getrefcount(value), sys.getrefcount(key)] == before
-    assert sys.getallocatedblocks() - blocks < 150
+    # One block a round would be 1,000. Caches of the interpreter and of other tests come and go.
+    assert sys.getallocatedblocks() - blocks < 500
 
 
 def test_memory_comes_back():
