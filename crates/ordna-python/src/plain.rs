@@ -84,7 +84,7 @@ pub fn word_of(encoded: &[u8]) -> Option<u64> {
 /// A one in each byte.
 const LOW: u64 = u64::MAX / 255;
 
-/// Whether bytes stand in a key as they are: the encoding escapes 0 and 1.
+/// Whether the encoding of a key leaves these bytes unchanged. It escapes the bytes 0 and 1.
 #[inline]
 fn is_unescaped(bytes: &[u8]) -> bool {
     // Eight at a time: a byte below 2 borrows from its top bit.

@@ -166,7 +166,7 @@ impl InstructionSet {
     }
 
     /// How many of 64 ascending 16-bit numbers are below `number`, and how many at most it. Four
-    /// stand in a word, the first in its lowest bits. NEON uses the scalar twin.
+    /// stand in a word, the first in its lowest bits. On NEON the scalar version runs.
     #[inline]
     pub fn span(self, lines: &[Line; 2], number: u16) -> (usize, usize) {
         match self.0 {

@@ -1,7 +1,8 @@
 //! The number of items below a key.
 //!
-//! Whoever keeps items of its own behind those of its users counts the latter by it: the count of all items less
-//! those of its own would be wrong while one of the two is written.
+//! A caller that stores its own items above those of its users counts the users' items with it.
+//! Subtracting the number of its own items from the number of all items gives a wrong result while
+//! either number changes.
 
 use ordna_base::Key;
 use ordna_base::sync::StripedCounter;

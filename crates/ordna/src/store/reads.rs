@@ -128,10 +128,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Store<K, V> {
     }
 }
 
-/// Keys of bytes only: a range of integers may be removed a leaf at a time, without a look at its keys.
+/// For keys of bytes only: the removal of a range of integers may drop whole leaves without reading
+/// their keys.
 impl<V: Value + ?Sized> Store<[u8], V> {
-    /// Begins to count the items whose keys are less than `end`, for [`len_below`](Self::len_below). The first call
-    /// counts; returns whether it was this one. O(n) for n items below `end`; writers wait meanwhile.
+    /// Starts to count the items whose keys are less than `end`, for [`len_below`](Self::len_below).
+    ///
+    /// Returns `true` for the first call. Later calls return `false` and change nothing. O(n) for n
+    /// items below `end`; writers wait until it returns.
     ///
     /// # Examples
     ///
@@ -148,9 +151,11 @@ impl<V: Value + ?Sized> Store<[u8], V> {
         self.engine().count_below(end)
     }
 
-    /// Number of items below the key of [`count_below`](Self::count_below), which was called before: exact while
-    /// nobody writes below that key, whatever is written from it on; otherwise off by at most the writes in progress.
-    /// O(1).
+    /// Returns the number of items below the key given to [`count_below`](Self::count_below), or
+    /// `None` if it was not called.
+    ///
+    /// The number is exact while nobody writes below that key. Writes in progress below it may or
+    /// may not be included; writes elsewhere do not matter. O(1).
     pub fn len_below(&self) -> Option<usize> {
         self.engine().below.get().map(|below| below.items.sum())
     }

@@ -280,8 +280,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
     }
 
-    /// Calls `read` with an entry near the key: the one at `place`, modulo their number, of those
-    /// of its leaf, in no order. `None` if the leaf is empty. O(log n).
+    /// Calls `read` with entry number `place`, modulo the number of entries, of the leaf in which the
+    /// key belongs. The entries have no particular order. `None` if the leaf is empty. O(log n).
     pub fn near<R>(
         &self,
         key: &K,

@@ -15,8 +15,9 @@ pub enum SyncPolicy {
     /// Before a write is acknowledged; one fsync serves all writes that wait.
     Always,
     /// Once a second. A crash of the machine may lose the last second. A crash of the process loses
-    /// nothing where [`Durability::survives_kill`](super::reports::Durability::survives_kill) is true,
-    /// and the last few milliseconds elsewhere. While a sync takes more than two seconds, writes wait for its end.
+    /// nothing where [`survives_kill`](super::reports::Durability::survives_kill) is true, and the
+    /// last few milliseconds elsewhere. While a sync takes more than two seconds, writes wait for
+    /// its end.
     #[default]
     EverySecond,
     /// When the system likes. A crash of the process is as under `EverySecond`.

@@ -6,13 +6,13 @@
 //!
 //! # Protocol
 //! The file has two areas. The queue appends to the active one what it appends to its frames, under
-//! the lock of its state. Whoever takes the frames to write them makes the other area active: what
-//! was in that one is written, because one thread at a time writes. So the two areas contain
-//! everything that was appended and is not written.
+//! the lock of its state. The thread that takes the frames to write them makes the other area
+//! active. The records in that area are already written, because one thread writes at a time. So
+//! the two areas contain every record that was appended and is not yet written.
 //!
-//! Records that do not fit into the active area are left out, and so are those that follow, up to
-//! the next change of the areas; an entry after them counts only once they are written. Whoever
-//! appends them has the queue write them before the write returns.
+//! Records that do not fit into the active area are left out, and so are the following ones, until
+//! the areas change. A later entry is valid only after the omitted records have been written. The
+//! thread that appends such records writes them to the segment before its write returns.
 //!
 //! An entry has the position of its records and a checksum. A reader takes the entries of an area
 //! as long as each begins where the one before it ends, and only those that continue the log. So
@@ -147,7 +147,7 @@ fn checksum(salt: u64, header: &[u8; ENTRY_HEADER], records: &[u8]) -> u32 {
     crc32c_append(crc32c_append(seed, &header[..16]), records)
 }
 
-/// Takes the entry that begins with these bytes; `None` if there is none.
+/// Decodes the entry at the start of `bytes`. Returns `None` if it is incomplete or damaged.
 fn decode(bytes: &[u8], salt: u64) -> Option<TailEntry> {
     let header = bytes.first_chunk::<ENTRY_HEADER>()?;
     let word = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));

@@ -1,7 +1,7 @@
 //! The changes that a command makes to a large collection.
 //!
-//! Most commands change one to three entries. So the first ones stand in the value itself, and short keys
-//! and values do: nothing is allocated for them.
+//! Most commands change one to three entries. The first changes are stored inline, and so are short
+//! keys and values, so these commands allocate nothing.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use std::ops::Bound;
 use ordna::index::{is_above, is_below};
 use smallvec::SmallVec;
 
-/// Changes that stand in order in one array. With one more all move into a map.
+/// Number of changes that are kept in a sorted inline array. One more moves all of them to a map.
 const FEW: usize = 4;
 
 /// The key of an entry in its stored form.

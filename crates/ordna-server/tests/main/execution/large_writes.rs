@@ -540,8 +540,8 @@ fn others_do_not_wait_for_a_change_of_a_busy_key() {
     });
 }
 
-/// The last values of a list may all stand in its head, where a start does not look for ids. The id
-/// is then another collection's, and the removal of one removes the other.
+/// The head of a list can contain all its values. A server that starts does not look for ids there,
+/// so it would give the list's id to another collection, and removing one would remove both.
 #[test]
 fn a_list_that_has_become_short_keeps_its_id() {
     for (command, left) in [
