@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use ordna::sync::fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -37,8 +38,8 @@ const SEND: usize = 256 << 10;
 /// Number of commands of a batch whose keys are prefetched together: as many cache misses as a core
 /// overlaps.
 const AHEAD: usize = 16;
-/// Number of commands that are looked at first if the last ones named one key: enough to see the next key of a
-/// pipeline that sends a few commands for each.
+/// Number of commands that are parsed ahead if the last ones named one key. It is enough to find the
+/// next key of a pipeline with a few commands per key.
 const FEW_AHEAD: usize = 4;
 /// Number of commands of one batch after which other connections get their turn.
 const TURN: usize = 1024;
@@ -267,7 +268,8 @@ impl<'a> Connection<'a> {
             }
             let mut replies = usize::from(!silent);
             if let CommandOutcome::Read(read) = outcome {
-                let places = match read.spec.is_write() {
+                let is_write = read.spec.is_write() && !fault!("large_writes.own_places");
+                let places = match is_write {
                     true => &self.state.prepared_writes,
                     false => &self.state.reads,
                 };
@@ -486,8 +488,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits while a script runs: until the command is answered with an error, which does not wait. What
-    /// accesses no key does not wait either, nor the command that ends the script.
+    /// Waits while a script runs, until the command can be answered with an error. Commands that
+    /// access no key do not wait, nor does the command that ends the script.
     async fn wait_for_script(&self, arguments: Arguments<'_>) -> Option<Delayed<'a>> {
         let state = self.state;
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));

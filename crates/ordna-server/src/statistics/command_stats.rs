@@ -1,8 +1,8 @@
 //! Counters of commands: calls, time and a histogram for each command, and bytes of all.
 //!
-//! Each thread adds to its stripe; a reader sums the stripes. A connection adds the calls of one command in a row
-//! together, before it sends their replies or executes another command. So the sums are exact when no command
-//! runs.
+//! Each thread adds to its stripe; a reader sums the stripes. A connection adds successive calls of
+//! one command together, before it sends their replies or executes another command. So the sums are
+//! exact when no command runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,8 +24,8 @@ struct CounterCells {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// Calls of one command in a row by one connection, which are not counted yet: those that were short and did
-/// not fail.
+/// Successive calls of one command by one connection that are not counted yet. They were short and
+/// did not fail.
 #[derive(Debug, Default)]
 pub struct CallRun {
     command: usize,
@@ -113,7 +113,8 @@ impl CommandStats {
         }
     }
 
-    /// Counts a call, with those of `run`: at once if it was long or failed, otherwise in [`end_run`](Self::end_run).
+    /// Counts a call and those of `run`: now if it was long or failed, otherwise in
+    /// [`end_run`](Self::end_run).
     #[inline]
     pub fn executed_in_run(&self, run: &mut CallRun, command: usize, time: Duration, failed: bool) {
         // It may itself have executed others.

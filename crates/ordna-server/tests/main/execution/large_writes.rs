@@ -592,15 +592,27 @@ fn a_list_that_has_become_short_keeps_its_id() {
 #[test]
 fn reads_do_not_wait_for_paused_writes() {
     let (server, mut client) = fresh();
-    fill(&mut client, "SADD", "s", 0, 3 * MANY);
-    client.say("CLIENT PAUSE 20000 WRITE");
+    fill(&mut client, "SADD", "s", 0, 9 * MANY);
     let mut writers = [(); 3].map(|()| Client::new(server.address));
-    for (number, writer) in writers.iter_mut().enumerate() {
-        writer.send(&request(&[b"COPY", b"s", format!("copy{number}").as_bytes()]));
-    }
-    std::thread::sleep(Duration::from_millis(300));
+    // They begin before the pause; what begins in it waits elsewhere.
+    let were_held = (0..20).any(|_| {
+        for (number, writer) in writers.iter_mut().enumerate() {
+            writer.send(&request(&[b"COPY", b"s", format!("copy{number}").as_bytes()]));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        client.say("CLIENT PAUSE 20000 WRITE");
+        std::thread::sleep(Duration::from_secs(1));
+        if client.say("EXISTS copy0 copy1 copy2") == r":0\r\n" {
+            return true;
+        }
+        client.say("CLIENT UNPAUSE");
+        writers.iter_mut().for_each(|writer| drop(writer.reply()));
+        client.say("DEL copy0 copy1 copy2");
+        false
+    });
+    assert!(were_held, "each pause came too late");
     let begin = Instant::now();
-    assert!(client.say("SMEMBERS s").starts_with(&format!("*{}", 3 * MANY)));
+    assert!(client.say("SMEMBERS s").starts_with(&format!("*{}", 9 * MANY)));
     assert!(begin.elapsed() < Duration::from_secs(10), "the read waited");
     client.say("CLIENT UNPAUSE");
     for writer in &mut writers {
