@@ -23,12 +23,12 @@ pub struct ElementScan<'a> {
 }
 
 impl<'a> ElementScan<'a> {
-    /// Reads the options from the third argument on.
-    pub fn read(arguments: Arguments<'a>, has_values: bool) -> Result<Self> {
+    /// Reads the options from the third argument on. The word `no_values` leaves the values out.
+    pub fn read(arguments: Arguments<'a>, no_values: Option<&[u8]>) -> Result<Self> {
         let mut scan = Self { pattern: None, count: 10, no_values: false };
         let mut options = arguments.iter_from(3);
         while let Some(option) = options.next() {
-            if has_values && option.eq_ignore_ascii_case(b"novalues") {
+            if no_values.is_some_and(|word| option.eq_ignore_ascii_case(word)) {
                 scan.no_values = true;
                 continue;
             }

@@ -265,7 +265,7 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
 fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let cursor = scan_cursor(arguments.get(2))?;
     let done: Option<Result<()>> = context.hash(arguments.get(1), |hash| {
-        let options = ElementScan::read(arguments, true)?;
+        let options = ElementScan::read(arguments, Some(b"novalues"))?;
         let (next, mut found) = hash.scan(cursor, options.count);
         options.filter(&mut found, |(field, _)| field)?;
         out.array(2);

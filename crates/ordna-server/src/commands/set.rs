@@ -264,7 +264,7 @@ fn smove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let cursor = scan_cursor(arguments.get(2))?;
     let done: Option<Result<()>> = context.set(arguments.get(1), |set| {
-        let options = ElementScan::read(arguments, false)?;
+        let options = ElementScan::read(arguments, None)?;
         let (next, mut found) = match set.0 {
             Body::Large(large) => large.scan_named(cursor, options.count),
             Body::Packed(_) => (0, set.all()),

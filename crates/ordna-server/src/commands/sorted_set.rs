@@ -29,10 +29,10 @@ pub const COMMANDS: &[Command] = &[
         .access(KeyAccess::METADATA),
     Command::new("zscore", 3, READ, ONE_KEY, "Returns the score of a member.", zscore),
     Command::new("zmscore", -3, READ, ONE_KEY, "Returns the scores of members.", zmscore),
-    Command::new("zrank", 3, READ, ONE_KEY, "Returns the position of a member.", zrank),
+    Command::new("zrank", -3, READ, ONE_KEY, "Returns the position of a member.", zrank),
     Command::new(
         "zrevrank",
-        3,
+        -3,
         READ,
         ONE_KEY,
         "Returns the position of a member from the highest score on.",
@@ -244,26 +244,40 @@ fn zmscore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(CommandOutcome::Done)
 }
 
+/// `ZRANK key member [WITHSCORE]` and `ZREVRANK`, the command of this name.
 fn rank(
     context: &Context<'_>,
     arguments: Arguments<'_>,
     out: &mut Replies,
-    direction: Direction,
+    (name, direction): (&'static str, Direction),
 ) -> Result {
+    if arguments.len() > 4 {
+        return Err(CommandError::wrong_arity(name));
+    }
+    let with_score = arguments.len() == 4;
+    if with_score && !arguments.get(3).eq_ignore_ascii_case(b"withscore") {
+        return Err(CommandError::Syntax);
+    }
     let rank = |set: SortedSet<'_, '_>| set.rank(arguments.get(2), direction);
     match context.sorted_set(arguments.get(1), rank)?.flatten() {
-        Some(rank) => out.count(rank),
+        Some((rank, score)) if with_score => {
+            out.array(2);
+            out.count(rank);
+            out.double(score);
+        }
+        Some((rank, _)) => out.count(rank),
+        None if with_score => out.null_array(),
         None => out.null(),
     }
     Ok(CommandOutcome::Done)
 }
 
 fn zrank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    rank(context, arguments, out, Direction::Ascending)
+    rank(context, arguments, out, ("zrank", Direction::Ascending))
 }
 
 fn zrevrank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    rank(context, arguments, out, Direction::Descending)
+    rank(context, arguments, out, ("zrevrank", Direction::Descending))
 }
 
 /// Writes a member and its score: a pair in RESP3, flat in RESP2.
@@ -415,7 +429,7 @@ fn zrandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
 fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let cursor = scan_cursor(arguments.get(2))?;
     let done: Option<Result<()>> = context.sorted_set(arguments.get(1), |set| {
-        let options = ElementScan::read(arguments, false)?;
+        let options = ElementScan::read(arguments, Some(b"noscores"))?;
         let (next, found) = match set.0 {
             Body::Large(large) => large.scan_named(cursor, options.count),
             Body::Packed(_) => (0, crate::keyspace::sample::Sampled::all(&set)),
@@ -425,10 +439,13 @@ fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         options.filter(&mut found, |(member, _)| member)?;
         out.array(2);
         out.bulk(next.to_string().as_bytes());
-        out.array(found.len() * 2);
+        out.array(if options.no_values { found.len() } else { found.len() * 2 });
         for (member, score) in found {
-            let score = score_of(&score);
             out.bulk(&member);
+            if options.no_values {
+                continue;
+            }
+            let score = score_of(&score);
             // A listpack of Redis holds integers as such.
             let is_integer = is_packed && score.fract() == 0.0 && score.abs() < 9e18;
             match is_integer {

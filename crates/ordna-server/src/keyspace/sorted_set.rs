@@ -225,8 +225,9 @@ impl SortedSet<'_, '_> {
     }
 
     /// Number of members before one with this score, and the score.
-    pub fn rank(&self, member: &[u8], direction: Direction) -> Option<usize> {
-        let score = ordered(self.score(member)?);
+    pub fn rank(&self, member: &[u8], direction: Direction) -> Option<(usize, f64)> {
+        let number = self.score(member)?;
+        let score = ordered(number);
         let before = match self.0 {
             Body::Packed(packed) => {
                 let entry = [&score, member].concat();
@@ -237,10 +238,11 @@ impl SortedSet<'_, '_> {
                 large.position(ENTRIES, ENTRIES_END, &part)
             }
         };
-        Some(match direction {
+        let rank = match direction {
             Direction::Ascending => before,
             Direction::Descending => self.len().saturating_sub(1 + before),
-        })
+        };
+        Some((rank, number))
     }
 
     /// Visits at most `len` members from the position `start` on, counted in this direction.

@@ -55,6 +55,50 @@ fn fresh() -> (Running, Client) {
     (server, client)
 }
 
+/// Options of Redis 7.2 and Valkey 8, on a small sorted set and on a large one.
+#[test]
+fn ranks_come_with_scores_and_scans_without() {
+    for protocol in [2, 3] {
+        let (_server, mut client) = fresh();
+        client.resp3 = protocol == 3;
+        client.say(&format!("HELLO {protocol}"));
+        fill(&mut client);
+        client.say("ZADD small 1.5 a 2 b");
+        client.say("SET text x");
+        let score = |score: &str| match protocol {
+            2 => format!(r"${}\r\n{score}\r\n", score.len()),
+            _ => format!(r",{score}\r\n"),
+        };
+        let pair = |rank: usize, of: &str| format!(r"*2\r\n:{rank}\r\n{}", score(of));
+        let (absent, absent_rank) =
+            if protocol == 2 { (r"*-1\r\n", r"$-1\r\n") } else { (r"_\r\n", r"_\r\n") };
+        for (line, expected) in [
+            ("ZRANK small a WITHSCORE", pair(0, "1.5")),
+            ("ZREVRANK small a withscore", pair(1, "1.5")),
+            ("ZRANK zset m700 WITHSCORE", pair(700, "700")),
+            ("ZREVRANK zset m700 WITHSCORE", pair(299, "700")),
+            ("ZRANK zset m700", r":700\r\n".to_owned()),
+            ("ZRANK small c WITHSCORE", absent.to_owned()),
+            ("ZREVRANK nothing a WITHSCORE", absent.to_owned()),
+            ("ZRANK small c", absent_rank.to_owned()),
+            ("ZRANK small a WITHSCORES", r"-ERR syntax error\r\n".to_owned()),
+            (
+                "ZREVRANK small a WITHSCORE b",
+                r"-ERR wrong number of arguments for 'zrevrank' command\r\n".to_owned(),
+            ),
+            ("ZSCAN small 0 NOSCORES", r"*2\r\n$1\r\n0\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n".into()),
+            ("ZSCAN small 0 NOSCORES MATCH b", r"*2\r\n$1\r\n0\r\n*1\r\n$1\r\nb\r\n".into()),
+            ("ZSCAN small 0 NOVALUES", r"-ERR syntax error\r\n".into()),
+            ("HSCAN hash 0 NOSCORES", r"-ERR syntax error\r\n".into()),
+        ] {
+            assert_eq!(client.say(line), expected, "{protocol} {line}");
+        }
+        assert!(client.say("ZRANK text a WITHSCORE").starts_with("-WRONGTYPE"));
+        let found = client.say("ZSCAN zset 0 COUNT 2000 NOSCORES");
+        assert!(found.starts_with(r"*2\r\n$1\r\n0\r\n*1000\r\n$"), "{found}");
+    }
+}
+
 #[test]
 fn elements_of_large_collections_show_nowhere() {
     let (_server, mut client) = fresh();

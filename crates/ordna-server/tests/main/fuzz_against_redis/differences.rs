@@ -87,6 +87,9 @@ pub const NEWER: [&str; 12] = [
     "httl",
 ];
 
+/// Commands that have an option since a later version of Redis, and so another arity.
+pub const LONGER: [&str; 2] = ["zrank", "zrevrank"];
+
 /// Whether the generator makes this command: Redis has it, and its replies can be compared.
 pub fn is_generated(document: &Document) -> bool {
     let ours = ["ordna", "search"].contains(&document.group.as_str()) || document.since == ORDNA;
@@ -130,7 +133,7 @@ fn tame_timeout(name: &[u8], words: &mut [Vec<u8>]) {
 }
 
 /// Replaces numbers that would have the servers race with the clock, or take much time or memory.
-pub fn tame(words: &mut [Vec<u8>]) {
+pub fn tame(words: &mut Vec<Vec<u8>>) {
     /// Milliseconds of which a sequence takes more.
     const SOON: i128 = 60_000;
     /// Positions from which on a string is large.
@@ -139,6 +142,10 @@ pub fn tame(words: &mut [Vec<u8>]) {
     let (milliseconds, seconds): (&[&[u8]], &[&[u8]]) =
         (&[b"psetex", b"pexpire", b"restore"], &[b"setex", b"expire"]);
     tame_timeout(&name, words);
+    // Since Redis 7.2 one word may follow.
+    if LONGER.iter().any(|longer| longer.as_bytes() == name) {
+        words.truncate(3);
+    }
     // Texts that are equal have no order in Redis: a list of them would differ.
     if name == b"sort" && has_option(words, "alpha") && has_option(words, "store") {
         for word in words.iter_mut().skip(2).filter(|word| word.eq_ignore_ascii_case(b"by")) {
