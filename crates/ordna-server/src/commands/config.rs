@@ -10,6 +10,7 @@ use ordna::durability::SyncPolicy;
 
 use crate::execution::command::{ADMIN, Command, CommandOutcome, Result, SERVER_INFO, help, ok};
 use crate::keyspace::Keyspace;
+use crate::keyspace::collections::packed::{MOST_INTEGERS, MOST_STRINGS};
 use crate::keyspace::glob::Pattern;
 use crate::keyspace::hash::{LIST_BYTES, LIST_FIELDS};
 use crate::state::ServerState;
@@ -96,6 +97,10 @@ const FIXED: &[(&str, &str)] = &[
     ("databases", "1"),
     ("enable-debug-command", "no"),
     ("hz", "1"),
+    ("list-compress-depth", "0"),
+    // As Redis has it; `OBJECT ENCODING` of a list does not depend on it.
+    ("list-max-listpack-size", "-2"),
+    ("list-max-ziplist-size", "-2"),
     ("latency-tracking", "yes"),
     ("logfile", ""),
     ("masterauth", ""),
@@ -141,6 +146,11 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
         ("hash-max-listpack-value", LIST_BYTES.to_string()),
         ("hash-max-ziplist-entries", LIST_FIELDS.to_string()),
         ("hash-max-ziplist-value", LIST_BYTES.to_string()),
+        ("set-max-intset-entries", MOST_INTEGERS.to_string()),
+        ("zset-max-listpack-entries", MOST_STRINGS.to_string()),
+        ("zset-max-listpack-value", LIST_BYTES.to_string()),
+        ("zset-max-ziplist-entries", MOST_STRINGS.to_string()),
+        ("zset-max-ziplist-value", LIST_BYTES.to_string()),
         (OLD_NAME_OF_BUSY, state.settings.busy.get().to_string()),
         ("loglevel", level.map_or("notice", |(name, _)| name).to_owned()),
         ("maxmemory-policy", state.settings.policy().name().to_owned()),

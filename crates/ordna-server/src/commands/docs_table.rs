@@ -30,6 +30,41 @@ const GROUPS: &[(&str, &str)] = &[
     ("server", "server"),
 ];
 
+/// Commands of Redis 7.2 to 8.6 and of Valkey 8 and 9.1 that Ordna lacks, with subcommands as in
+/// [`redis_commands`]. Those of commands that it lacks as a whole are left out, and those of Redis' modules.
+const NEWER: &str = "
+    client|capa,import-source clusterscan commandlog delex digest hotkeys msetex script|show vadd vcard
+    vdim vemb vgetattr vinfo vismember vlinks vrandmember vrange vrem vsetattr vsim waitaof xackdel xcfgset
+    xdelex";
+
+/// Options of the same versions that Ordna lacks.
+const NEWER_OPTIONS: &[(&str, &[&str])] = &[
+    ("bitop", &["DIFF", "DIFF1", "ANDOR", "ONE"]),
+    (
+        "client|kill",
+        &["MAXAGE", "FLAGS", "NAME", "IDLE", "LIB-NAME", "LIB-VER", "DB", "CAPA", "IP", "NOT-…"],
+    ),
+    (
+        "client|list",
+        &[
+            "USER", "ADDR", "MAXAGE", "FLAGS", "NAME", "IDLE", "LIB-NAME", "LIB-VER", "DB", "CAPA",
+            "IP", "NOT-…",
+        ],
+    ),
+    ("hsetex", &["NX", "XX"]),
+    ("set", &["IFNE", "IFDEQ", "IFDNE"]),
+    ("shutdown", &["SAFE"]),
+];
+
+/// Commands with their subcommands, as [`NEWER`] names them.
+fn newer() -> BTreeMap<String, BTreeSet<String>> {
+    let names = NEWER.split_whitespace().map(|name| match name.split_once('|') {
+        Some((name, words)) => (name.to_owned(), words.split(',').map(str::to_owned).collect()),
+        None => (name.to_owned(), BTreeSet::new()),
+    });
+    names.collect()
+}
+
 /// Names as `A`, `B`, and those with subcommands as `C X`, `Y`.
 fn listed(names: &BTreeMap<String, BTreeSet<String>>) -> String {
     let shown = names.iter().map(|(name, words)| {
@@ -67,7 +102,42 @@ fn text() -> String {
         }
     }
     text.push_str(&format!("\nCommands of Redis 7.0 that Ordna lacks: {}.\n", listed(&missing)));
+    let options = NEWER_OPTIONS.iter().map(|(name, words)| {
+        let name = name.to_ascii_uppercase().replace('|', " ");
+        format!("`{name}` ({})", words.join(", "))
+    });
+    let options = options.collect::<Vec<_>>().join(", ");
+    text.push_str(&format!(
+        "\nNewer ones, of Redis 7.2 to 8.6 and Valkey 8 to 9.1: {}. Options: {options}.\nOf Redis' modules there is a part of `FT`, and no `JSON`, `TS`, `BF`, `CF`, `CMS`, `TOPK` or `TDIGEST`.\n",
+        listed(&newer())
+    ));
     text
+}
+
+/// What is said to be missing is missing.
+#[test]
+fn newer_commands_and_options_are_missing() {
+    let (catalog, descriptions) = (&table().catalog, &table().descriptions);
+    for (name, words) in newer() {
+        let found = catalog.find(name.as_bytes());
+        if words.is_empty() {
+            assert!(found.is_none(), "{name}");
+            continue;
+        }
+        let known = &found.unwrap_or_else(|| panic!("no {name}")).subcommands;
+        for word in words {
+            assert!(known.iter().all(|sub| sub.word() != word), "{name}|{word}");
+        }
+    }
+    for (name, options) in NEWER_OPTIONS {
+        let (of, word) = name.split_once('|').map_or((*name, None), |(of, word)| (of, Some(word)));
+        let described = descriptions.get(of).unwrap_or_else(|| panic!("no {name}"));
+        let described = word.map_or(described, |word| &described.subcommands[word]);
+        let described = format!("{:?}", described.arguments);
+        for option in *options {
+            assert!(!described.contains(&format!("\"{option}\"")), "{name} {option}");
+        }
+    }
 }
 
 #[test]

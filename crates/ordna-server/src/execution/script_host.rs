@@ -17,6 +17,9 @@ use crate::wire::request::{Arguments, OwnedRequest};
 /// The version of Redis that scripts are told.
 const VERSION: (&str, u32) = ("7.0.15", 0x0007_000F);
 
+/// Commands that write nothing, but that Redis sends to replicas: a script that does not write may not call them.
+const REPLICATED: [&str; 2] = ["publish", "spublish"];
+
 fn log(level: i64, text: &str) {
     match level {
         0 => tracing::debug!("script: {text}"),
@@ -52,7 +55,7 @@ impl<'a> CommandHost<'_, 'a> {
         if spec.has(CommandFlags::NOSCRIPT) {
             return Err("ERR This Redis command is not allowed from script".to_owned());
         }
-        if self.read_only && spec.is_write() {
+        if self.read_only && (spec.is_write() || REPLICATED.contains(&spec.name)) {
             return Err("ERR Write commands are not allowed from read-only scripts.".to_owned());
         }
         let Some(user) = &self.context.session.user else {

@@ -276,6 +276,19 @@ impl Engine {
             log(level, &String::from_utf8_lossy(&line));
             Ok(MultiValue::new())
         })?;
+        add(&lua, &native, "set_repl", false, |_, arguments| {
+            if arguments.len() != 1 {
+                return Err("redis.set_repl() requires two arguments.".to_owned());
+            }
+            // As in Redis, what is no number is 0.
+            let flags = arguments.front().and_then(argument);
+            let flags = flags.and_then(|text| str::from_utf8(&text).ok()?.parse::<f64>().ok());
+            if !(0..=3).contains(&(flags.unwrap_or_default() as i64)) {
+                const NAMES: &str = "REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE";
+                return Err(format!("Invalid replication flags. Use {NAMES}."));
+            }
+            Ok(MultiValue::new())
+        })?;
         for (name, field) in [("error_reply", "err"), ("status_reply", "ok")] {
             add(&lua, &native, name, false, move |lua, arguments| {
                 let (text, field) = match (arguments.len(), arguments.front()) {

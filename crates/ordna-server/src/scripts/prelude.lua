@@ -52,7 +52,7 @@ local redis = {
   sha1hex = native.sha1hex, log = native.log,
   error_reply = native.error_reply, status_reply = native.status_reply,
   replicate_commands = function() return true end,
-  set_repl = function() end,
+  set_repl = native.set_repl,
   breakpoint = function() return false end,
   debug = function() end,
   REPL_ALL = 3, REPL_AOF = 1, REPL_SLAVE = 2, REPL_REPLICA = 2, REPL_NONE = 0,
@@ -216,6 +216,12 @@ for library, names in raw_pairs(libraries) do
   if library == "cjson" then
     functions.null = native.null
     functions._NAME, functions._VERSION = "cjson", "2.1.0"
+    -- A table of its own; the settings are those of the script.
+    functions.new = function()
+      local copy = {}
+      for name, value in raw_next, functions do copy[name] = value end
+      return copy
+    end
   end
   if library == "cmsgpack" then functions._NAME, functions._VERSION = "cmsgpack", "lua-cmsgpack 0.4.0" end
   globals[library] = protect(functions)
@@ -243,7 +249,12 @@ local raw_resume = coroutine.resume
 coroutine.resume = function(...) return caught(raw_resume(...)) end
 
 globals.next = function(table, key) return raw_next(real[table] or table, key) end
-globals.pairs = function(table)
+globals.pairs = function(...)
+  local table = ...
+  if raw_type(table) ~= "table" then
+    local kind = select("#", ...) == 0 and "no value" or raw_type(table)
+    raw_error("bad argument #1 to 'pairs' (table expected, got " .. kind .. ")", 2)
+  end
   local hidden = real[table]
   if not hidden then return raw_pairs(table) end
   return function(_, key) return raw_next(hidden, key) end, table, nil

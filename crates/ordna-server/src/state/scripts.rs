@@ -43,7 +43,7 @@ impl ScriptFlags {
             let names = word
                 .strip_prefix("flags=")
                 .ok_or_else(|| format!("ERR Unknown lua shebang option: {word}"))?;
-            for name in names.split(',').filter(|name| !name.is_empty()) {
+            for name in names.split(',').filter(|_| !names.is_empty()) {
                 match name {
                     "no-writes" => flags.no_writes = true,
                     "allow-oom" => flags.allow_oom = true,
@@ -182,7 +182,11 @@ mod tests {
         assert_eq!(parse("return 1"), Ok(ScriptFlags::default()));
         let all = ScriptFlags { are_given: true, no_writes: true, allow_oom: true };
         assert_eq!(parse("#!lua flags=no-writes,allow-oom\nreturn 1"), Ok(all));
-        for wrong in ["#!lua", "#!js\n", "#!lua x=1\n", "#!lua flags=x\n"] {
+        let none = ScriptFlags { are_given: true, ..ScriptFlags::default() };
+        assert_eq!(parse("#!lua flags=\nreturn 1"), Ok(none));
+        for wrong in
+            ["#!lua", "#!js\n", "#!lua x=1\n", "#!lua flags=x\n", "#!lua flags=,no-writes\n"]
+        {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -38,6 +38,11 @@ return redis.error_reply("My Err").err
 return redis.error_reply("single").err
 return redis.pcall("nope").err
 return redis.pcall("nope").ignore_error_stats_update
+redis.set_repl(4)
+redis.set_repl("x") redis.set_repl(1.5) redis.set_repl({}) return 1
+redis.set_repl()
+local c = cjson.new() c.x = 1 return {c.encode({c.x}), c == cjson and 1 or 0}
+pairs()
 error(redis.error_reply("X\r\n+INJECTED"))
 error("boom")
 error({err="X y"})
@@ -378,6 +383,9 @@ fn scripts_answer_as_in_redis() {
             vec!["EVAL", "#!js\nreturn 1", "0"],
             vec!["EVAL", "#!lua flags=x\nreturn 1", "0"],
             vec!["EVAL", "#!lua x=y\nreturn 1", "0"],
+            vec!["EVAL", "#!lua flags=\nreturn 1", "0"],
+            vec!["EVAL", "#!lua flags=,no-writes\nreturn 1", "0"],
+            vec!["EVAL_RO", "return redis.call('publish','a','b')", "0"],
             vec!["MULTI"],
             vec!["EVAL", "return redis.call('incr','n')", "0"],
             vec!["EXEC"],

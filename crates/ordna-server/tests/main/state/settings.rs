@@ -63,6 +63,29 @@ fn a_value_in_force_is_never_an_error() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
+/// Sizes up to which `OBJECT ENCODING` names a compact form are those of Redis, and fixed.
+#[test]
+fn the_sizes_of_small_collections_are_shown() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    for (name, expected) in [
+        ("hash-max-listpack-entries", "512"),
+        ("zset-max-listpack-entries", "128"),
+        ("zset-max-listpack-value", "64"),
+        ("zset-max-ziplist-entries", "128"),
+        ("zset-max-ziplist-value", "64"),
+        ("set-max-intset-entries", "512"),
+        ("list-max-listpack-size", "-2"),
+        ("list-max-ziplist-size", "-2"),
+        ("list-compress-depth", "0"),
+    ] {
+        assert_eq!(value(&mut client, name), expected, "{name}");
+        assert_eq!(client.say(&format!("CONFIG SET {name} {expected}")), r"+OK\r\n");
+        let reply = client.say(&format!("CONFIG SET {name} 7"));
+        assert!(reply.ends_with(r"can't set immutable config\r\n"), "{reply}");
+    }
+}
+
 #[test]
 fn the_time_of_a_script_has_two_names() {
     let server = start(Config::default());
