@@ -235,7 +235,8 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let purpose = ScanPurpose::Matching { pattern, kind: kind.flatten() };
     let mut scan = LongScan::new(lower, upper, purpose);
     scan.limit = usize::try_from(count).unwrap_or(MOST).min(MOST);
-    scan.form = ReplyForm::ScanCursor(None);
+    let client = context.session.client.id;
+    scan.form = ReplyForm::ScanCursor { client, position: None };
     if cursor != 0 {
         match context.state.cursors.recall(cursor) {
             Recalled::Position(_, None) | Recalled::Flushed if stable => {
@@ -246,7 +247,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             Recalled::Position(position, snapshot) => {
                 scan.lower = Bound::Excluded(position.key.clone());
                 scan.snapshot = snapshot;
-                scan.form = ReplyForm::ScanCursor(Some(position));
+                scan.form = ReplyForm::ScanCursor { client, position: Some(position) };
             }
             Recalled::Flushed => {
                 out.array(2);

@@ -62,7 +62,7 @@ pub enum ReplyForm {
     /// An array, or a number for purposes that count.
     Plain,
     /// A cursor of `SCAN` and an array.
-    ScanCursor(Option<Position>),
+    ScanCursor { client: u64, position: Option<Position> },
     /// A cursor of `ORDNA.SCAN` and an array.
     Token,
 }
@@ -325,10 +325,10 @@ impl LongScan {
                 return out.count(self.count);
             }
             ReplyForm::Plain => {}
-            ReplyForm::ScanCursor(position) => {
+            ReplyForm::ScanCursor { client, position } => {
                 let cursor = match (self.last.take(), self.snapshot.take()) {
                     (Some(key), Some(snapshot)) => {
-                        state.cursors.remember(key, position.as_ref(), snapshot)
+                        state.cursors.remember(*client, key, position.as_ref(), snapshot)
                     }
                     _ => {
                         state.cursors.finish(position.as_ref());

@@ -10,8 +10,9 @@
 //! or an error if it asks for the scan's own state.
 //!
 //! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
-//! of others, and [`KEPT`] cursors in total. When the table is full, cursors of scans whose lease
-//! has ended are evicted, oldest scan first. A scan with a lease never loses its cursor.
+//! of others, and [`KEPT`] cursors in total. When the table is full, cursors of idle scans, whose lease
+//! has ended, are evicted: of the client that has begun most of them, its oldest first. So a client that
+//! begins many scans ends its own. A scan with a lease never loses its cursor.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -46,15 +47,50 @@ struct CursorTable {
     base: u64,
     last: u64,
     positions: BTreeMap<u64, Position>,
-    /// The kept cursors of each scan, oldest first. No list is empty.
-    scans: BTreeMap<u64, VecDeque<u64>>,
+    scans: BTreeMap<u64, Scan>,
     leases: BTreeMap<u64, LeasedSnapshot>,
-    /// The scans without a lease.
-    idle: BTreeSet<u64>,
+    idle: IdleScans,
     /// Number of leases that have ended by time or by number.
     ended: u64,
     /// The latest cursor before the last flush.
     flushed: u64,
+}
+
+#[derive(Debug)]
+struct Scan {
+    /// The client that has begun it. Others may continue it: clients have several connections.
+    client: u64,
+    /// The kept cursors, oldest first. There is one at least.
+    cursors: VecDeque<u64>,
+}
+
+/// The scans without a lease.
+#[derive(Debug, Default)]
+struct IdleScans {
+    /// Those of each client. No set is empty.
+    of_client: BTreeMap<u64, BTreeSet<u64>>,
+    /// How many each client has, and the client.
+    counts: BTreeSet<(usize, u64)>,
+}
+
+impl IdleScans {
+    /// Calls `change` with the scans of a client. O(log n).
+    fn change(&mut self, client: u64, change: impl FnOnce(&mut BTreeSet<u64>)) {
+        let scans = self.of_client.entry(client).or_default();
+        self.counts.remove(&(scans.len(), client));
+        change(scans);
+        if scans.is_empty() {
+            self.of_client.remove(&client);
+        } else {
+            self.counts.insert((scans.len(), client));
+        }
+    }
+
+    /// The oldest scan of the client that has most.
+    fn first_to_end(&self) -> Option<u64> {
+        let (_, client) = self.counts.last()?;
+        self.of_client.get(client)?.first().copied()
+    }
 }
 
 /// What the table has of a cursor.
@@ -85,13 +121,13 @@ struct LeasedSnapshot {
 impl CursorTable {
     /// Evicts the oldest cursor of a scan.
     fn evict_oldest(&mut self, scan: u64) {
-        let Some(cursors) = self.scans.get_mut(&scan) else { return };
+        let Some(Scan { client, cursors }) = self.scans.get_mut(&scan) else { return };
         if let Some(cursor) = cursors.pop_front() {
             self.positions.remove(&cursor);
         }
         if cursors.is_empty() {
+            self.idle.change(*client, |idle| _ = idle.remove(&scan));
             self.scans.remove(&scan);
-            self.idle.remove(&scan);
         }
     }
 
@@ -99,7 +135,9 @@ impl CursorTable {
     /// collect garbage.
     fn end(&mut self, scan: u64) -> Option<LeasedSnapshot> {
         let leased = self.leases.remove(&scan)?;
-        self.idle.insert(scan);
+        if let Some(Scan { client, .. }) = self.scans.get(&scan) {
+            self.idle.change(*client, |idle| _ = idle.insert(scan));
+        }
         Some(leased)
     }
 }
@@ -121,10 +159,11 @@ impl ScanCursors {
         Self { table: Lock::new(table), lease: lease.min(LONGEST) }
     }
 
-    /// Adds a cursor after `key`, of the scan of `from` or, with `None`, of a new scan, which reads
-    /// `snapshot`. Renews the lease. The cursor is never 0.
+    /// Adds a cursor after `key`, of the scan of `from` or, with `None`, of a new scan of this client, which
+    /// reads `snapshot`. Renews the lease. The cursor is never 0.
     pub fn remember(
         self: &Arc<Self>,
+        client: u64,
         key: Vec<u8>,
         from: Option<&Position>,
         snapshot: KeyspaceSnapshot,
@@ -136,9 +175,11 @@ impl ScanCursors {
         let cursor = table.last;
         let scan = from.map_or(cursor, |from| from.scan);
         table.positions.insert(cursor, Position { key, scan });
-        let cursors = table.scans.entry(scan).or_default();
-        cursors.push_back(cursor);
-        if cursors.len() > RECENT {
+        let known = table.scans.entry(scan);
+        let known = known.or_insert_with(|| Scan { client, cursors: VecDeque::new() });
+        let client = known.client;
+        known.cursors.push_back(cursor);
+        if known.cursors.len() > RECENT {
             table.evict_oldest(scan);
         }
         let (mut former, mut ended) = (None, None);
@@ -149,7 +190,7 @@ impl ScanCursors {
             let cursors = Arc::downgrade(self);
             let lease = Lease::new(until, move || cursors.upgrade()?.end_unless_renewed(scan));
             table.leases.insert(scan, LeasedSnapshot { snapshot, lease });
-            table.idle.remove(&scan);
+            table.idle.change(client, |idle| _ = idle.remove(&scan));
             if table.leases.len() > LEASES {
                 let first = table.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
                 ended = first.map(|(scan, _)| *scan).and_then(|first| table.end(first));
@@ -157,7 +198,7 @@ impl ScanCursors {
             }
         }
         while table.positions.len() > KEPT
-            && let Some(first) = table.idle.first().copied()
+            && let Some(first) = table.idle.first_to_end()
         {
             table.evict_oldest(first);
         }
@@ -204,7 +245,7 @@ impl ScanCursors {
         table.flushed = table.last;
         table.positions.clear();
         table.scans.clear();
-        table.idle.clear();
+        table.idle = IdleScans::default();
         drop(table);
         drop(ended);
     }
@@ -252,16 +293,16 @@ mod tests {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
-            let slow = cursors.remember(b"slow".to_vec(), None, KeyspaceSnapshot::of(&store));
+            let slow = cursors.remember(1, b"slow".to_vec(), None, KeyspaceSnapshot::of(&store));
             let mut from = None;
             for n in 0..2 * KEPT {
                 let key = format!("{n}").into_bytes();
-                let cursor = cursors.remember(key, from.as_ref(), KeyspaceSnapshot::of(&store));
+                let cursor = cursors.remember(1, key, from.as_ref(), KeyspaceSnapshot::of(&store));
                 from = Some(position(&cursors, cursor).0);
             }
             // Nor do many short ones.
             for _ in 0..2 * KEPT {
-                let cursor = cursors.remember(Vec::new(), None, KeyspaceSnapshot::of(&store));
+                let cursor = cursors.remember(1, Vec::new(), None, KeyspaceSnapshot::of(&store));
                 let from = Some(position(&cursors, cursor).0);
                 cursors.finish(from.as_ref());
             }
@@ -269,8 +310,36 @@ mod tests {
             assert_eq!((position.key.as_slice(), snapshot.is_some()), (&b"slow"[..], true));
             let table = cursors.table.lock();
             assert_eq!(table.positions.len(), KEPT);
-            assert_eq!(table.scans.values().map(VecDeque::len).sum::<usize>(), KEPT);
-            assert_eq!(table.scans.len(), table.leases.len() + table.idle.len());
+            assert_eq!(table.scans.values().map(|scan| scan.cursors.len()).sum::<usize>(), KEPT);
+            let idle = table.idle.of_client.values().map(BTreeSet::len).sum::<usize>();
+            assert_eq!(table.scans.len(), table.leases.len() + idle);
+        });
+    }
+
+    #[test]
+    fn a_client_that_begins_many_scans_ends_its_own() {
+        in_runtime(|| {
+            let store = Keyspace::with_options(ordna::Options::new());
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
+            let begin = |client| {
+                cursors.remember(client, b"k".to_vec(), None, KeyspaceSnapshot::of(&store))
+            };
+            let patient = begin(1);
+            let first = begin(2);
+            for _ in 0..KEPT + LEASES {
+                begin(2);
+            }
+            let (_, snapshot) = position(&cursors, patient);
+            assert!(snapshot.is_none(), "its lease was ended by those of the other client");
+            assert!(matches!(cursors.recall(first), Recalled::Unknown));
+            // Nor do many clients with a scan each end it before the one that has many.
+            let third = begin(2);
+            (0..2 * LEASES as u64).for_each(|client| _ = begin(100 + client));
+            position(&cursors, patient);
+            position(&cursors, third);
+            let table = cursors.table.lock();
+            assert_eq!(table.positions.len(), KEPT);
+            assert_eq!(table.idle.counts.len(), table.idle.of_client.len());
         });
     }
 
@@ -280,17 +349,17 @@ mod tests {
             let store = Keyspace::with_options(ordna::Options::new());
             // No overflow of the clock either.
             let cursors = Arc::new(ScanCursors::new(Duration::MAX));
-            let first = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
+            let first = cursors.remember(1, b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
             let (from, _) = position(&cursors, first);
             let until =
                 |cursors: &ScanCursors| cursors.table.lock().leases[&from.scan].lease.until();
             let begun = until(&cursors);
             for _ in 1..RECENT {
-                cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
+                cursors.remember(1, b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             }
             assert!(until(&cursors) > begun, "each call renews the lease");
             position(&cursors, first);
-            cursors.remember(b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
+            cursors.remember(1, b"b".to_vec(), Some(&from), KeyspaceSnapshot::of(&store));
             assert!(matches!(cursors.recall(first), Recalled::Unknown));
             assert_eq!(cursors.table.lock().positions.len(), RECENT);
         });
@@ -303,7 +372,7 @@ mod tests {
             let store = Keyspace::with_options(ordna::Options::new());
             let cursors = Arc::new(ScanCursors::new(Duration::from_secs(3600)));
             for _ in 0..100 {
-                let cursor = cursors.remember(b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
+                let cursor = cursors.remember(1, b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
                 let (from, _) = position(&cursors, cursor);
                 cursors.finish(Some(&from));
             }
