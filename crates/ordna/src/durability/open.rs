@@ -33,7 +33,7 @@ use crate::wal::durable::{BackupSizes, Durable};
 use crate::wal::queue::Queue;
 use crate::wal::reports::Recovery;
 use crate::wal::segments::Segments;
-use crate::wal::tail::{self, Tail, TailEntry};
+use crate::wal::tail::{self, Tail, TailContents, TailEntry};
 use crate::wal::writer::Wal;
 use crate::{Error, Options, Store};
 
@@ -110,6 +110,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 store
             }
         };
+        let found_tail = match listing.has_tail && !fault!("kill.tail.is_read") {
+            true => tail::read(storage, dir, &listing.segments)?,
+            false => TailContents::default(),
+        };
         let reading = Reading {
             storage,
             dir,
@@ -118,6 +122,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             position,
             named_by,
             marked: listing.newest_marked(),
+            tail: &found_tail,
             repair: options.repair,
             mend: true,
             progress: &options.progress,
@@ -137,9 +142,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 };
                 let mut read = reading.run::<K, V>(&mut apply)?;
                 begin = read.position;
-                if listing.has_tail && !fault!("kill.tail.is_read") {
-                    tail = tail::read(storage, dir, read.position)?;
-                }
+                tail = found_tail.after(begin);
                 let path = tail_path(dir);
                 for entry in &tail {
                     let records = decode_records::<K, V>(&path, 0, &entry.payload, entry.count)?;
@@ -189,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         dir: &Path,
         options: &OpenOptions,
         first: u64,
-        (position, tail): (u64, &[TailEntry]),
+        (position, tail): (u64, &[&TailEntry]),
     ) -> Result<(Wal<K>, Arc<Segments>), BackupError> {
         let storage = &*options.storage;
         let listing = Listing::read(storage, dir)?;
@@ -217,7 +220,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let header = FileHeader::new::<K, V>(FileKind::Tail, number);
         // Those that acknowledge later wait for the system instead.
         let tail = match options.waits {
-            true => Tail::create(storage, dir, &header, options.tail_bytes, segment.position()),
+            true => Tail::create(storage, dir, &header, options.tail_bytes, &segment),
             false => None,
         };
         let queue = Queue::new(segment, options.sync)

@@ -4,9 +4,10 @@
 //! The records of whole blocks are applied in their order. The log ends at the first block that is
 //! not whole. Two cases are told apart by what later blocks say was durable when they were written:
 //!
-//! - *Torn tail*: no later block knows of a durable position behind the damage. The damaged part
-//!   was never synced, or was being written at the crash. It is cut off and told.
-//! - *Damage*: a later block knows better. Recovery stops with file and offset, unless it is to
+//! - *Torn tail*: no later block, and not the file `tail`, knows of a durable position behind the
+//!   damage. The damaged part was never synced, or was being written at the crash. It is cut off and
+//!   told.
+//! - *Damage*: one of them knows better. Recovery stops with file and offset, unless it is to
 //!   repair; then it cuts there too.
 //!
 //! A damaged last block of a segment whose successor begins at the same position has lost nothing:
@@ -31,11 +32,12 @@ use crate::files::blocks::{
     BLOCK_HEADER, Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
 };
 use crate::files::codec::Record;
-use crate::files::directory::unmark;
+use crate::files::directory::{tail_path, unmark};
 use crate::files::error::BackupError;
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 use crate::wal::reports::{WalReplay, WalTruncation};
+use crate::wal::tail::TailContents;
 use crate::{Change, Error, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
@@ -56,6 +58,8 @@ pub(crate) struct Reading<'a> {
     pub named_by: Option<&'a Path>,
     /// The newest segment that a mark names, and the mark.
     pub marked: Option<(u64, &'a Path)>,
+    /// What the file `tail` contains.
+    pub tail: &'a TailContents,
     /// Whether to cut at damage too.
     pub repair: bool,
     /// Whether cuts change the files.
@@ -92,6 +96,11 @@ impl Reading<'_> {
         mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<WalReplay, BackupError> {
         let mut read = WalReplay { position: self.position, ..WalReplay::default() };
+        if self.tail.foreign > 0 {
+            let (path, dropped) = (tail_path(self.dir), self.tail.foreign);
+            let what = "it names none of the segments of this directory".to_owned();
+            read.cuts.push(WalTruncation { path, offset: 0, what, dropped, was_durable: false });
+        }
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
         // Segments up to the first one that is missing.
         let end = (self.first..).find(|number| !self.segments.contains_key(number));
@@ -122,7 +131,7 @@ impl Reading<'_> {
         {
             needed_by = Some(path.clone());
         }
-        let Some(needed_by) = needed_by else { return Ok(read) };
+        let Some(needed_by) = needed_by else { return self.check_end(read) };
         let path = self.path_of(end);
         if !self.repair {
             return Err(BackupError::Missing { path, needed_by });
@@ -136,6 +145,22 @@ impl Reading<'_> {
         read.closed = false;
         let what = "the segment is missing".to_owned();
         read.cuts.push(WalTruncation { path, offset: 0, what, dropped, was_durable: true });
+        Ok(read)
+    }
+
+    /// Refuses a log whose last segment ends, without damage, before what was durable.
+    fn check_end(&self, mut read: WalReplay) -> Result<WalReplay, BackupError> {
+        if let Some(path) = self.segments.values().next_back()
+            && notice!("damage.tail.knows_the_end", self.tail.synced() > read.position)
+        {
+            let (path, offset) = (path.to_owned(), self.length(path)?);
+            let what = "the log ends here, and more of it was durable".to_owned();
+            if !self.repair {
+                return Err(BackupError::Damaged { path, offset, what });
+            }
+            read.closed = false;
+            read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: true });
+        }
         Ok(read)
     }
 
@@ -207,7 +232,8 @@ impl Reading<'_> {
         // A segment is durable, header and all, before records are written to it, and before the
         // next one is created.
         let own = self.length(path)?;
-        let (mut was_durable, mut dropped) = (is_named || own > EMPTY_SEGMENT, own);
+        let is_missed = self.tail.synced() > read.position;
+        let (mut was_durable, mut dropped) = (is_named || is_missed || own > EMPTY_SEGMENT, own);
         for number in later {
             let len = self.length(&self.path_of(*number))?;
             was_durable |= len >= FILE_HEADER as u64;
@@ -331,7 +357,9 @@ impl Reading<'_> {
                 Err(error) => return Err(error),
             }
         }
-        let was_durable = is_certain || durable.is_some_and(|durable| durable > position);
+        let is_missed = notice!("damage.tail.proves", self.tail.synced() > position);
+        let was_durable =
+            is_certain || is_missed || durable.is_some_and(|durable| durable > position);
         if notice!("damage.log.was_durable", was_durable && !self.repair) {
             return Err(BackupError::Damaged { path, offset, what });
         }

@@ -11,6 +11,7 @@ use crate::files::manifest::{FILE, Manifest};
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 use crate::wal::reports::WalReplay;
+use crate::wal::tail::{self, TailContents};
 use ordna_base::encoding::Encoding;
 use ordna_base::{Key, Value};
 
@@ -82,6 +83,10 @@ pub fn verify(
     };
     let segments = listing.segments.range(first..);
     let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
+    let tail = match listing.has_tail {
+        true => tail::read(storage, dir, &listing.segments)?,
+        false => TailContents::default(),
+    };
     let reading = Reading {
         storage,
         dir,
@@ -90,6 +95,7 @@ pub fn verify(
         position,
         named_by,
         marked: listing.newest_marked(),
+        tail: &tail,
         repair: false,
         mend: false,
         progress,

@@ -413,6 +413,11 @@ impl BlockWriter {
         self.data(&mut Frame::default(), synced)
     }
 
+    /// Returns the salt of the file.
+    pub fn salt(&self) -> u64 {
+        self.salt
+    }
+
     /// Returns the position of the next block.
     pub fn position(&self) -> u64 {
         self.position

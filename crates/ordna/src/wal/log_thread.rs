@@ -84,6 +84,9 @@ impl Queue {
         *next += 1;
         // The part of a block at the end of the former segment.
         let (path, len) = (writer.blocks.path().to_owned(), writer.blocks.written());
+        if let Some(tail) = &mut state.tail {
+            tail.continue_in(&segment);
+        }
         writer.blocks = segment;
         writer.former.clear();
         self.accept(&mut state, target);

@@ -321,7 +321,7 @@ impl Queue {
             let written = self.written.load(Ordering::Acquire);
             // Nobody acknowledges a write that is not durable.
             let is_synced = self.policy() == SyncPolicy::Always;
-            if !is_synced && tail.append(start, records, count) {
+            if !is_synced && tail.append(start, records, count, self.synced()) {
                 if tail.has_no_gap(written) {
                     // Release: pairs with the acquire in `is_kept`.
                     self.kept.store(position, Ordering::Release);
@@ -351,6 +351,9 @@ impl Queue {
             return Some(segment);
         }
         segment.begin_at(self.appended.load(Ordering::Relaxed));
+        if let Some(tail) = &mut state.tail {
+            tail.continue_in(&segment);
+        }
         state.chunks.push_back(Chunk::Rotate(Some(segment)));
         if mem::take(&mut state.asleep) {
             self.work.notify_one();
@@ -547,8 +550,11 @@ impl Queue {
         }
         let position = self.appended();
         segment.begin_at(position);
-        *writer = Writer { blocks: segment, former: Vec::new() };
         let mut state = lock(&self.state);
+        if let Some(tail) = &mut state.tail {
+            tail.continue_in(&segment);
+        }
+        *writer = Writer { blocks: segment, former: Vec::new() };
         state.chunks.clear();
         self.accept(&mut state, position);
     }

@@ -46,10 +46,14 @@ impl Segments {
         &self,
         number: u64,
         position: u64,
-        records: &[TailEntry],
+        records: &[&TailEntry],
     ) -> Result<BlockWriter, BackupError> {
         let segment = self.create_with(number, |segment| {
             segment.start_at(position, position)?;
+            // A start takes a segment that has records and no header for one that was damaged.
+            if !records.is_empty() && !fault!("damage.tail.header_is_first") {
+                segment.sync()?;
+            }
             let mut frame = Frame::default();
             for (at, entry) in records.iter().enumerate() {
                 frame.extend(&entry.payload, entry.count);

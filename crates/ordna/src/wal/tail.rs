@@ -18,24 +18,33 @@
 //! as long as each begins where the one before it ends, and only those that continue the log. So
 //! after a power failure, which may keep any part of the file, the log has a prefix of its records.
 //!
+//! An entry also has the position up to which the log was durable, as the blocks of a segment have:
+//! if the segments end before that, records are lost.
+//!
+//! The file names the salts of the last two segments that the log was to continue in. A reader
+//! ignores a tail if neither is in the directory: it belongs to another log.
+//!
 //! Positions may repeat after a power failure. An opening that has read a tail removes it, durably,
 //! before it appends.
 
-use std::io::Read;
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read};
+use std::path::{Path, PathBuf};
 
 use ordna_base::checksum::crc32c_append;
-use ordna_base::sync::fault;
+use ordna_base::sync::{fault, notice};
 
-use crate::files::blocks::{FILE_HEADER, FileHeader, FileKind};
+use crate::files::blocks::{BlockReader, BlockWriter, FILE_HEADER, FileHeader, FileKind};
 use crate::files::directory::tail_path;
 use crate::files::error::BackupError;
 use crate::files::storage::{SharedFile, Storage};
 
 /// Offset of the first area in bytes: a page.
 const AREAS: usize = 4096;
+/// Offset of the salts of the last two segments in bytes.
+const SALTS: usize = FILE_HEADER;
 /// Length of the header of an entry in bytes.
-const ENTRY_HEADER: usize = 20;
+const ENTRY_HEADER: usize = 28;
 /// Default size of an area in bytes: what a writer logs while another thread writes, mostly.
 pub(crate) const AREA: usize = 1 << 20;
 /// Largest file that is read, in bytes.
@@ -45,6 +54,8 @@ const MOST: u64 = 256 << 20;
 pub(crate) struct TailEntry {
     /// Position of the first record.
     pub start: u64,
+    /// Position up to which the log was durable then.
+    synced: u64,
     /// Number of records.
     pub count: u64,
     pub payload: Vec<u8>,
@@ -70,34 +81,46 @@ pub(crate) struct Tail {
     next: u64,
     /// Position after the last records that were left out.
     left_out: u64,
+    /// Offset of the salt of the segment before the present one.
+    former: usize,
 }
 
 impl Tail {
-    /// Creates the file of a directory that has none. `None` if the storage
-    /// cannot share files, or lacks the space.
+    /// Creates the file of a directory that has none, for a log that continues in `segment`. `None`
+    /// if the storage cannot share files, or lacks the space.
     pub fn create(
         storage: &dyn Storage,
         dir: &Path,
         header: &FileHeader,
         area_len: usize,
-        position: u64,
+        segment: &BlockWriter,
     ) -> Option<Self> {
         let path = tail_path(dir);
         let mut file = storage.create_shared(&path, AREAS + 2 * area_len).ok()??;
         file.write_at(0, &header.encode());
-        Some(Self {
+        let mut tail = Self {
             file,
             salt: header.salt,
             area_len,
             area: AREAS,
             used: 0,
-            next: position,
+            next: segment.position(),
             left_out: 0,
-        })
+            former: SALTS,
+        };
+        tail.continue_in(segment);
+        Some(tail)
     }
 
-    /// Appends the records at a position. Returns whether they outlive the process.
-    pub fn append(&mut self, start: u64, records: &[u8], count: u64) -> bool {
+    /// Notes that the log is to continue in a new segment.
+    pub fn continue_in(&mut self, segment: &BlockWriter) {
+        self.file.write_at(self.former, &segment.salt().to_le_bytes());
+        self.former = if self.former == SALTS { SALTS + 8 } else { SALTS };
+    }
+
+    /// Appends the records at a position. `synced`: the position up to which the log is durable.
+    /// Returns whether the records outlive the process.
+    pub fn append(&mut self, start: u64, records: &[u8], count: u64, synced: u64) -> bool {
         let len = ENTRY_HEADER + records.len();
         let Ok(count) = u32::try_from(count) else { return false };
         if self.next != start || len > self.area_len - self.used {
@@ -105,11 +128,12 @@ impl Tail {
         }
         let mut header = [0; ENTRY_HEADER];
         header[..8].copy_from_slice(&start.to_le_bytes());
+        header[8..16].copy_from_slice(&synced.to_le_bytes());
         // It fits an area, which is less than 4 GiB.
-        header[8..12].copy_from_slice(&(records.len() as u32).to_le_bytes());
-        header[12..16].copy_from_slice(&count.to_le_bytes());
+        header[16..20].copy_from_slice(&(records.len() as u32).to_le_bytes());
+        header[20..24].copy_from_slice(&count.to_le_bytes());
         let crc = checksum(self.salt, &header, records);
-        header[16..].copy_from_slice(&crc.to_le_bytes());
+        header[24..].copy_from_slice(&crc.to_le_bytes());
         let at = self.area + self.used;
         if !fault!("kill.tail.has_the_records") {
             self.file.write_at(at, &header);
@@ -144,55 +168,104 @@ impl Tail {
 
 fn checksum(salt: u64, header: &[u8; ENTRY_HEADER], records: &[u8]) -> u32 {
     let seed = crc32c_append(0, &salt.to_le_bytes());
-    crc32c_append(crc32c_append(seed, &header[..16]), records)
+    crc32c_append(crc32c_append(seed, &header[..24]), records)
 }
 
 /// Decodes the entry at the start of `bytes`. Returns `None` if it is incomplete or damaged.
 fn decode(bytes: &[u8], salt: u64) -> Option<TailEntry> {
     let header = bytes.first_chunk::<ENTRY_HEADER>()?;
     let word = |at: usize| Some(u32::from_le_bytes(*header.get(at..)?.first_chunk()?));
-    let start = u64::from_le_bytes(*header.first_chunk()?);
-    let payload = bytes.get(ENTRY_HEADER..)?.get(..word(8)? as usize)?;
-    if word(16)? != checksum(salt, header, payload) {
+    let payload = bytes.get(ENTRY_HEADER..)?.get(..word(16)? as usize)?;
+    if word(24)? != checksum(salt, header, payload) {
         return None;
     }
-    Some(TailEntry { start, count: word(12)?.into(), payload: payload.to_vec() })
+    Some(TailEntry {
+        start: word64(header, 0)?,
+        synced: word64(header, 8)?,
+        count: word(20)?.into(),
+        payload: payload.to_vec(),
+    })
 }
 
-/// Returns the entries that continue a log which ends at `position`. Damage is no error: it ends
-/// the tail, as the end of the log does.
+fn word64(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+/// What a tail contains.
+#[derive(Default)]
+pub(crate) struct TailContents {
+    /// The entries of both areas, by their positions.
+    entries: Vec<TailEntry>,
+    /// Bytes of the records of another log.
+    pub foreign: u64,
+}
+
+impl TailContents {
+    /// Returns the position up to which the log was durable, as far as the tail knows.
+    pub fn synced(&self) -> u64 {
+        self.entries.iter().map(|entry| entry.synced).max().unwrap_or(0)
+    }
+
+    /// Returns the entries that continue a log which ends at `position`.
+    pub fn after(&self, position: u64) -> Vec<&TailEntry> {
+        let mut next = position;
+        let new = self.entries.iter().filter(|entry| entry.end() > position);
+        let continued = new.take_while(|entry| {
+            let follows = entry.start == next;
+            next = entry.end();
+            follows
+        });
+        continued.collect()
+    }
+}
+
+/// Reads the tail of a directory with these segments. Damage is no error: it ends the tail, as the
+/// end of the log does. Of a tail of another log only the size is returned.
 ///
 /// # Errors
 /// The file cannot be read, or is of a newer version.
 pub(crate) fn read(
     storage: &dyn Storage,
     dir: &Path,
-    position: u64,
-) -> Result<Vec<TailEntry>, BackupError> {
+    segments: &BTreeMap<u64, PathBuf>,
+) -> Result<TailContents, BackupError> {
     let path = tail_path(dir);
-    let (input, _) = storage.open(&path).map_err(BackupError::io(&path, "open"))?;
+    let input = match storage.open(&path) {
+        Ok((input, _)) => input,
+        // The store that had it has just ended.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(TailContents::default()),
+        Err(error) => return Err(BackupError::io(&path, "open")(error)),
+    };
     let mut bytes = Vec::new();
     input.take(MOST).read_to_end(&mut bytes).map_err(BackupError::io(&path, "read"))?;
     let (Some(header), Some(areas)) = (bytes.first_chunk::<FILE_HEADER>(), bytes.get(AREAS..))
     else {
-        return Ok(Vec::new());
+        return Ok(TailContents::default());
     };
     let salt = match FileHeader::decode(header, FileKind::Tail, &path) {
         Ok(header) => header.salt,
-        Err(BackupError::Damaged { .. }) => return Ok(Vec::new()),
+        Err(BackupError::Damaged { .. }) => return Ok(TailContents::default()),
         Err(error) => return Err(error),
     };
+    let salts = [word64(&bytes, SALTS), word64(&bytes, SALTS + 8)];
+    let is_ours = |path: &PathBuf| match BlockReader::open(storage, path, FileKind::Log, 0) {
+        Ok(segment) => Ok(salts.contains(&Some(segment.header.salt))),
+        Err(BackupError::Damaged { .. }) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let mut is_known = false;
+    for path in segments.values().rev() {
+        is_known = is_known || is_ours(path)?;
+    }
     let (first, second) = areas.split_at(areas.len() / 2);
     let mut areas = [entries(first, salt), entries(second, salt)];
     areas.sort_by_key(|entries| entries.first().map(|entry| entry.start));
-    let mut next = position;
-    let new = areas.into_iter().flatten().filter(|entry| entry.end() > position);
-    let continued = new.take_while(|entry| {
-        let follows = entry.start == next;
-        next = entry.end();
-        follows
-    });
-    Ok(continued.collect())
+    let entries: Vec<TailEntry> = areas.into_iter().flatten().collect();
+    if notice!("damage.tail.is_of_this_log", !is_known) {
+        let foreign = entries.iter().map(|entry| entry.payload.len() as u64).sum();
+        return Ok(TailContents { foreign, ..TailContents::default() });
+    }
+    Ok(TailContents { entries, foreign: 0 })
 }
 
 /// The entries of an area.
@@ -224,9 +297,9 @@ mod tests {
     #[test]
     fn an_entry_with_a_changed_byte_is_none() {
         let mut entry = vec![0; ENTRY_HEADER];
-        entry[8..12].copy_from_slice(&5_u32.to_le_bytes());
+        entry[16..20].copy_from_slice(&5_u32.to_le_bytes());
         let crc = checksum(7, entry.first_chunk().unwrap(), b"words");
-        entry[16..].copy_from_slice(&crc.to_le_bytes());
+        entry[24..].copy_from_slice(&crc.to_le_bytes());
         entry.extend_from_slice(b"words");
         assert_eq!(decode(&entry, 7).unwrap().payload, b"words");
         assert!(decode(&entry, 8).is_none(), "another file's");

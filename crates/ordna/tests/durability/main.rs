@@ -9,6 +9,7 @@
 //! | `live` | backups while other threads write | `durability/backup` |
 //! | `round_trips` | backups of all kinds of keys, values and options | `durability/backup` |
 //! | `damage` | each changed byte is found and located | `files` |
+//! | `damage_of_tail` | what the file `tail` proves, and a tail of another log | `wal` |
 //! | `damage_tails` | lost tails, missing segments, repairs, foreign files | `durability` |
 //! | `golden` | files of earlier format versions are read | `files` |
 //! | `faults` | failing file operations and power cuts | all |
@@ -24,6 +25,7 @@
 
 mod checkpoints;
 mod damage;
+mod damage_of_tail;
 mod damage_tails;
 mod disk;
 mod every_write;
