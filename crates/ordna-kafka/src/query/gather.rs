@@ -42,8 +42,13 @@ pub enum QuestionError {
     Garbled(String),
     /// The member did not answer in time.
     Silent,
-    /// The member's rows are older than the query allows.
-    TooOld(Duration),
+    /// The member's rows may be older than the query allows.
+    TooOld {
+        /// Upper bound of their age.
+        age: Duration,
+        /// The age that the query allows.
+        most: Duration,
+    },
     /// No member is known to have the partition.
     NoOwner,
 }
@@ -68,7 +73,16 @@ impl fmt::Display for QuestionError {
             Self::Denied(why) => write!(f, "it does not accept this node: {why}"),
             Self::Garbled(why) => write!(f, "its answer makes no sense: {why}"),
             Self::Silent => f.write_str("it does not answer"),
-            Self::TooOld(age) => write!(f, "its rows are {age:.1?} old"),
+            Self::TooOld { age: Duration::MAX, most } => write!(
+                f,
+                "the age of its rows is not known, and MAXAGE is {most:.1?}: it has not yet read up \
+                 to an end of the partition that the brokers reported"
+            ),
+            Self::TooOld { age, most } => write!(
+                f,
+                "its rows may be {age:.1?} old, and MAXAGE is {most:.1?}: so long ago the brokers \
+                 last reported an end of the partition that it has read up to"
+            ),
             Self::NoOwner => f.write_str("no node is known to have the partition"),
         }
     }

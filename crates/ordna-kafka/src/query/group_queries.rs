@@ -525,26 +525,23 @@ fn accepted(
                 Err(Refusal::Query(why)) => return Err(QueryError::Refused(why.clone())),
                 Err(_) if fault!("moves.refused_is_empty") => Ok(()),
                 Err(refusal) => Err(QuestionError::Refused(refusal.clone())),
-                Ok(part)
-                    if notice!(
-                        "moves.max_age",
-                        max_age.is_some_and(|most| part.age.saturating_add(sent) > most)
-                    ) =>
-                {
-                    Err(QuestionError::TooOld(part.age.saturating_add(sent)))
+                Ok(part) => {
+                    let age = part.age.saturating_add(sent);
+                    let most = max_age.unwrap_or(Duration::MAX);
+                    match notice!("moves.max_age", age > most) {
+                        true => Err(QuestionError::TooOld { age, most }),
+                        false => Ok(()),
+                    }
                 }
-                Ok(_) => Ok(()),
             },
         ));
     }
     // Rows of one answer cannot be told apart: one that is too old spoils the others.
-    let oldest = parts.iter().find_map(|(_, state)| match state {
-        Err(QuestionError::TooOld(age)) => Some(*age),
-        _ => None,
-    });
-    if let Some(age) = oldest {
+    let is_old = |trouble: &&QuestionError| matches!(trouble, QuestionError::TooOld { .. });
+    let oldest = parts.iter().find_map(|(_, state)| state.as_ref().err().filter(is_old).cloned());
+    if let Some(trouble) = oldest {
         let young = parts.iter_mut().filter(|(_, state)| state.is_ok());
-        young.for_each(|(_, state)| *state = Err(QuestionError::TooOld(age)));
+        young.for_each(|(_, state)| *state = Err(trouble.clone()));
     }
     Ok(parts)
 }

@@ -185,7 +185,14 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
             Err(QueryError::Missing { missing, .. }) => {
                 assert_eq!((missing.len(), missing[0].partition), (1, 1));
                 let is_expected = match (&missing[0].trouble, asked.max_age) {
-                    (QuestionError::TooOld(age), Some(_)) => *age >= ms(60_000),
+                    (QuestionError::TooOld { age, most }, Some(asked)) => {
+                        let text = missing[0].to_string();
+                        assert!(
+                            text.contains("rows may be 60.") && text.contains("is 1.0s"),
+                            "{text}"
+                        );
+                        *age >= ms(60_000) && *most == asked
+                    }
                     (QuestionError::Silent | QuestionError::Refused(Refusal::Late), None) => true,
                     _ => false,
                 };
