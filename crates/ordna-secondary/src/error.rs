@@ -119,6 +119,14 @@ pub enum Error {
     /// The service has stopped.
     #[error("the service has stopped")]
     Stopped,
+    /// A thread of the service panicked, which is a bug. The service has ended and answers no query.
+    #[error("the thread {thread:?} of the indexes panicked: {message}")]
+    Panicked {
+        /// Name of the thread.
+        thread: String,
+        /// Message of the panic.
+        message: String,
+    },
 }
 
 impl From<ordna::durability::BackupError> for Error {

@@ -1,7 +1,9 @@
 //! An index: its entries, its state, its counts.
 
+use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 
 use ordna::sync::Lock;
 
@@ -65,6 +67,37 @@ pub(crate) struct Index {
     pub writes: AtomicU64,
     /// The last document that was left out, and why.
     pub left_out: Lock<Option<(Vec<u8>, Error)>>,
+    /// The thread that builds it, until it is joined.
+    pub builder: Lock<Option<JoinHandle<()>>>,
+}
+
+thread_local! {
+    /// Whether this thread is a worker that applies changes.
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the thread as a worker while it lives: a worker frees no index. All other workers would wait for
+/// it at the next snapshot point.
+pub(crate) struct WorkerMark(());
+
+impl WorkerMark {
+    pub fn set() -> Self {
+        IS_WORKER.set(true);
+        Self(())
+    }
+}
+
+impl Drop for WorkerMark {
+    fn drop(&mut self) {
+        IS_WORKER.set(false);
+    }
+}
+
+impl Drop for Index {
+    fn drop(&mut self) {
+        let is_worker = IS_WORKER.try_with(Cell::get).unwrap_or(false);
+        debug_assert!(!is_worker || std::thread::panicking(), "a worker frees an index");
+    }
 }
 
 impl Index {
@@ -82,6 +115,7 @@ impl Index {
             reverse_bytes: (0..workers).map(|_| AtomicUsize::new(0)).collect(),
             writes: AtomicU64::new(0),
             left_out: Lock::new(None),
+            builder: Lock::new(None),
         }
     }
 

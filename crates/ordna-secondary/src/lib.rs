@@ -57,7 +57,7 @@
 //! | `shard_queues`, `worker` | one queue for each shard of the documents, and the threads that empty them |
 //! | `reverse`, `index` | the way back from documents to entries; an index |
 //! | `view`, `query` | the state of all indexes at a snapshot point; ranges, pages, cursors |
-//! | `service`, `recover` | all of it together; backups |
+//! | `service`, `service_options`, `recover` | all of it together; backups |
 //! | `embedded`, `file` | sources |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §8 to §10; `docs/design/secondary.md`.
@@ -73,6 +73,7 @@ mod query;
 mod recover;
 mod reverse;
 mod service;
+mod service_options;
 mod shard_queues;
 mod source;
 mod values;
@@ -92,7 +93,8 @@ pub use index::{IndexInfo, IndexState};
 pub use query::{Cursor, IndexEntry, KeyBounds, Page, Query, Range};
 pub use recover::Backup;
 pub use reverse::Reverse;
-pub use service::{Consistency, Read, Service, ServiceOptions};
+pub use service::Service;
+pub use service_options::{Consistency, Read, ServiceOptions};
 pub use source::{ChangeSource, Documents, Feed};
 pub use values::{Kind, lower};
 pub use version_vector::{Position, VersionVector};

@@ -6,13 +6,19 @@
 //!
 //! # Protocol of a snapshot point
 //! The timer's thread waits for writes that belong together. It locks all queues, reads the version
-//! vector and sends each worker the same [`SnapshotBarrier`]. Each worker waits at the barrier, so
+//! vector and sends each worker the message of the point. Each worker waits at the queues' meeting, so
 //! no change after the vector is applied. The last worker to arrive takes the snapshots, O(1) for
-//! each index, and publishes them. Then all continue.
+//! each index, and publishes them. Then all continue. The former snapshot point is freed by the timer's
+//! thread.
+//!
+//! # Threads that panic
+//! A panic in a thread of the service closes the queues: feeders, workers and waiting queries end, and
+//! each later query fails with [`Error::Panicked`].
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, PoisonError};
@@ -20,7 +26,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ordna::durability::BackupOptions;
-use ordna::sync::{Lock, fault};
+use ordna::sync::{Lock, fault, notice};
 use ordna::tuple::Value;
 
 use crate::define::{IndexDefinition, Keys, OnWrongType};
@@ -29,150 +35,13 @@ use crate::error::{Error, SourceError};
 use crate::index::{Index, IndexInfo};
 use crate::query::{Cursor, Page, Query, Range};
 use crate::recover::{Backup, Recovered, back_up, newest, recover};
-use crate::reverse::{Hasher, IndexStore, Reverse};
-use crate::shard_queues::{Message, ShardQueues, SnapshotBarrier};
+use crate::reverse::{Hasher, IndexStore};
+use crate::service_options::{Consistency, Read, ServiceOptions};
+use crate::shard_queues::{Message, Removed, ShardQueues};
 use crate::source::{ChangeSource, Feed};
 use crate::version_vector::{Position, VersionVector};
 use crate::view::{IndexSnapshot, SnapshotPoint, View, info};
 use crate::worker::{Local, work};
-
-/// Options of a service.
-#[derive(Debug, Clone)]
-pub struct ServiceOptions {
-    workers: usize,
-    interval: Duration,
-    queue: usize,
-    reverse: Reverse,
-    store: ordna::Options,
-    backups: Option<std::path::PathBuf>,
-    restore: Option<Option<std::path::PathBuf>>,
-}
-
-impl Default for ServiceOptions {
-    fn default() -> Self {
-        Self {
-            workers: thread::available_parallelism().map_or(1, usize::from),
-            interval: Duration::from_millis(20),
-            queue: 512,
-            reverse: Reverse::default(),
-            store: ordna::Options::new(),
-            backups: None,
-            restore: None,
-        }
-    }
-}
-
-impl ServiceOptions {
-    /// Options with a worker for each core, a snapshot point every 20 ms, and no backups.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Threads that apply changes; at least one.
-    #[must_use]
-    pub fn workers(self, workers: usize) -> Self {
-        Self { workers: workers.max(1), ..self }
-    }
-
-    /// Time from one snapshot point to the next.
-    #[must_use]
-    pub fn interval(self, interval: Duration) -> Self {
-        Self { interval, ..self }
-    }
-
-    /// Maximum number of changes in a queue, with one index (default 512). With more indexes it is
-    /// smaller, so that the time to the next snapshot point stays the same. Tests use small queues.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn queue(self, changes: usize) -> Self {
-        Self { queue: changes.max(1), ..self }
-    }
-
-    /// How the reverse maps hold the entries of a document.
-    #[must_use]
-    pub fn reverse(self, reverse: Reverse) -> Self {
-        Self { reverse, ..self }
-    }
-
-    /// Options of each index's store. A memory budget is shared by all of them; an index that
-    /// exceeds it becomes [`IndexState::Failed`](crate::IndexState::Failed).
-    #[must_use]
-    pub fn store(self, store: ordna::Options) -> Self {
-        Self { store, ..self }
-    }
-
-    /// Directory of the backups. The newest backup in it is restored at the start.
-    #[must_use]
-    pub fn backups(self, dir: impl Into<std::path::PathBuf>) -> Self {
-        Self { backups: Some(dir.into()), ..self }
-    }
-
-    /// Restores this backup at the start, or none, instead of the newest one in the directory of
-    /// backups.
-    #[must_use]
-    pub fn restore(self, backup: Option<std::path::PathBuf>) -> Self {
-        Self { restore: Some(backup), ..self }
-    }
-}
-
-/// The state that a query reads.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Consistency {
-    /// The newest snapshot point, which may lack the last few milliseconds.
-    #[default]
-    Any,
-    /// A snapshot point that holds everything up to this vector.
-    AtPlus(VersionVector),
-    /// A snapshot point that holds everything that the source had when the query began.
-    RequestPlus,
-}
-
-/// How a query reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Read {
-    /// The state to read.
-    pub consistency: Consistency,
-    /// How long to wait for it.
-    pub timeout: Duration,
-    /// Whether to wait for an index that is being built.
-    pub wait_for_build: bool,
-}
-
-impl Default for Read {
-    fn default() -> Self {
-        let consistency = Consistency::Any;
-        Self { consistency, timeout: Duration::from_secs(10), wait_for_build: false }
-    }
-}
-
-impl Read {
-    /// A read of the newest snapshot point.
-    pub fn any() -> Self {
-        Self::default()
-    }
-
-    /// A read of everything that the source has now.
-    pub fn request_plus() -> Self {
-        Self { consistency: Consistency::RequestPlus, ..Self::default() }
-    }
-
-    /// A read of everything up to a vector.
-    pub fn at_plus(vector: VersionVector) -> Self {
-        Self { consistency: Consistency::AtPlus(vector), ..Self::default() }
-    }
-
-    /// With another timeout.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    /// Waits for an index that is being built, instead of an error.
-    #[must_use]
-    pub fn wait_for_build(self) -> Self {
-        Self { wait_for_build: true, ..self }
-    }
-}
 
 #[derive(Default)]
 struct Registry {
@@ -207,6 +76,13 @@ struct Shared {
     options: ServiceOptions,
     source_error: Lock<Option<SourceError>>,
     threads: Lock<Vec<JoinHandle<()>>>,
+    /// Held during a backup: all backups of a service are prepared in one folder.
+    backing_up: Lock<()>,
+    /// Former snapshot points. The last reference to a dropped index may be in one of them, so they are
+    /// freed by [`free_retired`](Self::free_retired), not while all workers wait.
+    retired: Lock<Vec<Arc<SnapshotPoint>>>,
+    /// Held while former snapshot points are freed.
+    freeing: Lock<()>,
 }
 
 /// A snapshot point that is being taken.
@@ -218,7 +94,7 @@ struct PendingSnapshot {
 }
 
 impl Shared {
-    /// Takes the snapshots of a snapshot point and publishes it. All workers wait at its barrier.
+    /// Takes the snapshots of a snapshot point and publishes it. All workers wait at its meeting.
     fn publish(&self, pending: &PendingSnapshot) {
         let of = |index: &Arc<Index>| {
             let snapshot = index.is_filled().then(|| index.entries.snapshot());
@@ -232,9 +108,20 @@ impl Shared {
         let (fed, taken) = (pending.fed, pending.taken);
         let point = SnapshotPoint { number, vector, fed, taken, indexes };
         let old = std::mem::replace(&mut *published, Arc::new(point));
+        // Before anyone sees the new one: a drop of an index then finds the former one.
+        self.retired.lock().push(old);
         drop(published);
         self.changed.notify_all();
-        drop(old);
+        if fault!("pipeline_end.freed_by_a_worker") {
+            self.free_retired();
+        }
+    }
+
+    /// Frees the former snapshot points, and waits until another thread that does so is done.
+    fn free_retired(&self) {
+        let _freeing = self.freeing.lock();
+        let retired = std::mem::take(&mut *self.retired.lock());
+        drop(retired);
     }
 
     /// Requests a snapshot point now.
@@ -266,7 +153,7 @@ impl Shared {
                 let mut registry = self.registry.lock();
                 let locked = self.queues.lock_all();
                 if self.queues.is_stopped() {
-                    // Workers that have ended do not wait at a barrier.
+                    // Workers that have ended do not come to a meeting.
                     return;
                 }
                 let changes = locked.changes();
@@ -286,14 +173,44 @@ impl Shared {
                         shared.publish(&pending);
                     }
                 };
-                let barrier = Arc::new(SnapshotBarrier::new(self.queues.workers(), take));
-                locked.send(|_| Message::SnapshotPoint(Arc::clone(&barrier)));
+                let take: Arc<dyn Fn() + Send + Sync> = Arc::new(take);
+                locked.send(|_| Message::SnapshotPoint(Arc::clone(&take)));
             }
             let published = self.published.lock();
             drop(self.changed.wait_while(published, |published| {
                 published.number == before && !self.queues.is_stopped()
             }));
+            self.free_retired();
         }
+    }
+
+    /// Starts a thread whose panic ends the service.
+    fn spawn(
+        self: &Arc<Self>,
+        name: &str,
+        run: impl FnOnce() + Send + 'static,
+    ) -> Result<JoinHandle<()>, Error> {
+        let (queues, shared) = (Arc::clone(&self.queues), Arc::downgrade(self));
+        let thread = name.to_owned();
+        let run = move || {
+            // What the thread left behind is not read: the service answers no query from now on.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                queues.fail(thread, text.unwrap_or_else(|| "no message".to_owned()));
+                if let Some(shared) = shared.upgrade() {
+                    let _published = shared.published.lock();
+                    shared.changed.notify_all();
+                }
+            }
+        };
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(run);
+        thread.map_err(Error::io(Path::new("a thread")))
+    }
+
+    /// Why the service has ended: a thread of it panicked, or it was told to stop.
+    fn ended(&self) -> Error {
+        self.queues.failure().unwrap_or(Error::Stopped)
     }
 
     /// Waits until `ready` returns a result for a published snapshot point.
@@ -309,7 +226,7 @@ impl Shared {
                 return Ok(found);
             }
             if self.queues.is_stopped() {
-                return Err(Error::Stopped);
+                return Err(self.ended());
             }
             let Some(left) = timeout.checked_sub(began.elapsed()) else {
                 return Err(Error::Timeout { waited: timeout });
@@ -320,6 +237,9 @@ impl Shared {
     }
 
     fn view(&self, read: &Read) -> Result<View, Error> {
+        if notice!("pipeline_end.panic_is_told", self.queues.is_stopped()) {
+            self.queues.failure().map_or(Ok(()), Err)?;
+        }
         let target = match &read.consistency {
             Consistency::Any => return Ok(View(Arc::clone(&self.published.lock()))),
             Consistency::AtPlus(vector) => vector.clone(),
@@ -468,22 +388,25 @@ impl Service {
             options,
             source_error: Lock::default(),
             threads: Lock::default(),
+            backing_up: Lock::default(),
+            retired: Lock::default(),
+            freeing: Lock::default(),
         });
         shared.set_capacity(&shared.registry.lock());
         let service = Self { shared: Arc::clone(&shared) };
         for (number, indexes) in locals.into_iter().enumerate() {
             let (queues, hasher) = (Arc::clone(&queues), hasher.clone());
-            service.spawn(format!("index-{number}"), move || {
+            service.spawn(&format!("index-{number}"), move || {
                 work(number, &queues, &hasher, indexes)
             })?;
         }
         let timer = Arc::clone(&shared);
-        service.spawn("index-snapshots".to_owned(), move || timer.run_timer())?;
+        service.spawn("index-snapshots", move || timer.run_timer())?;
         // The restored state is there before the source adds to it.
         shared.ask();
         shared.wait(Duration::MAX, |point| Ok((point.number > 0).then_some(())))?;
         let feed = service.feed();
-        service.spawn("index-source".to_owned(), move || {
+        service.spawn("index-source", move || {
             if let Err(error) = shared.source.run(&feed, &vector)
                 && error != SourceError::Stopped
             {
@@ -495,9 +418,9 @@ impl Service {
         Ok(service)
     }
 
-    fn spawn(&self, name: String, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
-        let thread = thread::Builder::new().name(name).spawn(run);
-        self.shared.threads.lock().push(thread.map_err(Error::io(Path::new("a thread")))?);
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+        let thread = self.shared.spawn(name, run)?;
+        self.shared.threads.lock().push(thread);
         Ok(())
     }
 
@@ -532,6 +455,7 @@ impl Service {
         definition.check()?;
         let shared = &self.shared;
         let (index, at);
+        let mut builder_slot;
         {
             let mut registry = shared.registry.lock();
             if registry.indexes.contains_key(&definition.name) {
@@ -542,6 +466,8 @@ impl Service {
             let workers = shared.queues.workers();
             let uid = number.unwrap_or(registry.next_uid);
             index = Arc::new(Index::new(uid, definition, entries, workers));
+            // A call that drops the index waits until its builder is known.
+            builder_slot = index.builder.lock();
             registry.next_uid += u64::from(number.is_none());
             registry.indexes.insert(name, Arc::clone(&index));
             shared.set_capacity(&registry);
@@ -550,18 +476,39 @@ impl Service {
             let map = || Box::new(index.entries.map(&shared.hasher));
             locked.send(|_| Message::Add(Arc::clone(&index), map()));
         }
-        let builder = Arc::clone(shared);
-        self.spawn("index-build".to_owned(), move || match builder.fill(&index, &at) {
+        let (builder, built) = (Arc::clone(shared), Arc::clone(&index));
+        let build = move || match builder.fill(&built, &at) {
             Ok(()) => {
-                builder.queues.lock_all().send(|_| Message::Filled(Arc::clone(&index)));
+                builder.queues.lock_all().send(|_| Message::Filled(Arc::clone(&built)));
                 builder.ask();
             }
             Err(error) => {
-                index.fail(error);
+                built.fail(error);
                 let _published = builder.published.lock();
                 builder.changed.notify_all();
             }
-        })
+        };
+        match shared.spawn("index-build", build) {
+            Ok(thread) => *builder_slot = Some(thread),
+            Err(error) => {
+                drop(builder_slot);
+                // Nobody builds it. Another thread may have dropped it by now.
+                let _ = self.drop_index(&index.definition.name);
+                return Err(error);
+            }
+        }
+        drop(builder_slot);
+        self.join_builders(|builder| builder.is_finished());
+        Ok(())
+    }
+
+    /// Joins the builders of indexes for which `is_chosen` says so.
+    fn join_builders(&self, is_chosen: impl Fn(&JoinHandle<()>) -> bool) {
+        let take = |index: &Arc<Index>| index.builder.lock().take_if(|builder| is_chosen(builder));
+        let indexes: Vec<_> = self.shared.registry.lock().indexes.values().cloned().collect();
+        let builders: Vec<_> = indexes.iter().filter_map(take).collect();
+        // A builder that panicked has ended, too.
+        builders.into_iter().for_each(|builder| drop(builder.join()));
     }
 
     /// Waits until an index answers queries.
@@ -573,25 +520,44 @@ impl Service {
         self.on(index, &read, |_| Ok(()))
     }
 
-    /// Drops an index. Its memory is free once this returns and no view of it lives.
+    /// Drops an index. Its memory is free, and the thread that builds it has ended, once this returns
+    /// and no view of it lives. O(entries), on the calling thread; changes and snapshot points of other
+    /// indexes continue.
     ///
     /// # Errors
-    /// There is no such index.
+    /// There is no such index, or the service has ended.
     pub fn drop_index(&self, name: &str) -> Result<(), Error> {
         let shared = &self.shared;
-        let without_it;
-        {
-            let mut registry = shared.registry.lock();
-            let index = registry.indexes.remove(name);
-            let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
-            index.dropped.store(true, Ordering::Relaxed);
-            without_it = next_point(registry.points);
-            shared.set_capacity(&registry);
-            shared.queues.lock_all().send(|_| Message::Remove(Arc::clone(&index)));
+        let index = shared.registry.lock().indexes.get(name).cloned();
+        let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
+        index.dropped.store(true, Ordering::Relaxed);
+        // Before the workers hear of it: they free no documents of an index that is gone.
+        if let Some(builder) = index.builder.lock().take() {
+            // A builder that panicked has ended, too.
+            let _ = builder.join();
         }
+        let removed = Removed::default();
+        let mut registry = shared.registry.lock();
+        if registry.indexes.get(name).is_none_or(|found| found.uid != index.uid) {
+            return Err(Error::UnknownIndex(name.to_owned()));
+        }
+        registry.indexes.remove(name);
+        let without_it = next_point(registry.points);
+        shared.set_capacity(&registry);
+        let message = |_| Message::Remove(Arc::clone(&index), Arc::clone(&removed));
+        shared.queues.lock_all().send(message);
+        drop(registry);
+        // This thread frees the index, or that of the timer.
+        let index = (!fault!("pipeline_end.freed_by_a_worker")).then_some(index);
         shared.ask();
         // The point that is being taken may have the index, and another index may get its name.
-        shared.wait(Duration::MAX, |point| Ok((point.number >= without_it).then_some(())))
+        let done =
+            shared.wait(Duration::MAX, |point| Ok((point.number >= without_it).then_some(())));
+        // The workers' maps, and the point that had the index.
+        drop(std::mem::take(&mut *removed.lock()));
+        shared.free_retired();
+        drop(index);
+        done
     }
 
     /// Definition, state and counts of each index, by name.
@@ -722,13 +688,15 @@ impl Service {
     }
 
     /// Backs up the newest snapshot point into the directory of [`ServiceOptions::backups`];
-    /// deletes older backups beyond `keep`. Changes continue. O(entries).
+    /// deletes older backups beyond `keep`. Changes continue. O(entries). One backup is written at a
+    /// time: a call waits for one that another thread has begun.
     ///
     /// # Errors
     /// There is no directory, or it cannot be written.
     pub fn back_up(&self, keep: usize, options: &BackupOptions) -> Result<Backup, Error> {
         let dir = self.shared.options.backups.as_deref();
         let dir = dir.ok_or(ordna::durability::BackupError::NoDirectory)?;
+        let _one = (!fault!("recovery.one_backup")).then(|| self.shared.backing_up.lock());
         let next_uid = self.shared.registry.lock().next_uid;
         let point = Arc::clone(&self.shared.published.lock());
         back_up(dir, &point, next_uid, keep, options)
@@ -750,6 +718,12 @@ impl Service {
         self.shared.queues.repeated()
     }
 
+    /// Why the service has ended, if a thread of it panicked: [`Error::Panicked`]. Each query fails with
+    /// it. O(1).
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.queues.failure()
+    }
+
     /// Why the source ended, if it failed.
     pub fn source_error(&self) -> Option<SourceError> {
         self.shared.source_error.lock().clone()
@@ -765,10 +739,60 @@ impl Drop for Service {
             let _published = self.shared.published.lock();
             self.shared.changed.notify_all();
         }
+        self.join_builders(|_| true);
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         for thread in threads {
             // A thread that panicked has ended, too.
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Embedded, Named, Part};
+
+    struct Nothing;
+
+    impl crate::DocumentStore for Nothing {
+        fn get(&self, _: &[u8]) -> Option<Document> {
+            None
+        }
+
+        fn snapshot(&self, _: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>> {
+            Vec::new()
+        }
+    }
+
+    /// A worker panics while the others wait for it.
+    #[test]
+    fn a_worker_that_panics_is_reported_and_nobody_waits_for_it() {
+        let source = Arc::new(Embedded::new(8, 7, Arc::new(Nothing)));
+        let options = ServiceOptions::new().workers(3);
+        let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();
+        let index = IndexDefinition::new("n", "").part(Part::new("n"));
+        service.create(index).unwrap();
+        service.wait_until_built("n", Duration::from_secs(10)).unwrap();
+        assert!(service.failure().is_none());
+        let dies = Arc::new(|| panic!("the test's own panic"));
+        service.shared.queues.lock_all().send(|_| Message::SnapshotPoint(dies.clone()));
+        let waited = Read::at_plus(VersionVector::new(vec![Position { identity: 7, seq: 9 }; 8]));
+        for read in [Read::request_plus(), waited.timeout(Duration::MAX)] {
+            let refused = service.query("n", &Query::new(), &read);
+            // A state of before the panic may be there.
+            if let Err(error) = refused {
+                assert!(matches!(error, Error::Panicked { .. }), "{error}");
+            }
+        }
+        let refused = service.query("n", &Query::new(), &Read::any());
+        let Err(Error::Panicked { thread, message }) = refused else { panic!("{refused:?}") };
+        assert!(thread.starts_with("index-") && message == "the test's own panic", "{thread}");
+        assert!(service.failure().is_some());
+        // Feeders, drops and the end do not hang either.
+        let fed = source.write(b"d", || ((), Some(Some(Document::new()))));
+        assert_eq!(fed, Err(SourceError::Stopped));
+        assert!(matches!(service.drop_index("n"), Err(Error::Panicked { .. })));
+        drop(service);
     }
 }

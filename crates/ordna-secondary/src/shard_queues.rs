@@ -22,19 +22,22 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{
-    Arc, Barrier, Condvar, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc, Condvar, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
 use ordna::sync::{Lock, fault};
 
 use crate::document::Mutation;
-use crate::error::SourceError;
+use crate::error::{Error, SourceError};
 use crate::index::Index;
 use crate::reverse::ReverseMap;
 use crate::version_vector::{Position, VersionVector};
 
 /// Messages in a queue up to which documents of an index build are added.
 const FILLS: usize = 16;
+
+/// The workers' maps of an index that is dropped.
+pub(crate) type Removed = Arc<Lock<Vec<ReverseMap>>>;
 
 /// A message to a worker.
 pub(crate) enum Message {
@@ -46,34 +49,56 @@ pub(crate) enum Message {
     Filled(Arc<Index>),
     /// A new index, and the worker's map of it.
     Add(Arc<Index>, Box<ReverseMap>),
-    /// An index that is dropped.
-    Remove(Arc<Index>),
+    /// An index that is dropped, and where the workers leave their maps of it.
+    Remove(Arc<Index>, Removed),
     /// The removal of all documents of a partition.
     Clear(u32),
-    /// The removal of all documents. All workers wait at the barrier until the entries are gone.
-    ClearAll(Arc<Barrier>),
-    /// The end of the changes that a snapshot point holds.
-    SnapshotPoint(Arc<SnapshotBarrier>),
+    /// The removal of all documents. All workers wait at the meeting until the entries are gone.
+    ClearAll,
+    /// The end of the changes that a snapshot point holds. All workers wait at the meeting while the
+    /// last one to arrive calls the function, which takes the snapshots.
+    SnapshotPoint(Arc<dyn Fn() + Send + Sync>),
 }
 
-/// The barrier at which all workers wait while one of them takes the snapshots.
-pub(crate) struct SnapshotBarrier {
-    workers: Barrier,
-    take: Box<dyn Fn() + Send + Sync>,
+/// Where all workers of a service wait for each other, again and again.
+///
+/// Unlike [`std::sync::Barrier`] it ends when a worker has panicked, who will never arrive.
+#[derive(Default)]
+struct Meeting {
+    state: Lock<MeetingState>,
+    changed: Condvar,
 }
 
-impl SnapshotBarrier {
-    /// A barrier for this number of workers; the last one to arrive calls `take`.
-    pub fn new(workers: usize, take: impl Fn() + Send + Sync + 'static) -> Self {
-        Self { workers: Barrier::new(workers), take: Box::new(take) }
+#[derive(Default)]
+struct MeetingState {
+    /// Workers that wait.
+    arrived: usize,
+    /// Meetings so far.
+    number: u64,
+    is_broken: bool,
+}
+
+impl Meeting {
+    /// Waits until all workers have arrived. Returns whether this one was the last; `None`: a worker has
+    /// panicked.
+    fn wait(&self, workers: usize) -> Option<bool> {
+        let mut state = self.state.lock();
+        state.arrived += 1;
+        if state.arrived == workers && !state.is_broken {
+            (state.arrived, state.number) = (0, state.number + 1);
+            self.changed.notify_all();
+            return Some(true);
+        }
+        let number = state.number;
+        while state.number == number && !state.is_broken {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        (state.number != number).then_some(false)
     }
 
-    /// Waits until all workers have arrived and the snapshots are taken.
-    pub fn wait(&self) {
-        if self.workers.wait().is_leader() {
-            (self.take)();
-        }
-        self.workers.wait();
+    fn end(&self) {
+        self.state.lock().is_broken = true;
+        self.changed.notify_all();
     }
 }
 
@@ -113,6 +138,9 @@ pub(crate) struct ShardQueues {
     capacity: AtomicUsize,
     stopped: AtomicBool,
     gate: RwLock<()>,
+    meeting: Meeting,
+    /// The first thread that panicked, and its message.
+    failure: OnceLock<(String, String)>,
 }
 
 /// A guard that delays snapshot points until it is dropped.
@@ -138,6 +166,8 @@ impl ShardQueues {
             capacity: AtomicUsize::new(capacity.max(1)),
             stopped: AtomicBool::new(false),
             gate: RwLock::new(()),
+            meeting: Meeting::default(),
+            failure: OnceLock::new(),
         }
     }
 
@@ -287,6 +317,30 @@ impl ShardQueues {
         self.stopped.load(Ordering::Acquire)
     }
 
+    /// Waits until all workers have arrived; the last one to arrive calls `take` before all continue.
+    /// Returns `false` if a worker has panicked: this one ends, too.
+    pub fn meet(&self, take: impl FnOnce()) -> bool {
+        let Some(is_last) = self.meeting.wait(self.workers()) else { return false };
+        if is_last {
+            take();
+        }
+        self.meeting.wait(self.workers()).is_some()
+    }
+
+    /// Ends all waits, for good, because a thread of the service has panicked.
+    pub fn fail(&self, thread: String, message: String) {
+        // The first panic counts.
+        let _ = self.failure.set((thread, message));
+        self.close();
+        self.meeting.end();
+    }
+
+    /// The first panic of a thread of the service.
+    pub fn failure(&self) -> Option<Error> {
+        let (thread, message) = self.failure.get()?.clone();
+        Some(Error::Panicked { thread, message })
+    }
+
     /// Ends all waits, for good. Workers finish what is queued.
     pub fn close(&self) {
         let locked = self.lock_all();
@@ -334,5 +388,26 @@ impl LockedQueues<'_> {
             partition.seq.store(position.seq, Ordering::Release);
         }
         self.states[0].pushed += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_meeting_ends_when_a_worker_will_never_come() {
+        let queues = ShardQueues::new(3, &[], 8);
+        let met = std::thread::scope(|scope| {
+            let waiting = [(); 2].map(|()| scope.spawn(|| queues.meet(|| ())));
+            std::thread::sleep(Duration::from_millis(20));
+            queues.fail("index-2".to_owned(), "gone".to_owned());
+            waiting.map(|thread| thread.join().unwrap())
+        });
+        assert_eq!(met, [false, false]);
+        assert!(!queues.meet(|| ()), "nor does a later one wait");
+        let told = queues.failure().unwrap().to_string();
+        assert!(told.contains("index-2") && told.contains("gone"), "{told}");
     }
 }

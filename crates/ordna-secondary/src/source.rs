@@ -1,6 +1,6 @@
 //! Streams of changes.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 
 use ordna::sync::notice;
 
@@ -132,11 +132,10 @@ impl Feed {
             locked.set_position(partition, Position { identity, seq: 0 });
         }
         if notice!("pipeline.end.flushes", self.queues.is_stopped()) {
-            // Workers that have ended do not wait at a barrier.
+            // Workers that have ended do not come to a meeting.
             return;
         }
-        let barrier = Arc::new(Barrier::new(self.queues.workers()));
-        locked.send(|_| Message::ClearAll(Arc::clone(&barrier)));
+        locked.send(|_| Message::ClearAll);
     }
 
     /// The position up to which a partition was fed.

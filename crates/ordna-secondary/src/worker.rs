@@ -8,7 +8,7 @@ use ordna::store::Wanted;
 
 use crate::define::{Keys, entry_value};
 use crate::document::Mutation;
-use crate::index::Index;
+use crate::index::{Index, WorkerMark};
 use crate::reverse::{Hasher, ReverseMap};
 use crate::shard_queues::{Message, ShardQueues};
 
@@ -88,6 +88,7 @@ impl Local {
 
 /// Works until the service stops.
 pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut indexes: Vec<Local>) {
+    let _worker = WorkerMark::set();
     let (mut messages, mut group) = (VecDeque::new(), Group::default());
     while queues.take(number, &mut messages) {
         for message in messages.drain(..) {
@@ -134,7 +135,12 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                     let newer = (!index.is_filled()).then(Newer::default);
                     indexes.push(Local { index, map: *map, writes: 0, newer });
                 }
-                Message::Remove(index) => indexes.retain(|local| local.index.uid != index.uid),
+                Message::Remove(index, removed) => {
+                    // The thread that drops the index frees it: the other workers would wait for this
+                    // one at the next snapshot point.
+                    let at = indexes.iter().position(|local| local.index.uid == index.uid);
+                    removed.lock().extend(at.map(|at| indexes.remove(at).map));
+                }
                 Message::Clear(partition) => {
                     for local in &mut indexes {
                         local.map.clear_partition(partition);
@@ -143,7 +149,7 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                         }
                     }
                 }
-                Message::ClearAll(barrier) => {
+                Message::ClearAll => {
                     for local in &mut indexes {
                         local.map.forget();
                         if let Some(newer) = &mut local.newer {
@@ -152,19 +158,21 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                     }
                     // Once all workers have forgotten the entries, one of them removes those of all
                     // at once. Every worker has the same indexes here.
-                    if barrier.wait().is_leader() {
-                        indexes.iter().for_each(|local| local.index.entries.clear());
+                    let clear = || indexes.iter().for_each(|local| local.index.entries.clear());
+                    if !queues.meet(clear) {
+                        return;
                     }
-                    barrier.wait();
                 }
-                Message::SnapshotPoint(barrier) => {
+                Message::SnapshotPoint(take) => {
                     for local in &mut indexes {
                         let writes = std::mem::take(&mut local.writes);
                         local.index.writes.fetch_add(writes, Ordering::Relaxed);
                         let bytes = &local.index.reverse_bytes[number];
                         bytes.store(local.map.memory(), Ordering::Relaxed);
                     }
-                    barrier.wait();
+                    if !queues.meet(|| take()) {
+                        return;
+                    }
                 }
             }
         }

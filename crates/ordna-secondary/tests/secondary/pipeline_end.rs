@@ -1,4 +1,4 @@
-//! A flush beside the end of a service; the lag.
+//! The end of services, indexes and their threads; a flush beside it; the lag.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -60,4 +60,77 @@ fn the_lag_is_a_number_of_changes() {
         world.put(&format!("d{number}"), Some(Document::new().with("n", int(number))));
     }
     assert_eq!(world.service.lag(), 100);
+}
+
+/// Mappings of memory that this process has: the stack of a thread that was not joined is one.
+#[cfg(target_os = "linux")]
+fn mappings() -> usize {
+    std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_end_with_their_index() {
+    let world = World::new(ServiceOptions::new().workers(2));
+    let cycle = || {
+        let index = IndexDefinition::new("by_n", "").part(Part::new("n"));
+        world.service.create(index).unwrap();
+        world.service.drop_index("by_n").unwrap();
+    };
+    (0..20).for_each(|_| cycle());
+    let before = mappings();
+    (0..1000).for_each(|_| cycle());
+    // Other tests start threads, too: some hundreds at most.
+    let after = mappings();
+    assert!(after < before + 600, "{before} mappings, {after} after 1000 indexes");
+}
+
+/// A dropped index is freed by the thread that drops it or by the timer's, while the workers go on: an
+/// assertion of the index says so.
+#[test]
+fn a_dropped_index_is_freed_by_no_worker() {
+    let world = World::new(ServiceOptions::new().workers(2).interval(Duration::from_millis(1)));
+    for round in 0..50 {
+        world.create(IndexDefinition::new("by_n", "").part(Part::new("n")));
+        for number in 0..100 {
+            world.put(&format!("d{number}"), Some(Document::new().with("n", int(number + round))));
+        }
+        assert_eq!(world.all("by_n").len(), 100);
+        world.service.drop_index("by_n").unwrap();
+        assert_eq!(world.service.failure().map(|error| error.to_string()), None);
+    }
+}
+
+/// A source whose thread panics.
+struct Breaks;
+
+impl ChangeSource for Breaks {
+    fn partitions(&self) -> u32 {
+        1
+    }
+    fn newest(&self, _: u32) -> Result<Position, SourceError> {
+        Ok(Position { identity: 1, seq: 0 })
+    }
+    fn continues(&self, _: u32, _: Position) -> Result<bool, SourceError> {
+        Ok(true)
+    }
+    fn documents(&self, _: &VersionVector, _: usize) -> Result<Vec<Documents>, SourceError> {
+        Ok(Vec::new())
+    }
+    fn run(&self, _: &Feed, _: &VersionVector) -> Result<(), SourceError> {
+        panic!("the source broke")
+    }
+}
+
+#[test]
+fn the_panic_of_a_thread_is_told_to_each_query() {
+    let service = Service::start(ServiceOptions::new().workers(2), Arc::new(Breaks)).unwrap();
+    let began = std::time::Instant::now();
+    while service.failure().is_none() {
+        assert!(began.elapsed() < crate::common::SOON);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let refused = service.view(&Read::any());
+    let Err(Error::Panicked { thread, message }) = refused else { panic!("{refused:?}") };
+    assert_eq!((&thread[..], &message[..]), ("index-source", "the source broke"));
 }

@@ -162,3 +162,26 @@ fn only_buckets_of_another_history_are_rebuilt() {
     drop(service);
     std::fs::remove_dir_all(dir).unwrap();
 }
+
+#[test]
+fn backups_at_once_are_all_whole() {
+    let dir = directory("at-once");
+    let options = ServiceOptions::new().workers(2).backups(&dir);
+    let documents = Arc::new(Documents::default());
+    let changed = Changed { behind: 0, ids: Vec::new() };
+    let world = restart(&documents, options.clone(), 5, changed.clone(), 1);
+    world.create(IndexDefinition::new("n", "d").part(Part::new("n")));
+    write_all(&world, 0..1000);
+    assert_whole(&world);
+    let made: Vec<Backup> = std::thread::scope(|scope| {
+        let back_up = || world.service.back_up(100, &BackupOptions::new()).unwrap();
+        let threads = [(); 4].map(|()| scope.spawn(move || [(); 5].map(|()| back_up())));
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    for backup in made {
+        let options = options.clone().restore(Some(backup.path));
+        assert_whole(&restart(&documents, options, 5, changed.clone(), 6000));
+    }
+    drop(world.service);
+    std::fs::remove_dir_all(dir).unwrap();
+}

@@ -98,6 +98,11 @@ impl Indexes {
         running.map_or_else(Default::default, |it| (it.service.list(), it.service.lag()))
     }
 
+    /// Why no index answers: a thread of the service panicked. `/readyz` fails with it.
+    pub fn failure(&self) -> Option<String> {
+        self.running.get()?.service.failure().map(|error| error.to_string())
+    }
+
     /// Returns the service, and starts it if it does not run. The caller holds the lock of the
     /// definitions, so nobody else starts it.
     pub(super) fn start(&self) -> Result<&Service, String> {

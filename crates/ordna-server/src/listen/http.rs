@@ -256,12 +256,15 @@ fn page(state: &ServerState, console: bool, peer: SocketAddr, request: &Request<
         "/readyz" => {
             let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
             let refused = || state.keys().store().check_log().err();
+            let extension = state.config.extension.as_ref();
+            let failure = || state.indexes.failure().or_else(|| extension?.failure());
             let reason = match (state.stopping.load(Ordering::Relaxed), is_loading) {
                 (true, _) => "stopping".to_owned(),
                 (_, true) => "loading".to_owned(),
-                _ => match refused() {
-                    None => return Page::of(text(StatusCode::OK, "ready\n")),
-                    Some(error) => format!("writes are refused: {error}"),
+                _ => match (refused(), failure()) {
+                    (None, None) => return Page::of(text(StatusCode::OK, "ready\n")),
+                    (Some(error), _) => format!("writes are refused: {error}"),
+                    (None, Some(failure)) => failure,
                 },
             };
             return Page::of(text(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"));

@@ -64,6 +64,11 @@ pub trait Extension: Send + Sync + Debug {
     /// Returns families of metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
+    /// Why the extension does not work and needs a restart: `/readyz` fails with it. `None`: it works.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the tables that the console shows: a list of objects with `title`, `head` (texts; `>` first
     /// for a column of numbers) and `rows` (lists of texts).
     fn console(&self) -> Value;
