@@ -9,6 +9,7 @@
 //! head that has expired.
 
 use std::borrow::{Borrow, Cow};
+use std::collections::HashSet;
 use std::ops::{Bound, ControlFlow};
 
 use ordna::index::bounds_cross;
@@ -212,12 +213,14 @@ impl KeyspaceStore {
         let keys = writes.iter().map(|write| self.stored_to_write(write.key()));
         let keys = keys.collect::<Result<Vec<Cow<'_, [u8]>>, Error>>()?;
         let mut gone: Vec<(Head, Option<u64>)> = Vec::new();
+        // Writes may name a key more than once.
+        let mut ids = HashSet::new();
         let mut batch = Vec::with_capacity(writes.len());
         for (write, key) in writes.iter().zip(&keys) {
             let head = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
             if self.collections.may_be_head(key)
                 && let Some(head) = self.store.get_entry_with(key, head).flatten()
-                && gone.iter().all(|(known, _)| known.id != head.0.id)
+                && ids.insert(head.0.id)
             {
                 gone.push(head);
             }

@@ -123,6 +123,32 @@ fn a_transaction_does_not_wait_for_the_build_of_an_index() {
     assert!(took < Duration::from_secs(2), "GET took {took:?}");
 }
 
+/// A DEL of many collections looks at each once: it does not compare each with all others.
+#[test]
+fn a_removal_of_many_collections_costs_as_much_for_each() {
+    const MANY: usize = 20_000;
+    const FEW: usize = MANY / 16;
+    let (_server, mut client) = fresh();
+    let mut remove = |count: usize| {
+        let keys: Vec<Vec<u8>> = (0..count).map(|at| format!("h{at}").into_bytes()).collect();
+        // Fields that expire make a collection a large one.
+        let make = |key: &Vec<u8>| {
+            request(&[b"HSETEX", key, b"EX", b"10000", b"FIELDS", b"1", b"f", b"v"])
+        };
+        client.send(&keys.iter().flat_map(make).collect::<Vec<u8>>());
+        keys.iter().for_each(|_| assert_eq!(client.reply(), b":1\r\n"));
+        let words = [&b"DEL"[..]].into_iter().chain(keys.iter().map(Vec::as_slice));
+        let words: Vec<&[u8]> = words.collect();
+        let begin = Instant::now();
+        assert_eq!(count_of(&client.ask(&words)), count);
+        begin.elapsed().as_secs_f64()
+    };
+    // Once of three: the machine may have other work.
+    let mut ratio = || remove(MANY) / remove(FEW);
+    let ratios: Vec<f64> = (0..3).map(|_| ratio()).take_while(|ratio| *ratio > 40.0).collect();
+    assert!(ratios.len() < 3, "{ratios:?} times as long for 16 times as many");
+}
+
 /// Peers that ask for pages and do not read them hold the places for connections only for a while.
 #[test]
 fn peers_that_read_no_page_give_up_their_places() {
