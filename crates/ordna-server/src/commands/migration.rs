@@ -583,6 +583,11 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let time = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let time = u64::try_from(time).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
     let footer = payload.len().checked_sub(10);
+    // Before its sum is computed.
+    if let Some(end) = footer {
+        let bytes = declared(&payload[..end]).max(end);
+        context.check_work(if payload[0] == STRING { bytes >> 10 } else { end / ELEMENT })?;
+    }
     let body = footer.filter(|at| {
         let (version, crc) = payload[*at..].split_at(2);
         let sum = crc64_redis(&payload[..at + 2]).to_le_bytes();
@@ -594,9 +599,6 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
     context.check_growth(key, declared(&payload[..body]))?;
-    if payload[0] != STRING {
-        context.check_work(body / ELEMENT)?;
-    }
     let value = decode(&payload[..body]).and_then(|value| new_value(context, value));
     let value = value.ok_or("ERR Bad data format")?;
     let now = context.keys.now();

@@ -174,10 +174,11 @@ fn add_all(
     if options.increments && count > 2 {
         return Err("ERR INCR option supports a single increment-element pair".into());
     }
+    // Before the scores are read, which takes long if they are many.
+    context.check_work(count / 2)?;
     let scores = arguments.iter_from(at).step_by(2).map(double::parse);
     let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
     let (mut new, mut changed, mut last) = (0, 0, Added::Nothing);
-    context.check_work(scores.len())?;
     let event = options.increments.then_some((Classes::SORTED_SET, "zincr"));
     context.edit_much(event, arguments.get(1), ValueKind::ZSet, |body| {
         (new, changed) = (0, 0);

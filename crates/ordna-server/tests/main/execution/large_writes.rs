@@ -440,7 +440,10 @@ fn others_do_not_wait_for_a_large_result() {
         client.ask(&[b"RPUSH", b"l", &value]);
     }
     fill(&mut client, "ZADD", "z", 0, 10 * MANY);
+    client.say("SETRANGE long 50000000 x");
+    let long = payload(&mut client, "long");
     for line in [
+        "RESTORE text 0 ",
         "SUNIONSTORE d s",
         "COPY s d REPLACE",
         "COPY l d REPLACE",
@@ -472,7 +475,9 @@ fn others_do_not_wait_for_a_large_result() {
                 waits
             });
             let begin = Instant::now();
-            client.send(&request(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>()));
+            let words = line.split(' ').map(str::as_bytes);
+            let words = words.map(|word| if word.is_empty() { &long } else { word });
+            client.send(&request(&words.collect::<Vec<_>>()));
             client.reply_within(Duration::from_secs(120)).expect("a reply");
             let took = begin.elapsed();
             over.store(true, Ordering::Relaxed);
