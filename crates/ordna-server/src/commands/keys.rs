@@ -404,13 +404,19 @@ const OBJECT: &[Command] = &[
             Ok(CommandOutcome::Done)
         }).keys(SECOND).access(KeyAccess::METADATA),
     Command::sub("object|idletime", 3, READ_SLOW, |context, arguments, out| {
-            if context.keys.contains(arguments.get(2)) {
-                return Err(
-                    "ERR Ordna does not track when keys are read: a read writes nothing".into()
-                );
+            let key = arguments.get(2);
+            if !context.keys.contains(key) {
+                out.null();
+                return Ok(CommandOutcome::Done);
             }
-            out.null();
-            Ok(CommandOutcome::Done)
+            match context.state.settings.policy().preference() {
+                Preference::Recency => {
+                    out.count(context.state.access.idle_minutes(key) * 60);
+                    Ok(CommandOutcome::Done)
+                }
+                Preference::Frequency => Err("ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between policies at runtime LRU and LFU data will take some time to adjust.".into()),
+                _ => Err("ERR idle time is tracked under the policies allkeys-lru and volatile-lru".into()),
+            }
         }).keys(SECOND).access(KeyAccess::METADATA),
     Command::sub("object|freq", 3, READ_SLOW, |context, arguments, out| {
             let frequency = context.state.settings.policy().preference() == Preference::Frequency;
@@ -434,9 +440,9 @@ const OBJECT: &[Command] = &[
                     "ENCODING <key>",
                     "    Return the encoding that Redis would choose.",
                     "FREQ <key>",
-                    "    Refused: there is no eviction.",
+                    "    Return how often the key is used, under a policy of LFU.",
                     "IDLETIME <key>",
-                    "    Refused: reads are not tracked.",
+                    "    Return the seconds since the last use, in whole minutes, under a policy of LRU.",
                     "REFCOUNT <key>",
                     "    Return 1.",
                 ],

@@ -104,6 +104,8 @@ const MEMORY: &[Command] = &[
             &[
                 "DOCTOR",
                 "    Return memory problems reports.",
+                "MALLOC-STATS",
+                "    Return internal statistics of the allocator.",
                 "PURGE",
                 "    Collect what no snapshot sees any more.",
                 "STATS",

@@ -11,8 +11,11 @@
 //! has Redis' logarithmic counter in its lower byte, and in the upper one the minute of its last decay.
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
+
+use ordna::sync::Lock;
 
 /// Slots that are allocated together.
 const SEGMENT: usize = 1 << 12;
@@ -21,6 +24,8 @@ const MOST_SEGMENTS: usize = 1 << 14;
 /// Bytes of `maxmemory` for which there is a slot. Entries are mostly larger, so most have a slot of
 /// their own.
 const BYTES_PER_SLOT: usize = 64;
+/// Minutes whose first tick is kept: some days.
+const MOST_MINUTES: usize = 1 << 12;
 /// Counter of a key that is new, as in Redis, so that it is not evicted at once.
 const NEW: u8 = 5;
 
@@ -36,6 +41,8 @@ pub struct AccessTable {
     tick: AtomicU32,
     /// Minutes since the start.
     minute: AtomicU32,
+    /// The ticks with which the latest minutes began, the newest last.
+    first_ticks: Lock<VecDeque<u16>>,
 }
 
 fn hash(key: &[u8]) -> u64 {
@@ -86,7 +93,7 @@ impl AccessTable {
 
     fn tick(&self) -> u16 {
         // 0 means unused.
-        (self.tick.load(Ordering::Relaxed) as u16).max(1)
+        (self.tick.load(Ordering::Relaxed) as u16).wrapping_add(1).max(1)
     }
 
     /// Advances the clock of recency.
@@ -94,11 +101,19 @@ impl AccessTable {
         self.tick.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the time for the decay of frequencies.
+    /// Sets the time, in minutes since the start.
     pub fn set_minute(&self, minute: u32) {
-        if self.minute.swap(minute, Ordering::Relaxed) != minute {
-            self.advance();
+        let former = self.minute.swap(minute, Ordering::Relaxed);
+        if former == minute {
+            return;
         }
+        self.advance();
+        let mut ticks = self.first_ticks.lock();
+        // Nobody sets it while nothing is evicted.
+        let passed = (minute.saturating_sub(former) as usize).min(MOST_MINUTES);
+        ticks.extend(std::iter::repeat_n(self.tick(), passed));
+        let beyond = ticks.len().saturating_sub(MOST_MINUTES);
+        ticks.drain(..beyond);
     }
 
     /// Records a use of a key under a policy of recency.
@@ -118,6 +133,15 @@ impl AccessTable {
             0 => u64::from(u16::MAX) + 1,
             last => u64::from(self.tick().wrapping_sub(last)),
         }
+    }
+
+    /// Time since the last use of a key under a policy of recency, in whole minutes; of one that was never used,
+    /// since the start. A few days at most.
+    pub fn idle_minutes(&self, key: &[u8]) -> usize {
+        let (idle, now) = (self.idle(key), self.tick());
+        let ticks = self.first_ticks.lock();
+        let age = |first: &&u16| u64::from(now.wrapping_sub(**first));
+        ticks.iter().rev().take_while(|first| age(first) < idle).count()
     }
 
     /// The decayed counter of a slot. `decay_time`: minutes after which it is one less; 0: it stays.
@@ -202,6 +226,28 @@ mod tests {
         assert_eq!(table.frequency(b"y", 1), NEW);
         (0..1_000_000).for_each(|_| table.used_again(b"z", 0, 0));
         assert_eq!(table.frequency(b"z", 0), 255);
+    }
+
+    #[test]
+    fn idle_minutes_are_those_since_the_last_use_whatever_is_evicted() {
+        let table = AccessTable::default();
+        table.fit(1 << 20);
+        table.used_now(b"a");
+        assert_eq!(table.idle_minutes(b"a"), 0);
+        for minute in 1..=5 {
+            table.set_minute(minute);
+            (0..100).for_each(|_| table.advance());
+            if minute == 3 {
+                table.used_now(b"b");
+            }
+        }
+        table.used_now(b"c");
+        let minutes = [b"a", b"b", b"c", b"n"].map(|key| table.idle_minutes(key));
+        assert_eq!(minutes, [5, 2, 0, 5]);
+        table.set_minute(9);
+        assert_eq!(table.idle_minutes(b"c"), 4, "nothing was evicted for a while");
+        table.set_minute(1_000_000);
+        assert_eq!(table.idle_minutes(b"c"), MOST_MINUTES);
     }
 
     #[test]

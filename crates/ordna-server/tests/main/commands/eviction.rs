@@ -90,6 +90,22 @@ fn new_keys_and_uses_count_as_in_redis() {
 }
 
 #[test]
+fn the_idle_time_is_known_under_a_policy_of_recency() {
+    for (policy, expected) in [
+        ("allkeys-lru", r":0\r\n"),
+        ("volatile-lru", r":0\r\n"),
+        ("allkeys-lfu", "-ERR An LFU maxmemory policy is selected, idle time not tracked."),
+        ("noeviction", "-ERR idle time is tracked under the policies allkeys-lru"),
+    ] {
+        let (_server, mut client) = server(policy);
+        client.say("SET a 1");
+        let reply = client.say("OBJECT IDLETIME a");
+        assert!(reply.starts_with(expected), "{policy}: {reply}");
+        assert_eq!(client.say("OBJECT IDLETIME b"), r"$-1\r\n");
+    }
+}
+
+#[test]
 fn only_keys_with_a_deadline_are_evicted_under_a_volatile_policy() {
     for policy in ["volatile-lru", "volatile-lfu", "volatile-random", "volatile-ttl"] {
         let (_server, mut client) = server(policy);
