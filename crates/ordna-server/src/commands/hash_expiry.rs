@@ -327,6 +327,9 @@ fn hgetdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     taken.reply(out)
 }
 
+/// Bytes of an unknown argument that an error shows.
+const SHOWN: usize = 128;
+
 /// What HSETEX does with the deadlines of the fields.
 #[derive(Clone, Copy)]
 enum NewDeadline {
@@ -345,17 +348,28 @@ fn hsetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         let option = arguments.get(at);
         let is = |word: &str| option.eq_ignore_ascii_case(word.as_bytes());
         at += 1;
-        if (is("fnx") || is("fxx")) && presence.is_none() {
+        let scale = Scale::of_option(option);
+        if is("fnx") || is("fxx") {
+            if presence.is_some() {
+                return Err("ERR Only one of FXX or FNX arguments can be specified".into());
+            }
             presence = Some(is("fxx"));
-        } else if is("keepttl") && expiry.is_none() {
+        } else if is("keepttl") || scale.is_some() {
+            if expiry.is_some() {
+                const ONE: &str =
+                    "ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified";
+                return Err(ONE.into());
+            }
             expiry = Some(NewDeadline::Keep);
-        } else if let Some(scale) = Scale::of_option(option).filter(|_| expiry.is_none()) {
-            let argument = (at < arguments.len()).then(|| arguments.get(at));
-            let argument = argument.ok_or(CommandError::Syntax)?;
-            expiry = Some(NewDeadline::At(deadline(scale, argument, now, "hsetex")?));
-            at += 1;
+            if let Some(scale) = scale {
+                let argument = (at < arguments.len()).then(|| arguments.get(at));
+                let argument = argument.ok_or("ERR missing expire time")?;
+                expiry = Some(NewDeadline::At(deadline(scale, argument, now, "hsetex")?));
+                at += 1;
+            }
         } else {
-            return Err(CommandError::Syntax);
+            let shown = String::from_utf8_lossy(&option[..option.len().min(SHOWN)]);
+            return Err(format!("ERR unknown argument: {shown}").into());
         }
     }
     count_fields(arguments, at, 2)?;
@@ -388,7 +402,7 @@ fn hsetex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         Ok(true)
     };
     let done = context.modify_hash_and_tell(arguments.get(1), change, |_| match expiry {
-        NewDeadline::At(deadline) if deadline <= now => vec!["hdel"],
+        NewDeadline::At(deadline) if deadline <= now => vec!["hset", "hdel"],
         NewDeadline::At(_) => vec!["hset", "hexpire"],
         NewDeadline::Keep | NewDeadline::Lift => vec!["hset"],
     })?;

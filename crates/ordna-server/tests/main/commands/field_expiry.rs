@@ -106,9 +106,25 @@ fn replies_are_those_of_the_documentation() {
                     "HSETEX h FIELDS 2 c 1 d",
                     r"-ERR The `numfields` parameter must match the number of arguments\r\n",
                 ),
-                ("HSETEX h EX 1 PX 1 FIELDS 1 c 1", r"-ERR syntax error\r\n"),
-                ("HSETEX h FNX FXX FIELDS 1 c 1", r"-ERR syntax error\r\n"),
-                ("HSETEX h FIELDSS FIELDS 1 c 1", r"-ERR syntax error\r\n"),
+                (
+                    "HSETEX h EX 1 PX 1 FIELDS 1 c 1",
+                    r"-ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified\r\n",
+                ),
+                (
+                    "HSETEX h KEEPTTL EX 1 FIELDS 1 c 1",
+                    r"-ERR Only one of EX, PX, EXAT, PXAT or KEEPTTL arguments can be specified\r\n",
+                ),
+                (
+                    "HSETEX h FNX FXX FIELDS 1 c 1",
+                    r"-ERR Only one of FXX or FNX arguments can be specified\r\n",
+                ),
+                ("HSETEX h NX FIELDS 1 c 1", r"-ERR unknown argument: NX\r\n"),
+                ("HSETEX h FNX KEEPTTL c PX", r"-ERR unknown argument: c\r\n"),
+                (
+                    "HSETEX h FNX KEEPTTL FXX PX",
+                    r"-ERR Only one of FXX or FNX arguments can be specified\r\n",
+                ),
+                ("HSETEX h FNX FXX1 c EX", r"-ERR unknown argument: FXX1\r\n"),
             ],
         );
         for line in [
@@ -307,6 +323,10 @@ fn an_expiry_of_a_field_is_told() {
     events(&["hset", "hexpire"]);
     client.say("HGETDEL h FIELDS 1 a");
     events(&["hdel"]);
+    client.say("HSETEX h FIELDS 1 a 1");
+    events(&["hset"]);
+    client.say("HSETEX h EXAT 1 FIELDS 1 a 2");
+    events(&["hset", "hdel"]);
     client.say("HPEXPIRE h 0 FIELDS 1 b");
     events(&["hdel"]);
     client.say("HPEXPIRE h 1 FIELDS 1 c");

@@ -53,11 +53,13 @@ fn generate(arguments: &[Argument], random: &mut Random, words: &mut Vec<Vec<u8>
 }
 
 /// What an error says if the words, not the values, are wrong.
-const REFUSED: [&str; 9] = [
+const REFUSED: [&str; 11] = [
     "Mandatory argument",
     "must be a positive integer",
     "must match the number of arguments",
     "ERR syntax error",
+    "ERR unknown argument",
+    "ERR Only one of",
     "wrong number of arguments",
     "not supported",
     "lacks an argument",
