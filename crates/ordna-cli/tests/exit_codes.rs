@@ -169,12 +169,14 @@ fn records_are_loaded_into_sorted_sets() {
     assert_eq!(code, Some(FAILED));
     assert!(error.contains("line 4: field `people`: `unknown` is not a number"), "{error}");
     assert!(error.contains("4 records stored") && !error.contains("replaced"), "{error}");
+    let again = "so 1 records gave a member that was there already its score";
+    assert!(error.contains(again), "{error}");
     let found = ask(port, "ZRANGE top:SE 0 -1 WITHSCORES", "94703");
     assert_eq!(found, "*4 $6 Kiruna $3 7.5 $4 Lund $5 94703", "the later record stays");
     // One sorted set of all, with members of two fields.
     let (_, error) =
         load(&["--zset", "id", "--member", "land,name", "--prefix", "all", "--separator", "/"]);
-    assert!(error.contains("5 records stored"), "{error}");
+    assert!(error.contains("5 records stored") && error.contains(again), "{error}");
     assert_eq!(ask(port, "ZRANGE all 0 1", "SE/Visby"), "*2 $7 NO/Oslo $8 SE/Visby");
     // The server refuses what is no sorted set; the line is named.
     ask(port, "SET top:NO text", "OK");

@@ -210,7 +210,7 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     drop(sent);
     let Ok(refused) = bad_replies.join() else { bail!("the thread that takes replies broke") };
     bar.finish_and_clear();
-    let Refused { lines, stored, lost } = refused;
+    let Refused { lines, stored, known, lost } = refused;
     for (line, reason) in &lines {
         rejects.add(*line, reason);
     }
@@ -224,6 +224,9 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
         stored as f64 / seconds.max(0.001),
         rejects.count
     );
+    if options.zset.is_some() && known > 0 {
+        eprintln!("so {known} records gave a member that was there already its score");
+    }
     if let Some(after) = after {
         let new = after - before;
         eprintln!("the server now has {after} keys, {new} more than before");
@@ -316,17 +319,22 @@ fn send(
 struct Refused {
     lines: Vec<(u64, String)>,
     stored: u64,
+    /// Those of them to which the server replied that nothing is new.
+    known: u64,
     lost: Option<anyhow::Error>,
 }
 
 fn take_replies(mut replies: Replies, awaited: &Receiver<u64>) -> Refused {
-    let mut refused = Refused { lines: Vec::new(), stored: 0, lost: None };
+    let mut refused = Refused { lines: Vec::new(), stored: 0, known: 0, lost: None };
     for line in awaited {
         match replies.next() {
             Ok(BytesFrame::Error(text)) => {
                 refused.lines.push((line, format!("the server says: {text}")));
             }
-            Ok(_) => refused.stored += 1,
+            Ok(reply) => {
+                refused.stored += 1;
+                refused.known += u64::from(matches!(reply, BytesFrame::Integer(0)));
+            }
             Err(error) => {
                 let context = format!("the connection broke at line {line}");
                 refused.lost = Some(error.context(context));
