@@ -84,7 +84,10 @@ fn evaluate(
     out: &mut Replies,
 ) -> Result {
     key_count(arguments)?;
-    let script = context.state.scripts.add(arguments.get(1), false)?;
+    let script = match context.session.script.take() {
+        Some(prepared) => prepared?,
+        None => context.state.scripts.add(arguments.get(1), false)?,
+    };
     run(context, &script, read_only, arguments, out)
 }
 

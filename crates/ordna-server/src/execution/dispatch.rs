@@ -94,6 +94,7 @@ pub fn execute(
         (_, true) => {
             let turn = session.turn.take().or_else(|| state.keyspace_lock().try_turn());
             let Some(turn) = turn else { return CommandOutcome::AwaitsTurn };
+            session.script = state.scripts.prepared(spec.name, arguments);
             state.keys_for_long(turn)
         }
         (true, false) => state.keys_exclusive(),
@@ -107,6 +108,8 @@ pub fn execute(
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
         None => context.call(spec, arguments, out),
     };
+    // It was refused before it was executed.
+    context.session.script = None;
     if spec.lock != LockMode::None {
         context.serve_blocked();
     }

@@ -6,7 +6,7 @@ use crate::execution::atomic::{Aftermath, Atomic};
 use crate::execution::command::{Context, Result};
 use crate::execution::dispatch::deny;
 use crate::execution::eviction;
-use crate::scripts::engine::{Engine, Host};
+use crate::scripts::engine::Host;
 use crate::state::acl::user::{Refusal, User};
 use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::state::scripts::Script;
@@ -14,19 +14,8 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, OwnedRequest};
 
-/// The version of Redis that scripts are told.
-const VERSION: (&str, u32) = ("7.0.15", 0x0007_000F);
-
 /// Commands that write nothing, but that Redis sends to replicas: a script that does not write may not call them.
 const REPLICATED: [&str; 2] = ["publish", "spublish"];
-
-fn log(level: i64, text: &str) {
-    match level {
-        0 => tracing::debug!("script: {text}"),
-        1 | 2 => tracing::info!("script: {text}"),
-        _ => tracing::warn!("script: {text}"),
-    }
-}
 
 /// The server, as a script sees it.
 struct CommandHost<'c, 'a> {
@@ -143,32 +132,14 @@ impl Host for CommandHost<'_, '_> {
     }
 }
 
-/// Compiles a script, in the engine that there is or a new one.
-fn compiled<'e>(
-    engine: &'e mut Option<Engine>,
-    context: &Context<'_>,
-    script: &Script,
-) -> Result<(&'e mut Engine, mlua::Function)> {
-    if engine.is_none() {
-        let new = Engine::new(VERSION, log)
-            .map_err(|error| format!("ERR scripts cannot be run: {error}"))?;
-        *context.state.scripts.control.lock() = Some(new.control());
-        *engine = Some(new);
-    }
-    let engine = engine.as_mut().ok_or("ERR scripts cannot be run")?;
-    let function = engine.compile(&script.sha, &script.body).map_err(|why| {
-        context.state.scripts.remove(&script.sha);
-        format!("ERR Error compiling script (new function): {why}")
-    })?;
-    Ok((engine, function))
-}
-
 /// Checks that a script compiles.
 ///
 /// # Errors
 /// It does not.
 pub fn check(context: &Context<'_>, script: &Script) -> Result<()> {
-    compiled(&mut context.state.scripts.engine.lock(), context, script).map(|_| ())
+    let scripts = &context.state.scripts;
+    scripts.compile(&mut scripts.engine.lock(), script)?;
+    Ok(())
 }
 
 /// Runs a script and writes its reply. The caller has locked the keyspace exclusively.
@@ -185,7 +156,7 @@ pub fn run(
 ) -> Result<()> {
     let state = context.state;
     let mut engine = state.scripts.engine.lock();
-    let (engine, function) = compiled(&mut engine, context, script)?;
+    let (engine, function) = state.scripts.compile(&mut engine, script)?;
     let flags = script.flags;
     if flags.are_given
         && !flags.allow_oom

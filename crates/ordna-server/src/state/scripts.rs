@@ -9,10 +9,27 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use ordna::sync::Lock;
 use sha1::{Digest, Sha1};
 
+#[cfg(feature = "scripts")]
+use crate::scripts::engine::{Control, Engine};
+use crate::wire::request::{Arguments, number};
+
 /// Scripts that are cached. Beyond, those that no `SCRIPT LOAD` has asked for are forgotten.
 const MOST_SCRIPTS: usize = 10_000;
 /// Bytes of the cached scripts.
 const MOST_BYTES: usize = 64 << 20;
+
+/// The version of Redis that scripts are told.
+#[cfg(feature = "scripts")]
+const VERSION: (&str, u32) = ("7.0.15", 0x0007_000F);
+
+#[cfg(feature = "scripts")]
+fn log(level: i64, text: &str) {
+    match level {
+        0 => tracing::debug!("script: {text}"),
+        1 | 2 => tracing::info!("script: {text}"),
+        _ => tracing::warn!("script: {text}"),
+    }
+}
 
 /// What the first line of a script, `#!lua flags=…`, says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -84,9 +101,9 @@ pub struct Scripts {
     /// Memory of the Lua state after the last script, in bytes.
     pub memory: AtomicUsize,
     #[cfg(feature = "scripts")]
-    pub engine: Lock<Option<crate::scripts::engine::Engine>>,
+    pub engine: Lock<Option<Engine>>,
     #[cfg(feature = "scripts")]
-    pub control: Lock<Option<Arc<crate::scripts::engine::Control>>>,
+    pub control: Lock<Option<Arc<Control>>>,
 }
 
 impl Scripts {
@@ -118,9 +135,56 @@ impl Scripts {
         Ok(script)
     }
 
+    /// Compiles a script, in the engine that there is or a new one.
+    ///
+    /// # Errors
+    /// The text of the error.
+    #[cfg(feature = "scripts")]
+    pub fn compile<'e>(
+        &self,
+        engine: &'e mut Option<Engine>,
+        script: &Script,
+    ) -> Result<(&'e mut Engine, mlua::Function), String> {
+        if engine.is_none() {
+            let new = Engine::new(VERSION, log)
+                .map_err(|error| format!("ERR scripts cannot be run: {error}"))?;
+            *self.control.lock() = Some(new.control());
+            *engine = Some(new);
+        }
+        let engine = engine.as_mut().ok_or("ERR scripts cannot be run")?;
+        let function = engine.compile(&script.sha, &script.body).map_err(|why| {
+            self.remove(&script.sha);
+            format!("ERR Error compiling script (new function): {why}")
+        })?;
+        Ok((engine, function))
+    }
+
+    /// Caches and compiles the script of a call, which is about to lock the keyspace: nobody waits for that. The
+    /// caller has the turn of the scripts. `None` unless the call has a script that may run.
+    pub fn prepared(
+        &self,
+        name: &str,
+        arguments: Arguments<'_>,
+    ) -> Option<Result<Arc<Script>, String>> {
+        if !["eval", "eval_ro"].contains(&name) {
+            return None;
+        }
+        let keys = number(arguments.get(2)).and_then(|count| usize::try_from(count).ok())?;
+        if keys > arguments.len() - 3 {
+            return None;
+        }
+        let script = self.add(arguments.get(1), false);
+        #[cfg(feature = "scripts")]
+        let script = script.and_then(|script| {
+            self.compile(&mut self.engine.lock(), &script)?;
+            Ok(script)
+        });
+        Some(script)
+    }
+
     /// Forgets a script that is wrong.
     #[cfg(feature = "scripts")]
-    pub fn remove(&self, sha: &str) {
+    fn remove(&self, sha: &str) {
         let mut cache = self.cache.lock();
         if let Some(script) = cache.scripts.remove(sha) {
             cache.bytes -= script.body.len();

@@ -13,6 +13,7 @@ use crate::keyspace::watches::Watch;
 use crate::state::acl::Acl;
 use crate::state::acl::user::User;
 use crate::state::clients::Client;
+use crate::state::scripts::Script;
 use crate::statistics::command_stats::CallRun;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
@@ -88,6 +89,8 @@ pub struct Session {
     pub calls: CallRun,
     /// The turn of the command that is executed, if it waited for it.
     pub turn: Option<Turn>,
+    /// The script of the command that is executed, if it was compiled before the keyspace was locked.
+    pub script: Option<Result<Arc<Script>, String>>,
 }
 
 impl Session {
@@ -119,6 +122,7 @@ impl Session {
             last_command: 0,
             calls: CallRun::default(),
             turn: None,
+            script: None,
         };
         session.become_user(user);
         session

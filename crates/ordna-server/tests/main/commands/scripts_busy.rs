@@ -1,5 +1,6 @@
 //! What other clients may do while a script runs.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ordna_server::{Config, DataConfig};
@@ -145,4 +146,33 @@ fn shutdown_waits_for_a_short_script() {
         assert_eq!(show(&looping.reply()), r":7\r\n", "{line}");
         server.wait();
     }
+}
+
+/// A script is read and compiled before it keeps others out.
+#[test]
+fn others_do_not_wait_while_a_script_is_compiled() {
+    let (server, mut client) = fresh();
+    let mut other = Client::new(server.address);
+    let text = [&b"do return 1 end "[..], &b"x=1 ".repeat(2_000_000)].concat();
+    let over = AtomicBool::new(false);
+    let (took, longest) = std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            while !over.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                assert_eq!(other.say("GET a"), r"$-1\r\n");
+                longest = longest.max(begin.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        let begin = Instant::now();
+        client.send(&request(&[b"EVAL", &text, b"0"]));
+        let reply = client.reply_within(Duration::from_secs(120)).expect("a reply");
+        let took = begin.elapsed();
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(reply, b":1\r\n");
+        (took, reader.join().unwrap())
+    });
+    assert!(longest < took / 3, "GET took {longest:?} beside EVAL of {took:?}");
 }
