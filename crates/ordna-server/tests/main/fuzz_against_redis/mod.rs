@@ -3,7 +3,7 @@
 //! for a million commands: `ORDNA_SOAK=seconds cargo test -p ordna-server --test main -- --ignored
 //! random_commands_against_redis`. `ORDNA_SEED` repeats a run.
 
-mod differences;
+pub mod differences;
 pub mod documents;
 mod found;
 pub mod frame;
