@@ -41,8 +41,8 @@ pub struct IndexNodeOptions {
     /// Back a partition up before another node gets it, and at the end
     #[arg(long, requires = "backups")]
     backups_on_revoke: bool,
-    /// Backups of each partition to keep
-    #[arg(long, default_value_t = 2)]
+    /// Backups of each partition to keep: after a loss at the brokers the newest from before it is restored
+    #[arg(long, default_value_t = 3)]
     backups_keep: usize,
     /// Warm copies of each partition on other nodes
     #[arg(long, default_value_t = 0)]

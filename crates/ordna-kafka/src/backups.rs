@@ -7,17 +7,21 @@
 //!
 //! # Invariants
 //! A backup counts once its `PARTITION.json` is there, which is written last. It is used only for
-//! the history (identity) and the definitions that it names. In a compacted topic it is used only
+//! the history (identity, and the leader epoch at its position, which the caller compares with the
+//! brokers') and the definitions that it names. In a compacted topic it is used only
 //! while Kafka keeps tombstones: the deletions behind an older one may be gone.
 //!
 //! A process that ends during a backup leaves a folder without `PARTITION.json`. The next backup of the
 //! partition, by any process, removes those in which nothing was written for [`ABANDONED`].
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ordna::sync::Lock;
 use ordna_secondary::{IndexDefinition, Position};
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +36,8 @@ const ABANDONED: Duration = Duration::from_secs(3600);
 struct Saved {
     identity: String,
     seq: u64,
+    /// The leader epoch of the last record in it. Backups of older versions have none.
+    epoch: Option<i32>,
     /// Milliseconds since 1970, by the clock of the writer.
     taken: u64,
     indexes: Vec<IndexDefinition>,
@@ -44,6 +50,8 @@ pub struct FoundBackup {
     pub path: PathBuf,
     /// The changes up to here are in it.
     pub position: Position,
+    /// The leader epoch of the last record in it; -1 if the brokers know no epochs.
+    pub epoch: i32,
 }
 
 /// Where backups are, and which of them are used.
@@ -52,6 +60,8 @@ pub struct Backups {
     root: PathBuf,
     writer: String,
     indexes: Vec<IndexDefinition>,
+    /// Held by the thread that backs a partition up.
+    writing: Arc<Lock<BTreeMap<u32, Arc<Lock<()>>>>>,
 }
 
 fn millis(time: SystemTime) -> u64 {
@@ -92,7 +102,13 @@ impl Backups {
         // Two nodes on one machine have other processes, two machines hardly the same nanosecond.
         let writer = format!("{:x}-{:x}", now.as_nanos(), std::process::id());
         let root = dir.join(escaped(group)).join(escaped(topic));
-        Self { root, writer, indexes: indexes.to_vec() }
+        Self { root, writer, indexes: indexes.to_vec(), writing: Arc::default() }
+    }
+
+    /// The lock that is held while a backup of a partition is written: all backups of it that this
+    /// process writes are prepared in one folder, also when the partition was closed and opened again.
+    pub fn lock_of(&self, partition: u32) -> Arc<Lock<()>> {
+        Arc::clone(self.writing.lock().entry(partition).or_default())
     }
 
     fn partition(&self, partition: u32) -> PathBuf {
@@ -112,12 +128,13 @@ impl Backups {
         &self,
         partition: u32,
         path: &Path,
-        position: Position,
+        (position, epoch): (Position, i32),
         keep: usize,
     ) -> std::io::Result<()> {
         let saved = Saved {
             identity: format!("{:016x}", position.identity),
             seq: position.seq,
+            epoch: Some(epoch),
             taken: millis(SystemTime::now()),
             indexes: self.indexes.clone(),
         };
@@ -194,6 +211,8 @@ impl Backups {
                 Some("it is of another topic of this name")
             } else if saved.seq > until.seq {
                 Some("it is ahead of the topic, which was truncated")
+            } else if saved.epoch.is_none() {
+                Some("it is of a version that kept no leader epochs")
             } else if oldest.is_some_and(|oldest| now.abs_diff(saved.taken) > oldest) {
                 Some("deletions behind it may be gone, or a clock is wrong")
             } else {
@@ -206,7 +225,8 @@ impl Backups {
                 Some(why) => tracing::warn!(path = %path.display(), why, "backup not used"),
                 None => {
                     let position = Position { identity: until.identity, seq: saved.seq };
-                    found.push(FoundBackup { path, position });
+                    let epoch = saved.epoch.unwrap_or(-1);
+                    found.push(FoundBackup { path, position, epoch });
                 }
             }
         }
@@ -227,7 +247,7 @@ mod tests {
     fn write(backups: &Backups, number: u64, seq: u64) -> PathBuf {
         let path = backups.own(3).join(format!("backup-{number}"));
         fs::create_dir_all(&path).unwrap();
-        backups.finish(3, &path, at(seq), 2).unwrap();
+        backups.finish(3, &path, (at(seq), 4), 2).unwrap();
         path
     }
 
@@ -300,6 +320,12 @@ mod tests {
         // The writer of the next one has a clock behind that: its backup stays, the third goes.
         let fourth = write(&one, 3, 40);
         assert_eq!(paths(one.usable(3, at(99), None)), [fourth, second]);
+        // One of an older version, which says nothing of epochs.
+        assert_eq!(one.usable(3, at(99), None)[0].epoch, 4);
+        saved.epoch = None;
+        saved.taken -= 86_400_000;
+        fs::write(&file, serde_json::to_vec(&saved).unwrap()).unwrap();
+        assert_eq!(one.usable(3, at(99), None).len(), 1);
         // A backup that is not finished.
         fs::remove_file(file).unwrap();
         assert_eq!(one.usable(3, at(99), None).len(), 1);

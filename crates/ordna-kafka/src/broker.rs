@@ -4,6 +4,7 @@
 //! Any thread may call any method. Each asks the brokers and blocks until they answer, at most for
 //! the time given.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -15,6 +16,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
+use crate::epoch_history::EpochMark;
+use crate::leader_epoch;
 use crate::node::OwnerTable;
 use crate::owner_table::{DescribedMember, owners};
 use crate::topic_id;
@@ -51,6 +54,8 @@ pub struct Ends {
     pub start: Position,
     /// Everything up to it can be read. Without transactions under way.
     pub end: Position,
+    /// The epoch of the partition's leader; -1 if the brokers know no epochs.
+    pub epoch: i32,
 }
 
 impl Ends {
@@ -193,7 +198,8 @@ impl Broker {
         Ok(before != 0 && before != folded)
     }
 
-    fn offsets(&self, at: Offset, timeout: Duration) -> Result<Vec<u64>, BrokerError> {
+    /// An offset of each partition, with the epoch of its leader.
+    fn offsets(&self, at: Offset, timeout: Duration) -> Result<Vec<(u64, i32)>, BrokerError> {
         let mut asked = TopicPartitionList::new();
         let partitions = self.partitions();
         for partition in 0..partitions {
@@ -201,13 +207,14 @@ impl Broker {
             added.map_err(|error| self.away(error))?;
         }
         let told = self.client.offsets_for_times(asked, timeout).map_err(|error| self.away(error));
-        let mut offsets = vec![0; partitions as usize];
-        for told in told?.elements() {
+        let mut offsets = vec![(0, -1); partitions as usize];
+        let told = told?;
+        for (told, epoch) in told.elements().into_iter().zip(leader_epoch::of_list(&told)) {
             told.error().map_err(|error| self.away(error))?;
             let place = usize::try_from(told.partition()).ok();
             let place = place.and_then(|partition| offsets.get_mut(partition));
             match (told.offset(), place) {
-                (Offset::Offset(offset), Some(place)) => *place = offset.max(0) as u64,
+                (Offset::Offset(offset), Some(place)) => *place = (offset.max(0) as u64, epoch),
                 (other, _) => return Err(self.away(format!("an offset of {other:?}"))),
             }
         }
@@ -223,9 +230,35 @@ impl Broker {
     /// # Errors
     /// [`BrokerError::Away`].
     pub fn newest(&self, timeout: Duration) -> Result<Vec<Position>, BrokerError> {
+        let ends = self.newest_and_epochs(timeout)?;
+        Ok(ends.into_iter().map(|(end, _)| end).collect())
+    }
+
+    /// The same, with the epochs of the partitions' leaders.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`].
+    pub fn newest_and_epochs(
+        &self,
+        timeout: Duration,
+    ) -> Result<Vec<(Position, i32)>, BrokerError> {
         // As a time to look for, this offset means the end.
         let ends = self.offsets(Offset::End, timeout)?;
-        Ok(ends.into_iter().enumerate().map(|(at, end)| self.position(at, end)).collect())
+        let end = |(at, (end, epoch))| (self.position(at, end), epoch);
+        Ok(ends.into_iter().enumerate().map(end).collect())
+    }
+
+    /// Whether the brokers' history still has these points, by partition.
+    ///
+    /// # Errors
+    /// [`BrokerError::Away`]: nothing is known.
+    pub fn compare(
+        &self,
+        marks: &BTreeMap<u32, EpochMark>,
+        timeout: Duration,
+    ) -> Result<BTreeMap<u32, bool>, BrokerError> {
+        let compared = leader_epoch::compare(&self.settings, &self.topic, marks, timeout);
+        compared.map_err(|error| self.away(error))
     }
 
     /// What can be read of each partition.
@@ -234,8 +267,9 @@ impl Broker {
     /// [`BrokerError::Away`].
     pub fn ends(&self, timeout: Duration) -> Result<Vec<Ends>, BrokerError> {
         let starts = self.offsets(Offset::Beginning, timeout)?;
-        let pairs = starts.into_iter().enumerate().zip(self.newest(timeout)?);
-        let ends = |((at, start), end)| Ends { start: self.position(at, start), end };
+        let pairs = starts.into_iter().enumerate().zip(self.newest_and_epochs(timeout)?);
+        let ends =
+            |((at, (start, _)), (end, epoch))| Ends { start: self.position(at, start), end, epoch };
         Ok(pairs.map(ends).collect())
     }
 

@@ -9,18 +9,21 @@
 //! A partition's next offset is its feed's position: every record below it was fed, kept aside as
 //! poison, or dropped by Kafka (compaction, aborted transactions, markers of transactions).
 //! librdkafka has `auto.offset.reset=error`: it never skips records on its own. A partition whose
-//! position cannot be read any more is told anew, from its first record (`rebuild`).
+//! position cannot be read any more is lost: the node opens it anew.
+//!
+//! The leader epoch of each record is noted before the record is fed (`epoch_history`): a state that
+//! has records of a new epoch is in doubt until the node has compared it with the brokers' history.
 //!
 //! A consumer assigns a partition once. librdkafka may still deliver records of an assignment that
 //! was taken back; a reader that took them for those of the next one would leave records out. A
-//! partition that is given up or told anew therefore gets the reader another consumer (`renew`).
+//! partition that is given up therefore gets the reader another consumer (`renew`).
 //!
 //! # Back-pressure
 //! A feed waits while its service's queue is full. The thread then reads nothing, and librdkafka
 //! stops fetching at its limit of bytes.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -32,6 +35,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
 use crate::broker::Broker;
+use crate::epoch_history::EpochHistory;
+use crate::leader_epoch;
 use crate::poison_records::PoisonRecords;
 use crate::record;
 
@@ -93,18 +98,30 @@ pub struct FetchState {
     pub feed: Feed,
     /// Poison records of the partition.
     pub poison: AtomicU64,
-    /// Times that it was told anew.
-    pub rebuilds: AtomicU64,
-    /// It has passed an end since it was opened, or told anew.
+    /// It has passed an end since it was opened.
     pub ready: AtomicBool,
+    /// Its position cannot be read any more: it is to be opened anew.
+    pub lost: AtomicBool,
+    /// The epochs of its records.
+    pub epochs: Lock<EpochHistory>,
+    /// The epoch of the newest record, so that the lock is taken when it changes.
+    epoch: AtomicI32,
     ends: Lock<EndMarks>,
 }
 
 impl FetchState {
     /// Creates a fetch state that has passed no end yet.
-    pub fn new(feed: Feed) -> Self {
-        let (poison, rebuilds, ready) = Default::default();
-        Self { feed, poison, rebuilds, ready, ends: Lock::default() }
+    pub fn new(feed: Feed, epochs: EpochHistory) -> Self {
+        let (poison, ready, lost, ends) = Default::default();
+        let epoch = AtomicI32::new(i32::MIN);
+        Self { feed, poison, ready, lost, epochs: Lock::new(epochs), epoch, ends }
+    }
+
+    /// Notes the epoch of a record that is fed next. Only the reader's thread calls it.
+    fn note_epoch(&self, epoch: i32) {
+        if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
+            self.epochs.lock().read(epoch, self.next());
+        }
     }
 
     /// Notes the end of the partition; the brokers were asked for it at `when`.
@@ -124,11 +141,6 @@ impl FetchState {
         self.ends.lock().complete_until(state).map_or(Duration::MAX, |when| when.elapsed())
     }
 
-    /// The age of what was read.
-    pub fn age(&self) -> Duration {
-        self.age_of(self.feed.position(0).unwrap_or_default())
-    }
-
     /// The offset that is read next.
     pub fn next(&self) -> u64 {
         self.feed.position(0).unwrap_or_default().seq
@@ -138,7 +150,6 @@ impl FetchState {
 enum FetchCommand {
     Add(u32, Arc<FetchState>, mpsc::Sender<()>),
     Remove(u32, mpsc::Sender<()>),
-    Rebuild(u32),
 }
 
 /// The reader of a node.
@@ -213,9 +224,10 @@ impl Fetcher {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Has a partition told anew, from its first record.
-    pub fn rebuild(&self, partition: u32) {
-        let _ = self.orders.send(FetchCommand::Rebuild(partition));
+    /// Whether the thread has ended, though nobody told it to.
+    pub fn has_died(&self) -> bool {
+        let is_stopped = self.stopped.load(Ordering::Relaxed);
+        !is_stopped && self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 }
 
@@ -307,6 +319,7 @@ impl Reader {
             return;
         };
         let Some(fetch) = self.fetches.get(&partition) else { return };
+        fetch.note_epoch(leader_epoch::of_record(message));
         let key = message.key();
         match record::document(key, message.payload()) {
             Ok(document) => {
@@ -359,7 +372,6 @@ impl Reader {
                 self.is_stale |= self.fetches.remove(&partition).is_some();
                 let _ = done.send(());
             }
-            FetchCommand::Rebuild(partition) => self.rebuild(partition),
         }
     }
 
@@ -375,6 +387,9 @@ impl Reader {
             let from = if next == 0 { Offset::Beginning } else { Offset::Offset(next) };
             // It refuses offsets that are none; these are some.
             let _ = list.add_partition_offset(self.broker.topic(), partition as i32, from);
+            if let Some(mark) = fetch.epochs.lock().mark(fetch.next()) {
+                leader_epoch::set(&mut list, self.broker.topic(), partition, mark.epoch);
+            }
         }
         list
     }
@@ -382,7 +397,8 @@ impl Reader {
     /// Goes on with another consumer, from the fetch states' positions. A failure is tried again.
     fn renew(&mut self) {
         let made: Result<BaseConsumer, KafkaError> = self.settings.create();
-        let list = self.list(self.fetches.iter().map(|(partition, fetch)| (*partition, fetch)));
+        let read = self.fetches.iter().filter(|(_, fetch)| !fetch.lost.load(Ordering::Relaxed));
+        let list = self.list(read.map(|(partition, fetch)| (*partition, fetch)));
         let assigned = |consumer: BaseConsumer| -> Result<BaseConsumer, KafkaError> {
             if list.count() > 0 {
                 consumer.incremental_assign(&list)?;
@@ -401,32 +417,24 @@ impl Reader {
         }
     }
 
-    /// Drops what is known of a partition, and tells it from its first record.
-    fn rebuild(&mut self, partition: u32) {
-        let Some(fetch) = self.fetches.get(&partition) else { return };
-        tracing::warn!(partition, "the partition is told anew, from its first record");
-        *fetch.ends.lock() = EndMarks::default();
-        fetch.ready.store(false, Ordering::Release);
-        fetch.rebuilds.fetch_add(1, Ordering::Relaxed);
-        fetch.feed.reset(0, self.broker.identity(partition));
-        self.is_stale = true;
-    }
-
-    /// Finds the partitions whose positions cannot be read, and has them told anew. If none is
-    /// found, librdkafka has noticed a truncation that later records hide: all are.
+    /// Finds the partitions whose positions cannot be read: they are lost. If none is found, librdkafka
+    /// has noticed a truncation that later records hide: the node compares all of them.
     fn check(&mut self) {
         let Ok(ends) = self.broker.ends(PATIENCE) else { return };
-        self.to_check = false;
-        let is_lost = |(partition, fetch): &(&u32, &Arc<FetchState>)| {
-            let ends = ends.get(**partition as usize);
+        (self.to_check, self.is_stale) = (false, true);
+        let mut found = false;
+        for (partition, fetch) in &self.fetches {
             let at = fetch.feed.position(0).unwrap_or_default();
-            ends.is_none_or(|ends| !ends.hold(at))
-        };
-        let mut lost: Vec<u32> = self.fetches.iter().filter(is_lost).map(|(at, _)| *at).collect();
-        if lost.is_empty() {
-            lost = self.fetches.keys().copied().collect();
+            if ends.get(*partition as usize).is_none_or(|ends| !ends.hold(at)) {
+                found = true;
+                fetch.lost.store(true, Ordering::Relaxed);
+            }
         }
-        lost.into_iter().for_each(|partition| self.rebuild(partition));
+        if !found {
+            self.fetches.values().for_each(|fetch| fetch.epochs.lock().suspect());
+            // The consumer that is made next may notice it again before the node has compared.
+            thread::sleep(POLL);
+        }
     }
 }
 

@@ -14,7 +14,7 @@
 //! [`Shared::state`] is held for moments only: no call to a broker, a service or the reader is made
 //! under it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
@@ -64,6 +64,8 @@ struct NodeState {
     trouble: Option<(Instant, BrokerError)>,
     /// Why the last attempt to open a partition failed.
     failures: BTreeMap<u32, String>,
+    /// Times that partitions were opened anew because the brokers' history had changed.
+    rebuilds: BTreeMap<u32, u64>,
 }
 
 /// The state of a partition for people.
@@ -81,7 +83,8 @@ pub struct PartitionInfo {
     pub poison: u64,
     /// Documents that an index left out.
     pub left_out: u64,
-    /// Times that it was told anew.
+    /// Times that it was opened anew, from a backup or its first record, because the brokers' history had
+    /// changed.
     pub rebuilds: u64,
 }
 
@@ -157,7 +160,12 @@ impl IndexNode {
         let membership = Lock::new(Some(membership.map_err(wrong)?));
         let node = Self { shared, membership, threads: Lock::default() };
         let run: [fn(&Arc<Shared>); 3] = [Shared::keep, Shared::look, Shared::back_up];
+        let makes_backups =
+            node.shared.backups.is_some() && node.shared.options.backup_every.is_some();
         for (name, run) in ["keeper", "looks", "backups"].into_iter().zip(run) {
+            if name == "backups" && !makes_backups {
+                continue;
+            }
             let shared = Arc::clone(&node.shared);
             let thread = thread::Builder::new().name(format!("kafka-{name}"));
             let thread = thread.spawn(move || run(&shared));
@@ -214,6 +222,26 @@ impl IndexNode {
         state.failures.iter().map(|(partition, why)| (*partition, why.clone())).collect()
     }
 
+    /// Why the node does not work and needs a restart: a thread of it, or of the indexes of a partition,
+    /// panicked.
+    pub fn failure(&self) -> Option<String> {
+        let open: Vec<_> = {
+            let state = self.shared.state.lock();
+            state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?))).collect()
+        };
+        let failure = |(at, open): (u32, Arc<OpenPartition>)| {
+            open.failure().map(|error| format!("partition {at}: {error}"))
+        };
+        if let Some(failure) = open.into_iter().find_map(failure) {
+            return Some(failure);
+        }
+        let threads = self.threads.lock();
+        let ended = threads.iter().find(|thread| thread.is_finished() && !self.shared.is_stopped());
+        let name = ended.map(|thread| thread.thread().name().unwrap_or_default().to_owned());
+        let reader = self.shared.fetcher.has_died().then(|| "kafka-reader".to_owned());
+        name.or(reader).map(|name| format!("the thread {name:?} panicked"))
+    }
+
     /// Poison records: how many, and the newest ones.
     pub fn poison(&self, most: usize) -> (u64, Vec<PoisonRecord>) {
         (self.shared.poisons.count(), self.shared.poisons.list(most))
@@ -221,11 +249,14 @@ impl IndexNode {
 
     /// The partitions that the node holds or opens. O(partitions).
     pub fn info(&self) -> Vec<PartitionInfo> {
-        let parts: Vec<(HeldPartition, Option<Arc<OpenPartition>>)> = {
+        let parts: Vec<(HeldPartition, Option<Arc<OpenPartition>>, u64)> = {
             let state = self.shared.state.lock();
-            state.slots.iter().map(|(at, slot)| (state.held(*at), slot.open())).collect()
+            let rebuilds = |at: &u32| state.rebuilds.get(at).copied().unwrap_or(0);
+            let part =
+                |(at, slot): (&u32, &PartitionSlot)| (state.held(*at), slot.open(), rebuilds(at));
+            state.slots.iter().map(part).collect()
         };
-        let info = |(held, open): (HeldPartition, Option<Arc<OpenPartition>>)| match open {
+        let info = |(held, open, rebuilds): (_, Option<Arc<OpenPartition>>, _)| match open {
             None => PartitionInfo {
                 held,
                 age: Duration::MAX,
@@ -233,7 +264,7 @@ impl IndexNode {
                 size: (0, 0),
                 poison: 0,
                 left_out: 0,
-                rebuilds: 0,
+                rebuilds,
             },
             Some(open) => {
                 let position = open.position();
@@ -247,7 +278,7 @@ impl IndexNode {
                     size: open.size(),
                     poison: open.fetch.poison.load(Ordering::Relaxed),
                     left_out: open.left_out(),
-                    rebuilds: open.fetch.rebuilds.load(Ordering::Relaxed),
+                    rebuilds,
                 }
             }
         };
@@ -413,33 +444,98 @@ impl Shared {
         };
         self.broker.count(PATIENCE)?;
         let is_another = self.broker.check_topic(PATIENCE)?;
-        let newest = self.broker.newest(PATIENCE)?;
+        let newest = self.broker.newest_and_epochs(PATIENCE)?;
+        let diverged = self.compare(&positions, &newest)?;
         let owners = self.broker.owners(&self.options.group, PATIENCE)?;
         if self.is_stopped() {
             return Ok(());
         }
         let mut state = self.state.lock();
+        let mut lost = Vec::new();
         for (partition, slot) in &state.slots {
-            let (PartitionSlot::Open(open), Some(end), Some(at)) =
+            let (PartitionSlot::Open(open), Some((end, epoch)), Some(at)) =
                 (slot, newest.get(*partition as usize), positions.get(partition))
             else {
                 continue;
             };
+            let fetch = &open.fetch;
             // Half, as for backups: the deletions between may be gone.
             let missed = self.tombstones.is_some_and(|kept| {
-                open.fetch.ready.load(Ordering::Relaxed) && open.fetch.age() > kept / 2
+                fetch.ready.load(Ordering::Relaxed) && fetch.age_of(*at) > kept / 2
             });
-            if is_another || at.identity != end.identity || at.seq > end.seq || missed {
-                self.fetcher.rebuild(*partition);
-            } else {
-                open.fetch.note_end(*end, when);
+            let is_lost = is_another
+                || missed
+                || at.identity != end.identity
+                || at.seq > end.seq
+                || diverged.contains(partition)
+                || fetch.lost.load(Ordering::Relaxed);
+            if is_lost {
+                lost.push(*partition);
+            } else if fetch.epochs.lock().to_compare(at.seq, *epoch).is_none() {
+                // Of a history that the brokers have: else the state may lack records below the end.
+                fetch.note_end(*end, when);
             }
         }
-        state.newest = newest;
+        state.newest = newest.into_iter().map(|(end, _)| end).collect();
         self.want_standbys(&mut state, &owners);
         drop(state);
+        lost.into_iter().for_each(|partition| self.reopen(partition));
         self.changed.notify_all();
         Ok(())
+    }
+
+    /// Compares what partitions have read with the brokers' history, where an epoch has changed. Returns
+    /// those that have other records.
+    fn compare(
+        &self,
+        positions: &BTreeMap<u32, Position>,
+        newest: &[(Position, i32)],
+    ) -> Result<BTreeSet<u32>, BrokerError> {
+        let mut diverged = BTreeSet::new();
+        let open: Vec<(u32, Arc<OpenPartition>)> = {
+            let state = self.state.lock();
+            state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?))).collect()
+        };
+        // Each round compares one change of each partition.
+        loop {
+            let mut marks = BTreeMap::new();
+            for (partition, open) in open.iter().filter(|(at, _)| !diverged.contains(at)) {
+                let newest = newest.get(*partition as usize);
+                let (Some(at), Some((end, epoch))) = (positions.get(partition), newest) else {
+                    continue;
+                };
+                // Other reasons to open it anew come first.
+                if at.identity == end.identity && at.seq <= end.seq {
+                    let mark = open.fetch.epochs.lock().to_compare(at.seq, *epoch);
+                    marks.extend(mark.map(|mark| (*partition, mark)));
+                }
+            }
+            if marks.is_empty() || self.is_stopped() {
+                return Ok(diverged);
+            }
+            let compared = self.broker.compare(&marks, PATIENCE)?;
+            for (partition, open) in &open {
+                let (Some(mark), Some((_, epoch))) =
+                    (marks.get(partition), newest.get(*partition as usize))
+                else {
+                    continue;
+                };
+                if compared.get(partition) == Some(&true) {
+                    open.fetch.epochs.lock().confirm(*mark, *epoch);
+                } else {
+                    diverged.insert(*partition);
+                }
+            }
+        }
+    }
+
+    /// Gives a partition up whose history has changed; the keeper opens it again, from the newest backup
+    /// that the brokers' history still has, or from its first record.
+    fn reopen(&self, partition: u32) {
+        tracing::warn!(partition, "the brokers' history has changed: the partition is opened anew");
+        if self.close(partition).is_some() {
+            *self.state.lock().rebuilds.entry(partition).or_default() += 1;
+        }
     }
 
     /// Wants the warm copies that the owner table makes this node's.
@@ -474,7 +570,12 @@ impl Shared {
             }
             last = Instant::now();
             for (partition, open) in self.owned() {
-                if !self.is_stopped() {
+                // It may have been given away while others were backed up.
+                let is_here = self
+                    .owned()
+                    .iter()
+                    .any(|(at, now)| *at == partition && Arc::ptr_eq(now, &open));
+                if is_here && !self.is_stopped() {
                     self.write_backup(partition, &open, backups);
                 }
             }

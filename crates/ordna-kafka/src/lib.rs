@@ -17,6 +17,7 @@
 //! | `record`, `poison_records` | a record as a document; records that are none | yes |
 //! | `options` | how a node works | yes |
 //! | `broker`, `topic_id` | questions to the brokers: ends, topic id, owner table | yes |
+//! | `epoch_history`, `leader_epoch` | the history of what was read, and its comparison with the brokers' | yes |
 //! | `source`, `fetch` | a partition as a source; the reader that feeds all of them | yes |
 //! | `open_partition` | a partition with its service | yes |
 //! | `membership`, `index_node` | the group; a node | yes |
@@ -29,9 +30,13 @@ mod backups;
 #[cfg(feature = "kafka")]
 mod broker;
 #[cfg(feature = "kafka")]
+mod epoch_history;
+#[cfg(feature = "kafka")]
 mod fetch;
 #[cfg(feature = "kafka")]
 mod index_node;
+#[cfg(feature = "kafka")]
+mod leader_epoch;
 #[cfg(feature = "kafka")]
 mod membership;
 mod node;

@@ -278,9 +278,13 @@ impl Extension for NodeExtension {
         each(name, help, |info| info.poison as i64);
         let (name, help) = ("ordna_partition_left_out", "Documents that an index left out.");
         each(name, help, |info| info.left_out as i64);
-        let (name, help) = ("ordna_partition_rebuilds_total", "Times that it was told anew.");
+        let (name, help) = ("ordna_partition_rebuilds_total", "Times that it was opened anew.");
         each(name, help, |info| info.rebuilds as i64);
         all.0
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.node.failure()
     }
 
     fn console(&self) -> Value {

@@ -1,7 +1,9 @@
 //! A partition that the node holds: its service, and the fetch state that feeds it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ordna::durability::BackupOptions;
@@ -10,6 +12,7 @@ use ordna_secondary::{IndexDefinition, Position, Read, SourceError, VersionVecto
 
 use crate::backups::Backups;
 use crate::broker::{Broker, BrokerError};
+use crate::epoch_history::{EpochHistory, EpochMark};
 use crate::fetch::FetchState;
 use crate::node::{NodeError, PartitionView};
 use crate::source::Partition;
@@ -66,8 +69,21 @@ impl OpenPartition {
             None => None,
         };
         let usable = backups.map(|backups| backups.usable(partition, ends.end, tombstones));
-        let mut started = None;
+        let (mut started, mut recovered) = (None, None);
         for found in usable.into_iter().flatten().filter(|found| ends.hold(found.position)) {
+            let mark = EpochMark { epoch: found.epoch, seq: found.position.seq };
+            // Without epochs nothing can be compared.
+            let is_known = mark.epoch < 0 || {
+                let marks = BTreeMap::from([(partition, mark)]);
+                let compared = broker.compare(&marks, PATIENCE).map_err(told)?;
+                compared.get(&partition).copied().unwrap_or(false)
+            };
+            if !is_known {
+                let why = "the topic was truncated before its position, and has grown since";
+                tracing::warn!(partition, path = %found.path.display(), why, "backup not used");
+                continue;
+            }
+            recovered = Some(mark);
             match start(options().restore(Some(found.path.clone()))) {
                 Ok(restored) => {
                     started = Some(restored);
@@ -81,6 +97,7 @@ impl OpenPartition {
         let (service, feed) = match started {
             Some(restored) => restored,
             None => {
+                recovered = None;
                 let (service, feed) = start(options().restore(None))?;
                 for definition in indexes {
                     service.create(definition.clone())?;
@@ -90,7 +107,8 @@ impl OpenPartition {
             }
         };
         let feed = feed.recv_timeout(PATIENCE).map_err(|_| Error::Source(SourceError::Stopped))?;
-        let fetch = Arc::new(FetchState::new(feed));
+        let epochs = EpochHistory::new(recovered, ends.epoch);
+        let fetch = Arc::new(FetchState::new(feed, epochs));
         fetch.note_end(ends.end, asked);
         let from = fetch.next();
         let backed_up = AtomicU64::new(from);
@@ -105,6 +123,7 @@ impl OpenPartition {
         if at.is_none() && !self.is_ready() {
             return Err(self.restoring());
         }
+        self.wait_for_comparison(until)?;
         let timeout = until.saturating_duration_since(Instant::now());
         let read = match at {
             Some(at) => Read::at_plus(VersionVector::new(vec![at])),
@@ -112,6 +131,7 @@ impl OpenPartition {
         };
         match self.service.view(&read.timeout(timeout)) {
             Ok(view) => {
+                self.wait_for_comparison(until)?;
                 // Of the view, not of what was read since.
                 let position = view.vector().positions().first().copied().unwrap_or_default();
                 Ok(PartitionView { view, age: self.fetch.age_of(position) })
@@ -121,10 +141,28 @@ impl OpenPartition {
         }
     }
 
+    /// Waits while what was read is in doubt: its leader has changed, and its history is compared with
+    /// the brokers' at the node's next look.
+    fn wait_for_comparison(&self, until: Instant) -> Result<(), NodeError> {
+        while self.fetch.epochs.lock().is_in_doubt() || self.fetch.lost.load(Ordering::Relaxed) {
+            if Instant::now() >= until {
+                let why = "its leader has changed, and its history is not compared yet";
+                return Err(NodeError::Broker(format!("partition {}: {why}", self.partition)));
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// Why its indexes answer no query: a thread panicked.
+    pub fn failure(&self) -> Option<Error> {
+        self.service.failure()
+    }
+
     /// Whether the partition was at its end once, or has read what there was when it was opened.
     pub fn is_ready(&self) -> bool {
-        let is_told_anew = self.fetch.rebuilds.load(Ordering::Relaxed) > 0;
-        self.fetch.ready.load(Ordering::Acquire) || !is_told_anew && self.fetch.next() >= self.until
+        let has_read = self.fetch.ready.load(Ordering::Acquire) || self.fetch.next() >= self.until;
+        has_read && self.failure().is_none()
     }
 
     fn restoring(&self) -> NodeError {
@@ -158,6 +196,8 @@ impl OpenPartition {
     /// # Errors
     /// The directory cannot be written, or the snapshot point does not come.
     pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
+        let lock = backups.lock_of(self.partition);
+        let _one = lock.lock();
         let fed = self.fetch.feed.position(0).unwrap_or_default();
         if self.backed_up.load(Ordering::Relaxed) == fed.seq || fed.seq == 0 {
             return Ok(());
@@ -165,7 +205,15 @@ impl OpenPartition {
         self.view(Some(fed), Instant::now() + CUT)?;
         let backup = self.service.back_up(keep, &BackupOptions::new())?;
         let position = backup.vector.positions().first().copied().unwrap_or_default();
-        let finished = backups.finish(self.partition, &backup.path, position, keep);
+        let epochs = self.fetch.epochs.lock();
+        let mark = epochs.mark(position.seq).filter(|_| !epochs.is_in_doubt());
+        drop(epochs);
+        let Some(EpochMark { epoch, .. }) = mark else {
+            // No record was read, or the leader has just changed: the next backup is of use.
+            let _ = std::fs::remove_dir_all(&backup.path);
+            return Ok(());
+        };
+        let finished = backups.finish(self.partition, &backup.path, (position, epoch), keep);
         finished.map_err(|error| NodeError::Backup {
             path: backup.path.display().to_string(),
             reason: error.to_string(),

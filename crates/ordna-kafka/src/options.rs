@@ -24,7 +24,8 @@ pub struct NodeOptions {
     pub backup_every: Option<Duration>,
     /// Whether a partition that is revoked is backed up first.
     pub backup_on_revoke: bool,
-    /// Backups of each partition that are kept.
+    /// Backups of each partition that are kept, at least one (default 3). After a loss at the brokers the
+    /// newest one from before it is restored.
     pub backup_keep: usize,
     /// Warm copies of each partition beside its owner.
     pub standby: usize,
@@ -53,7 +54,7 @@ impl NodeOptions {
             backups: None,
             backup_every: None,
             backup_on_revoke: false,
-            backup_keep: 2,
+            backup_keep: 3,
             standby: 0,
             session_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(10),

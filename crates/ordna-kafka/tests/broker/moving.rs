@@ -145,6 +145,7 @@ fn backups_are_taken_regularly_and_old_ones_go() {
     let options = NodeOptions {
         backups: Some(dir.clone()),
         backup_every: every,
+        backup_keep: 2,
         ..options("regular", &topic, 19)
     };
     let node = IndexNode::start(options).unwrap();

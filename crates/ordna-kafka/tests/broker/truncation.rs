@@ -2,12 +2,14 @@
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ordna_kafka::{IndexNode, LocalNode};
+use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use crate::common::{
-    Writer, alone, backed_up, directory, document, entries, entries_of, node, options, recomputed,
-    topic, until,
+    Alone, Writer, alone, backed_up, directory, document, entries, entries_of, node, options,
+    recomputed, settings, topic, until,
 };
 
 /// The file with all records of a partition.
@@ -17,6 +19,91 @@ fn log(topic: &str, partition: u32) -> PathBuf {
     let xtask = PathBuf::from(std::env::var_os("ORDNA_XTASK").unwrap());
     let data = xtask.ancestors().nth(2).unwrap().join("kafka").join(port).join("data");
     data.join(format!("{topic}-{partition}")).join("00000000000000000000.log")
+}
+
+/// Cuts a partition's log to a part of its bytes while the broker is down. Returns the new end.
+///
+/// The broker gives its partitions up before it stops, so that its return is an election.
+fn cut(alone: &Alone, running: &IndexNode, topic: &str, part: f64) -> u64 {
+    alone.control("stop");
+    until("the node notices", || running.trouble().is_some());
+    let log = log(topic, 0);
+    // As after a crash: the broker looks for the last whole batch.
+    let data = log.ancestors().nth(2).unwrap();
+    std::fs::remove_file(data.join(".kafka_cleanshutdown")).unwrap();
+    let file = OpenOptions::new().write(true).open(log).unwrap();
+    let bytes = file.metadata().unwrap().len() as f64;
+    file.set_len((bytes * part) as u64).unwrap();
+    alone.control("start");
+    let asker: BaseConsumer = settings().create().unwrap();
+    let mut end = 0;
+    until("the broker answers", || {
+        let ends = asker.fetch_watermarks(topic, 0, Duration::from_secs(5));
+        ends.is_ok_and(|(_, found)| {
+            end = found as u64;
+            true
+        })
+    });
+    end
+}
+
+/// The log loses its end and grows beyond the position of two nodes and of the newest backup. Their
+/// records of the lost end must go, and the records in their place must come.
+#[test]
+fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() {
+    let alone = alone();
+    let topic = topic(1);
+    let writer = Writer::new(&topic);
+    let fill = |numbers: std::ops::Range<i64>, country: &str| {
+        for number in numbers {
+            writer.put(Some(0), Some(&format!("d{number}")), Some(&document(country, number)));
+            // Batches of some records: a batch is lost as a whole.
+            if number % 20 == 19 {
+                writer.flush();
+            }
+        }
+    };
+    let dir = directory("grown");
+    let with_backups = backed_up(&dir, options("grown", &topic, 42));
+    // Two backups: of the first 200 records, and of all 400.
+    for numbers in [0..200, 200..400] {
+        fill(numbers.clone(), "SE");
+        let node = IndexNode::start(with_backups.clone()).unwrap();
+        assert_eq!(entries(&[&node], 1).len() as i64, numbers.end);
+        node.stop();
+    }
+    let running = IndexNode::start(with_backups.clone()).unwrap();
+    assert_eq!(entries_of(&running, 0).len(), 400);
+    let plain = node("grown-too", &topic, 43);
+    assert_eq!(entries_of(&plain, 0).len(), 400);
+    // Of the second half some batches are lost. Other documents come in their place, and beyond.
+    let end = cut(&alone, &running, &topic, 0.8);
+    assert!((201..400).contains(&end), "the broker has lost nothing, or too much: {end}");
+    fill(1000..1400, "NO");
+    until("both nodes go on", || running.trouble().is_none() && plain.trouble().is_none());
+    until("the truncation is noticed", || {
+        [&running, &plain].iter().all(|node| {
+            let info = node.info();
+            info.iter().all(|info| info.held.ready && info.rebuilds > 0) && !info.is_empty()
+        })
+    });
+    let expected = recomputed(&topic);
+    let assert_right = |node: &IndexNode, what: &str| {
+        let found = entries_of(node, 0);
+        let differs = found.iter().zip(&expected).find(|(found, right)| found != right);
+        assert!(found == expected, "{what}: {} entries, first {differs:?}", found.len());
+    };
+    assert_right(&plain, "the node without backups");
+    assert_right(&running, "the node with backups");
+    // Only what follows the backup of the first 200 records was read again.
+    let restored = running.info()[0].restored.0;
+    assert_eq!(restored, end + 400 - 200, "not from the newest backup that fits");
+    running.stop();
+    // A node that starts later does not believe the backup of the lost end either.
+    let later = IndexNode::start(with_backups).unwrap();
+    assert_right(&later, "a later node");
+    drop((later, plain, running));
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
