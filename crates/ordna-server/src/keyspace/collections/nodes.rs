@@ -31,7 +31,7 @@ use ordna::sync::{check, fault, notice};
 
 use super::ends::{End, MOST_END, after, is_long, pack, packed_len, unpack};
 use super::large::Large;
-use crate::keyspace::hash::put;
+use crate::keyspace::hash::{put, take};
 use crate::keyspace::value_kind::ValueKind;
 
 /// Bytes that stay at an end when its other values become a node: so that a pop, which may follow, finds some.
@@ -274,24 +274,23 @@ impl Large<'_> {
         if node.is_single {
             return Some(node.value);
         }
-        let values = node.values();
-        let mut bytes = 0;
-        let mut fits = |value: &&&[u8]| {
-            bytes += packed_len(value);
-            bytes <= LOADED
-        };
-        let outer = match end {
-            End::Front => values.iter().take_while(&mut fits).count(),
-            End::Back => values.len() - values.iter().rev().take_while(&mut fits).count(),
-        };
-        let (front, back) = values.split_at(outer);
+        // Both parts stay packed as they are.
+        let (mut rest, mut cut, mut before) = (node.value.as_slice(), 0, 0);
+        while (end == End::Front || rest.len() > LOADED) && take(&mut rest).is_some() {
+            let at = node.value.len() - rest.len();
+            if end == End::Front && at > LOADED {
+                break;
+            }
+            (cut, before) = (at, before + 1);
+        }
+        let (front, back) = node.value.split_at(cut);
         let (outer, inner, start) = match end {
-            End::Front => (front, back, after(node.start, front.len())),
+            End::Front => (front, back, after(node.start, before)),
             End::Back => (back, front, node.start),
         };
-        *self.ends.of_end(end) = pack(outer.iter().copied());
+        *self.ends.of_end(end) = outer.to_vec();
         if !inner.is_empty() && !fault!("list_tests.load_keeps_the_rest") {
-            self.put_packed(start, &pack(inner.iter().copied()));
+            self.put_packed(start, inner);
         }
         None
     }
