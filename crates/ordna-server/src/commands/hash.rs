@@ -14,6 +14,7 @@ use crate::execution::prepared_edits::within;
 use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::keyspace::float::LongDouble;
 use crate::keyspace::sample::{Sampled, sample, sample_work};
+use crate::keyspace::value_kind::ValueKind;
 use crate::state::command_spec::{KeyAccess, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -64,6 +65,12 @@ fn set_all(
         return Err(CommandError::wrong_arity(name));
     }
     context.check_work(arguments.len() / 2)?;
+    if arguments.len() == 4 {
+        let [key, field, value] = [1, 2, 3].map(|at| arguments.get(at));
+        if let Some(is_new) = context.put_element(key, ValueKind::Hash, field, value)? {
+            return Ok(usize::from(is_new));
+        }
+    }
     context.modify_much_of_hash(arguments.get(1), |hash| {
         let fields = arguments.iter_from(2).step_by(2);
         let mut new = 0;
@@ -192,6 +199,13 @@ fn hvals(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
 }
 
 fn hdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if arguments.len() == 3 {
+        let (key, field) = (arguments.get(1), arguments.get(2));
+        if let Some(removed) = context.remove_element(key, ValueKind::Hash, field)? {
+            out.count(usize::from(removed));
+            return Ok(CommandOutcome::Done);
+        }
+    }
     let most = context.most_work();
     let removed = context.modify_much_of_hash(arguments.get(1), |hash| {
         if let HashChange::Large(large) = hash {

@@ -118,6 +118,13 @@ impl Context<'_> {
 
 fn sadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     context.check_work(arguments.len() - 2)?;
+    if arguments.len() == 3 {
+        let (key, member) = (arguments.get(1), arguments.get(2));
+        if let Some(added) = context.put_element(key, ValueKind::Set, member, &[])? {
+            out.count(usize::from(added));
+            return Ok(CommandOutcome::Done);
+        }
+    }
     let added = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
         let mut added = 0;
         for member in arguments.iter_from(2) {
@@ -130,6 +137,13 @@ fn sadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn srem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    if arguments.len() == 3 {
+        let (key, member) = (arguments.get(1), arguments.get(2));
+        if let Some(removed) = context.remove_element(key, ValueKind::Set, member)? {
+            out.count(usize::from(removed));
+            return Ok(CommandOutcome::Done);
+        }
+    }
     let most = context.most_work();
     let removed = context.modify_much(arguments.get(1), ValueKind::Set, |body| {
         within_large(most, body, arguments.len() - 2)?;
@@ -192,6 +206,10 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             true => out.set(0),
             false => out.null(),
         }
+        return Ok(CommandOutcome::Done);
+    }
+    if !has_count && let Some(member) = context.pop_member(key)? {
+        out.bulk(&member);
         return Ok(CommandOutcome::Done);
     }
     let (mut was_there, most) = (false, context.state.settings.reply_limit());

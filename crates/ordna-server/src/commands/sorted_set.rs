@@ -101,28 +101,47 @@ enum Added {
 
 fn add(body: &mut Body<'_>, options: AddOptions, score: f64, member: &[u8]) -> Result<Added> {
     let former = SortedSet(body).score(member);
-    let Some(former) = former else {
-        if options.only_present {
+    let added = options.decide(former, score)?;
+    if let Some(score) = added.put() {
+        sorted_set::set_score(body, member, former, score)?;
+    }
+    Ok(added)
+}
+
+impl Added {
+    /// The score that is put.
+    fn put(self) -> Option<f64> {
+        match self {
+            Self::New(score) | Self::Changed(score) => Some(score),
+            Self::Nothing | Self::Same(_) => None,
+        }
+    }
+}
+
+impl AddOptions {
+    /// What becomes of a member with a former score.
+    ///
+    /// # Errors
+    /// The sum is not a number.
+    fn decide(self, former: Option<f64>, score: f64) -> Result<Added> {
+        let Some(former) = former else {
+            return Ok(if self.only_present { Added::Nothing } else { Added::New(score) });
+        };
+        if self.only_new {
             return Ok(Added::Nothing);
         }
-        sorted_set::set_score(body, member, None, score)?;
-        return Ok(Added::New(score));
-    };
-    if options.only_new {
-        return Ok(Added::Nothing);
+        let score = if self.increments { former + score } else { score };
+        if score.is_nan() {
+            return Err("ERR resulting score is not a number (NaN)".into());
+        }
+        if self.only_greater && score <= former || self.only_less && score >= former {
+            return Ok(Added::Nothing);
+        }
+        if score == former {
+            return Ok(Added::Same(score));
+        }
+        Ok(Added::Changed(score))
     }
-    let score = if options.increments { former + score } else { score };
-    if score.is_nan() {
-        return Err("ERR resulting score is not a number (NaN)".into());
-    }
-    if options.only_greater && score <= former || options.only_less && score >= former {
-        return Ok(Added::Nothing);
-    }
-    if score == former {
-        return Ok(Added::Same(score));
-    }
-    sorted_set::set_score(body, member, Some(former), score)?;
-    Ok(Added::Changed(score))
 }
 
 fn zadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -180,15 +199,28 @@ fn add_all(
     let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
     let (mut new, mut changed, mut last) = (0, 0, Added::Nothing);
     let event = options.increments.then_some((Classes::SORTED_SET, "zincr"));
-    context.edit_much(event, arguments.get(1), ValueKind::ZSet, |body| {
-        (new, changed) = (0, 0);
-        for (score, member) in scores.iter().zip(arguments.iter_from(at + 1).step_by(2)) {
-            last = add(body, options, *score, member)?;
-            new += usize::from(matches!(last, Added::New(_)));
-            changed += usize::from(matches!(last, Added::Changed(_)));
-        }
-        Ok(())
-    })?;
+    let key = arguments.get(1);
+    let is_done = match scores[..] {
+        [score] => context.set_score(event, key, arguments.get(at + 1), |former| {
+            last = options.decide(former, score)?;
+            Ok(last.put())
+        })?,
+        _ => false,
+    };
+    if is_done {
+        new = usize::from(matches!(last, Added::New(_)));
+        changed = usize::from(matches!(last, Added::Changed(_)));
+    } else {
+        context.edit_much(event, key, ValueKind::ZSet, |body| {
+            (new, changed) = (0, 0);
+            for (score, member) in scores.iter().zip(arguments.iter_from(at + 1).step_by(2)) {
+                last = add(body, options, *score, member)?;
+                new += usize::from(matches!(last, Added::New(_)));
+                changed += usize::from(matches!(last, Added::Changed(_)));
+            }
+            Ok(())
+        })?;
+    }
     match (options.increments, last) {
         (true, Added::Nothing) => out.null(),
         (true, Added::New(score) | Added::Changed(score) | Added::Same(score)) => {
@@ -308,14 +340,21 @@ fn pop(
     }
     let (mut was_there, most) = (false, context.state.settings.reply_limit());
     let work = context.most_work();
-    let popped = context.modify_much(key, ValueKind::ZSet, |body| {
-        was_there = body.len() > 0;
-        within_large(work, body, count)?;
-        sorted_set::pop(body, count, direction, most).ok_or_else(|| too_large(most))
-    })?;
-    if !was_there {
-        context.keys.saw_absent(key);
-    }
+    let one = if has_count { None } else { context.pop_scored(key, direction)? };
+    let popped = match one {
+        Some(one) => vec![one],
+        None => {
+            let popped = context.modify_much(key, ValueKind::ZSet, |body| {
+                was_there = body.len() > 0;
+                within_large(work, body, count)?;
+                sorted_set::pop(body, count, direction, most).ok_or_else(|| too_large(most))
+            })?;
+            if !was_there {
+                context.keys.saw_absent(key);
+            }
+            popped
+        }
+    };
     if has_count && out.resp3 {
         out.array(popped.len());
         popped.iter().for_each(|(member, score)| write_scored(member, *score, out));

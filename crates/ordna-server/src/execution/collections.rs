@@ -1,10 +1,14 @@
 //! Collections, as commands read and change them: what was written is reported.
 
+use ordna::Direction;
+
 use crate::execution::command::{Context, Result};
 use crate::keyspace::collections::Body;
+use crate::keyspace::collections::names::MOST_NAME;
 use crate::keyspace::edits::collection::Effect;
 use crate::keyspace::edits::hash::{HashChange, HashView};
 use crate::keyspace::list::End;
+use crate::keyspace::sorted_set::Scored;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::{Classes, Wrote};
 
@@ -142,6 +146,103 @@ impl Context<'_> {
         let edited = self.settle([key], done)?;
         self.report_edit(key, edited.effect, event);
         Ok(edited.result)
+    }
+
+    /// [`put_element`](crate::keyspace::KeyspaceStore::put_element), reported. `None` also if the
+    /// command is executed on a snapshot.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn put_element(
+        &self,
+        key: &[u8],
+        kind: ValueKind,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<Option<bool>> {
+        if self.keys.snapshot().is_some() {
+            return Ok(None);
+        }
+        let done = self.keys.put_element(key, kind, name, value);
+        Ok(self.settle([key], done)?.map(|edited| {
+            self.report_edit(key, edited.effect, None);
+            edited.result
+        }))
+    }
+
+    /// [`remove_element`](crate::keyspace::KeyspaceStore::remove_element), as
+    /// [`put_element`](Self::put_element).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn remove_element(&self, key: &[u8], kind: ValueKind, name: &[u8]) -> Result<Option<bool>> {
+        if self.keys.snapshot().is_some() {
+            return Ok(None);
+        }
+        let done = self.keys.remove_element(key, kind, name);
+        Ok(self.settle([key], done)?.map(|edited| {
+            self.report_edit(key, edited.effect, None);
+            edited.result
+        }))
+    }
+
+    /// [`pop_member`](crate::keyspace::KeyspaceStore::pop_member), as
+    /// [`put_element`](Self::put_element).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pop_member(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        if self.keys.snapshot().is_some() || !self.replies_any_element() {
+            return Ok(None);
+        }
+        let member = self.settle([key], self.keys.pop_member(key))?;
+        if member.is_some() {
+            self.report_edit(key, Effect::Changed, None);
+        }
+        Ok(member)
+    }
+
+    /// [`set_score`](crate::keyspace::KeyspaceStore::set_score), as [`put_element`](Self::put_element). `false`
+    /// if another kind of write has to decide.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_score(
+        &self,
+        event: Option<(Classes, &'static str)>,
+        key: &[u8],
+        member: &[u8],
+        decide: impl FnOnce(Option<f64>) -> Result<Option<f64>>,
+    ) -> Result<bool> {
+        if self.keys.snapshot().is_some() {
+            return Ok(false);
+        }
+        let effect = self.settle([key], self.keys.set_score(key, member, decide))?;
+        if let Some(effect) = effect {
+            self.report_edit(key, effect, event);
+        }
+        Ok(effect.is_some())
+    }
+
+    /// [`pop_scored`](crate::keyspace::KeyspaceStore::pop_scored), as
+    /// [`put_element`](Self::put_element).
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pop_scored(&self, key: &[u8], direction: Direction) -> Result<Option<Scored>> {
+        if self.keys.snapshot().is_some() || !self.replies_any_element() {
+            return Ok(None);
+        }
+        let member = self.settle([key], self.keys.pop_scored(key, direction))?;
+        if member.is_some() {
+            self.report_edit(key, Effect::Changed, None);
+        }
+        Ok(member)
+    }
+
+    /// Whether the reply of a command may have any one element.
+    fn replies_any_element(&self) -> bool {
+        self.state.settings.reply_limit() > MOST_NAME + 64
     }
 
     /// [`push_at_end`](crate::keyspace::KeyspaceStore::push_at_end), reported.

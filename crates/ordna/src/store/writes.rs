@@ -5,12 +5,13 @@ use std::borrow::Borrow;
 use std::ops::Bound;
 
 use super::batch::Write;
-use super::engine::WriteProgress;
+use super::engine::{Payment, WriteProgress};
 use super::handle::Store;
 use super::reentry;
 use crate::entry::{Found, Put};
 use crate::wal::buffer::WrittenKeys;
 use ordna_base::index::{Change, bounds_cross};
+use ordna_base::sync::point;
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
@@ -59,6 +60,86 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 decided
             })
         })
+    }
+
+    /// Shows the entry of the first key (`None`: absent or expired) to `change`, and does to both keys
+    /// what it says, as one step: every snapshot, and after a crash a store that was opened in a directory, holds
+    /// both changes or none. The entry of the second key is not shown, so the caller knows it, or does not need to.
+    /// A [`write_batch`](Self::write_batch) of two writes that depend on one of them, without a look before. The
+    /// rules for `change` are those of [`modify_entry`](Self::modify_entry). The memory limit may refuse the
+    /// first change, and then nothing is changed; it counts the second one, and does not refuse it. Readers
+    /// of the latest state may see the first change before the second. O(log n).
+    ///
+    /// # Errors
+    /// As [`modify_entry`](Self::modify_entry).
+    ///
+    /// ```
+    /// use ordna::{Change, Put};
+    ///
+    /// let store = ordna::Store::<[u8], [u8]>::new();
+    /// let one = Change::Put(Put::forever(&b"1"[..]));
+    /// store.modify_two([b"member", b"count"], |found| match found {
+    ///     None => [one, one],
+    ///     Some(_) => [Change::Keep, Change::Keep],
+    /// })?;
+    /// assert_eq!(store.get("count").as_deref(), Some(&b"1"[..]));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn modify_two<'v, F>(&self, keys: [&K; 2], mut change: F) -> Result<(), Error>
+    where
+        V: 'v,
+        F: FnMut(Option<Found<'_, V>>) -> [Change<Put<&'v V>>; 2],
+    {
+        keys.iter().try_for_each(|key| key.check())?;
+        let engine = self.engine();
+        let mut change = |found: Option<Found<'_, V>>| reentry::deciding(engine, || change(found));
+        let Some(wal) = self.wal() else {
+            return self.modify_two_unlogged(keys, change).map(|_| ());
+        };
+        wal.write(&WrittenKeys::Keys(&keys), self, &mut |buffer| {
+            let changes = self.modify_two_unlogged(keys, &mut change)?;
+            for (key, change) in keys.into_iter().zip(changes) {
+                match change {
+                    Change::Put(put) => buffer.put(key, put),
+                    Change::Remove => buffer.remove(key),
+                    Change::Keep => {}
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// [`modify_two`](Self::modify_two) without the log, of keys that were checked. Returns what was done.
+    fn modify_two_unlogged<'v, F>(
+        &self,
+        keys: [&K; 2],
+        mut change: F,
+    ) -> Result<[Change<Put<&'v V>>; 2], Error>
+    where
+        V: 'v,
+        F: FnMut(Option<Found<'_, V>>) -> [Change<Put<&'v V>>; 2],
+    {
+        let mut changes = [Change::Keep; 2];
+        self.within_limit(|engine| {
+            engine.writing(|scope| {
+                let mut refused = Ok(());
+                engine.apply(keys[0], scope, Payment::Due, |found| {
+                    changes = change(found);
+                    refused = match changes[1] {
+                        Change::Put(put) => put.value.check(),
+                        _ => Ok(()),
+                    };
+                    if refused.is_ok() { changes[0] } else { Change::Keep }
+                })?;
+                refused?;
+                point("store.batch.between_writes");
+                if !matches!(changes[1], Change::Keep) {
+                    engine.apply(keys[1], scope, Payment::Forced, |_| changes[1])?;
+                }
+                Ok(())
+            })
+        })?;
+        Ok(changes)
     }
 
     /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value

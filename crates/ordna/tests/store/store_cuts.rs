@@ -4,7 +4,7 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ordna::{Options, Store, Write};
+use ordna::{Change, Found, Options, Put, Store, Write};
 use ordna_base::Direction;
 use ordna_testkit::random::Random;
 use ordna_testkit::snapshots::{Ends, check_cuts};
@@ -80,8 +80,21 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
         store.write_batch(&batch).unwrap();
     };
     store.write_batch(&[Write::put(&0, &SUM), Write::put(&1, &0)]).unwrap();
+    let moves_back = |found: Option<Found<'_, u64>>| {
+        let [first, second] = match found.map(|found| *found.value) {
+            Some(0) => [&SUM, &0],
+            _ => [&0, &SUM],
+        };
+        [first, second].map(|value| Change::Put(Put::forever(value)))
+    };
+    store.modify_two([&2, &3], moves_back).unwrap();
     std::thread::scope(|scope| {
         let _ends = Ends(&done);
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                store.modify_two([&2, &3], moves_back).unwrap();
+            }
+        });
         scope.spawn(|| {
             let mut random = Random::new(4);
             while !done.load(Ordering::Relaxed) {
@@ -103,6 +116,7 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
         while Instant::now() < end {
             let snapshot = store.snapshot();
             assert_eq!(snapshot.get(&0).unwrap() + snapshot.get(&1).unwrap(), SUM);
+            assert_eq!(snapshot.get(&2).unwrap() + snapshot.get(&3).unwrap(), SUM);
             let within = snapshot.range(100..130).count();
             assert!(within == 0 || within == 30, "{within} of 30");
         }

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ordna::{MemoryBudget, Options, Put, Store, Write};
+use ordna::{Change, MemoryBudget, Options, Put, Store, Write};
 use ordna_base::Error;
 
 /// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
@@ -30,6 +30,22 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     assert_eq!(store.write_batch(&batch), Err(Error::MemoryLimit { limit: 1 << 20 }));
     assert_eq!((store.get(&key(0)), store.get(&key(filled))), (None, None));
     store.write_batch(&batch[..1]).unwrap();
+    // The first of two changes is refused, and the second with it. The second alone is not.
+    let change = Change::Put(Put::forever(&value[..]));
+    let full = key(filled);
+    let two = |first, keys: [&[u8]; 2]| {
+        let mut found = None;
+        let done = store.modify_two(keys, |shown| {
+            found = shown.map(|shown| shown.value.len());
+            [first, change]
+        });
+        done.map(|()| found)
+    };
+    assert_eq!(two(change, [&full, b"x"]), Err(Error::MemoryLimit { limit: 1 << 20 }));
+    assert!(!store.contains_key(b"x"));
+    assert_eq!(two(Change::Keep, [&full, b"x"]), Ok(None));
+    assert_eq!(two(Change::Remove, [b"x", b"y"]), Ok(Some(1000)));
+    assert_eq!((store.contains_key(b"x"), store.remove(b"y").unwrap().is_some()), (false, true));
     // What a snapshot keeps is not freed by removals; reads and removals go on.
     let snapshot = store.snapshot();
     assert_eq!(store.remove_range((Bound::Unbounded, Bound::Excluded(&key(100)))).unwrap(), 100);

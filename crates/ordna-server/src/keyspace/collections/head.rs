@@ -86,14 +86,19 @@ impl Head {
         bytes
     }
 
-    /// Appends the stored form, as [`stored`](Self::stored) returns it.
-    pub fn store(&self, bytes: &mut Vec<u8>) {
+    /// The stored form, if no field expires.
+    pub fn fixed(&self) -> [u8; LEN] {
         let mut head = [0; LEN];
         head[..3].copy_from_slice(&[MARK, HEAD, self.kind.code()]);
         head[3..11].copy_from_slice(&self.id.to_le_bytes());
         head[11..19].copy_from_slice(&self.count.to_le_bytes());
         head[19..].copy_from_slice(&self.first.to_le_bytes());
-        bytes.extend_from_slice(&head);
+        head
+    }
+
+    /// Appends the stored form, as [`stored`](Self::stored) returns it.
+    pub fn store(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.fixed());
         if self.soonest != NEVER && self.kind != ValueKind::List {
             bytes.extend_from_slice(&self.soonest.to_le_bytes());
         }

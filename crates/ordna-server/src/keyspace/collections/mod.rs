@@ -61,7 +61,7 @@ pub struct Collections {
     locks: Vec<RwLock<()>>,
     /// Of each lock, whether the head of a list was seen under it.
     has_list: Vec<AtomicBool>,
-    /// For each lock: whether the list, set or sorted set last seen under it was large.
+    /// For each lock: whether the collection last seen under it was large.
     was_large: Vec<AtomicBool>,
     /// For each lock: whether the key under it that was last popped from was absent.
     was_absent: Vec<AtomicBool>,
@@ -128,8 +128,7 @@ impl Collections {
         }
     }
 
-    /// Whether the list, set or sorted set of a key is probably large. A hint: it decides which
-    /// form is tried first.
+    /// Whether the collection of a key is probably large. A hint: it decides which form is tried first.
     pub(super) fn may_be_large(&self, key: &[u8]) -> bool {
         self.was_large[crc32c(key) as usize % LOCKS].load(Ordering::Relaxed)
     }

@@ -297,7 +297,7 @@ impl KeyspaceStore {
 
     /// Whether each change writes the head, which then stays as it is: a start reads again what the log says
     /// of the keys of hashes, to bring the indexes up to date.
-    fn logs_heads(&self, kind: ValueKind) -> bool {
+    pub(super) fn logs_heads(&self, kind: ValueKind) -> bool {
         kind == ValueKind::Hash && self.is_durable
     }
 

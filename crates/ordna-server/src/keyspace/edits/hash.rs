@@ -290,19 +290,23 @@ impl KeyspaceStore {
     ) -> Result<Option<R>> {
         let mut read = Some(read);
         let mut look = || self.get_with(key, |stored| look(stored, || self.now(), &mut read));
-        match look().transpose()? {
-            None => return Ok(None),
-            Some(Looked::Done(found)) => return Ok(found),
-            Some(Looked::IsLarge(_)) => {}
+        if !self.collections.may_be_large(key) {
+            match look().transpose()? {
+                None => return Ok(None),
+                Some(Looked::Done(found)) => return Ok(found),
+                Some(Looked::IsLarge(_)) => self.collections.saw(key, true),
+            }
         }
         let _locked = self.collections.lock_shared(key);
         // It may have become another value since.
-        match look().transpose()? {
-            None => Ok(None),
+        let looked = look().transpose()?;
+        if let Some(Looked::IsLarge(head)) = looked {
+            return Ok(read.and_then(|read| look_at_large(self.live(head), read)));
+        }
+        self.collections.saw(key, false);
+        match looked {
             Some(Looked::Done(found)) => Ok(found),
-            Some(Looked::IsLarge(head)) => {
-                Ok(read.and_then(|read| look_at_large(self.live(head), read)))
-            }
+            _ => Ok(None),
         }
     }
 
@@ -327,6 +331,13 @@ impl KeyspaceStore {
         is_exclusive: bool,
         mut change: &mut dyn FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
+        if self.collections.may_be_large(key) {
+            // Otherwise the first look finds that it is large.
+            if let Some(edited) = self.edit_head(key, &mut change)? {
+                return Ok(edited);
+            }
+            self.collections.saw(key, false);
+        }
         loop {
             match self.edit_record(key, &mut change)? {
                 Attempt::Done(edited) => return Ok(edited),
@@ -339,6 +350,7 @@ impl KeyspaceStore {
                     return self.edit_small(key, None, record, expires_at.flatten(), &mut change);
                 }
                 Attempt::IsLarge => {
+                    self.collections.saw(key, true);
                     if let Some(edited) = self.edit_head(key, &mut change)? {
                         return Ok(edited);
                     }

@@ -11,6 +11,8 @@ mod list_ends;
 mod list_tests;
 pub mod removal;
 pub mod rewrite;
+pub mod scored;
+pub mod single;
 pub mod staging;
 
 #[cfg(test)]
