@@ -5,7 +5,6 @@
 
 use std::borrow::Borrow;
 use std::ops::Range;
-use std::rc::Rc;
 
 /// Position of a key or a value in a block.
 pub type ByteRange = Range<usize>;
@@ -19,8 +18,6 @@ pub trait Encoding: ToOwned {
 
     /// A decoded key or value that borrows from its block.
     type Ref<'a>: Borrow<Self>;
-    /// A decoded key or value that keeps its block alive.
-    type Shared: Borrow<Self>;
 
     /// Appends the encoded form.
     fn encode_to(&self, out: &mut Vec<u8>);
@@ -32,16 +29,12 @@ pub trait Encoding: ToOwned {
     /// Decodes the content at a position that [`range_at`](Self::range_at) returned for these
     /// bytes.
     fn decode(bytes: &[u8], range: ByteRange) -> Self::Ref<'_>;
-
-    /// Same as [`decode`](Self::decode); the result keeps the block alive.
-    fn decode_shared(block: &Rc<Vec<u8>>, range: ByteRange) -> Self::Shared;
 }
 
 impl Encoding for u64 {
     const KIND_NUMBER: u8 = 1;
     const KIND_NAME: &'static str = "u64";
     type Ref<'a> = u64;
-    type Shared = u64;
 
     fn encode_to(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.to_le_bytes());
@@ -57,31 +50,12 @@ impl Encoding for u64 {
         let word = bytes.get(range).and_then(<[u8]>::first_chunk);
         u64::from_le_bytes(word.copied().unwrap_or_default())
     }
-
-    fn decode_shared(block: &Rc<Vec<u8>>, range: ByteRange) -> u64 {
-        Self::decode(block, range)
-    }
-}
-
-/// A byte string within a shared block.
-#[derive(Debug, Clone)]
-pub struct SharedBytes {
-    block: Rc<Vec<u8>>,
-    range: ByteRange,
-}
-
-impl Borrow<[u8]> for SharedBytes {
-    #[inline]
-    fn borrow(&self) -> &[u8] {
-        self.block.get(self.range.clone()).unwrap_or_default()
-    }
 }
 
 impl Encoding for [u8] {
     const KIND_NUMBER: u8 = 2;
     const KIND_NAME: &'static str = "byte strings";
     type Ref<'a> = &'a [u8];
-    type Shared = SharedBytes;
 
     fn encode_to(&self, out: &mut Vec<u8>) {
         encode_length(self.len(), out);
@@ -97,10 +71,6 @@ impl Encoding for [u8] {
 
     fn decode(bytes: &[u8], range: ByteRange) -> &[u8] {
         bytes.get(range).unwrap_or_default()
-    }
-
-    fn decode_shared(block: &Rc<Vec<u8>>, range: ByteRange) -> SharedBytes {
-        SharedBytes { block: Rc::clone(block), range }
     }
 }
 

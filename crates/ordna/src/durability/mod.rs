@@ -65,6 +65,7 @@
 //! |---|---|
 //! | `open`, `open_options` | opening a store in a directory |
 //! | `replay`, `replay_threads` | reading the log and repeating its records |
+//! | `merge` | building a store from a backup and the first records of the log |
 //! | `log` | state and control of the log |
 //! | `checkpoint` | backups that a store takes by itself |
 //! | `backup` | backups of a store, live or of a snapshot, and restore |
@@ -82,6 +83,7 @@ mod checkpoint;
 #[doc(hidden)]
 pub mod fuzzing;
 mod log;
+mod merge;
 mod open;
 mod open_options;
 mod owned;

@@ -17,8 +17,9 @@ use ordna_base::encoding::ByteRange;
 use ordna_base::sync::{Lock, fault};
 use ordna_base::{Key, Value};
 
-use super::backup::restore::read_store;
+use super::backup::restore::{log_records, read_store};
 use super::checkpoint;
+use super::merge::LogRecords;
 use super::open_options::{LoggedKeys, OnLogged, OpenOptions};
 use super::replay::{Reading, decode_records};
 use super::replay_threads::{apply_with, key_of};
@@ -26,7 +27,7 @@ use crate::files::blocks::{FileHeader, FileKind};
 use crate::files::codec::Record;
 use crate::files::directory::{Listing, Reserve, lock as lock_directory, tail_path};
 use crate::files::error::BackupError;
-use crate::files::manifest::FileEntry;
+use crate::files::manifest::{FileEntry, Manifest};
 use crate::files::storage::Storage;
 use crate::store::Attached;
 use crate::wal::durable::{BackupSizes, Durable};
@@ -86,15 +87,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let first = listing.backups.last_key_value().map_or(1, |(number, _)| *number);
         let segments = listing.segments.range(first..);
         let segments = segments.map(|(number, path)| (*number, path.clone())).collect();
-        let (mut position, mut named_by) = (0, None);
         let logged = log_bytes(storage, &segments);
         let mut sizes = BackupSizes::default();
         options.progress.expect(0, logged);
-        let store = match listing.backups.last_key_value() {
-            None => Self::with_options(store_options),
+        let backup = match listing.backups.last_key_value() {
+            None => None,
             Some((number, path)) => {
-                let (store, manifest) =
-                    read_store::<K, V>(storage, path, store_options, &options.progress)?;
+                let manifest = Manifest::read(storage, path)?;
                 if manifest.log_segment.is_some_and(|segment| segment != *number) {
                     let what = "the manifest names another segment than the directory";
                     return Err(BackupError::damaged(path, 0, what));
@@ -102,31 +101,53 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
                 recovery.metadata = manifest.metadata(path)?;
                 recovery.backup = Some(path.clone());
                 (recovery.entries, recovery.taken_ms) = (manifest.entries, manifest.taken_ms);
-                position = manifest.log_position;
                 let bytes = |files: &[FileEntry]| files.iter().map(|file| file.bytes).sum::<u64>();
                 sizes.shards = bytes(&manifest.shards);
                 sizes.all = sizes.shards + bytes(&manifest.deltas);
-                named_by = manifest.log_segment.map(|_| path.as_path());
-                store
+                Some((path, manifest))
             }
         };
         let found_tail = match listing.has_tail && !fault!("kill.tail.is_read") {
             true => tail::read(storage, dir, &listing.segments)?,
             false => TailContents::default(),
         };
-        let reading = Reading {
+        let position = backup.as_ref().map_or(0, |(_, manifest)| manifest.log_position);
+        let named_by = backup.as_ref().filter(|(_, manifest)| manifest.log_segment.is_some());
+        let mut reading = Reading {
             storage,
             dir,
             segments: &segments,
             first,
             position,
-            named_by,
+            named_by: named_by.map(|(path, _)| path.as_path()),
             marked: listing.newest_marked(),
             tail: &found_tail,
             repair: options.repair,
-            mend: true,
+            mend: false,
             progress: &options.progress,
         };
+        let mut tell = |payload: &[u8], records: &[Record]| {
+            if let Some(OnLogged(take)) = &options.logged {
+                records.iter().for_each(|record| take(changed_by(record, payload)));
+            }
+        };
+        let mut log = match &backup {
+            Some((path, manifest)) => log_records::<K, V>(path, manifest)?,
+            None => LogRecords::new(Vec::new()),
+        };
+        // What is in memory may exceed the limit only while the log is repeated.
+        let merges = !options.store.is_limited()
+            && backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
+        let merged = if merges { log.read::<V>(&reading, &mut tell)? } else { None };
+        let blocks = log.blocks();
+        let store = match &backup {
+            None => log.into_store(store_options)?,
+            Some((path, manifest)) => {
+                let built = (manifest, log);
+                read_store(storage, path, built, store_options, &options.progress)?
+            }
+        };
+        reading.mend = true;
         // The records that only the tail has, and where they begin.
         let (mut tail, mut begin) = (Vec::new(), position);
         {
@@ -134,13 +155,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             let _lifted = store.lift_limit();
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
+                // Blocks that the store has already.
+                let mut repeated = if merged.is_some() { blocks } else { 0 };
                 let mut apply = |payload: Vec<u8>, records: Vec<Record>| {
-                    if let Some(OnLogged(take)) = &options.logged {
-                        records.iter().for_each(|record| take(changed_by(record, &payload)));
+                    repeated += 1;
+                    if repeated <= blocks {
+                        return Ok(());
                     }
+                    tell(&payload, &records);
                     apply(payload, records)
                 };
-                let mut read = reading.run::<K, V>(&mut apply)?;
+                let mut read = match merged {
+                    Some(read) => read,
+                    None => {
+                        options.progress.expect(0, logged);
+                        reading.run::<K, V>(&mut apply)?
+                    }
+                };
                 begin = read.position;
                 tail = found_tail.after(begin);
                 let path = tail_path(dir);
@@ -238,8 +269,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// [`BackupError`]. Source: Nitro, §5.2.
     pub fn restore(backup: impl AsRef<Path>, options: OpenOptions) -> Result<Self, BackupError> {
-        let read = read_store(&*options.storage, backup.as_ref(), options.store, &options.progress);
-        read.map(|(store, _)| store)
+        let (backup, storage) = (backup.as_ref(), &*options.storage);
+        let manifest = Manifest::read(storage, backup)?;
+        let built = (&manifest, log_records::<K, V>(backup, &manifest)?);
+        read_store(storage, backup, built, options.store, &options.progress)
     }
 
     /// Creates an empty store that replaces this one in its directory: the log records that

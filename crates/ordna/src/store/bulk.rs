@@ -4,7 +4,6 @@
 //! memory limit's; then the runs are stitched together (the Nitro paper, §5.2). O(n).
 
 use std::borrow::Borrow;
-use std::iter;
 use std::thread;
 
 use super::budget::Budget;
@@ -15,15 +14,44 @@ use crate::tree::{FOREVER, Run, Tree};
 use ordna_base::sync::{Lock, joined};
 use ordna_base::{Error, Key, Value};
 
+/// A part of a store that is built: items in ascending order of distinct keys.
+pub(crate) trait SortedPart<K: ?Sized, V: ?Sized>: Send {
+    /// Calls `push` with each item, until it returns an error.
+    fn each(self, push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error>;
+}
+
+/// Items of a caller.
+struct Items<P>(P);
+
+impl<K, V, P, Q, W> SortedPart<K, V> for Items<P>
+where
+    K: ?Sized,
+    V: ?Sized,
+    P: IntoIterator<Item = (Q, Put<W>)> + Send,
+    Q: Borrow<K>,
+    W: Borrow<V>,
+{
+    fn each(self, mut push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error> {
+        self.0.into_iter().try_for_each(|(key, put)| {
+            push(key.borrow(), Put { value: put.value.borrow(), expires_at: put.expires_at })
+        })
+    }
+}
+
 /// Items that do not expire.
 struct Forever<P>(P);
 
-impl<P: IntoIterator<Item = (Q, W)>, Q, W> IntoIterator for Forever<P> {
-    type Item = (Q, Put<W>);
-    type IntoIter = iter::Map<P::IntoIter, fn((Q, W)) -> (Q, Put<W>)>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter().map(|(key, value)| (key, Put::forever(value)))
+impl<K, V, P, Q, W> SortedPart<K, V> for Forever<P>
+where
+    K: ?Sized,
+    V: ?Sized,
+    P: IntoIterator<Item = (Q, W)> + Send,
+    Q: Borrow<K>,
+    W: Borrow<V>,
+{
+    fn each(self, mut push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error> {
+        let mut items = self.0.into_iter();
+        items.try_for_each(|(key, value)| push(key.borrow(), Put::forever(value.borrow())))
     }
 }
 
@@ -44,7 +72,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        Self::from_sorted_entries(options, parts.into_iter().map(Forever).collect())
+        Self::from_parts(options, parts.into_iter().map(Forever).collect())
     }
 
     /// As [`from_sorted`](Self::from_sorted), with the deadlines of the values.
@@ -57,6 +85,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
+        Self::from_parts(options, parts.into_iter().map(Items).collect())
+    }
+
+    /// As [`from_sorted_entries`](Self::from_sorted_entries).
+    pub(crate) fn from_parts<P: SortedPart<K, V>>(
+        options: Options,
+        parts: Vec<P>,
+    ) -> Result<Self, Error> {
         let budget = options.budget();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(parts.len());
         let count = parts.len();
@@ -103,31 +139,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-fn run<K, V, Q, W>(
+fn run<K: Key + ?Sized, V: Value + ?Sized>(
     mut run: Run<K, V>,
     part: usize,
-    items: impl IntoIterator<Item = (Q, Put<W>)>,
+    items: impl SortedPart<K, V>,
     budget: &Budget,
-) -> Result<Built<K, V>, Error>
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-    Q: Borrow<K>,
-    W: Borrow<V>,
-{
+) -> Result<Built<K, V>, Error> {
     let mut deadlines = Vec::new();
-    for (key, put) in items {
-        let (key, value) = (key.borrow(), put.value.borrow());
+    items.each(|key, put| {
         key.check()?;
-        value.check()?;
+        put.value.check()?;
         let deadline = put.deadline();
-        budget.reserve(Tree::<K, V>::cost(key, value, deadline))?;
-        if !run.push(key, value, deadline) {
+        budget.reserve(Tree::<K, V>::cost(key, put.value, deadline))?;
+        if !run.push(key, put.value, deadline) {
             return Err(Error::NotSorted { part, at: run.len() });
         }
         if deadline != FOREVER {
             deadlines.push((key.to_owned(), deadline));
         }
-    }
+        Ok(())
+    })?;
     Ok((run, deadlines))
 }

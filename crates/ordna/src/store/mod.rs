@@ -84,6 +84,7 @@ pub use crate::entry::{Found, Put};
 pub use crate::tree::ValueRef;
 pub use batch::Write;
 pub use budget::{Lifted, MemoryBudget};
+pub(crate) use bulk::SortedPart;
 pub use collectors::Collectors;
 pub use expiry::Clock;
 pub use expiry::HeldTime;

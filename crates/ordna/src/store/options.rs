@@ -90,6 +90,11 @@ impl Options {
         }
     }
 
+    /// Whether the store is to have a memory limit.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.memory_limit.is_some() || self.memory_budget.is_some()
+    }
+
     /// Sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an inner node
     /// (3 to 64).
     #[doc(hidden)]

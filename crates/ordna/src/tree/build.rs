@@ -89,7 +89,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
         self.filled += 1;
         self.entries += 1;
         self.first.get_or_insert_with(|| key.to_owned());
-        self.last = Some(key.to_owned());
+        match &mut self.last {
+            // Into the memory that it has.
+            Some(last) => key.clone_into(last),
+            None => self.last = Some(key.to_owned()),
+        }
         true
     }
 }

@@ -1,14 +1,16 @@
 //! The log's order of each key is the order of its writes; groups are whole.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ordna::durability::{OpenOptions, SyncPolicy};
+use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
 use ordna::{Change, OrderedIndex, Put, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
+
+use ordna_testkit::random::Random;
 
 use super::damage::last_segment;
 use super::disk::Model;
@@ -154,4 +156,50 @@ fn many_writers_share_an_fsync() {
     // A thread that comes alone waits for those that were served together with it.
     assert!(told.syncs < 16 * 50 / 4, "{} fsyncs for 800 writes", told.syncs);
     assert_eq!(store.approximate_len(), 800);
+}
+
+/// Keys of one long prefix, of several, of zeros that only their length tells apart.
+fn key_of(number: u64) -> Vec<u8> {
+    match number % 4 {
+        0 => format!("a prefix of many keys, {number:05}").into_bytes(),
+        1 => [b"b".to_vec(), vec![0; number as usize % 70]].concat(),
+        2 => number.to_be_bytes().to_vec(),
+        _ => format!("a prefix of many{number}").into_bytes(),
+    }
+}
+
+#[test]
+fn the_log_is_merged_with_the_backup() {
+    for (has_backup, has_range) in [(false, false), (true, false), (true, true)] {
+        let disk = Model::new();
+        let open = || -> Store<[u8], [u8]> {
+            let options = OpenOptions::new().storage(Arc::new(disk.clone()));
+            Store::open(DIR, options.sync(SyncPolicy::Never)).unwrap()
+        };
+        let (store, mut expected) = (open(), BTreeMap::new());
+        let mut random = Random::new(7);
+        for number in 0..20_000_u64 {
+            if number == 8000 && has_backup {
+                store.backup(&BackupOptions::new()).unwrap();
+            }
+            if number == 15_000 && has_range {
+                store.remove_range(&b"b"[..]..&b"c"[..]).unwrap();
+                expected.retain(|key: &Vec<u8>, _| !key.starts_with(b"b"));
+            }
+            let key = key_of(random.below(3000));
+            if random.below(3) == 0 {
+                store.remove(&*key).unwrap();
+                expected.remove(&key);
+            } else {
+                let value = number.to_be_bytes().to_vec();
+                store.insert(&*key, &*value).unwrap();
+                expected.insert(key, value);
+            }
+        }
+        drop(store);
+        for _ in 0..2 {
+            let again = open();
+            assert!(again.range(..).eq(expected.clone()), "{has_backup} {has_range}");
+        }
+    }
 }

@@ -3,22 +3,23 @@
 //! # Contract
 //! Nothing is returned that is not as it was written: every block, count and checksum is compared
 //! with the file's own and with the manifest's. States of delta files take the place of what the
-//! shards hold while the runs are built, so no key is inserted twice.
+//! shards hold while the runs are built, and records of the log that of both, so no key is inserted
+//! twice.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
-use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use ordna_base::sync::{Lock, fault, notice};
 
+use crate::durability::merge::{LogPart, LogRecords};
 use crate::files::blocks::{Block, BlockKind, BlockReader, FileKind};
 use crate::files::codec::Record;
 use crate::files::error::BackupError;
 use crate::files::manifest::{COMMON_DELTA, DELTA, FILE, FileEntry, Manifest, delta_of, number_in};
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
+use crate::store::SortedPart;
 use crate::{Error, Options, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
@@ -106,15 +107,11 @@ struct KeyState {
 /// States of deltas at the snapshot point, in the order of their keys.
 #[derive(Default)]
 struct KeyStates {
-    blocks: Vec<Rc<Vec<u8>>>,
+    blocks: Vec<Vec<u8>>,
     all: VecDeque<KeyState>,
 }
 
 impl KeyStates {
-    fn block(&self, state: &KeyState) -> Rc<Vec<u8>> {
-        self.blocks.get(state.block).map(Rc::clone).unwrap_or_default()
-    }
-
     /// The order of the next state's key and another.
     fn next_is<K: Key + ?Sized>(&self, other: &K) -> Option<std::cmp::Ordering> {
         let state = self.all.front()?;
@@ -125,7 +122,7 @@ impl KeyStates {
     }
 }
 
-fn block_of<'a>(blocks: &'a [Rc<Vec<u8>>], state: &KeyState) -> &'a [u8] {
+fn block_of<'a>(blocks: &'a [Vec<u8>], state: &KeyState) -> &'a [u8] {
     blocks.get(state.block).map_or(&[], |block| block.as_slice())
 }
 
@@ -180,7 +177,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
                     }
                     all.push(KeyState { head, dead, block: blocks.len(), key, old });
                     if part.len() >= STATES {
-                        blocks.push(Rc::new(std::mem::take(&mut part)));
+                        blocks.push(std::mem::take(&mut part));
                     }
                 }
                 whole(&path, &block, at)?;
@@ -188,10 +185,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
                     progress.add(0, payload.len() as u64);
                 }
                 if !is_common {
-                    blocks.push(Rc::new(block.payload));
+                    blocks.push(block.payload);
                 }
             }
-            blocks.push(Rc::new(part));
+            blocks.push(part);
         }
         let by_key = |one: &KeyState, other: &KeyState| {
             one.head.cmp(&other.head).then_with(|| {
@@ -227,11 +224,8 @@ struct Shared<'a> {
     failed: Lock<Option<BackupError>>,
 }
 
-/// Names the kinds of keys and values; may be sent to other threads.
-type Kinds<K, V> = PhantomData<(fn(&K), fn(&V))>;
-
 /// A shard that becomes a run of the store.
-struct Shard<'a, K: Key + ?Sized, V: ?Sized> {
+struct Shard<'a, K: Key + ?Sized, V: Value + ?Sized> {
     shared: &'a Shared<'a>,
     number: usize,
     entry: &'a FileEntry,
@@ -240,82 +234,36 @@ struct Shard<'a, K: Key + ?Sized, V: ?Sized> {
     to: Option<K::Owned>,
     /// The deltas that may have states of its keys.
     deltas: Vec<&'a FileEntry>,
-    kinds: Kinds<K, V>,
+    /// The records of the log that have its keys.
+    log: LogPart<'a, K, V>,
 }
 
-/// The entries of a shard in order, merged with the deltas' states.
-struct Merged<'a, K: Key + ?Sized, V: Value + ?Sized> {
-    shard: Shard<'a, K, V>,
-    states: KeyStates,
+/// Reads the entries of a shard in order.
+struct Entries<'a> {
+    shared: &'a Shared<'a>,
     path: PathBuf,
     reader: Option<FileReader>,
-    block: Rc<Vec<u8>>,
+    block: Vec<u8>,
     offset: u64,
     left: u64,
     at: usize,
-    /// The next entry of the file, if it is decoded already.
+    /// The next entry, if it is decoded already.
     ahead: Option<(ByteRange, ByteRange, Option<u64>)>,
 }
 
-impl<'a, K, V> IntoIterator for Shard<'a, K, V>
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-{
-    type Item = (K::Shared, Put<V::Shared>);
-    type IntoIter = Merged<'a, K, V>;
-
-    fn into_iter(self) -> Merged<'a, K, V> {
-        let path = self.shared.dir.join(&self.entry.file);
-        let opened = FileReader::open::<K, V>(
-            self.shared.storage,
-            self.shared.dir,
-            FileKind::Shard,
-            self.entry,
-        );
-        let states = self.read_states();
-        let mut merged = Merged {
-            shard: self,
-            states: KeyStates::default(),
-            path,
-            reader: None,
-            block: Rc::default(),
-            offset: 0,
-            left: 0,
-            at: 0,
-            ahead: None,
-        };
-        match opened.and_then(|reader| Ok((reader, states?))) {
-            Ok((reader, states)) => (merged.reader, merged.states) = (Some(reader), states),
-            Err(error) => merged.fail(error),
-        }
-        merged
-    }
-}
-
-impl<K: Key + ?Sized, V: Value + ?Sized> Merged<'_, K, V> {
-    /// Ends the iteration; the restore reports the error.
-    fn fail(&mut self, error: BackupError) {
-        self.reader = None;
-        self.left = 0;
-        self.ahead = None;
-        self.states = KeyStates::default();
-        let mut failed = self.shard.shared.failed.lock();
-        failed.get_or_insert(error);
-    }
-
+impl Entries<'_> {
     /// Decodes the next entry of the file into `ahead`.
-    fn read_ahead(&mut self) -> Result<(), BackupError> {
+    fn read_ahead<K: Key + ?Sized, V: Value + ?Sized>(&mut self) -> Result<(), BackupError> {
         while self.left == 0 {
             let Some(reader) = &mut self.reader else { return Ok(()) };
-            self.shard.shared.progress.check()?;
+            self.shared.progress.check()?;
             let Some(block) = reader.next()? else {
                 self.reader = None;
                 return Ok(());
             };
-            self.shard.shared.progress.add(block.count, block.payload.len() as u64);
+            self.shared.progress.add(block.count, block.payload.len() as u64);
             (self.offset, self.left, self.at) = (block.offset, block.count, 0);
-            self.block = Rc::new(block.payload);
+            self.block = block.payload;
         }
         let record = decode::<K, V>(&self.path, self.offset, &self.block, &mut self.at)?;
         self.left -= 1;
@@ -331,43 +279,91 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Merged<'_, K, V> {
     }
 }
 
-impl<'a, K, V> Iterator for Merged<'a, K, V>
-where
-    K: Key + ?Sized,
-    V: Value + ?Sized,
-{
-    type Item = (K::Shared, Put<V::Shared>);
-
-    fn next(&mut self) -> Option<Self::Item> {
+impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
+    /// Calls `push` with the entries in order: the log's record of a key, or its state in a delta,
+    /// or the entry of the file. Ends at the first error of `push`, and returns it.
+    fn merge(
+        self,
+        mut push: impl FnMut(&K, Put<&V>) -> Result<(), Error>,
+    ) -> Result<Result<(), Error>, BackupError> {
+        let Shared { storage, dir, .. } = *self.shared;
+        let reader = FileReader::open::<K, V>(storage, dir, FileKind::Shard, self.entry)?;
+        let mut states = self.read_states()?;
+        let mut file = Entries {
+            shared: self.shared,
+            path: dir.join(&self.entry.file),
+            reader: Some(reader),
+            block: Vec::new(),
+            offset: 0,
+            left: 0,
+            at: 0,
+            ahead: None,
+        };
+        let mut log = self.log.sorted();
         loop {
-            if self.ahead.is_none()
-                && let Err(error) = self.read_ahead()
-            {
-                self.fail(error);
-                return None;
+            if file.ahead.is_none() {
+                file.read_ahead::<K, V>()?;
             }
-            let order = match &self.ahead {
-                None => self.states.all.front().map(|_| std::cmp::Ordering::Less),
-                Some((ahead, ..)) => {
-                    let view = K::decode(&self.block, ahead.clone());
-                    self.states.next_is::<K>(view.borrow())
+            let ahead = file.ahead.as_ref().map(|(key, ..)| K::decode(&file.block, key.clone()));
+            let ahead: Option<&K> = ahead.as_ref().map(Borrow::borrow);
+            if let Some(logged) = log.front() {
+                let key = K::decode(logged.payload, logged.key.clone());
+                let key: &K = key.borrow();
+                let orders = [ahead.map(|ahead| ahead.cmp(key)), states.next_is::<K>(key)];
+                if orders.iter().flatten().all(|order| order.is_ge()) {
+                    let [of_file, of_states] = orders.map(|it| it.is_some_and(|it| it.is_eq()));
+                    if let Some((value, expires_at)) = &logged.put {
+                        let value = V::decode(logged.payload, value.clone());
+                        let put = Put { value: value.borrow(), expires_at: *expires_at };
+                        if let Err(error) = push(key, put) {
+                            return Ok(Err(error));
+                        }
+                    }
+                    log.advance();
+                    if of_file {
+                        file.ahead = None;
+                    }
+                    if of_states {
+                        states.all.pop_front();
+                    }
+                    continue;
                 }
+            }
+            let order = match ahead {
+                None => states.all.front().map(|_| std::cmp::Ordering::Less),
+                Some(ahead) => states.next_is::<K>(ahead),
             };
-            if let Some(order) = order.filter(|order| order.is_le())
-                && let Some(state) = self.states.all.pop_front()
+            let done = if let Some(order) = order.filter(|order| order.is_le())
+                && let Some(state) = states.all.pop_front()
             {
                 if notice!("live.delta.overrides", order.is_eq()) {
-                    self.ahead = None;
+                    file.ahead = None;
                 }
-                let block = self.states.block(&state);
+                let block = block_of(&states.blocks, &state);
                 let Some((value, expires_at)) = state.old else { continue };
-                let value = V::decode_shared(&block, value);
-                return Some((K::decode_shared(&block, state.key), Put { value, expires_at }));
+                let (key, value) = (K::decode(block, state.key), V::decode(block, value));
+                push(key.borrow(), Put { value: value.borrow(), expires_at })
+            } else {
+                let Some((key, value, expires_at)) = file.ahead.take() else { return Ok(Ok(())) };
+                let (key, value) = (K::decode(&file.block, key), V::decode(&file.block, value));
+                push(key.borrow(), Put { value: value.borrow(), expires_at })
+            };
+            if let Err(error) = done {
+                return Ok(Err(error));
             }
-            let (key, value, expires_at) = self.ahead.take()?;
-            let value = V::decode_shared(&self.block, value);
-            return Some((K::decode_shared(&self.block, key), Put { value, expires_at }));
         }
+    }
+}
+
+impl<K: Key + ?Sized, V: Value + ?Sized> SortedPart<K, V> for Shard<'_, K, V> {
+    /// A file that cannot be read ends the items; the restore reports the error.
+    fn each(self, push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error> {
+        let shared = self.shared;
+        self.merge(push).unwrap_or_else(|error| {
+            let mut failed = shared.failed.lock();
+            failed.get_or_insert(error);
+            Ok(())
+        })
     }
 }
 
@@ -375,19 +371,18 @@ where
 fn with_shards<K, V, R>(
     storage: &dyn Storage,
     dir: &Path,
+    manifest: &Manifest,
+    mut log: LogRecords<K>,
     progress: &Progress,
     read: impl FnOnce(Vec<Shard<'_, K, V>>) -> R,
-) -> Result<(R, Manifest), BackupError>
+) -> Result<R, BackupError>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    let manifest = Manifest::read(storage, dir)?;
-    manifest.check_kinds::<K, V>(dir)?;
     let files = manifest.shards.iter().chain(&manifest.deltas);
     progress.expect(manifest.entries, files.map(|file| file.bytes).sum());
-    let bounds = manifest.shards.iter().map(|entry| entry.lower_bound::<K>(dir));
-    let bounds = bounds.collect::<Result<Vec<_>, _>>()?;
+    let bounds = lower_bounds::<K>(dir, manifest)?;
     let deltas = manifest.deltas.iter().map(|entry| (number_in(&entry.file, DELTA), entry));
     let deltas: Vec<_> = deltas.collect();
     if let Some((_, entry)) =
@@ -397,7 +392,8 @@ where
         return Err(BackupError::damaged(&dir.join(FILE), 0, what));
     }
     let shared = Shared { storage, dir, progress, failed: Lock::new(None) };
-    let parts = manifest.shards.iter().enumerate().map(|(number, entry)| {
+    let shards = manifest.shards.iter().zip(log.parts()).enumerate();
+    let parts = shards.map(|(number, (entry, log))| {
         let own = delta_of(number) as u64;
         let mine = deltas.iter().filter(
             |(delta, _)| matches!(delta, Some(it) if *it == COMMON_DELTA as u64 || *it == own),
@@ -409,14 +405,32 @@ where
             from: bounds.get(number).cloned().flatten(),
             to: bounds.get(number + 1).cloned().flatten(),
             deltas: mine.map(|(_, entry)| *entry).collect(),
-            kinds: PhantomData,
+            log,
         }
     });
     let done = read(parts.collect());
     match shared.failed.into_inner() {
         Some(error) => Err(error),
-        None => Ok((done, manifest)),
+        None => Ok(done),
     }
+}
+
+/// The lower bounds of the shards' keys; the first shard has none.
+fn lower_bounds<K: Key + ?Sized>(
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<Vec<Option<K::Owned>>, BackupError> {
+    manifest.shards.iter().map(|entry| entry.lower_bound::<K>(dir)).collect()
+}
+
+/// Takes records of the log that a restore of this backup then merges.
+pub(crate) fn log_records<K: Key + ?Sized, V: Value + ?Sized>(
+    dir: &Path,
+    manifest: &Manifest,
+) -> Result<LogRecords<K>, BackupError> {
+    manifest.check_kinds::<K, V>(dir)?;
+    let bounds = lower_bounds::<K>(dir, manifest)?;
+    Ok(LogRecords::new(bounds.into_iter().skip(1).collect()))
 }
 
 fn not_sorted(dir: &Path, manifest: &Manifest, part: usize) -> BackupError {
@@ -425,25 +439,25 @@ fn not_sorted(dir: &Path, manifest: &Manifest, part: usize) -> BackupError {
     BackupError::damaged(&path, 0, "a key is not above the one before it")
 }
 
-/// Builds a store from the backup in `dir`.
+/// Builds a store from the backup in `dir` and records of the log after it.
 pub(crate) fn read_store<K, V>(
     storage: &dyn Storage,
     dir: &Path,
+    (manifest, log): (&Manifest, LogRecords<K>),
     options: Options,
     progress: &Progress,
-) -> Result<(Store<K, V>, Manifest), BackupError>
+) -> Result<Store<K, V>, BackupError>
 where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    let (built, manifest) = with_shards::<K, V, _>(storage, dir, progress, |shards| {
-        Store::from_sorted_entries(options, shards)
-    })?;
-    match built {
-        Ok(store) => Ok((store, manifest)),
-        Err(Error::NotSorted { part, .. }) => Err(not_sorted(dir, &manifest, part)),
-        Err(error) => Err(error.into()),
-    }
+    let build = |shards: Vec<Shard<'_, K, V>>| Store::from_parts(options, shards);
+    with_shards::<K, V, _>(storage, dir, manifest, log, progress, build)?.map_err(|error| {
+        match error {
+            Error::NotSorted { part, .. } => not_sorted(dir, manifest, part),
+            error => error.into(),
+        }
+    })
 }
 
 /// Calls `each` with every key that a restore of the backup in `dir` would give, in order; `false`:
@@ -458,10 +472,16 @@ where
     K: Key + ?Sized,
     V: Value + ?Sized,
 {
-    let (bad, manifest) = with_shards::<K, V, _>(storage, dir, progress, |shards| {
+    let manifest = Manifest::read(storage, dir)?;
+    let log = log_records::<K, V>(dir, &manifest)?;
+    let bad = with_shards::<K, V, _>(storage, dir, &manifest, log, progress, |shards| {
         shards.into_iter().position(|shard| {
             let mut sorted = true;
-            shard.into_iter().for_each(|(key, _)| sorted &= each(key.borrow()));
+            let check = |key: &K, _: Put<&V>| {
+                sorted &= each(key);
+                Ok(())
+            };
+            let _ = shard.each(check);
             !sorted
         })
     })?;
