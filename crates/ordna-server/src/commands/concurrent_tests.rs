@@ -392,3 +392,36 @@ fn a_stored_sort_by_other_keys_is_prepared() {
     assert_eq!((format!(r"*1\r\n{reply}"), reply), (within, format!(r":{}\r\n", 2 * COUNT)));
     assert!(say(state, &mut other, "LRANGE to 0 -1") == same);
 }
+
+/// A command that has found no pause and an open client gets the lock after `CLIENT PAUSE`, or
+/// `CLIENT KILL`, was answered.
+#[test]
+fn nothing_is_written_after_a_pause_or_an_end_of_the_client() {
+    let state = &state(Config::default());
+    let mut client = session(state);
+    let mut call = |line: &str| {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        let (request, mut out) = (OwnedRequest::of(&words), Replies::default());
+        dispatch::execute(state, table(), &mut client, request.arguments(), &mut out)
+    };
+    state.pause(Duration::from_secs(1000), true);
+    assert!(matches!(call("SET a 1"), CommandOutcome::Paused));
+    assert!(matches!(call("GET a"), CommandOutcome::Done));
+    assert!(matches!(call("MULTI"), CommandOutcome::Done));
+    assert!(matches!(call("SET a 1"), CommandOutcome::Done));
+    assert!(matches!(call("EXEC"), CommandOutcome::Paused));
+    assert_eq!(say(state, &mut session(state), "EXISTS a"), r":0\r\n");
+    state.unpause();
+    assert!(matches!(call("EXEC"), CommandOutcome::Done));
+    assert_eq!(say(state, &mut session(state), "EXISTS a"), r":1\r\n");
+    state.pause(Duration::from_secs(1000), false);
+    assert!(matches!(call("GET a"), CommandOutcome::Paused));
+    state.unpause();
+    let mut client = session(state);
+    client.client.end();
+    let request = OwnedRequest::of(&[b"SET", b"b", b"1"]);
+    let mut out = Replies::default();
+    let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
+    assert!(matches!(outcome, CommandOutcome::Close));
+    assert_eq!(say(state, &mut session(state), "EXISTS b"), r":0\r\n");
+}

@@ -297,7 +297,8 @@ const CLIENT: &[Command] = &[
     })
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|list", -2, ADMIN, list).with(CommandFlags::IGNORES_PAUSE),
-    Command::sub("client|kill", -3, ADMIN, kill).with(CommandFlags::IGNORES_PAUSE),
+    // Once it is answered, nothing is executed for the clients.
+    Command::sub("client|kill", -3, ADMIN, kill).with(CommandFlags::IGNORES_PAUSE).exclusive(),
     Command::sub("client|pause", -3, ADMIN, |context, arguments, out| {
         let time = number(arguments.get(2));
         let time = time.ok_or("ERR timeout is not an integer or out of range")?;
@@ -311,7 +312,9 @@ const CLIENT: &[Command] = &[
         context.state.pause(Duration::from_millis(time), only_writes);
         ok(out)
     })
-    .with(CommandFlags::IGNORES_PAUSE),
+    .with(CommandFlags::IGNORES_PAUSE)
+    // Once it is answered, nothing is executed that it holds up.
+    .exclusive(),
     Command::sub("client|unpause", 2, ADMIN, |context, _, out| {
         context.state.unpause();
         ok(out)

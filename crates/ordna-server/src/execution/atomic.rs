@@ -90,7 +90,8 @@ impl Atomic {
             | CommandOutcome::Freeing(_)
             | CommandOutcome::Blocked(_)
             | CommandOutcome::Read(_)
-            | CommandOutcome::AwaitsTurn => {}
+            | CommandOutcome::AwaitsTurn
+            | CommandOutcome::Paused => {}
         }
         Ok(Aftermath::None)
     }

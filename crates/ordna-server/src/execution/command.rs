@@ -65,6 +65,8 @@ pub enum CommandOutcome {
     Task(Task),
     /// Nothing is done: the command is executed once the session has its turn among those that run long.
     AwaitsTurn,
+    /// Nothing is done: clients are paused, and the command is executed after that.
+    Paused,
     /// A command that is executed again, on a snapshot.
     Read(Box<SnapshotRead>),
 }

@@ -1,6 +1,8 @@
 //! Dispatch: finds the command of a request, checks whether the client may call it, and executes or
 //! queues it.
 
+use ordna::sync::notice;
+
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::snapshot_read::Execution;
 use crate::execution::{acknowledgement, eviction};
@@ -11,7 +13,7 @@ use crate::state::command_spec::{CommandFlags, CommandSpec, Growth, LockMode};
 use crate::state::session::Session;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
-use crate::wire::request::Arguments;
+use crate::wire::request::{Arguments, OwnedRequest};
 
 /// Executes one command and writes its reply, or returns the work that its connection has to do.
 pub fn execute(
@@ -101,6 +103,18 @@ pub fn execute(
         (false, false) if spec.lock == LockMode::None => KeyspaceGuard::Released,
         (false, false) => state.keys(),
     };
+    if spec.lock != LockMode::None {
+        // Whoever closed or paused clients has had the lock alone since, and relies on it.
+        if notice!("concurrent.dispatch.ends_with_client", session.client.is_ended()) {
+            return CommandOutcome::Close;
+        }
+        let is_paused = state.may_be_paused()
+            && !spec.has(CommandFlags::IGNORES_PAUSE)
+            && state.is_paused(may_write(table, session, spec));
+        if notice!("concurrent.dispatch.sees_pause", is_paused) {
+            return CommandOutcome::Paused;
+        }
+    }
     let execution = Execution::First;
     let mut context = Context { state, session, indexed: None, keys, table, execution };
     let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
@@ -114,6 +128,19 @@ pub fn execute(
         context.serve_blocked();
     }
     outcome
+}
+
+/// Whether a command may write: then a pause of those that write holds it up.
+pub fn may_write(table: &'static CommandTable, session: &Session, spec: &CommandSpec) -> bool {
+    if !spec.has(CommandFlags::EXECUTES_QUEUE) {
+        return spec.is_write();
+    }
+    let writes = |call: Arguments<'_>| {
+        let spec = table.catalog.find(call.get(0));
+        spec.is_none_or(|spec| spec.of_call(call).is_write())
+    };
+    let queued = session.transaction.iter().flat_map(|transaction| &transaction.queued);
+    queued.map(OwnedRequest::arguments).any(writes)
 }
 
 /// Whether the request looks like HTTP from a browser, which Redis treats as an attack, too.

@@ -1,11 +1,13 @@
 //! Scripts: the commands that they call.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::execution::atomic::{Aftermath, Atomic};
 use crate::execution::command::{Context, Result};
 use crate::execution::dispatch::deny;
 use crate::execution::eviction;
+use crate::scripts::control::{Control, KILLED};
 use crate::scripts::engine::Host;
 use crate::state::acl::user::{Refusal, User};
 use crate::state::command_spec::{CommandFlags, CommandSpec};
@@ -20,6 +22,7 @@ const REPLICATED: [&str; 2] = ["publish", "spublish"];
 /// The server, as a script sees it.
 struct CommandHost<'c, 'a> {
     context: &'c mut Context<'a>,
+    control: Arc<Control>,
     atomic: Atomic,
     read_only: bool,
     /// The last reply.
@@ -91,8 +94,8 @@ impl<'a> CommandHost<'_, 'a> {
                 state.stats.rejected(spec.id);
             }
         })?;
-        if spec.is_write() {
-            state.scripts.wrote.store(true, Ordering::Relaxed);
+        if spec.is_write() && !self.control.begin_write() {
+            return Err(format!("ERR {KILLED}"));
         }
         let outcome = self.context.call(spec, arguments, &mut self.out);
         let end = state.settings.reply_limit();
@@ -165,18 +168,18 @@ pub fn run(
     {
         return Err("OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'".into());
     }
-    state.scripts.wrote.store(false, Ordering::Relaxed);
+    let control = engine.control();
     // What the script finds at one of its calls does not expire before the next.
     let held = context.keys.hold_time();
     let lifted = flags.allow_oom.then(|| context.keys.lift_limit());
     let executing = std::mem::replace(&mut context.session.executing, true);
     let atomic = Atomic::new(context);
     let read_only = read_only || flags.no_writes;
-    let mut host = CommandHost { context, atomic, read_only, out: Replies::default() };
+    let mut host = CommandHost { context, control, atomic, read_only, out: Replies::default() };
     let most = state.settings.reply_limit();
     let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, most, out);
-    let CommandHost { context, atomic, .. } = host;
-    if state.scripts.is_cut.load(Ordering::Relaxed) && state.scripts.wrote.load(Ordering::Relaxed) {
+    let CommandHost { context, control, atomic, .. } = host;
+    if state.scripts.is_cut.load(Ordering::Relaxed) && control.has_written() {
         // A closed log refuses what the script and the transaction around it have written: a half of them
         // would be durable otherwise.
         tracing::warn!(
@@ -188,7 +191,7 @@ pub fn run(
     context.session.error_is_counted = is_counted;
     context.session.executing = executing;
     drop((lifted, held));
+    control.finish();
     state.scripts.memory.store(engine.memory(), Ordering::Relaxed);
-    state.scripts.wrote.store(false, Ordering::Relaxed);
     Ok(())
 }

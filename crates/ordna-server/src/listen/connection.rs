@@ -50,6 +50,8 @@ const TURN_TIME: Duration = Duration::from_micros(500);
 /// Time for which a scan continues after its client has closed its side of the connection. The
 /// client may still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
+/// Time in which a script returns that was ended.
+const LAST_STEPS: Duration = Duration::from_secs(1);
 
 /// A connection.
 struct Connection<'a> {
@@ -141,8 +143,7 @@ impl<'a> Connection<'a> {
             }
             let now = Instant::now();
             session.now = Some(now);
-            let since = now.saturating_duration_since(self.client.since).as_millis() as u64;
-            self.client.last_seen.store(since, Ordering::Relaxed);
+            self.client.see(now);
             self.state.stats.received(received);
             self.account(&requests);
             let continues = self.execute_all(session, &mut requests).await?;
@@ -215,17 +216,25 @@ impl<'a> Connection<'a> {
                 }
             };
             if self.state.may_be_paused() {
-                self.wait_for_pause(arguments).await;
+                let wait = self.wait_for_pause(session, arguments);
+                if self.hold_up(wait).await.is_none() {
+                    return Ok(false);
+                }
                 session.now = None;
             }
             if self.state.reserved.are_any() {
-                self.wait_for_reserved(session, arguments).await;
+                let wait = self.wait_for_reserved(session, arguments);
+                if self.hold_up(wait).await.is_none() {
+                    return Ok(false);
+                }
                 session.now = None;
             }
             let mut delayed = None;
             if self.state.keyspace_lock().is_held_long() {
-                delayed = self.wait_for_script(arguments).await;
-                session.now = None;
+                let Some(waited) = self.hold_up(self.wait_for_script(arguments)).await else {
+                    return Ok(false);
+                };
+                (delayed, session.now) = (waited, None);
             }
             executed += 1;
             if turn_ends.is_none() {
@@ -238,9 +247,21 @@ impl<'a> Connection<'a> {
             let mut outcome =
                 dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
             drop(delayed);
-            while matches!(outcome, CommandOutcome::AwaitsTurn) {
-                self.wait_for_turn(session).await?;
+            while matches!(outcome, CommandOutcome::AwaitsTurn | CommandOutcome::Paused) {
                 let (state, table) = (self.state, self.table);
+                session.now = None;
+                let waited = match outcome {
+                    CommandOutcome::Paused => {
+                        self.hold_up(self.wait_for_pause(session, arguments)).await
+                    }
+                    _ => {
+                        let turn = state.keyspace_lock().turn(state.settings.busy_time());
+                        self.hold_up(turn).await.map(|turn| session.turn = turn)
+                    }
+                };
+                if waited.is_none() {
+                    return Ok(false);
+                }
                 outcome = dispatch::execute(state, table, session, arguments, &mut self.replies);
                 // It did not need it if it was refused.
                 session.turn = None;
@@ -281,7 +302,10 @@ impl<'a> Connection<'a> {
                 session.now = None;
             }
             match outcome {
-                CommandOutcome::Done | CommandOutcome::Read(_) | CommandOutcome::AwaitsTurn => {}
+                CommandOutcome::Done
+                | CommandOutcome::Read(_)
+                | CommandOutcome::AwaitsTurn
+                | CommandOutcome::Paused => {}
                 CommandOutcome::Close => {
                     self.unsent += replies;
                     return Ok(false);
@@ -448,16 +472,26 @@ impl<'a> Connection<'a> {
         self.settled = self.replies.bytes.len();
     }
 
+    /// Waits before a command begins. `None`: the client was closed, so the command must not begin.
+    async fn hold_up<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        self.client.is_held_up.store(true, Ordering::Relaxed);
+        let waited = tokio::select! {
+            biased;
+            () = self.client.ended() => None,
+            waited = wait => Some(waited),
+        };
+        self.client.see(Instant::now());
+        self.client.is_held_up.store(false, Ordering::Relaxed);
+        waited
+    }
+
     /// Waits while clients are paused, except for the commands that end a pause.
-    async fn wait_for_pause(&self, arguments: Arguments<'_>) {
+    async fn wait_for_pause(&self, session: &Session, arguments: Arguments<'_>) {
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
-        let writes =
-            spec.is_none_or(|spec| spec.is_write() || spec.has(CommandFlags::EXECUTES_QUEUE));
-        if spec.is_none_or(|spec| !spec.has(CommandFlags::IGNORES_PAUSE)) {
-            tokio::select! {
-                () = self.state.paused(writes) => {}
-                () = self.client.ended() => {}
-            }
+        match spec {
+            Some(spec) if spec.has(CommandFlags::IGNORES_PAUSE) => {}
+            Some(spec) => self.state.paused(dispatch::may_write(self.table, session, spec)).await,
+            None => self.state.paused(true).await,
         }
     }
 
@@ -482,10 +516,7 @@ impl<'a> Connection<'a> {
             Some(_) => return,
         }
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        tokio::select! {
-            () = self.state.reserved.wait(&keys) => {}
-            () = self.client.ended() => {}
-        }
+        self.state.reserved.wait(&keys).await;
     }
 
     /// Waits while a script runs, until the command can be answered with an error. Commands that
@@ -500,22 +531,12 @@ impl<'a> Connection<'a> {
         if !spec.is_some_and(waits) {
             return None;
         }
-        let patience = state.settings.busy_time();
-        tokio::select! {
-            delayed = state.keyspace_lock().not_held_long(patience) => Some(delayed),
-            () = self.client.ended() => None,
+        let mut patience = state.settings.busy_time();
+        if state.scripts.is_ending() {
+            // A client that has just ended the script is not told that it runs.
+            patience += LAST_STEPS;
         }
-    }
-
-    /// Waits for the turn of a script, or until it is answered that another one is busy.
-    async fn wait_for_turn(&self, session: &mut Session) -> Result<()> {
-        let patience = self.state.settings.busy_time();
-        session.now = None;
-        tokio::select! {
-            turn = self.state.keyspace_lock().turn(patience) => session.turn = turn,
-            () = self.client.ended() => return Err(ended()),
-        }
-        Ok(())
+        Some(state.keyspace_lock().not_held_long(patience).await)
     }
 
     /// Yields to other connections. The result is held until the connection has gone on.
@@ -552,6 +573,9 @@ impl<'a> Connection<'a> {
             noted.get_or_insert_with(|| self.state.scans.note());
             if self.replies.bytes.len() > SEND {
                 self.send().await?;
+            }
+            if scan.writes() && self.state.may_be_paused() {
+                self.hold_up(self.state.paused(true)).await.ok_or_else(ended)?;
             }
             delayed = self.turn().await?;
             if closed.is_none() && self.stream.is_closed_by_client() {

@@ -24,7 +24,7 @@ use hyper::{Method, Request, Response, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ordna::Direction;
 use ordna::key::prefix_end;
-use ordna::sync::Lock;
+use ordna::sync::{Lock, fault};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
@@ -46,6 +46,8 @@ use crate::wire::request::OwnedRequest;
 pub const MOST_CONNECTIONS: usize = 64;
 /// Longest time that a connection may take to send the header of a request.
 const HEADER_TIME: Duration = Duration::from_secs(30);
+/// Time that a request waits for a script that runs.
+const SCRIPT_TIME: Duration = Duration::from_secs(1);
 /// Entries that the browser of keys shows.
 const SHOWN: usize = 50;
 /// Bytes of a value that it shows.
@@ -107,16 +109,17 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
         let end = connections.enter(number);
         tokio::spawn(async move {
             let guesses = AtomicU32::new(0);
-            let page = |request: Request<Incoming>| {
-                let Page { mut reply, guess } = page(&state, console, peer, &request);
-                let guesses = match &guess {
-                    Some(_) => guesses.fetch_add(1, Ordering::Relaxed) + 1,
-                    None => 0,
-                };
-                if let Some(name) = guess {
-                    wrong_password(&state, &name, peer, "console", format!("addr={peer}"));
-                }
+            let (state, guesses) = (&*state, &guesses);
+            let page = move |request: Request<Incoming>| {
                 async move {
+                    let Page { mut reply, guess } = page(state, console, peer, &request).await;
+                    let guesses = match &guess {
+                        Some(_) => guesses.fetch_add(1, Ordering::Relaxed) + 1,
+                        None => 0,
+                    };
+                    if let Some(name) = guess {
+                        wrong_password(state, &name, peer, "console", format!("addr={peer}"));
+                    }
                     match delay_of_guess(guesses) {
                         Some(delay) => tokio::time::sleep(delay).await,
                         // As the protocol does, after as many guesses.
@@ -234,10 +237,36 @@ fn denied(state: &ServerState, user: &User, commands: &[&[&[u8]]]) -> Option<&'s
     commands.iter().find_map(denied)
 }
 
-fn page(state: &ServerState, console: bool, peer: SocketAddr, request: &Request<Incoming>) -> Page {
+async fn page(
+    state: &ServerState,
+    console: bool,
+    peer: SocketAddr,
+    request: &Request<Incoming>,
+) -> Page {
     if request.method() != Method::GET {
         return Page::of(text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
     }
+    if request.uri().path() == "/healthz" {
+        return answered(state, console, peer, request);
+    }
+    // The other pages lock the keyspace. No thread waits for a script, as there may be many requests.
+    let _delayed = state.keyspace_lock().not_held_long(SCRIPT_TIME).await;
+    if let Some(time) = state.keyspace_lock().held_long_for()
+        && !fault!("scripts.pages.wait")
+    {
+        let why = format!("busy: a script has run for {} s\n", time.as_secs());
+        return Page::of(text(StatusCode::SERVICE_UNAVAILABLE, why));
+    }
+    answered(state, console, peer, request)
+}
+
+/// The answer to a request that is no error before it is read.
+fn answered(
+    state: &ServerState,
+    console: bool,
+    peer: SocketAddr,
+    request: &Request<Incoming>,
+) -> Page {
     let visitor = visitor(state, peer, request);
     // A page of another site does not know the password.
     let knows_password = matches!(&visitor, Visitor::User(user) if !user.needs_no_password());

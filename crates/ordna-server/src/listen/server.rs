@@ -497,6 +497,7 @@ async fn tick(state: Arc<ServerState>) {
                     && !client.is_monitor.load(Ordering::Relaxed)
                     && !client.inbox.is_subscribed()
                     && client.blocked.load(Ordering::Relaxed) == 0
+                    && !client.is_held_up.load(Ordering::Relaxed)
             });
             late.for_each(|client| client.end());
         }

@@ -4,11 +4,16 @@
 //! libraries run without instructions, so their loops look at it by [`Work`].
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
 use mlua::Lua;
-use ordna::sync::Lock;
+use ordna::sync::{Lock, notice};
+
+/// The script has written, or is about to.
+const WROTE: u8 = 1;
+/// The script was ended.
+const ENDED: u8 = 2;
 
 /// The error of a script that was ended.
 pub const KILLED: &str = "Script killed by user with SCRIPT KILL.";
@@ -21,32 +26,61 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// Shared with other threads while a script runs.
 #[derive(Debug)]
 pub struct Control {
-    killed: AtomicBool,
+    /// `WROTE` and `ENDED`. One word, so that a script that is ended either has not written, or has
+    /// written before that and knows it.
+    state: AtomicU8,
     /// When the script began, and the time after which its worker is to be handed over next.
     began: Lock<(Instant, Duration)>,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self { killed: AtomicBool::new(false), began: Lock::new((Instant::now(), HANDED_OVER)) }
+        Self { state: AtomicU8::new(0), began: Lock::new((Instant::now(), HANDED_OVER)) }
     }
 }
 
 impl Control {
-    /// Ends the script that runs, at its next instruction, or step of a library.
-    pub fn kill(&self) {
-        self.killed.store(true, Ordering::Relaxed);
+    /// Ends the script that runs, at its next instruction or step of a library, unless it has
+    /// written. Returns whether it ends.
+    pub fn kill(&self) -> bool {
+        let ended = |state| {
+            (!notice!("scripts.kill.sees_writes", state & WROTE != 0)).then_some(state | ENDED)
+        };
+        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended).is_ok()
+    }
+
+    /// Ends the script that runs, although it may have written.
+    pub fn cut(&self) {
+        self.state.fetch_or(ENDED, Ordering::Relaxed);
+    }
+
+    /// Notes that the script is about to write. Returns `false` if it was ended: then it must not.
+    pub fn begin_write(&self) -> bool {
+        let written = |state| {
+            (!notice!("scripts.kill.refuses_writes", state & ENDED != 0)).then_some(state | WROTE)
+        };
+        self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, written).is_ok()
+    }
+
+    /// Whether the script has written.
+    pub fn has_written(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & WROTE != 0
     }
 
     /// Notes that a script begins.
     pub fn begin(&self) {
-        self.killed.store(false, Ordering::Relaxed);
+        self.state.store(0, Ordering::Relaxed);
         *self.began.lock() = (Instant::now(), HANDED_OVER);
+    }
+
+    /// Notes that the script has returned.
+    pub fn finish(&self) {
+        self.state.store(0, Ordering::Relaxed);
     }
 
     /// Whether the script was ended.
     pub fn is_killed(&self) -> bool {
-        self.killed.load(Ordering::Relaxed)
+        self.state.load(Ordering::Relaxed) & ENDED != 0
     }
 
     /// Hands the worker over if the script has run for a while. On a busy machine the other thread may not begin
@@ -107,5 +141,28 @@ impl Work {
             self.control.look_at_clock();
         }
         if self.control.is_killed() { Err(KILLED.to_owned()) } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of a kill and a first write that meet, one is refused.
+    #[test]
+    fn a_script_that_is_killed_has_not_written() {
+        let control = Control::default();
+        for _ in 0..10_000 {
+            control.begin();
+            let (killed, writes) = std::thread::scope(|scope| {
+                let killed = scope.spawn(|| control.kill());
+                let writes = control.begin_write();
+                (killed.join().unwrap(), writes)
+            });
+            assert_ne!(killed, writes);
+            assert_eq!((control.is_killed(), control.has_written()), (killed, writes));
+        }
+        control.cut();
+        assert!(control.is_killed());
     }
 }

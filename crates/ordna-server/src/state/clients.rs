@@ -38,9 +38,11 @@ pub struct Client {
     /// The client's share of the memory of all clients.
     held: AtomicUsize,
     /// Milliseconds from `since` to the last request.
-    pub last_seen: AtomicU64,
+    last_seen: AtomicU64,
     /// The number of the last command.
     pub last_command: AtomicUsize,
+    /// A command of the client waits before it begins: for the end of a pause or of a script, or for its keys.
+    pub is_held_up: AtomicBool,
     /// Never closed for the memory limit of clients.
     pub no_evict: AtomicBool,
     pub is_monitor: AtomicBool,
@@ -85,6 +87,12 @@ impl Client {
         if !self.is_ended() {
             ending.await;
         }
+    }
+
+    /// Notes that the client does something.
+    pub fn see(&self, now: Instant) {
+        let since = now.saturating_duration_since(self.since).as_millis() as u64;
+        self.last_seen.store(since, Ordering::Relaxed);
     }
 
     pub fn idle(&self) -> Duration {
@@ -152,6 +160,7 @@ impl Clients {
             blocked: AtomicUsize::new(0),
             held: AtomicUsize::new(0),
             last_seen: AtomicU64::new(0),
+            is_held_up: AtomicBool::new(false),
             last_command: AtomicUsize::new(usize::MAX),
             no_evict: AtomicBool::new(false),
             is_monitor: AtomicBool::new(false),

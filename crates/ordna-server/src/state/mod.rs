@@ -575,9 +575,8 @@ impl ServerState {
         let mut counted = None;
         loop {
             let over = self.pause.over.notified();
-            let until = self.pause.until.load(Ordering::Relaxed);
-            let left = until.saturating_sub(self.uptime_millis());
-            if left == 0 || self.pause.only_writes.load(Ordering::Relaxed) && !writes {
+            let left = self.pause_left(writes);
+            if left == 0 {
                 return;
             }
             counted.get_or_insert_with(|| {
@@ -588,6 +587,19 @@ impl ServerState {
             let left = Duration::from_millis(left.min(1000));
             let _ = tokio::time::timeout(left, over).await;
         }
+    }
+
+    /// Milliseconds that commands are paused. `writes`: those that write.
+    fn pause_left(&self, writes: bool) -> u64 {
+        if self.pause.only_writes.load(Ordering::Relaxed) && !writes {
+            return 0;
+        }
+        self.pause.until.load(Ordering::Relaxed).saturating_sub(self.uptime_millis())
+    }
+
+    /// Whether commands are paused. `writes`: those that write.
+    pub fn is_paused(&self, writes: bool) -> bool {
+        self.pause_left(writes) > 0
     }
 
     /// Whether clients are paused, or those that write.

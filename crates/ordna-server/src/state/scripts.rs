@@ -94,8 +94,6 @@ struct Cache {
 #[derive(Debug, Default)]
 pub struct Scripts {
     cache: Lock<Cache>,
-    /// Whether the running script has written.
-    pub wrote: AtomicBool,
     /// Whether the server stops and ends the running script although it has written.
     pub is_cut: AtomicBool,
     /// Memory of the Lua state after the last script, in bytes.
@@ -211,7 +209,10 @@ impl Scripts {
     /// Ends the running script, although it may have written: what it wrote is not logged.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
-        self.end();
+        #[cfg(feature = "scripts")]
+        if let Some(control) = self.control.lock().as_ref() {
+            control.cut();
+        }
     }
 
     /// Ends the running script.
@@ -219,20 +220,21 @@ impl Scripts {
     /// # Errors
     /// The script has written.
     pub fn kill(&self) -> Result<(), &'static str> {
-        if self.wrote.load(Ordering::Relaxed) {
+        #[cfg(feature = "scripts")]
+        if self.control.lock().as_ref().is_some_and(|control| !control.kill()) {
             return Err(
                 "UNKILLABLE Sorry the script already executed write commands against the dataset. You can either wait the script termination or kill the server in a hard way using the SHUTDOWN NOSAVE command.",
             );
         }
-        self.end();
         Ok(())
     }
 
-    fn end(&self) {
+    /// Whether the running script was ended, and is about to return.
+    pub fn is_ending(&self) -> bool {
         #[cfg(feature = "scripts")]
-        if let Some(control) = self.control.lock().as_ref() {
-            control.kill();
-        }
+        return self.control.lock().as_ref().is_some_and(|control| control.is_killed());
+        #[cfg(not(feature = "scripts"))]
+        false
     }
 }
 

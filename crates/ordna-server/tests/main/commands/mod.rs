@@ -20,6 +20,7 @@ mod scan;
 mod script_time;
 mod scripts;
 mod scripts_busy;
+mod scripts_waiting;
 mod snapshots;
 mod sort;
 mod strings;
