@@ -2,7 +2,7 @@
 //!
 //! One script runs at a time: its caller has locked the keyspace exclusively.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -13,10 +13,12 @@ use sha1::{Digest, Sha1};
 use crate::scripts::engine::{Control, Engine};
 use crate::wire::request::{Arguments, number};
 
-/// Scripts that are cached. Beyond, those that no `SCRIPT LOAD` has asked for are forgotten.
+/// Scripts that are cached. Beyond, those that no `SCRIPT LOAD` has asked for are forgotten, then the oldest.
 const MOST_SCRIPTS: usize = 10_000;
 /// Bytes of the cached scripts.
 const MOST_BYTES: usize = 64 << 20;
+/// Bytes of a script that is cached.
+const LONGEST_SCRIPT: usize = 1 << 20;
 
 /// The version of Redis that scripts are told.
 #[cfg(feature = "scripts")]
@@ -81,13 +83,34 @@ pub struct Script {
     pub body: Vec<u8>,
     #[cfg_attr(not(feature = "scripts"), expect(dead_code, reason = "no script runs"))]
     pub flags: ScriptFlags,
-    is_loaded: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct Cache {
     scripts: HashMap<String, Arc<Script>>,
+    /// The scripts that `SCRIPT LOAD` has asked for, the oldest first.
+    loaded: VecDeque<String>,
     bytes: usize,
+}
+
+impl Cache {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.scripts.len() < MOST_SCRIPTS && self.bytes + bytes <= MOST_BYTES
+    }
+
+    /// Forgets the scripts that were not loaded.
+    fn forget_others(&mut self) {
+        let loaded = self.loaded.iter().filter_map(|sha| self.scripts.remove_entry(sha));
+        self.scripts = loaded.collect();
+        self.bytes = self.scripts.values().map(|script| script.body.len()).sum();
+    }
+
+    fn remove(&mut self, sha: &str) {
+        if let Some(script) = self.scripts.remove(sha) {
+            self.bytes -= script.body.len();
+            self.loaded.retain(|loaded| loaded != sha);
+        }
+    }
 }
 
 /// The scripts of the server.
@@ -105,31 +128,49 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// Caches a script. `is_loaded`: until the next flush.
+    /// The script with a text. It is cached if there is room. `is_loaded`: in any case, in place of the oldest that
+    /// was loaded.
     ///
     /// # Errors
     /// The text of the error.
     pub fn add(&self, body: &[u8], is_loaded: bool) -> Result<Arc<Script>, String> {
+        let is_long = body.len() > LONGEST_SCRIPT;
+        if is_loaded && is_long {
+            return Err(format!(
+                "ERR the script has {} bytes, of {LONGEST_SCRIPT} that SCRIPT LOAD caches at most; EVAL runs it",
+                body.len()
+            ));
+        }
         let sha: String = Sha1::digest(body).iter().map(|byte| format!("{byte:02x}")).collect();
         let mut cache = self.cache.lock();
         if let Some(script) = cache.scripts.get(&sha) {
-            script.is_loaded.fetch_or(is_loaded, Ordering::Relaxed);
-            return Ok(Arc::clone(script));
+            let script = Arc::clone(script);
+            if is_loaded && !cache.loaded.contains(&sha) {
+                cache.loaded.push_back(sha);
+            }
+            return Ok(script);
         }
         let flags = ScriptFlags::parse(body)?;
-        if cache.scripts.len() >= MOST_SCRIPTS || cache.bytes + body.len() > MOST_BYTES {
-            cache.scripts.retain(|_, script| script.is_loaded.load(Ordering::Relaxed));
-            cache.bytes = cache.scripts.values().map(|script| script.body.len()).sum();
+        let script = Arc::new(Script { sha: sha.clone(), body: body.to_vec(), flags });
+        if is_long {
+            return Ok(script);
         }
-        if cache.scripts.len() >= MOST_SCRIPTS || cache.bytes + body.len() > MOST_BYTES {
-            return Err(format!(
-                "ERR {MOST_SCRIPTS} scripts, or {MOST_BYTES} bytes of them, are loaded already; SCRIPT FLUSH removes them"
-            ));
+        if !cache.has_room(body.len()) && cache.scripts.len() > cache.loaded.len() {
+            cache.forget_others();
         }
-        let is_loaded = AtomicBool::new(is_loaded);
-        let script = Arc::new(Script { sha: sha.clone(), body: body.to_vec(), flags, is_loaded });
-        cache.bytes += body.len();
-        cache.scripts.insert(sha, Arc::clone(&script));
+        while is_loaded
+            && !cache.has_room(body.len())
+            && let Some(oldest) = cache.loaded.front().cloned()
+        {
+            cache.remove(&oldest);
+        }
+        if cache.has_room(body.len()) {
+            cache.bytes += body.len();
+            cache.scripts.insert(sha.clone(), Arc::clone(&script));
+            if is_loaded {
+                cache.loaded.push_back(sha);
+            }
+        }
         Ok(script)
     }
 
@@ -183,10 +224,7 @@ impl Scripts {
     /// Forgets a script that is wrong.
     #[cfg(feature = "scripts")]
     fn remove(&self, sha: &str) {
-        let mut cache = self.cache.lock();
-        if let Some(script) = cache.scripts.remove(sha) {
-            cache.bytes -= script.body.len();
-        }
+        self.cache.lock().remove(sha);
     }
 
     /// The cached script with this SHA-1, its digits in any case.
@@ -266,7 +304,38 @@ mod tests {
         }
         assert!(scripts.counts().0 < MOST_SCRIPTS);
         assert!(scripts.find(loaded.sha.to_ascii_uppercase().as_bytes()).is_some());
-        let most = vec![b' '; MOST_BYTES];
-        assert!(scripts.add(&most, true).is_err());
+    }
+
+    /// Who loads many scripts keeps nobody from running one, or from loading another.
+    #[test]
+    fn loaded_scripts_leave_room_for_others() {
+        let text = |number: usize, len: usize| {
+            [format!("return {number:08}").into_bytes(), b" ".repeat(len - 15)].concat()
+        };
+        let all_long = MOST_BYTES / LONGEST_SCRIPT;
+        for (count, len) in [(MOST_SCRIPTS, 15), (all_long, LONGEST_SCRIPT)] {
+            let scripts = Scripts::default();
+            let load = |number| scripts.add(&text(number, len), true).unwrap();
+            let first = load(0);
+            let second = load(1);
+            for number in 2..count {
+                load(number);
+            }
+            assert_eq!(scripts.counts().0, count);
+            let run = scripts.add(b"return 1", false).unwrap();
+            assert_eq!(run.body, b"return 1");
+            assert!(scripts.find(run.sha.as_bytes()).is_none(), "it is not cached");
+            assert!(scripts.find(first.sha.as_bytes()).is_some());
+            let last = load(count);
+            assert!(scripts.find(last.sha.as_bytes()).is_some());
+            assert!(scripts.find(first.sha.as_bytes()).is_none(), "the oldest is forgotten");
+            assert!(scripts.find(second.sha.as_bytes()).is_some());
+            assert_eq!(scripts.counts(), (count, count * len));
+        }
+        let scripts = Scripts::default();
+        let long = vec![b' '; LONGEST_SCRIPT + 1];
+        assert!(scripts.add(&long, true).unwrap_err().contains("1048577 bytes"));
+        assert_eq!(scripts.add(&long, false).unwrap().body, long);
+        assert_eq!(scripts.counts(), (0, 0));
     }
 }
