@@ -18,6 +18,8 @@ const EVAL_RO: CommandFlags = CommandFlags::NOSCRIPT
     .or(CommandFlags::NO_MANDATORY_KEYS)
     .or(CommandFlags::MOVABLEKEYS)
     .or(CommandFlags::RUNS_LONG);
+/// Not while a script is compiled.
+const FLUSH: CommandFlags = CommandFlags::NOSCRIPT.or(CommandFlags::RUNS_LONG);
 const EVAL: CommandFlags = EVAL_RO.or(CommandFlags::SCRIPT);
 
 pub const COMMANDS: &[Command] = &[
@@ -128,11 +130,17 @@ const SCRIPT: &[Command] = &[
     Command::sub(
         "script|load",
         3,
-        CommandFlags::NOSCRIPT.or(CommandFlags::STALE),
+        CommandFlags::NOSCRIPT.or(CommandFlags::STALE).or(CommandFlags::RUNS_LONG),
         |context, arguments, out| {
-            let script = context.state.scripts.add(arguments.get(2), true)?;
-            #[cfg(feature = "scripts")]
-            script_host::check(context, &script)?;
+            let script = match context.session.script.take() {
+                Some(prepared) => prepared?,
+                None => {
+                    let script = context.state.scripts.add(arguments.get(2), true)?;
+                    #[cfg(feature = "scripts")]
+                    script_host::check(context, &script)?;
+                    script
+                }
+            };
             #[cfg(not(feature = "scripts"))]
             if !script.sha.is_empty() {
                 return Err(NO_SCRIPTS.into());
@@ -150,7 +158,7 @@ const SCRIPT: &[Command] = &[
         }
         Ok(CommandOutcome::Done)
     }),
-    Command::sub("script|flush", -2, CommandFlags::NOSCRIPT, |context, arguments, out| {
+    Command::sub("script|flush", -2, FLUSH, |context, arguments, out| {
         let is_mode =
             |mode: &[u8]| mode.eq_ignore_ascii_case(b"async") || mode.eq_ignore_ascii_case(b"sync");
         if arguments.len() > 3 || arguments.len() == 3 && !is_mode(arguments.get(2)) {

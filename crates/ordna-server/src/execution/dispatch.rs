@@ -1,6 +1,8 @@
 //! Dispatch: finds the command of a request, checks whether the client may call it, and executes or
 //! queues it.
 
+use std::sync::atomic::Ordering;
+
 use ordna::sync::notice;
 
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
@@ -62,19 +64,20 @@ pub fn execute(
     {
         return fail(state, session, Some(spec), CommandError::Loading, out);
     }
-    if state.keyspace_lock().is_held_long() {
-        if spec.has(CommandFlags::KILLS_SCRIPT) {
-            return match state.scripts.kill() {
-                Ok(()) => {
-                    out.simple("OK");
-                    CommandOutcome::Done
-                }
-                Err(error) => fail(state, session, Some(spec), error.into(), out),
-            };
-        }
-        if state.is_busy() && spec.lock != LockMode::None {
-            return fail(state, session, Some(spec), CommandError::Busy, out);
-        }
+    let is_held_long = state.keyspace_lock().is_held_long();
+    if spec.has(CommandFlags::KILLS_SCRIPT)
+        && (is_held_long || state.scripts.is_preparing.load(Ordering::Relaxed))
+    {
+        return match state.scripts.kill() {
+            Ok(()) => {
+                out.simple("OK");
+                CommandOutcome::Done
+            }
+            Err(error) => fail(state, session, Some(spec), error.into(), out),
+        };
+    }
+    if is_held_long && state.is_busy() && spec.lock != LockMode::None {
+        return fail(state, session, Some(spec), CommandError::Busy, out);
     }
     if session.transaction.is_some() && !spec.has(CommandFlags::NOT_QUEUED) {
         match queue(state, session, spec, arguments) {

@@ -108,7 +108,7 @@ fn hand_over(pause: Duration) {
 #[derive(Debug, Default)]
 pub struct Work {
     control: Arc<Control>,
-    steps: u32,
+    steps: usize,
 }
 
 impl Work {
@@ -133,9 +133,18 @@ impl Work {
     /// The script was ended.
     #[inline]
     pub fn step(&mut self) -> Result<(), String> {
+        self.steps(1)
+    }
+
+    /// Counts steps that are made at once.
+    ///
+    /// # Errors
+    /// The script was ended.
+    #[inline]
+    pub fn steps(&mut self, count: usize) -> Result<(), String> {
         /// Steps between two looks at the clock: some tenths of a millisecond.
-        const STEPS: u32 = 4096;
-        self.steps += 1;
+        const STEPS: usize = 4096;
+        self.steps = self.steps.saturating_add(count);
         if self.steps >= STEPS {
             self.steps = 0;
             self.control.look_at_clock();

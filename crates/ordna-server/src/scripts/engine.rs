@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
-use mlua::chunk::ChunkMode;
 use mlua::{Function, HookTriggers, Lua, LuaOptions, MultiValue, StdLib, Table, Value, VmState};
 use ordna::sync::Lock;
 use sha1::{Digest, Sha1};
@@ -26,9 +26,13 @@ const COLLECTED: usize = 16 << 20;
 /// Memory of a collected state from which on compiled scripts are dropped, in bytes: they must not take what
 /// other scripts need.
 const KEPT: usize = 64 << 20;
-/// Instructions between two looks at the clock and at [`Control`]. One may work on hundreds of
-/// megabytes.
+/// Instructions between two looks at the clock and at [`Control`].
 const INSTRUCTIONS: u32 = 100;
+/// The same at the start of a script, which is not known yet.
+const FIRST_INSTRUCTIONS: u32 = 10;
+/// Time between two looks from which on the next instruction is looked at alone: one may work on hundreds of
+/// megabytes.
+const SLOW: Duration = Duration::from_millis(10);
 /// Functions that are kept compiled.
 const COMPILED: usize = 1000;
 /// Bytes of the arguments of a command that a script calls. A script may name one string many times.
@@ -38,6 +42,8 @@ const LONGEST_LINE: usize = 1024;
 /// Bytes of the text of an error.
 const LONGEST_ERROR: usize = 4096;
 
+/// The error of Lua without memory.
+const NO_MEMORY: &str = "not enough memory";
 /// The name of the prelude's chunk.
 const PRELUDE: &str = "=redis";
 /// The name of a script's chunk.
@@ -61,6 +67,7 @@ pub struct Engine {
     /// The functions of `redis`; some are those of the script that runs.
     redis: Table,
     xpcall: Function,
+    load: Function,
     handler: Function,
     /// Compiled scripts by their SHA-1.
     compiled: HashMap<String, Function>,
@@ -90,7 +97,7 @@ fn text_of(error: &mlua::Error) -> String {
         mlua::Error::CallbackError { cause, .. } => text_of(cause),
         mlua::Error::RuntimeError(text) => text.clone(),
         mlua::Error::SyntaxError { message, .. } => message.clone(),
-        mlua::Error::MemoryError(_) => "not enough memory".to_owned(),
+        mlua::Error::MemoryError(_) => NO_MEMORY.to_owned(),
         other => other.to_string(),
     }
 }
@@ -213,6 +220,32 @@ fn add(
     native.raw_set(name, lua.create_function(called)?)
 }
 
+/// Has the state look at the clock and at [`Control`] after this number of instructions, then after one if they take
+/// long, and otherwise after more.
+fn watch(lua: &Lua, control: &Arc<Control>, instructions: u32) -> mlua::Result<()> {
+    /// Looks after which the number is set anew: also the present one, as another coroutine may have another.
+    const LOOKS: u32 = 8;
+    let control = Arc::clone(control);
+    let since = Lock::new(Instant::now());
+    let looks = AtomicU32::new(1);
+    let triggers = HookTriggers::new().every_nth_instruction(instructions);
+    lua.set_global_hook(triggers, move |lua, _| {
+        if control.is_killed() {
+            return Err(mlua::Error::runtime(KILLED));
+        }
+        let is_slow = since.lock().elapsed() > SLOW;
+        control.look_at_clock();
+        if is_slow {
+            watch(lua, &control, 1)?;
+        } else if looks.fetch_add(1, Ordering::Relaxed) >= LOOKS {
+            watch(lua, &control, (instructions * 10).min(INSTRUCTIONS))?;
+        } else {
+            *since.lock() = Instant::now();
+        }
+        Ok(VmState::Continue)
+    })
+}
+
 /// One result.
 fn one(value: Value) -> MultiValue {
     MultiValue::from_iter([value])
@@ -235,6 +268,10 @@ impl Engine {
             "clock",
             lua.create_function(move |_, ()| Ok(since.elapsed().as_secs_f64()))?,
         )?;
+        let is_native = lua.create_function(|_, function: Value| {
+            Ok(function.as_function().is_some_and(|function| function.info().what == "C"))
+        })?;
+        native.raw_set("is_native", is_native)?;
         add(&lua, &native, "sha1hex", false, |lua, arguments| {
             let text = match (arguments.len(), arguments.front()) {
                 (1, Some(value)) => argument(value).unwrap_or_default(),
@@ -334,6 +371,7 @@ impl Engine {
         })?;
         native.raw_set("convert", convert)?;
         let xpcall = lua.globals().get("xpcall")?;
+        let load = lua.globals().get("load")?;
         let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
         let (env, redis, globals) = prelude.call::<(Table, Table, Table)>(native)?;
         lua.set_globals(env.clone())?;
@@ -363,12 +401,13 @@ impl Engine {
             globals,
             redis,
             xpcall,
+            load,
             handler,
             compiled: HashMap::new(),
             control,
             place,
         };
-        engine.watch()?;
+        watch(&engine.lua, &engine.control, INSTRUCTIONS)?;
         Ok(engine)
     }
 
@@ -389,16 +428,18 @@ impl Engine {
         if let Some(function) = self.compiled.get(sha) {
             return Ok(function.clone());
         }
+        self.control.begin();
         // The first line of a script with flags is none of Lua; its number counts.
         let body = match body.starts_with(b"#!") {
             true => &body[body.iter().position(|byte| *byte == b'\n').unwrap_or(body.len())..],
             false => body,
         };
         let mut function = self.load(body);
-        if matches!(function, Err(mlua::Error::MemoryError(_))) {
+        if function.as_ref().is_err_and(|error| text_of(error) == NO_MEMORY) {
             self.clear();
             function = self.load(body);
         }
+        self.control.finish();
         let function = function.map_err(|error| text_of(&error))?;
         if self.compiled.len() >= COMPILED {
             self.compiled.clear();
@@ -407,9 +448,33 @@ impl Engine {
         Ok(function)
     }
 
+    /// Compiles a text, in pieces between which [`Control`] may end it: some texts take time in proportion to the
+    /// square of their length.
     fn load(&self, body: &[u8]) -> mlua::Result<Function> {
-        let chunk = self.lua.load(body).set_name(CHUNK).set_mode(ChunkMode::Text);
-        chunk.set_environment(self.env.clone()).into_function()
+        /// Bytes of a piece.
+        const PIECE: usize = 256;
+        if body.first() == Some(&0x1B) {
+            return Err(mlua::Error::runtime("attempt to load a binary chunk"));
+        }
+        let mut pieces = body.chunks(PIECE);
+        let work = Work::of(&self.lua);
+        self.lua.scope(|scope| {
+            let reader = scope.create_function_mut(|lua, ()| {
+                work.stretch().map_err(mlua::Error::runtime)?;
+                pieces.next().map(|piece| lua.create_string(piece)).transpose()
+            })?;
+            match self.load.call::<(Option<Function>, Value)>((reader, CHUNK))? {
+                (Some(function), _) => {
+                    function.set_environment(self.env.clone())?;
+                    Ok(function)
+                }
+                (None, Value::Error(error)) => Err(*error),
+                (None, why) => {
+                    let why = beginning(&why, LONGEST_ERROR);
+                    Err(mlua::Error::runtime(String::from_utf8_lossy(&why)))
+                }
+            }
+        })
     }
 
     /// Drops all compiled scripts.
@@ -417,19 +482,6 @@ impl Engine {
         self.compiled.clear();
         // Out of memory at worst, which the next script finds as well.
         let _ = self.lua.gc_collect();
-    }
-
-    /// Has the state look at the clock and at [`Control`] while a script runs.
-    fn watch(&self) -> mlua::Result<()> {
-        let control = Arc::clone(&self.control);
-        let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
-        self.lua.set_global_hook(triggers, move |_, _| {
-            if control.is_killed() {
-                return Err(mlua::Error::runtime(KILLED));
-            }
-            control.look_at_clock();
-            Ok(VmState::Continue)
-        })
     }
 
     /// Runs a script and writes its reply, of at most `most` bytes. Returns whether that is an error of a command,
@@ -451,7 +503,8 @@ impl Engine {
         if let Some(mut settings) = self.lua.app_data_mut::<cjson::Settings>() {
             *settings = cjson::Settings::default();
         }
-        let done = self.execute(function, keys, arguments, host, most, out);
+        let done = watch(&self.lua, &self.control, FIRST_INSTRUCTIONS)
+            .and_then(|()| self.execute(function, keys, arguments, host, most, out));
         let is_counted = done.unwrap_or_else(|error| {
             out.bytes.truncate(start);
             out.error(self.located(&format!("ERR {}", text_of(&error)), sha));

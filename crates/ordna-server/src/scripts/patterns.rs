@@ -16,6 +16,10 @@ const MOST_CAPTURES: usize = 32;
 /// Depth of the recursion of a match: one for each item of the pattern that repeats, and for each capture. Later
 /// versions of Lua have 200.
 const DEEPEST: usize = 1001;
+/// Bytes of a class that are read in a step.
+const CLASS_STEP: usize = 64;
+/// Bytes that are compared in a step.
+const COMPARED_STEP: usize = 1024;
 /// Bytes that are special in a pattern.
 const SPECIAL: &[u8] = b"^$*+?.([%-";
 
@@ -204,6 +208,7 @@ impl<'a> Matcher<'a> {
                         return Err("missing '[' after '%f' in pattern".to_owned());
                     }
                     let end = self.class_end(at)?;
+                    self.work.steps((end - at) / CLASS_STEP)?;
                     let before = source.checked_sub(1).and_then(|at| self.source.get(at));
                     let before = before.copied().unwrap_or(0);
                     let next = self.source.get(source).copied().unwrap_or(0);
@@ -225,6 +230,7 @@ impl<'a> Matcher<'a> {
                 _ => {}
             }
             let end = self.class_end(at)?;
+            self.work.steps((end - at) / CLASS_STEP)?;
             let is_single = self.is_single(source, at, end);
             match self.item(end) {
                 b'?' => {
@@ -248,11 +254,13 @@ impl<'a> Matcher<'a> {
 
     /// As many repetitions of a class as possible.
     fn most(&mut self, source: usize, at: usize, end: usize) -> Matched {
-        let mut count = 0;
+        let (mut count, mut bytes) = (0, 0);
         while self.is_single(source + count, at, end) {
             count += 1;
-            if count % 64 == 0 {
-                self.work.step()?;
+            bytes += end - at;
+            if bytes >= CLASS_STEP {
+                self.work.steps(bytes / CLASS_STEP)?;
+                bytes = 0;
             }
         }
         for count in (0..=count).rev() {
@@ -271,6 +279,7 @@ impl<'a> Matcher<'a> {
             if found.is_some() {
                 return Ok(found);
             }
+            self.work.steps((end - at) / CLASS_STEP)?;
             if !self.is_single(source, at, end) {
                 return Ok(None);
             }
@@ -329,13 +338,14 @@ impl<'a> Matcher<'a> {
     }
 
     /// The end of what equals the capture with this digit.
-    fn repeated(&self, source: usize, digit: u8) -> Matched {
+    fn repeated(&mut self, source: usize, digit: u8) -> Matched {
         let capture = digit.checked_sub(b'1').and_then(|at| self.captures.get(usize::from(at)));
         let Some((start, length)) = capture.filter(|capture| capture.1 != Length::Open) else {
             return Err("invalid capture index".to_owned());
         };
         // Lua takes a position for a length that nothing has.
         let Length::Bytes(length) = *length else { return Ok(None) };
+        self.work.steps(length / COMPARED_STEP)?;
         let wanted = &self.source[*start..start + length];
         Ok(self.source[source..].starts_with(wanted).then_some(source + length))
     }
@@ -395,7 +405,7 @@ fn find_plain(text: &[u8], wanted: &[u8], work: &mut Work) -> Matched {
         if text.len() - at < wanted.len() {
             break;
         }
-        work.step()?;
+        work.steps(1 + wanted.len() / COMPARED_STEP)?;
         if text[at..].starts_with(wanted) {
             return Ok(Some(at));
         }
@@ -469,6 +479,7 @@ fn substitute(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
         let Some((start, end)) = matcher.find(from, true)? else { break };
         count += 1;
         out.extend_from_slice(&source[from..start]);
+        matcher.work.steps(replacement.len() / CLASS_STEP)?;
         replace(&matcher, &replacement, (start, end), &mut out)?;
         check_length(out.len())?;
         from = end;

@@ -4,8 +4,8 @@ local native = ...
 local real = setmetatable({}, {__mode = "k"})
 local raw_next, raw_pairs, raw_get, raw_set = next, pairs, rawget, rawset
 local raw_error, raw_setmetatable, raw_getmetatable = error, setmetatable, getmetatable
-local raw_loadstring, raw_setfenv, raw_type = loadstring, setfenv, type
-local byte, concat = string.byte, table.concat
+local raw_load, raw_setfenv, raw_type = load, setfenv, type
+local byte, sub, concat = string.byte, string.sub, table.concat
 local READONLY = "Attempt to modify a readonly table"
 
 local function refuse() raw_error(READONLY, 2) end
@@ -89,8 +89,12 @@ local function check(list, name)
   end
   if real[list] then raw_error(READONLY, 0) end
 end
--- Lua moves all values from a position to the end, also from a negative one.
 local LEAST_POSITION = -1000000
+-- `#t` may be any border: of a table of 31 entries 10^9. No table has as many values as this.
+local MOST_VALUES = 16777216
+local function check_length(list)
+  if #list > MOST_VALUES then raw_error("the table is too sparse: its length is " .. #list, 3) end
+end
 table.insert = function(list, ...)
   check(list, "insert")
   local count = select("#", ...)
@@ -100,26 +104,57 @@ table.insert = function(list, ...)
   if not at then
     raw_error("bad argument #2 to 'insert' (number expected, got " .. raw_type((...)) .. ")", 2)
   end
-  if at < LEAST_POSITION then
+  -- Lua moves all values from a position to the end, also from a negative one.
+  if not (at >= LEAST_POSITION and at <= 2147483647) then
     raw_error("bad argument #2 to 'insert' (position out of bounds)", 2)
   end
+  check_length(list)
   return raw_insert(list, ...)
 end
 table.remove = function(list, ...)
   check(list, "remove")
+  check_length(list)
   return raw_remove(list, ...)
 end
 -- A comparison in Lua is interrupted when the script is ended.
 local function less(a, b) return a < b end
 table.sort = function(list, compare)
   check(list, "sort")
-  if compare ~= nil then return raw_sort(list, compare) end
-  local ok, why = guarded(raw_sort, list, less)
-  -- Without the line of `less`.
+  check_length(list)
+  local in_lua = less
+  if compare ~= nil then
+    if not native.is_native(compare) then return raw_sort(list, compare) end
+    in_lua = function(a, b) return compare(a, b) end
+  end
+  local ok, why = guarded(raw_sort, list, in_lua)
+  -- Without the line of the prelude.
   if not ok then raw_error(raw_type(why) == "string" and native["string.match"](why, "^redis:%d+: (.*)$") or why, 0) end
 end
+-- In Lua they are interrupted also if `f` is a function of a library.
+local function check_each(list, f, name)
+  if raw_type(list) ~= "table" then
+    raw_error("bad argument #1 to '" .. name .. "' (table expected, got " .. raw_type(list) .. ")", 3)
+  end
+  if raw_type(f) ~= "function" then
+    raw_error("bad argument #2 to '" .. name .. "' (function expected, got " .. raw_type(f) .. ")", 3)
+  end
+end
+table.foreach = function(list, f)
+  check_each(list, f, "foreach")
+  for key, value in raw_next, list do
+    local result = f(key, value)
+    if result ~= nil then return result end
+  end
+end
+table.foreachi = function(list, f)
+  check_each(list, f, "foreachi")
+  for at = 1, #list do
+    local result = f(at, raw_get(list, at))
+    if result ~= nil then return result end
+  end
+end
 
-local raw_rep, sub = string.rep, string.sub
+local raw_rep = string.rep
 string.rep = function(text, count)
   -- Many times nothing takes as long as many times something.
   if text == "" and tonumber(count) then count = 0 end
@@ -286,9 +321,15 @@ globals._G = env
 -- Precompiled code could do anything.
 local function load_text(text, name)
   if byte(text, 1) == 27 then return nil, "attempt to load a binary chunk" end
-  local f, why = raw_loadstring(text, name)
+  -- In pieces: the script may be ended between them.
+  local at = 1
+  local f, why = raw_load(function()
+    local piece = sub(text, at, at + 255)
+    at = at + 256
+    return piece
+  end, name)
   if f then raw_setfenv(f, env) end
-  return f, why
+  return f, convert(why)
 end
 globals.loadstring = function(text, name)
   if raw_type(text) ~= "string" then raw_error("bad argument #1 to 'loadstring' (string expected)", 2) end

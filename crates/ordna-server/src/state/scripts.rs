@@ -117,6 +117,8 @@ impl Cache {
 #[derive(Debug, Default)]
 pub struct Scripts {
     cache: Lock<Cache>,
+    /// Whether a script is compiled that is about to run.
+    pub is_preparing: AtomicBool,
     /// Whether the server stops and ends the running script although it has written.
     pub is_cut: AtomicBool,
     /// Memory of the Lua state after the last script, in bytes.
@@ -199,24 +201,30 @@ impl Scripts {
     }
 
     /// Caches and compiles the script of a call, which is about to lock the keyspace: nobody waits for that. The
-    /// caller has the turn of the scripts. `None` unless the call has a script that may run.
+    /// caller has the turn of the scripts. `None` unless the call has a script that may run, or is to be loaded.
     pub fn prepared(
         &self,
         name: &str,
         arguments: Arguments<'_>,
     ) -> Option<Result<Arc<Script>, String>> {
-        if !["eval", "eval_ro"].contains(&name) {
-            return None;
-        }
-        let keys = number(arguments.get(2)).and_then(|count| usize::try_from(count).ok())?;
-        if keys > arguments.len() - 3 {
-            return None;
-        }
-        let script = self.add(arguments.get(1), false);
+        let script = match name {
+            "script|load" => self.add(arguments.get(2), true),
+            "eval" | "eval_ro" => {
+                let keys =
+                    number(arguments.get(2)).and_then(|count| usize::try_from(count).ok())?;
+                if keys > arguments.len() - 3 {
+                    return None;
+                }
+                self.add(arguments.get(1), false)
+            }
+            _ => return None,
+        };
         #[cfg(feature = "scripts")]
         let script = script.and_then(|script| {
-            self.compile(&mut self.engine.lock(), &script)?;
-            Ok(script)
+            self.is_preparing.store(true, Ordering::Relaxed);
+            let compiled = self.compile(&mut self.engine.lock(), &script).map(|_| ());
+            self.is_preparing.store(false, Ordering::Relaxed);
+            compiled.map(|()| script)
         });
         Some(script)
     }

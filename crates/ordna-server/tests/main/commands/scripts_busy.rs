@@ -176,3 +176,107 @@ fn others_do_not_wait_while_a_script_is_compiled() {
     });
     assert!(longest < took / 3, "GET took {longest:?} beside EVAL of {took:?}");
 }
+
+/// A chain of conditions: Lua compiles it in time in proportion to the square of its length.
+fn chain(count: usize) -> Vec<u8> {
+    [&b"if x then "[..], &b"elseif y then ".repeat(count), b" end"].concat()
+}
+
+/// Whatever a script does in one step of a library: others are answered, and it can be ended.
+#[test]
+fn long_steps_of_libraries_are_interrupted() {
+    let (server, mut client) = fresh();
+    client.say("CONFIG SET busy-reply-threshold 200");
+    let scripts: [&[u8]; 9] = [
+        b"return string.find(string.rep('a', 1e6), '[' .. string.rep('b', 2e7) .. 'a]*b')",
+        b"return string.find(string.rep('a', 1e6), '%f[' .. string.rep('b', 1e7) .. ']')",
+        b"return string.find(string.rep('a', 6e7), string.rep('a', 3e7) .. 'b', 1, true)",
+        b"return string.gsub(string.rep('a', 1e6), '(b*)', string.rep('%1', 1e7))",
+        b"local t = {} for i = 1, 4e6 do t[i] = i end while true do table.foreach(t, math.randomseed) end",
+        b"local t = {} for i = 1, 4e6 do t[i] = i end while true do table.foreachi(t, math.randomseed) end",
+        b"local t = {} for i = 1, 4e6 do t[i] = i % 7 end while true do pcall(table.sort, t, rawequal) end",
+        b"local a = string.rep('a\\0', 1e7) local b = a .. 'b' while true do local x = a < b end",
+        b"loadstring('if x then ' .. string.rep('elseif y then ', 3e5) .. ' end')",
+    ];
+    for script in scripts {
+        let name = String::from_utf8_lossy(&script[..script.len().min(90)]).into_owned();
+        let mut looping = Client::new(server.address);
+        looping.send(&request(&[b"EVAL", script, b"0"]));
+        std::thread::sleep(Duration::from_millis(100));
+        // More clients than the server has threads.
+        let mut others: Vec<Client> = (0..20).map(|_| Client::new(server.address)).collect();
+        others.iter_mut().for_each(|other| other.send(&request(&[b"GET", b"a"])));
+        for other in &mut others {
+            let reply = other.reply_within(Duration::from_secs(10));
+            let reply = reply.map_or_else(|| "none".to_owned(), |reply| show(&reply));
+            assert!(reply.starts_with("-BUSY Redis is busy running a script"), "{name}: {reply}");
+        }
+        assert_eq!(on_a_new_connection(&server, "SCRIPT KILL"), r"+OK\r\n", "{name}");
+        let reply = looping.reply_within(Duration::from_secs(10));
+        let reply = reply.map_or_else(|| "none".to_owned(), |reply| show(&reply));
+        assert!(reply.starts_with("-ERR Script killed by user"), "{name}: {reply}");
+    }
+}
+
+/// The length of a table may be much more than its values.
+#[test]
+fn sparse_tables_are_not_moved() {
+    let (_server, mut client) = fresh();
+    for call in ["remove(t, 1)", "insert(t, 1, 5)", "sort(t, rawequal)", "sort(t)"] {
+        let script = format!(
+            "local t = {{}} t[1], t[2], t[4] = 1, 1, 1 for k = 0, 27 do t[5 * 2 ^ k] = 1 end table.{call}"
+        );
+        client.send(&request(&[b"EVAL", script.as_bytes(), b"0"]));
+        let reply = client.reply_within(PATIENCE).map(|reply| show(&reply)).unwrap_or_default();
+        assert!(reply.contains("user_script:1: the table is too sparse"), "{call}: {reply}");
+    }
+    for (script, expected) in [
+        ("local t = {1, 2} table.insert(t, 2147483648, 1)", "position out of bounds"),
+        ("local t = {3, 1, 2} table.sort(t, rawequal) return t", r":3\r\n:1\r\n:2"),
+        ("table.sort({1, 2}, tonumber)", "-ERR bad argument #2"),
+        (
+            "return {table.foreach({a = 'b'}, function(...) return {...} end)}",
+            r"$1\r\na\r\n$1\r\nb",
+        ),
+        ("return table.foreachi({5, 6}, function(i, v) if i == 2 then return v end end)", ":6"),
+        ("table.foreach(1)", "bad argument #1 to 'foreach' (table expected, got number)"),
+        ("table.foreachi({})", "bad argument #2 to 'foreachi' (function expected, got nil)"),
+    ] {
+        let reply = client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+        assert!(reply.contains(expected), "{script}: {reply}");
+    }
+}
+
+/// No thread waits for a script that is compiled, and it can be ended.
+#[test]
+fn a_script_that_is_compiled_is_ended() {
+    let (server, _client) = fresh();
+    let patience = Duration::from_secs(10);
+    let (long, loaded) = (chain(300_000), chain(70_000));
+    let load: [&[u8]; 3] = [b"SCRIPT", b"LOAD", &loaded];
+    let eval: [&[u8]; 3] = [b"EVAL", &long, b"0"];
+    for words in [eval, load] {
+        let mut compiling = Client::new(server.address);
+        compiling.send(&request(&words));
+        std::thread::sleep(Duration::from_millis(500));
+        let mut others: Vec<Client> = (0..20).map(|_| Client::new(server.address)).collect();
+        others.iter_mut().for_each(|other| other.send(&request(&[b"GET", b"a"])));
+        for other in &mut others {
+            assert_eq!(other.reply_within(patience).as_deref(), Some(&b"$-1\r\n"[..]));
+        }
+        let mut flushing = Client::new(server.address);
+        flushing.send(&request(&[b"SCRIPT", b"FLUSH"]));
+        let mut running = Client::new(server.address);
+        running.send(&request(&[b"EVAL", b"return 7", b"0"]));
+        // Its text is read first; after that it takes a minute.
+        let begin = Instant::now();
+        let is_eval = words[0] == b"EVAL";
+        while on_a_new_connection(&server, "SCRIPT KILL") != r"+OK\r\n" && is_eval {
+            assert!(begin.elapsed() < patience, "it is not ended");
+        }
+        let reply = compiling.reply_within(patience).map(|reply| show(&reply)).unwrap_or_default();
+        assert!(reply.contains("Script killed by user") || !is_eval, "{reply}");
+        assert_eq!(flushing.reply_within(patience).as_deref(), Some(&b"+OK\r\n"[..]));
+        assert_eq!(running.reply_within(patience).as_deref(), Some(&b":7\r\n"[..]));
+    }
+}
