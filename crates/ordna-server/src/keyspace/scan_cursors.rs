@@ -10,9 +10,10 @@
 //! or an error if it asks for the scan's own state.
 //!
 //! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
-//! of others, and [`KEPT`] cursors in total. When the table is full, cursors of idle scans, whose lease
-//! has ended, are evicted: of the client that has begun most of them, its oldest first. So a client that
-//! begins many scans ends its own. A scan with a lease never loses its cursor.
+//! of others, and [`KEPT`] cursors with [`KEPT_BYTES`] of keys in total. When the table is full, cursors of
+//! idle scans, whose lease has ended, are evicted: of the client that has begun most of them, its oldest
+//! first. So a client that begins many scans ends its own. A scan with a lease loses its cursor only if the
+//! keys of scans with a lease are too long together: then leases end, the first to end first.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ use crate::keyspace::snapshot::KeyspaceSnapshot;
 
 /// Maximum number of cursors of all clients together.
 const KEPT: usize = 16_384;
+/// Maximum number of bytes of their keys.
+const KEPT_BYTES: usize = 16 << 20;
 /// Number of cursors kept of one scan.
 const RECENT: usize = 16;
 /// Maximum number of scans with a lease. One more ends the lease that would end first.
@@ -47,6 +50,8 @@ struct CursorTable {
     base: u64,
     last: u64,
     positions: BTreeMap<u64, Position>,
+    /// Bytes of their keys.
+    bytes: usize,
     scans: BTreeMap<u64, Scan>,
     leases: BTreeMap<u64, LeasedSnapshot>,
     idle: IdleScans,
@@ -122,8 +127,10 @@ impl CursorTable {
     /// Evicts the oldest cursor of a scan.
     fn evict_oldest(&mut self, scan: u64) {
         let Some(Scan { client, cursors }) = self.scans.get_mut(&scan) else { return };
-        if let Some(cursor) = cursors.pop_front() {
-            self.positions.remove(&cursor);
+        if let Some(position) =
+            cursors.pop_front().and_then(|cursor| self.positions.remove(&cursor))
+        {
+            self.bytes -= position.key.len();
         }
         if cursors.is_empty() {
             self.idle.change(*client, |idle| _ = idle.remove(&scan));
@@ -131,8 +138,16 @@ impl CursorTable {
         }
     }
 
-    /// Ends a lease. The caller drops the snapshot after it has released the lock, since that may
-    /// collect garbage.
+    /// Ends the lease that would end first. The caller drops the snapshot after it has released the lock,
+    /// since that may collect garbage.
+    fn end_first_lease(&mut self) -> Option<LeasedSnapshot> {
+        let first = self.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
+        let ended = first.map(|(scan, _)| *scan).and_then(|first| self.end(first));
+        self.ended += u64::from(ended.is_some());
+        ended
+    }
+
+    /// Ends a lease. The caller drops the snapshot after it has released the lock, as above.
     fn end(&mut self, scan: u64) -> Option<LeasedSnapshot> {
         let leased = self.leases.remove(&scan)?;
         if let Some(Scan { client, .. }) = self.scans.get(&scan) {
@@ -174,6 +189,7 @@ impl ScanCursors {
         table.last += 1;
         let cursor = table.last;
         let scan = from.map_or(cursor, |from| from.scan);
+        table.bytes += key.len();
         table.positions.insert(cursor, Position { key, scan });
         let known = table.scans.entry(scan);
         let known = known.or_insert_with(|| Scan { client, cursors: VecDeque::new() });
@@ -182,7 +198,7 @@ impl ScanCursors {
         if known.cursors.len() > RECENT {
             table.evict_oldest(scan);
         }
-        let (mut former, mut ended) = (None, None);
+        let (mut former, mut ended) = (None, Vec::new());
         if let Some(leased) = table.leases.get_mut(&scan) {
             former = Some(std::mem::replace(&mut leased.snapshot, snapshot));
             leased.lease.renew(until);
@@ -192,15 +208,17 @@ impl ScanCursors {
             table.leases.insert(scan, LeasedSnapshot { snapshot, lease });
             table.idle.change(client, |idle| _ = idle.remove(&scan));
             if table.leases.len() > LEASES {
-                let first = table.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
-                ended = first.map(|(scan, _)| *scan).and_then(|first| table.end(first));
-                table.ended += 1;
+                ended.extend(table.end_first_lease());
             }
         }
-        while table.positions.len() > KEPT
-            && let Some(first) = table.idle.first_to_end()
-        {
-            table.evict_oldest(first);
+        while table.positions.len() > KEPT || table.bytes > KEPT_BYTES {
+            match table.idle.first_to_end() {
+                Some(first) => table.evict_oldest(first),
+                None => match table.end_first_lease() {
+                    Some(lease) => ended.push(lease),
+                    None => break,
+                },
+            }
         }
         // Snapshots are dropped after the lock, since that may collect garbage.
         drop(guard);
@@ -244,6 +262,7 @@ impl ScanCursors {
         let ended: Vec<_> = scans.into_iter().filter_map(|scan| table.end(scan)).collect();
         table.flushed = table.last;
         table.positions.clear();
+        table.bytes = 0;
         table.scans.clear();
         table.idle = IdleScans::default();
         drop(table);
@@ -340,6 +359,29 @@ mod tests {
             let table = cursors.table.lock();
             assert_eq!(table.positions.len(), KEPT);
             assert_eq!(table.idle.counts.len(), table.idle.of_client.len());
+        });
+    }
+
+    /// Neither idle scans nor those with a lease keep more of long keys.
+    #[test]
+    fn the_keys_of_all_cursors_are_bounded() {
+        in_runtime(|| {
+            let store = Keyspace::with_options(ordna::Options::new());
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
+            let key = vec![b'k'; 65_000];
+            let mut last = 0;
+            for client in 0..2 * LEASES as u64 {
+                last = cursors.remember(client, key.clone(), None, KeyspaceSnapshot::of(&store));
+                assert!(cursors.table.lock().bytes <= KEPT_BYTES);
+            }
+            assert_eq!(position(&cursors, last).0.key, key);
+            let table = cursors.table.lock();
+            let kept: usize = table.positions.values().map(|position| position.key.len()).sum();
+            assert_eq!(table.bytes, kept);
+            assert!(kept > KEPT_BYTES / 2);
+            drop(table);
+            cursors.end_all();
+            assert_eq!(cursors.table.lock().bytes, 0);
         });
     }
 
