@@ -58,7 +58,28 @@ pub fn verify(
     dir: impl AsRef<Path>,
     progress: &Progress,
 ) -> Result<Report, BackupError> {
+    /// Attempts while a store removes files.
+    const ATTEMPTS: usize = 5;
     let dir = dir.as_ref();
+    let names = |dir| {
+        let listing = Listing::read(storage, dir).ok()?;
+        Some((listing.backups, listing.segments))
+    };
+    for _ in 1..ATTEMPTS {
+        let before = names(dir);
+        let verified = verify_once(storage, dir, progress);
+        if verified.is_ok() || names(dir) == before {
+            return verified;
+        }
+    }
+    verify_once(storage, dir, progress)
+}
+
+fn verify_once(
+    storage: &dyn Storage,
+    dir: &Path,
+    progress: &Progress,
+) -> Result<Report, BackupError> {
     let names = storage.list(dir).map_err(BackupError::io(dir, "list"))?;
     let mut report = Report::default();
     if names.iter().any(|name| name == FILE) {

@@ -1,8 +1,9 @@
 //! Each operation on the disk fails once, lies once, and is the last one once.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ordna::durability::{BackupOptions, SyncPolicy};
+use ordna::durability::{BackupOptions, Progress, SyncPolicy, verify};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
 use ordna_testkit::random::Random;
@@ -287,5 +288,49 @@ fn a_sync_that_lies_once_never_gives_another_state_in_silence() {
         // The next sync of the same file makes up for it; without a power cut nothing is lost at
         // all.
         check(&disk.after_exit(), &left, &hit);
+    }
+}
+
+/// A crash, or a failure, while an old backup is removed leaves no backup that looks damaged.
+#[test]
+fn a_backup_that_is_removed_in_part_is_no_damage() {
+    for number in 1.. {
+        let disk = Model::new();
+        let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
+        store.insert(b"a", b"1").unwrap();
+        store.backup(&BackupOptions::new()).unwrap();
+        store.insert(b"b", b"1").unwrap();
+        disk.fail("remove", number);
+        store.backup(&BackupOptions::new()).unwrap();
+        let Some(hit) = disk.hit() else {
+            assert!(number > 2, "{number} files are removed");
+            break;
+        };
+        verify(&disk.after_exit(), DIR, &Progress::default())
+            .unwrap_or_else(|error| panic!("{hit}: {error}"));
+        // The next one removes what was left.
+        store.backup(&BackupOptions::new()).unwrap();
+        let left = |path: &PathBuf| path.to_string_lossy().contains("unfinished");
+        assert!(!disk.files().iter().any(left), "{hit}: {:?}", disk.files());
+    }
+    for number in 1.. {
+        let disk = Model::new().fault(number, Fault::PowerCut);
+        let run = || {
+            let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).ok()?;
+            for key in [b"a", b"b", b"c"] {
+                store.insert(key, b"1").ok()?;
+                store.backup(&BackupOptions::new()).ok()?;
+            }
+            Some(())
+        };
+        if run().is_some() && disk.hit().is_none() {
+            break;
+        }
+        for seed in 0..4 {
+            let after = disk.after_power_cut(&mut Random::new(number << 8 | seed));
+            drop(Bytes::open(DIR, options(&after, SyncPolicy::Always)).unwrap());
+            verify(&after.after_exit(), DIR, &Progress::default())
+                .unwrap_or_else(|error| panic!("{:?}, power cut {seed}: {error}", disk.hit()));
+        }
     }
 }

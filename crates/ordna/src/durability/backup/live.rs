@@ -12,7 +12,7 @@ use std::time::Instant;
 use ordna_base::sync::{MutexGuard, check, fault, notice};
 use ordna_base::{Key, Value};
 
-use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unix_ms};
+use super::write::{BackupOptions, Mode, SnapshotPoint, Writing, unfinished, unix_ms};
 use crate::entry::EntrySource;
 use crate::files::directory::{Listing, Reserve, backup_path};
 use crate::files::error::BackupError;
@@ -257,10 +257,27 @@ impl<K: Key + ?Sized> Durable<K> {
         let is_beside = options.is_automatic && options.keep > 1 && is_keep_known;
         let old = others.into_iter().skip(options.keep + usize::from(is_beside)).chain(former);
         // Oldest first: were the newest removed first, a crash would leave a gap.
-        let segments = listing.segments.range(..number).map(|(_, path)| path.clone());
-        for path in segments.chain(old.map(|(_, path)| path)) {
-            let _ = self.storage.remove(&path);
+        for path in listing.segments.range(..number).map(|(_, path)| path) {
+            let _ = self.storage.remove(path);
+        }
+        for path in &listing.unfinished {
+            let _ = self.storage.remove(path);
+        }
+        for (_, path) in old {
+            let _ = self.remove_backup(&path);
         }
         let _ = self.storage.sync_dir(&self.dir);
+    }
+
+    /// Removes a backup. A crash in between leaves one that is known as unfinished, or all of it.
+    fn remove_backup(&self, path: &Path) -> std::io::Result<()> {
+        let storage = &*self.storage;
+        if fault!("faults.backup.is_renamed_first") {
+            return storage.remove(path);
+        }
+        let partial = unfinished(path);
+        storage.rename(path, &partial)?;
+        storage.sync_dir(&self.dir)?;
+        storage.remove(&partial)
     }
 }
