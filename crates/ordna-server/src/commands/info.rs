@@ -145,6 +145,8 @@ fn memory(facts: &Facts<'_>) -> String {
     let peak = state.peak_memory.fetch_max(used, Ordering::Relaxed).max(used);
     let resident = process::resident_bytes();
     let ratio = resident as f64 / used.max(1) as f64;
+    let lua = state.scripts.memory.load(Ordering::Relaxed);
+    let (scripts, script_bytes) = state.scripts.counts();
     lines(&[
         ("used_memory", &used),
         ("used_memory_human", &human(used)),
@@ -156,9 +158,11 @@ fn memory(facts: &Facts<'_>) -> String {
         ("used_memory_startup", &0),
         ("used_memory_dataset", &facts.counts.bytes),
         ("total_system_memory", &process::system_memory()),
-        ("used_memory_vm_eval", &state.scripts.memory.load(Ordering::Relaxed)),
-        ("used_memory_scripts_eval", &state.scripts.counts().1),
-        ("number_of_cached_scripts", &state.scripts.counts().0),
+        ("used_memory_vm_eval", &lua),
+        ("used_memory_vm_total", &lua),
+        ("used_memory_scripts_eval", &script_bytes),
+        ("used_memory_scripts", &(lua + script_bytes)),
+        ("number_of_cached_scripts", &scripts),
         ("maxmemory", &state.settings.max_memory.get()),
         ("maxmemory_human", &human(state.settings.max_memory.size())),
         ("maxmemory_policy", &state.settings.policy().name()),

@@ -3,6 +3,9 @@
 //! A script is one step for all other clients, as `EXEC` is. Its commands are those of its caller, whose rights
 //! hold for each.
 
+#[cfg(feature = "scripts")]
+use std::sync::atomic::Ordering;
+
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help, ok};
 #[cfg(feature = "scripts")]
 use crate::execution::script_host;
@@ -168,6 +171,7 @@ const SCRIPT: &[Command] = &[
         #[cfg(feature = "scripts")]
         if let Some(engine) = context.state.scripts.engine.lock().as_mut() {
             engine.clear();
+            context.state.scripts.memory.store(engine.memory(), Ordering::Relaxed);
         }
         ok(out)
     }),

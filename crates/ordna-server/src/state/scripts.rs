@@ -121,7 +121,7 @@ pub struct Scripts {
     pub is_preparing: AtomicBool,
     /// Whether the server stops and ends the running script although it has written.
     pub is_cut: AtomicBool,
-    /// Memory of the Lua state after the last script, in bytes.
+    /// Memory of the Lua state after the last script was compiled or has run, in bytes.
     pub memory: AtomicUsize,
     #[cfg(feature = "scripts")]
     pub engine: Lock<Option<Engine>>,
@@ -193,7 +193,9 @@ impl Scripts {
             *engine = Some(new);
         }
         let engine = engine.as_mut().ok_or("ERR scripts cannot be run")?;
-        let function = engine.compile(&script.sha, &script.body).map_err(|why| {
+        let function = engine.compile(&script.sha, &script.body);
+        self.memory.store(engine.memory(), Ordering::Relaxed);
+        let function = function.map_err(|why| {
             self.remove(&script.sha);
             format!("ERR Error compiling script (new function): {why}")
         })?;

@@ -44,3 +44,28 @@ fn info_tells_of_long_scans() {
         assert_eq!(told(&mut client, name), 0, "{name}");
     }
 }
+
+/// Scripts that are loaded take memory before any has run.
+#[test]
+fn info_tells_of_the_memory_of_scripts() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    let told = |client: &mut Client, name: &str| {
+        let info = client.say("INFO memory");
+        let (_, rest) = info.split_once(&format!("{name}:")).expect(name);
+        rest.split_once('\\').unwrap().0.parse::<usize>().unwrap()
+    };
+    let text = format!("return '{}'", "x".repeat(500_000));
+    for script in [&text, &text.replace('x', "y")] {
+        assert!(client.ask(&[b"SCRIPT", b"LOAD", script.as_bytes()]).starts_with("$40"));
+    }
+    assert_eq!(told(&mut client, "number_of_cached_scripts"), 2);
+    let lua = told(&mut client, "used_memory_vm_total");
+    assert!(lua > 1_000_000, "two constants of 500,000 bytes: {lua}");
+    let texts = told(&mut client, "used_memory_scripts_eval");
+    assert_eq!(texts, 2 * text.len());
+    assert_eq!(told(&mut client, "used_memory_scripts"), lua + texts);
+    assert_eq!(client.say("SCRIPT FLUSH"), r"+OK\r\n");
+    let left = told(&mut client, "used_memory_scripts");
+    assert!(left < 1_000_000, "{left}");
+}
