@@ -15,6 +15,7 @@ use crate::commands::table;
 use crate::execution::command::CommandOutcome;
 use crate::execution::{acknowledgement, backups, dispatch, large_reads};
 use crate::indexes::{library_name, read_latest};
+use crate::keyspace::stored_key::id_of_element;
 use crate::state::ServerState;
 use crate::state::acl::Acl;
 use crate::state::config::{Config, DataConfig};
@@ -424,4 +425,31 @@ fn nothing_is_written_after_a_pause_or_an_end_of_the_client() {
     let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
     assert!(matches!(outcome, CommandOutcome::Close));
     assert_eq!(say(state, &mut session(state), "EXISTS b"), r":0\r\n");
+}
+
+/// A client would wait for the elements that are missing, and take the next reply for one of them.
+#[test]
+fn a_collection_that_counts_more_than_it_has_is_an_error() {
+    let state = &state(Config::default());
+    let mut session = session(state);
+    for number in 0..600 {
+        let value = format!("{number:0200}");
+        for line in ["RPUSH list", "SADD set", &format!("HSET hash {number}"), "ZADD zset 1"] {
+            say(state, &mut session, &format!("{line} {value}"));
+        }
+    }
+    // The head of a collection stays, with every other element.
+    let mut elements = 0;
+    let mut is_kept = |key: &[u8]| {
+        elements += usize::from(id_of_element(key).is_some());
+        id_of_element(key).is_none() || elements % 2 == 0
+    };
+    state.keys().store().retain(|key, _| is_kept(key)).unwrap();
+    for line in ["LRANGE list 0 -1", "SMEMBERS set", "HGETALL hash", "HKEYS hash", "HVALS hash"] {
+        let reply = say(state, &mut session, line);
+        let name = line.split(' ').nth(1).unwrap();
+        let error = format!(r"-ERR \'{name}\' counts 600 elements in this range, and has 300\r\n");
+        assert_eq!(reply, error, "{line}");
+    }
+    assert!(say(state, &mut session, "ZRANGE zset 0 -1").starts_with('*'));
 }

@@ -166,10 +166,13 @@ fn list(
     write: fn(&mut Replies, &[u8], &[u8]),
 ) -> Result {
     let (most, start) = (context.state.settings.reply_limit(), out.bytes.len());
+    let (mut counted, mut written) = (0, 0);
     let found = context.hash(key, |hash| {
         context.check_whole_hash(hash)?;
-        length(out, hash.len());
+        counted = hash.len();
+        length(out, counted);
         hash.visit(&mut |field, value| {
+            written += 1;
             write(out, field, value);
             let fits = out.bytes.len() - start <= most;
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -179,7 +182,7 @@ fn list(
     if found.transpose()?.is_none() {
         length(out, 0);
     }
-    context.check_reply(out, start)?;
+    context.check_elements(key, [counted, written], out, start)?;
     Ok(CommandOutcome::Done)
 }
 

@@ -228,11 +228,14 @@ fn ends(arguments: Arguments<'_>) -> Result<(i64, i64)> {
 fn lrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (start, end) = ends(arguments)?;
     let (most, begin, mut fits) = (context.state.settings.reply_limit(), out.bytes.len(), true);
+    let (mut counted, mut written) = (0, 0);
     let found = context.list(arguments.get(1), |list| {
         let (start, count) = positions(start, end, list.len());
         context.check_work(count)?;
+        counted = count;
         out.array(count);
         list.visit(start, count, Direction::Ascending, |value| {
+            written += 1;
             out.bulk(value);
             fits = out.bytes.len() - begin <= most;
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -242,7 +245,7 @@ fn lrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     if found.transpose()?.is_none() {
         out.array(0);
     }
-    context.check_reply(out, begin)?;
+    context.check_elements(arguments.get(1), [counted, written], out, begin)?;
     Ok(CommandOutcome::Done)
 }
 

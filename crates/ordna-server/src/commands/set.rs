@@ -177,10 +177,13 @@ fn smismember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
 
 fn smembers(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (most, start) = (context.state.settings.reply_limit(), out.bytes.len());
+    let (mut counted, mut written) = (0, 0);
     let found = context.set(arguments.get(1), |set| {
         context.check_whole(set.0)?;
-        out.set(set.len());
+        counted = set.len();
+        out.set(counted);
         set.visit(|member| {
+            written += 1;
             out.bulk(member);
             let fits = out.bytes.len() - start <= most;
             if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
@@ -190,7 +193,7 @@ fn smembers(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     if found.transpose()?.is_none() {
         out.set(0);
     }
-    context.check_reply(out, start)?;
+    context.check_elements(arguments.get(1), [counted, written], out, start)?;
     Ok(CommandOutcome::Done)
 }
 

@@ -30,6 +30,7 @@ use crate::keyspace::value_kind::ValueKind;
 use crate::state::ServerState;
 use crate::state::command_spec::CommandSpec;
 use crate::state::session::Session;
+use crate::statistics::event_logs::shown;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
@@ -173,6 +174,30 @@ impl Context<'_> {
         }
         out.bytes.truncate(start);
         Err(format!("ERR the reply would exceed {most} bytes; ask for less").into())
+    }
+
+    /// Checks the reply that begins at `start`, of all or some elements of a collection: that it does not exceed the
+    /// limit of replies, and that as many elements were written as the header of the reply, and the head of the
+    /// collection, count. A client would wait for those that are missing.
+    ///
+    /// # Errors
+    /// It is not so; the reply is taken back.
+    pub fn check_elements(
+        &self,
+        key: &[u8],
+        [counted, written]: [usize; 2],
+        out: &mut Replies,
+        start: usize,
+    ) -> Result<()> {
+        self.check_reply(out, start)?;
+        if counted == written {
+            return Ok(());
+        }
+        out.bytes.truncate(start);
+        let key = shown(key);
+        tracing::error!(key, counted, written, "a collection does not have the elements it counts");
+        Err(format!("ERR '{key}' counts {counted} elements in this range, and has {written}")
+            .into())
     }
 
     /// Prepares the execution of a command on a snapshot.
