@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ordna_server::LogSync;
 
-use crate::common::{Client, fresh, request, show, start};
+use crate::common::{Client, Running, fresh, request, show, start};
 use crate::state::persistence::{Dir, loaded};
 
 /// Elements of a collection that is made in stretches.
@@ -432,14 +432,13 @@ fn a_write_in_stretches_is_one_step() {
 
 #[test]
 fn others_do_not_wait_for_a_large_result() {
+    /// On a busy machine a thread may not run for a while.
+    const ATTEMPTS: usize = 3;
     let (server, mut client) = fresh();
-    let mut other = Client::new(server.address);
-    fill(&mut client, "SADD", "s", 0, 20 * MANY);
     for value in 0..400_u32 {
         let value = [&value.to_be_bytes()[..], &[b'x'; 200_000]].concat();
         client.ask(&[b"RPUSH", b"l", &value]);
     }
-    fill(&mut client, "ZADD", "z", 0, 10 * MANY);
     client.say("SETRANGE long 50000000 x");
     let long = payload(&mut client, "long");
     for line in [
@@ -448,7 +447,7 @@ fn others_do_not_wait_for_a_large_result() {
         "COPY s d REPLACE",
         "COPY l d REPLACE",
         "SPOP s 60000",
-        "SPOP s 29990",
+        "SPOP s 89990",
         "ZREMRANGEBYRANK z 10 -20000",
         "ZPOPMAX z 40000",
         "SADD many",
@@ -462,31 +461,49 @@ fn others_do_not_wait_for_a_large_result() {
             Some("ZADD" | "HSET") => (0..40_000).for_each(|at| line += &format!(" {at} {at}")),
             _ => {}
         }
-        let over = AtomicBool::new(false);
-        let (took, waits) = std::thread::scope(|scope| {
-            let writer = scope.spawn(|| {
-                let mut waits = Vec::new();
-                while !over.load(Ordering::Relaxed) {
-                    let begin = Instant::now();
-                    assert_eq!(other.say("MSET x 1 y 2"), r"+OK\r\n");
-                    waits.push(begin.elapsed());
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                waits
-            });
-            let begin = Instant::now();
-            let words = line.split(' ').map(str::as_bytes);
-            let words = words.map(|word| if word.is_empty() { &long } else { word });
-            client.send(&request(&words.collect::<Vec<_>>()));
-            client.reply_within(Duration::from_secs(120)).expect("a reply");
-            let took = begin.elapsed();
-            over.store(true, Ordering::Relaxed);
-            (took, writer.join().unwrap())
-        });
-        let longest = waits.into_iter().max().unwrap();
-        // Storing the elements takes half of the time.
-        assert!(longest < took / 3, "MSET took {longest:?} beside {} of {took:?}", &line[..10]);
+        let words = line.split(' ').map(str::as_bytes);
+        let words: Vec<_> = words.map(|word| if word.is_empty() { &long } else { word }).collect();
+        for attempt in 1..=ATTEMPTS {
+            client.say("DEL text many board fields values");
+            fill(&mut client, "SADD", "s", 0, 20 * MANY);
+            fill(&mut client, "ZADD", "z", 0, 10 * MANY);
+            let (took, longest) = beside_short_writes(&server, &mut client, &words);
+            // Storing the elements takes half of the time.
+            if longest < took / 3 {
+                break;
+            }
+            let what = format!("MSET took {longest:?} beside {} of {took:?}", &line[..10]);
+            assert!(attempt < ATTEMPTS, "{what}, {ATTEMPTS} times");
+        }
     }
+}
+
+/// How long a call took, and the longest time that a short write of another client took meanwhile.
+fn beside_short_writes(
+    server: &Running,
+    client: &mut Client,
+    call: &[&[u8]],
+) -> (Duration, Duration) {
+    let over = AtomicBool::new(false);
+    let mut other = Client::new(server.address);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut longest = Duration::ZERO;
+            while !over.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                assert_eq!(other.say("MSET x 1 y 2"), r"+OK\r\n");
+                longest = longest.max(begin.elapsed());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            longest
+        });
+        let begin = Instant::now();
+        client.send(&request(call));
+        client.reply_within(Duration::from_secs(120)).expect("a reply");
+        let took = begin.elapsed();
+        over.store(true, Ordering::Relaxed);
+        (took, writer.join().unwrap())
+    })
 }
 
 /// A key that is written all the time: its writers wait for a large change, but nobody else.
