@@ -136,6 +136,12 @@ impl Work {
         self.steps(1)
     }
 
+    /// Steps since the last look at the clock.
+    #[cfg(test)]
+    pub fn counted(&self) -> usize {
+        self.steps
+    }
+
     /// Counts steps that are made at once.
     ///
     /// # Errors

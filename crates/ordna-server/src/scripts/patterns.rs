@@ -580,6 +580,24 @@ mod tests {
         }
     }
 
+    /// A script can be ended within a long set or text: their bytes are steps.
+    #[test]
+    fn long_sets_and_texts_are_many_steps() {
+        let set = format!("[{}a]", "b".repeat(640));
+        let frontier = format!("%f{set}");
+        for (pattern, sets) in [(format!("{set}*c"), 22), (frontier, 1), (format!("{set}-c"), 20)] {
+            let mut matcher = Matcher::new(b"aaaaaaaaaa", pattern.as_bytes(), Work::default());
+            matcher.find(0, true).unwrap();
+            let counted = matcher.work.counted();
+            assert!(counted >= sets * 10, "{counted} steps of {sets} sets: {:.10}", pattern);
+        }
+        let mut work = Work::default();
+        let wanted = "a".repeat(100 * COMPARED_STEP) + "b";
+        find_plain("a".repeat(100 * COMPARED_STEP + 4).as_bytes(), wanted.as_bytes(), &mut work)
+            .unwrap();
+        assert!(work.counted() >= 4 * 100, "{}", work.counted());
+    }
+
     #[test]
     fn the_depth_of_a_match_is_bounded() {
         let source = "a".repeat(100_000);
