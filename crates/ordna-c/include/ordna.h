@@ -1,10 +1,15 @@
 /* Ordna: an ordered map for many threads. MIT OR Apache-2.0.
  *
  * Every function may be called by many threads at once on one handle, but those that free a handle:
- * no other call may use that handle then or later. Batches, cursors and transactions are for one thread at a time. Keys have up to 65,535 bytes, values up to 512 MiB.
- * A slice of length 0 may have a null pointer.
+ * no other call may use that handle then or later. Batches, cursors and transactions are for one thread
+ * at a time. Keys have up to 65,535 bytes, values up to 512 MiB. A slice of length 0 may have a null
+ * pointer.
  *
- * Callbacks of scans may call every function on the same store, but those that free it.
+ * Callbacks may call every function on the same store, but those that free it. Those of transactions may
+ * not commit it.
+ *
+ * Keys are ordered by their bytes. A number in a key goes in big-endian order: docs/C.md has that and
+ * other idioms, and crates/ordna-c/examples the programs.
  *
  * Fork: handles belong to the process that made them. In a child, calls return ORDNA_STATUS_FORKED (lengths
  * and sizes are 0) and change nothing; ordna_free and ordna_snapshot_free free nothing there. A child opens
@@ -36,7 +41,7 @@ typedef enum {
   ORDNA_STATUS_NOT_FOUND = 1,
   // The value is longer than the caller's buffer.
   ORDNA_STATUS_TOO_SMALL = 2,
-  // The callback ended the scan.
+  // The callback ended the call.
   ORDNA_STATUS_STOPPED = 3,
   // The value was not the expected one; nothing was changed.
   ORDNA_STATUS_MISMATCH = 4,
@@ -56,7 +61,7 @@ typedef enum {
   ORDNA_STATUS_EXISTS = -7,
   // The handle belongs to the process that forked this one.
   ORDNA_STATUS_FORKED = -8,
-  // What a transaction has read was changed by others before its commit.
+  // What a transaction or a decision has read was changed by others before its write.
   ORDNA_STATUS_CONFLICT = -9,
   // A defect of this library. The store can still be used.
   ORDNA_STATUS_PANIC = -100,
@@ -82,6 +87,16 @@ typedef enum {
   ORDNA_BOUND_EXCLUDED = 2,
 } OrdnaBound;
 
+// What a callback of `ordna_modify` decides.
+typedef enum {
+  // The entry stays as it is.
+  ORDNA_CHANGE_KEEP = 0,
+  // The key gets the value `*next`.
+  ORDNA_CHANGE_PUT = 1,
+  // The key is removed.
+  ORDNA_CHANGE_REMOVE = 2,
+} OrdnaChange;
+
 // Writes that belong together. One thread at a time may use it.
 typedef struct ordna_batch ordna_batch;
 
@@ -106,6 +121,16 @@ typedef struct {
   size_t len;
 } ordna_slice;
 
+// Gets the value of the key at `position`; null: the key is absent. The value is valid during the
+// call. A result other than 0 ends the reads. It must return: no exception and no longjmp may leave it.
+typedef int (*ordna_visit_value)(void *context, size_t position, const ordna_slice *value);
+
+// Decides on a change: gets the value (null: the key is absent), which is valid during the call, and
+// returns an `OrdnaChange`. For `ORDNA_CHANGE_PUT` it sets `*next` to bytes of its own, which stay as
+// they are until it is called again or `ordna_modify` returns. A negative number ends the call and
+// changes nothing. It must return: no exception and no longjmp may leave it.
+typedef int (*ordna_decide)(void *context, const ordna_slice *value, ordna_slice *next);
+
 // A range of keys. All zeros is the range of all keys in ascending order.
 typedef struct {
   // The lower end.
@@ -125,6 +150,28 @@ typedef struct {
 // Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It
 // must return: no exception and no longjmp may leave it.
 typedef int (*ordna_visit)(void *context, ordna_slice key, ordna_slice value);
+
+// Figures of a store. Exact while no other thread uses it.
+typedef struct {
+  // Number of keys. Expired ones count until they are removed.
+  uint64_t keys;
+  // Number of keys that were removed because their deadline had passed.
+  uint64_t expired;
+  // Number of entries with a deadline, and of states of such entries that snapshots see.
+  uint64_t expiring;
+  // Number of old states of keys, which live snapshots see or which are about to be freed.
+  uint64_t old_states;
+  // Bytes of the entries and their old states: what the memory limit bounds.
+  uint64_t bytes;
+  // The memory limit in bytes; 0: none.
+  uint64_t memory_limit;
+  // Number of live snapshots. A cursor and a transaction hold one each.
+  uint64_t snapshots;
+  // Age of the oldest live snapshot in milliseconds; 0: there is none.
+  uint64_t oldest_snapshot;
+  // Number of scans in progress.
+  uint64_t scans;
+} ordna_statistics;
 
 #ifdef __cplusplus
 extern "C" {
@@ -185,6 +232,39 @@ int ordna_cursor_next(ordna_cursor *cursor,
 // Moves before the previous entry and gives it, as `ordna_cursor_next`.
 int ordna_cursor_prev(ordna_cursor *cursor, ordna_slice *key, ordna_slice *value);
 
+// Calls `visit` with the value of each of `count` keys, in the order of `keys`, until it returns another
+// number than 0; then `STOPPED`. The memory accesses of the keys overlap, so this is faster than as many
+// calls of `ordna_get`. Each key is read at a moment of its own; those of a snapshot are of one moment.
+// The callback may use the store.
+int ordna_get_many(const ordna_store *store,
+                   const ordna_slice *keys,
+                   size_t count,
+                   ordna_visit_value visit,
+                   void *context);
+
+// As `ordna_get_many`.
+int ordna_snapshot_get_many(const ordna_snapshot *snapshot,
+                            const ordna_slice *keys,
+                            size_t count,
+                            ordna_visit_value visit,
+                            void *context);
+
+// As `ordna_get_many`. The callback may use the transaction, but not commit or free it.
+int ordna_transaction_get_many(const ordna_transaction *transaction,
+                               const ordna_slice *keys,
+                               size_t count,
+                               ordna_visit_value visit,
+                               void *context);
+
+// Shows the value of a key to `decide` and does what it returns, as one step: no other write of the key
+// comes between. If one does, `decide` is called again with the new value; after 100 times the answer is
+// `CONFLICT`, and nothing is changed. `STOPPED` if `decide` returned a negative number. A value that is
+// put keeps the deadline of the one that it replaces. The callback may use the store.
+int ordna_modify(const ordna_store *store,
+                 ordna_slice key,
+                 ordna_decide decide,
+                 void *context);
+
 // Frees a snapshot; null is ignored, as is a snapshot of the process that forked this one.
 void ordna_snapshot_free(ordna_snapshot *snapshot);
 
@@ -217,6 +297,14 @@ int ordna_snapshot_prefix(const ordna_snapshot *snapshot,
 
 // As `ordna_count`.
 int ordna_snapshot_count(const ordna_snapshot *snapshot, const ordna_range *range, size_t *count);
+
+// As `ordna_count_prefix`.
+int ordna_snapshot_count_prefix(const ordna_snapshot *snapshot, ordna_slice prefix, size_t *count);
+
+// Writes the statistics of the store to `*statistics`. Unlike `ordna_memory` it passes no entries: O(1)
+// for each live snapshot.
+int ordna_statistics_of(const ordna_store *store,
+                        ordna_statistics *statistics);
 
 // The version of the library, as "0.1.0".
 const char *ordna_version(void);
@@ -252,6 +340,11 @@ size_t ordna_error(const ordna_store *store,
                    char *buffer,
                    size_t capacity);
 
+// The same for this thread's last error on any handle, of any kind, or on none: a call on a null handle,
+// or one that makes a handle.
+size_t ordna_last_error(char *buffer,
+                        size_t capacity);
+
 // Number of entries; exact while nobody writes.
 size_t ordna_len(const ordna_store *store);
 
@@ -263,7 +356,8 @@ int ordna_put(const ordna_store *store,
               ordna_slice value);
 
 // Sets the value of a key, which expires `milliseconds` from now. Every other call that sets a value
-// makes an entry that does not expire, but for `ordna_compare_and_set`, which keeps the deadline.
+// makes an entry that does not expire, but for `ordna_compare_and_set` and `ordna_modify`, which keep the
+// deadline.
 int ordna_put_for(const ordna_store *store,
                   ordna_slice key,
                   ordna_slice value,
@@ -316,6 +410,9 @@ int ordna_prefix(const ordna_store *store,
 // number to `*removed` (which may be null).
 int ordna_remove_range(const ordna_store *store, const ordna_range *range, size_t *removed);
 
+// Removes all keys that begin with `prefix`, as `ordna_remove_range`.
+int ordna_remove_prefix(const ordna_store *store, ordna_slice prefix, size_t *removed);
+
 // Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
 // none. If it fails, the batch stays as it is, and nothing is applied, but for `ORDNA_STATUS_IO` as in
 // `ordna_put`.
@@ -329,6 +426,9 @@ int ordna_snapshot_take(const ordna_store *store, ordna_snapshot **out);
 // Writes the number of keys of a range (null: all; direction and limit do not count) to `*count`,
 // exact. The rank of a key is the number of keys below it. O(log n), and O(1) for each leaf within.
 int ordna_count(const ordna_store *store, const ordna_range *range, size_t *count);
+
+// The same for the keys that begin with `prefix`.
+int ordna_count_prefix(const ordna_store *store, ordna_slice prefix, size_t *count);
 
 // Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.
 int ordna_sync(const ordna_store *store);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use ordna::{Error, Store, Write};
 
-use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, guarded, making};
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, guarded, making, null_handle};
 
 /// Writes that belong together. One thread at a time may use it.
 #[derive(Default)]
@@ -51,7 +51,7 @@ unsafe fn on(
     call: impl FnOnce(&mut OrdnaBatch) -> Result<(), Failure>,
 ) -> c_int {
     // SAFETY: null or live and not shared, by the caller's promise.
-    let Some(batch) = (unsafe { batch.as_mut() }) else { return OrdnaStatus::Invalid as c_int };
+    let Some(batch) = (unsafe { batch.as_mut() }) else { return null_handle() };
     let last = batch.last;
     guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok))
 }

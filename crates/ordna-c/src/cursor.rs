@@ -11,7 +11,7 @@ use ordna::{Direction, Entries, Snapshot};
 
 use crate::scan::CHUNKS;
 use crate::snapshot::{OrdnaSnapshot, on as on_snapshot};
-use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, guarded};
+use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, guarded, null_handle};
 use crate::store::{OrdnaStore, on as on_store};
 
 /// A place between two entries of one state, which moves both ways. One thread at a time may use it.
@@ -96,7 +96,7 @@ unsafe fn on(
     call: impl FnOnce(&mut OrdnaCursor) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
     // SAFETY: null or live and not shared, by the caller's promise.
-    let Some(cursor) = (unsafe { handle.as_mut() }) else { return OrdnaStatus::Invalid as c_int };
+    let Some(cursor) = (unsafe { handle.as_mut() }) else { return null_handle() };
     let last = cursor.last;
     guarded(&last, || {
         cursor.process.check()?;

@@ -8,16 +8,22 @@
 
 mod batch;
 mod cursor;
+mod many;
+mod modify;
 mod scan;
 mod snapshot;
+mod statistics;
 mod status;
 mod store;
 mod transaction;
 
 pub use batch::*;
 pub use cursor::*;
+pub use many::*;
+pub use modify::*;
 pub use scan::*;
 pub use snapshot::*;
+pub use statistics::*;
 pub use status::*;
 pub use store::*;
 pub use transaction::*;

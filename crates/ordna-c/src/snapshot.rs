@@ -8,7 +8,9 @@ use std::ffi::{c_char, c_int, c_void};
 use ordna::Snapshot;
 
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
-use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded};
+use crate::status::{
+    Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, null_handle,
+};
 
 /// A state of a store that does not change.
 pub struct OrdnaSnapshot {
@@ -37,7 +39,7 @@ pub(crate) unsafe fn on(
             handle.process.check()?;
             call(&handle.snapshot)
         }),
-        None => OrdnaStatus::Invalid as c_int,
+        None => null_handle(),
     }
 }
 
@@ -133,23 +135,36 @@ pub unsafe extern "C" fn ordna_snapshot_count(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: handed on from the caller.
-    unsafe { on(snapshot, |snapshot| count_range(snapshot, range, count)) }
+    unsafe { on(snapshot, |snapshot| count_range(snapshot, &RangeScan::of(range)?, count)) }
+}
+
+/// As `ordna_count_prefix`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_count_prefix(
+    snapshot: *const OrdnaSnapshot,
+    prefix: OrdnaSlice,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(snapshot, |snapshot| {
+            count_range(snapshot, &RangeScan::prefix(prefix.bytes()?, false, 0), count)
+        })
+    }
 }
 
 /// Writes the number of keys of a range to `count`.
 ///
 /// # Safety
-/// `range` is null or readable, `count` null or writable.
+/// `count` is null or writable.
 pub(crate) unsafe fn count_range(
     snapshot: &Snapshot<[u8], [u8]>,
-    range: *const OrdnaRange,
+    scan: &RangeScan,
     count: *mut usize,
 ) -> Result<OrdnaStatus, Failure> {
     if count.is_null() {
         return Err(Failure::invalid("the place for the count is null"));
     }
-    // SAFETY: handed on from the caller.
-    let scan = unsafe { RangeScan::of(range) }?;
     let (lower, upper) = scan.bounds();
     // SAFETY: writable, by the caller's promise.
     unsafe { count.write(snapshot.count(lower, upper)) };

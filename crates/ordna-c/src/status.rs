@@ -22,7 +22,7 @@ pub enum OrdnaStatus {
     NotFound = 1,
     /// The value is longer than the caller's buffer.
     TooSmall = 2,
-    /// The callback ended the scan.
+    /// The callback ended the call.
     Stopped = 3,
     /// The value was not the expected one; nothing was changed.
     Mismatch = 4,
@@ -42,7 +42,7 @@ pub enum OrdnaStatus {
     Exists = -7,
     /// The handle belongs to the process that forked this one.
     Forked = -8,
-    /// What a transaction has read was changed by others before its commit.
+    /// What a transaction or a decision has read was changed by others before its write.
     Conflict = -9,
     /// A defect of this library. The store can still be used.
     Panic = -100,
@@ -193,10 +193,15 @@ impl Default for LastError {
     }
 }
 
+/// Keeps the text of an error: of the handle of this number, or 0 for a call without a handle.
+fn set_last(handle: u64, text: String) {
+    // A thread that ends keeps no text.
+    let _ = LAST.try_with(|last| *last.borrow_mut() = (handle, text));
+}
+
 impl LastError {
     fn set(&self, text: String) {
-        // A thread that ends keeps no text.
-        let _ = LAST.try_with(|last| *last.borrow_mut() = (self.handle, text));
+        set_last(self.handle, text);
     }
 
     /// Copies the text with a final zero; returns its length without that. The text is empty unless
@@ -255,6 +260,24 @@ pub(crate) unsafe fn copy_value(
     }
 }
 
+/// Copies the text of this thread's last error, whatever its handle, as [`copy_text`].
+///
+/// # Safety
+/// As [`copy_text`].
+pub(crate) unsafe fn copy_last(buffer: *mut c_char, capacity: usize) -> usize {
+    // SAFETY: handed on from the caller.
+    let copied = LAST.try_with(|last| unsafe { copy_text(&last.borrow().1, buffer, capacity) });
+    // SAFETY: as above.
+    copied.unwrap_or_else(|_| unsafe { copy_text("", buffer, capacity) })
+}
+
+/// Refuses a call on a null pointer in place of a handle.
+#[cold]
+pub(crate) fn null_handle() -> c_int {
+    set_last(0, "the handle is null".to_owned());
+    OrdnaStatus::Invalid as c_int
+}
+
 /// Runs a call on a handle: catches a panic, and keeps the text of an error.
 #[inline]
 pub(crate) fn guarded(
@@ -282,8 +305,10 @@ pub(crate) unsafe fn making<T>(
     make: impl FnOnce() -> Result<T, Failure>,
 ) -> c_int {
     if out.is_null() {
+        let text = "the place for the handle is null";
         // SAFETY: handed on from the caller.
-        unsafe { copy_text("the place for the handle is null", error, capacity) };
+        unsafe { copy_text(text, error, capacity) };
+        set_last(0, text.to_owned());
         return OrdnaStatus::Invalid as c_int;
     }
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
@@ -300,6 +325,7 @@ pub(crate) unsafe fn making<T>(
             Err(failure) => {
                 out.write(std::ptr::null_mut());
                 copy_text(&failure.text, error, capacity);
+                set_last(0, failure.text);
                 failure.status as c_int
             }
         }

@@ -14,7 +14,8 @@ use crate::batch::OrdnaBatch;
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
 use crate::snapshot::{OrdnaSnapshot, count_range};
 use crate::status::{
-    Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, making, path_of,
+    Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_last, copy_value, guarded, making,
+    null_handle, path_of,
 };
 
 /// When a store's log is made durable.
@@ -57,7 +58,7 @@ pub(crate) unsafe fn on(
             handle.process.check()?;
             call(&handle.store)
         }),
-        None => OrdnaStatus::Invalid as c_int,
+        None => null_handle(),
     }
 }
 
@@ -158,6 +159,14 @@ pub unsafe extern "C" fn ordna_error(
     unsafe { store.as_ref() }.map_or(0, |store| unsafe { store.last.copy(buffer, capacity) })
 }
 
+/// The same for this thread's last error on any handle, of any kind, or on none: a call on a null handle,
+/// or one that makes a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_last_error(buffer: *mut c_char, capacity: usize) -> usize {
+    // SAFETY: handed on from the caller.
+    unsafe { copy_last(buffer, capacity) }
+}
+
 /// Number of entries; exact while nobody writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
@@ -186,7 +195,8 @@ pub unsafe extern "C" fn ordna_put(
 }
 
 /// Sets the value of a key, which expires `milliseconds` from now. Every other call that sets a value
-/// makes an entry that does not expire, but for `ordna_compare_and_set`, which keeps the deadline.
+/// makes an entry that does not expire, but for `ordna_compare_and_set` and `ordna_modify`, which keep the
+/// deadline.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_put_for(
     store: *const OrdnaStore,
@@ -355,17 +365,39 @@ pub unsafe extern "C" fn ordna_remove_range(
     removed: *mut usize,
 ) -> c_int {
     // SAFETY: handed on from the caller.
+    unsafe { on(store, |store| remove_within(store, &RangeScan::of(range)?, removed)) }
+}
+
+/// Removes all keys that begin with `prefix`, as `ordna_remove_range`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_remove_prefix(
+    store: *const OrdnaStore,
+    prefix: OrdnaSlice,
+    removed: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
     unsafe {
         on(store, |store| {
-            let scan = RangeScan::of(range)?;
-            let (lower, upper) = scan.bounds();
-            let count = store.remove_range((lower, upper))?;
-            if !removed.is_null() {
-                removed.write(count);
-            }
-            Ok(OrdnaStatus::Ok)
+            remove_within(store, &RangeScan::prefix(prefix.bytes()?, false, 0), removed)
         })
     }
+}
+
+/// Removes the keys of a range and writes their number to `removed`.
+///
+/// # Safety
+/// `removed` is null or writable.
+unsafe fn remove_within(
+    store: &Store<[u8], [u8]>,
+    scan: &RangeScan,
+    removed: *mut usize,
+) -> Result<OrdnaStatus, Failure> {
+    let count = store.remove_range(scan.bounds())?;
+    if !removed.is_null() {
+        // SAFETY: writable, by the caller's promise.
+        unsafe { removed.write(count) };
+    }
+    Ok(OrdnaStatus::Ok)
 }
 
 /// Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
@@ -415,7 +447,23 @@ pub unsafe extern "C" fn ordna_count(
     count: *mut usize,
 ) -> c_int {
     // SAFETY: handed on from the caller.
-    unsafe { on(store, |store| count_range(&store.snapshot(), range, count)) }
+    unsafe { on(store, |store| count_range(&store.snapshot(), &RangeScan::of(range)?, count)) }
+}
+
+/// The same for the keys that begin with `prefix`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_count_prefix(
+    store: *const OrdnaStore,
+    prefix: OrdnaSlice,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on(store, |store| {
+            let scan = RangeScan::prefix(prefix.bytes()?, false, 0);
+            count_range(&store.snapshot(), &scan, count)
+        })
+    }
 }
 
 /// Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.

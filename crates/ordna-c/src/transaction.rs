@@ -10,7 +10,9 @@ use std::time::Duration;
 use ordna::Transaction;
 
 use crate::scan::{OrdnaRange, OrdnaVisit, RangeScan};
-use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded};
+use crate::status::{
+    Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, null_handle,
+};
 use crate::store::{OrdnaStore, on as on_store};
 
 /// Reads at one moment and writes of its own, which a commit applies as one step. One thread at a
@@ -26,12 +28,12 @@ pub struct OrdnaTransaction {
 ///
 /// # Safety
 /// `handle` is null or live, no other thread uses it, and its store is live.
-unsafe fn on(
+pub(crate) unsafe fn on(
     handle: *const OrdnaTransaction,
     call: impl FnOnce(&Transaction<'static, [u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
     // SAFETY: null or live, by the caller's promise.
-    let Some(handle) = (unsafe { handle.as_ref() }) else { return OrdnaStatus::Invalid as c_int };
+    let Some(handle) = (unsafe { handle.as_ref() }) else { return null_handle() };
     guarded(&handle.last, || {
         handle.process.check()?;
         match &*handle.transaction.borrow() {
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn ordna_transaction_remove(
 pub unsafe extern "C" fn ordna_transaction_commit(transaction: *const OrdnaTransaction) -> c_int {
     // SAFETY: null or live, by the caller's promise.
     let handle = unsafe { transaction.as_ref() };
-    let Some(handle) = handle else { return OrdnaStatus::Invalid as c_int };
+    let Some(handle) = handle else { return null_handle() };
     guarded(&handle.last, || {
         handle.process.check()?;
         let Ok(mut transaction) = handle.transaction.try_borrow_mut() else {

@@ -439,6 +439,201 @@ static void large_values(void) {
   ordna_free(store);
 }
 
+struct values {
+  ordna_store *store;
+  size_t next, absent, bytes, stop_at;
+};
+
+static int check_value(void *context, size_t position, const ordna_slice *value) {
+  struct values *values = context;
+  char want[32];
+  CHECK(position == values->next++);
+  snprintf(want, sizeof want, "%05zu", position);
+  if (value) {
+    CHECK(value->len >= 5 && memcmp(value->data, want, 5) == 0);
+    values->bytes += value->len;
+  } else {
+    values->absent++;
+  }
+  /* A callback may use the store. */
+  CHECK(ordna_put(values->store, text("seen"), text(want)) == 0);
+  return values->next == values->stop_at;
+}
+
+static void many(void) {
+  enum { KEYS = 1000, LARGE = 100000 };
+  static char names[KEYS][16];
+  static ordna_slice keys[KEYS];
+  ordna_store *store;
+  ordna_snapshot *moment;
+  ordna_transaction *tx;
+  CHECK(ordna_new(0, &store) == 0);
+  char *large = malloc(LARGE);
+  memset(large, 'x', LARGE);
+  size_t bytes = 0, present = 0;
+  for (int i = 0; i < KEYS; i++) {
+    snprintf(names[i], sizeof names[i], "%05d", i);
+    keys[i] = text(names[i]);
+    if (i % 3 == 0) continue;
+    /* More than are read ahead at once, by their number and by their bytes. */
+    memcpy(large, names[i], 5);
+    size_t length = i < 20 ? LARGE : 5;
+    CHECK(ordna_put(store, keys[i], (ordna_slice){(uint8_t *)large, length}) == 0);
+    bytes += length;
+    present++;
+  }
+  free(large);
+  struct values seen = {store, 0, 0, 0, 0};
+  CHECK(ordna_get_many(store, keys, KEYS, check_value, &seen) == 0);
+  CHECK(seen.next == KEYS && seen.absent == KEYS - present && seen.bytes == bytes);
+  CHECK(ordna_snapshot_take(store, &moment) == 0 && ordna_begin(store, &tx) == 0);
+  CHECK(ordna_remove_range(store, NULL, NULL) == 0);
+  CHECK(ordna_transaction_put(tx, keys[0], text("00000")) == 0);
+  seen = (struct values){store, 0, 0, 0, 0};
+  CHECK(ordna_snapshot_get_many(moment, keys, KEYS, check_value, &seen) == 0);
+  CHECK(seen.next == KEYS && seen.absent == KEYS - present && seen.bytes == bytes);
+  seen = (struct values){store, 0, 0, 0, 0};
+  CHECK(ordna_transaction_get_many(tx, keys, KEYS, check_value, &seen) == 0);
+  CHECK(seen.next == KEYS && seen.absent == KEYS - present - 1 && seen.bytes == bytes + 5);
+  CHECK(ordna_transaction_commit(tx) == ORDNA_STATUS_CONFLICT);
+  seen = (struct values){store, 0, 0, 0, 7};
+  CHECK(ordna_get_many(store, keys, KEYS, check_value, &seen) == ORDNA_STATUS_STOPPED);
+  CHECK(seen.next == 7 && seen.absent == 7);
+  CHECK(ordna_get_many(store, NULL, 0, check_value, &seen) == 0 && seen.next == 7);
+  CHECK(ordna_get_many(store, NULL, 1, check_value, &seen) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_get_many(store, keys, SIZE_MAX, check_value, &seen) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_get_many(store, keys, KEYS, NULL, &seen) == ORDNA_STATUS_INVALID);
+  keys[999] = (ordna_slice){NULL, 1};
+  CHECK(ordna_get_many(store, keys, KEYS, check_value, &seen) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_get_many(NULL, keys, 1, check_value, &seen) == ORDNA_STATUS_INVALID && seen.next == 7);
+  ordna_transaction_free(tx);
+  ordna_snapshot_free(moment);
+  ordna_free(store);
+}
+
+struct decision {
+  ordna_store *store;
+  int change, calls, disturbs;
+  char next[16];
+};
+
+/* Appends a byte to the value, or does what it is told. */
+static int decide(void *context, const ordna_slice *value, ordna_slice *next) {
+  struct decision *decision = context;
+  decision->calls++;
+  CHECK(next->len == 0);
+  int length = snprintf(decision->next, sizeof decision->next, "%.*sx", value ? (int)value->len : 0,
+                        value ? (const char *)value->data : "");
+  *next = (ordna_slice){(const uint8_t *)decision->next, (size_t)length};
+  /* Another write of the key comes between. */
+  if (decision->disturbs-- > 0) {
+    char other[16];
+    snprintf(other, sizeof other, "%d", decision->calls);
+    CHECK(ordna_put(decision->store, text("k"), text(other)) == 0);
+  }
+  return decision->change;
+}
+
+static int increment(void *room, const ordna_slice *value, ordna_slice *next) {
+  uint64_t count = 0;
+  if (value) memcpy(&count, value->data, sizeof count);
+  count++;
+  memcpy(room, &count, sizeof count);
+  *next = (ordna_slice){room, sizeof count};
+  return ORDNA_CHANGE_PUT;
+}
+
+static void *increments(void *store) {
+  uint8_t room[8];
+  for (int i = 0; i < NUMBERS; i++) CHECK(ordna_modify(store, text("n"), increment, room) == 0);
+  return NULL;
+}
+
+static void modifications(void) {
+  ordna_store *store;
+  uint8_t buffer[16];
+  size_t length;
+  uint64_t left = 0;
+  char error[128];
+  CHECK(ordna_new(0, &store) == 0);
+  struct decision keep = {store, ORDNA_CHANGE_KEEP, 0, 0, ""};
+  struct decision put = {store, ORDNA_CHANGE_PUT, 0, 0, ""};
+  struct decision removal = {store, ORDNA_CHANGE_REMOVE, 0, 0, ""};
+  CHECK(ordna_modify(store, text("k"), decide, &keep) == 0 && ordna_len(store) == 0);
+  CHECK(ordna_modify(store, text("k"), decide, &removal) == 0 && ordna_len(store) == 0);
+  CHECK(ordna_modify(store, text("k"), decide, &put) == 0);
+  CHECK(ordna_modify(store, text("k"), decide, &put) == 0 && put.calls == 2);
+  CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 2 && buffer[1] == 'x');
+  /* The deadline stays. */
+  CHECK(ordna_expire(store, text("k"), 60000) == 0);
+  CHECK(ordna_modify(store, text("k"), decide, &put) == 0);
+  CHECK(ordna_expires_in(store, text("k"), &left) == 0 && left <= 60000 && left > 50000);
+  /* It decides again on the value that came between, at most 100 times. */
+  put = (struct decision){store, ORDNA_CHANGE_PUT, 0, 3, ""};
+  CHECK(ordna_modify(store, text("k"), decide, &put) == 0 && put.calls == 4);
+  CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 2);
+  CHECK(memcmp(buffer, "3x", 2) == 0);
+  put = (struct decision){store, ORDNA_CHANGE_PUT, 0, 1000, ""};
+  CHECK(ordna_modify(store, text("k"), decide, &put) == ORDNA_STATUS_CONFLICT && put.calls == 100);
+  CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "changed by others"));
+  CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 3);
+  CHECK(memcmp(buffer, "100", 3) == 0);
+  /* What changes nothing. */
+  struct decision ends = {store, -1, 0, 0, ""}, wrong = {store, 3, 0, 0, ""};
+  CHECK(ordna_modify(store, text("k"), decide, &ends) == ORDNA_STATUS_STOPPED && ends.calls == 1);
+  CHECK(ordna_modify(store, text("k"), decide, &wrong) == ORDNA_STATUS_INVALID && wrong.calls == 1);
+  CHECK(ordna_modify(store, text("k"), NULL, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_modify(NULL, text("k"), decide, &keep) == ORDNA_STATUS_INVALID);
+  static const uint8_t zeros[70000];
+  ordna_slice too_long = {zeros, sizeof zeros};
+  put.disturbs = 0;
+  CHECK(ordna_modify(store, too_long, decide, &put) == ORDNA_STATUS_TOO_LONG);
+  CHECK(ordna_modify(store, too_long, decide, &removal) == 0);
+  CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 3);
+  CHECK(ordna_modify(store, text("k"), decide, &removal) == 0 && ordna_len(store) == 0);
+  /* No increment is lost. */
+  pthread_t threads[WRITERS];
+  for (int i = 0; i < WRITERS; i++) CHECK(pthread_create(&threads[i], NULL, increments, store) == 0);
+  for (int i = 0; i < WRITERS; i++) pthread_join(threads[i], NULL);
+  uint64_t count = 0;
+  CHECK(ordna_get(store, text("n"), (uint8_t *)&count, sizeof count, NULL) == 0);
+  CHECK(count == WRITERS * NUMBERS);
+  ordna_free(store);
+}
+
+static void prefixes_and_statistics(void) {
+  ordna_store *store;
+  ordna_snapshot *moment;
+  ordna_statistics of;
+  size_t count = 0;
+  CHECK(ordna_new(1 << 20, &store) == 0);
+  const char *keys[] = {"a", "ab", "abc", "b", "\xFF", "\xFF\xFF"};
+  for (int i = 0; i < 6; i++) CHECK(ordna_put(store, text(keys[i]), text("v")) == 0);
+  CHECK(ordna_put_for(store, text("gone"), text("v"), 60000) == 0);
+  CHECK(ordna_snapshot_take(store, &moment) == 0);
+  CHECK(ordna_count_prefix(store, text("ab"), &count) == 0 && count == 2);
+  CHECK(ordna_count_prefix(store, text("\xFF"), &count) == 0 && count == 2);
+  CHECK(ordna_count_prefix(store, text(""), &count) == 0 && count == 7);
+  CHECK(ordna_remove_prefix(store, text("ab"), &count) == 0 && count == 2);
+  CHECK(ordna_remove_prefix(store, text("\xFF\xFF"), NULL) == 0);
+  CHECK(ordna_remove_prefix(store, text("nothing"), &count) == 0 && count == 0);
+  CHECK(ordna_count_prefix(store, text(""), &count) == 0 && count == 4);
+  CHECK(ordna_snapshot_count_prefix(moment, text("ab"), &count) == 0 && count == 2);
+  CHECK(ordna_statistics_of(store, &of) == 0);
+  CHECK(of.keys == 4 && of.old_states == 3 && of.bytes > 0 && of.memory_limit == 1 << 20);
+  CHECK(of.snapshots == 1 && of.oldest_snapshot < 60000 && of.scans == 0);
+  CHECK(of.expiring == 1 && of.expired == 0);
+  ordna_snapshot_free(moment);
+  CHECK(ordna_statistics_of(store, &of) == 0 && of.snapshots == 0 && of.oldest_snapshot == 0);
+  CHECK(ordna_statistics_of(store, NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_statistics_of(NULL, &of) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_count_prefix(store, text("a"), NULL) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_count_prefix(store, (ordna_slice){NULL, 1}, &count) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_remove_prefix(store, (ordna_slice){NULL, 1}, &count) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_remove_prefix(store, text(""), &count) == 0 && count == 4 && ordna_len(store) == 0);
+  ordna_free(store);
+}
+
 static void *fails(void *store) {
   char error[80];
   CHECK(ordna_put(store, (ordna_slice){NULL, 3}, text("v")) == ORDNA_STATUS_INVALID);
@@ -449,7 +644,7 @@ static void *fails(void *store) {
 
 /* The text of an error is that of the calling thread and of the handle. */
 static void errors_of_threads(void) {
-  ordna_store *store, *other;
+  ordna_store *store, *other, *third;
   CHECK(ordna_new(0, &store) == 0 && ordna_new(0, &other) == 0);
   char error[80] = "old";
   CHECK(ordna_backup(store, NULL) == ORDNA_STATUS_INVALID);
@@ -459,6 +654,19 @@ static void errors_of_threads(void) {
   CHECK(pthread_create(&thread, NULL, fails, store) == 0 && pthread_join(thread, NULL) == 0);
   CHECK(ordna_error(store, error, sizeof error) == length && strstr(error, "directory"));
   CHECK(ordna_error(other, error, sizeof error) == 0 && error[0] == 0);
+  /* Or that of the thread, whatever the handle. */
+  CHECK(ordna_last_error(error, sizeof error) == length && strstr(error, "directory"));
+  CHECK(ordna_last_error(NULL, 0) == length);
+  ordna_cursor *cursor;
+  CHECK(ordna_cursor_open(other, &cursor) == 0);
+  CHECK(ordna_cursor_seek(cursor, (ordna_slice){NULL, 3}, false) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_last_error(error, sizeof error) > 0 && strstr(error, "no data"));
+  CHECK(ordna_error(store, error, sizeof error) == 0);
+  ordna_cursor_free(cursor);
+  CHECK(ordna_remove(NULL, text("a")) == ORDNA_STATUS_INVALID);
+  CHECK(ordna_last_error(error, sizeof error) > 0 && strstr(error, "handle is null"));
+  CHECK(ordna_restore("/nosuch/backup", 0, &third, NULL, 0) == ORDNA_STATUS_IO);
+  CHECK(ordna_last_error(error, sizeof error) > 0 && strstr(error, "nosuch"));
   ordna_free(store);
   ordna_free(other);
 }
@@ -498,6 +706,8 @@ static void forks(const char *dir) {
       CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "forked this one"));
       CHECK(ordna_get(store, text("a"), buffer, 4, NULL) == ORDNA_STATUS_FORKED);
       CHECK(ordna_remove(store, text("a")) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_remove_prefix(store, text("a"), NULL) == ORDNA_STATUS_FORKED);
+      CHECK(ordna_modify(store, text("a"), increment, buffer) == ORDNA_STATUS_FORKED);
       CHECK(ordna_scan(store, NULL, size_of_value, &seen) == ORDNA_STATUS_FORKED && seen == 0);
       CHECK(ordna_snapshot_scan(moment, NULL, size_of_value, &seen) == ORDNA_STATUS_FORKED);
       CHECK(ordna_backup(store, NULL) == ORDNA_STATUS_FORKED && ordna_memory(store) == 0);
@@ -541,6 +751,9 @@ int main(int argc, char **argv) {
   transactions();
   directories(argv[1]);
   large_values();
+  many();
+  modifications();
+  prefixes_and_statistics();
   errors_of_threads();
   forks(argv[1]);
   threads();

@@ -1,0 +1,147 @@
+//! Reads of many keys at once.
+
+#![expect(unsafe_code, reason = "exported to C")]
+#![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
+
+use std::ffi::{c_int, c_void};
+use std::ops::Range;
+
+use ordna::index::READ_AHEAD_BYTES;
+
+use crate::snapshot::{OrdnaSnapshot, on as on_snapshot};
+use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
+use crate::store::{OrdnaStore, on as on_store};
+use crate::transaction::{OrdnaTransaction, on as on_transaction};
+
+/// Number of keys that are read before the callback gets their values.
+const GROUP: usize = 256;
+
+/// Gets the value of the key at `position`; null: the key is absent. The value is valid during the
+/// call. A result other than 0 ends the reads. It must return: no exception and no longjmp may leave it.
+pub type OrdnaVisitValue = Option<
+    unsafe extern "C" fn(context: *mut c_void, position: usize, value: *const OrdnaSlice) -> c_int,
+>;
+
+/// Reads the keys in groups and calls `visit` between them, so the callback runs outside of the store.
+///
+/// # Safety
+/// `keys` points to `count` readable slices, `visit` is a function as [`OrdnaVisitValue`] says, and
+/// `context` is what it expects.
+unsafe fn run(
+    keys: *const OrdnaSlice,
+    count: usize,
+    visit: OrdnaVisitValue,
+    context: *mut c_void,
+    read: impl Fn(&[&[u8]], &mut dyn FnMut(usize, Option<&[u8]>)),
+) -> Result<OrdnaStatus, Failure> {
+    let visit = visit.ok_or_else(|| Failure::invalid("the callback is null"))?;
+    if count == 0 {
+        return Ok(OrdnaStatus::Ok);
+    }
+    if keys.is_null() {
+        return Err(Failure::invalid("the array of keys is null"));
+    }
+    // More do not fit into memory.
+    if count > isize::MAX as usize / size_of::<OrdnaSlice>() {
+        return Err(Failure::invalid("the number of keys is larger than memory"));
+    }
+    // SAFETY: readable, by the caller's promise, and not null.
+    let keys = unsafe { std::slice::from_raw_parts(keys, count) };
+    // All keys are checked before the first call.
+    for key in keys {
+        // SAFETY: handed on from the caller.
+        unsafe { key.bytes() }?;
+    }
+    let (mut group, mut bytes) = (Vec::<&[u8]>::with_capacity(GROUP.min(count)), Vec::new());
+    let mut values = Vec::<Option<Range<usize>>>::with_capacity(GROUP.min(count));
+    let (mut done, mut wanted) = (0, GROUP);
+    while done < count {
+        group.clear();
+        bytes.clear();
+        values.clear();
+        for key in keys[done..].iter().take(wanted) {
+            // SAFETY: handed on from the caller.
+            group.push(unsafe { key.bytes() }?);
+        }
+        let mut is_full = false;
+        read(&group, &mut |_, value| {
+            // From the first value beyond the bound on they are read again, in the next group.
+            let length = bytes.len() + value.map_or(0, <[u8]>::len);
+            is_full |= !values.is_empty() && length > READ_AHEAD_BYTES;
+            if is_full {
+                return;
+            }
+            values.push(value.map(|value| {
+                let start = bytes.len();
+                bytes.extend_from_slice(value);
+                start..bytes.len()
+            }));
+        });
+        // With large values few are read in vain.
+        wanted = if is_full { values.len() } else { (wanted * 2).min(GROUP) };
+        for value in &values {
+            let value = value.clone().map(|place| OrdnaSlice::new(&bytes[place]));
+            let value = value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+            // SAFETY: the caller's function, which gets a slice of the values read ahead.
+            if unsafe { visit(context, done, value) } != 0 {
+                return Ok(OrdnaStatus::Stopped);
+            }
+            done += 1;
+        }
+    }
+    Ok(OrdnaStatus::Ok)
+}
+
+/// Calls `visit` with the value of each of `count` keys, in the order of `keys`, until it returns another
+/// number than 0; then `STOPPED`. The memory accesses of the keys overlap, so this is faster than as many
+/// calls of `ordna_get`. Each key is read at a moment of its own; those of a snapshot are of one moment.
+/// The callback may use the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_get_many(
+    store: *const OrdnaStore,
+    keys: *const OrdnaSlice,
+    count: usize,
+    visit: OrdnaVisitValue,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on_store(store, |store| {
+            run(keys, count, visit, context, |keys, each| store.get_many_with(keys, each))
+        })
+    }
+}
+
+/// As `ordna_get_many`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_snapshot_get_many(
+    snapshot: *const OrdnaSnapshot,
+    keys: *const OrdnaSlice,
+    count: usize,
+    visit: OrdnaVisitValue,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on_snapshot(snapshot, |snapshot| {
+            run(keys, count, visit, context, |keys, each| snapshot.get_many_with(keys, each))
+        })
+    }
+}
+
+/// As `ordna_get_many`. The callback may use the transaction, but not commit or free it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_transaction_get_many(
+    transaction: *const OrdnaTransaction,
+    keys: *const OrdnaSlice,
+    count: usize,
+    visit: OrdnaVisitValue,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe {
+        on_transaction(transaction, |transaction| {
+            run(keys, count, visit, context, |keys, each| transaction.get_many_with(keys, each))
+        })
+    }
+}

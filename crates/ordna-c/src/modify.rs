@@ -1,0 +1,96 @@
+//! Writes that depend on the value that they replace.
+//!
+//! The callback runs outside of the store, on a copy of the value; its decision is applied if the value
+//! is still the one that it has seen, and otherwise it decides again. So it may use the store and take
+//! its time, where a callback under the lock of a leaf could wait for itself.
+
+#![expect(unsafe_code, reason = "exported to C")]
+#![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
+
+use std::ffi::{c_int, c_void};
+use std::thread;
+
+use ordna::Store;
+
+use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
+use crate::store::{OrdnaStore, on};
+
+/// Decisions for one write. Each that fails means that another write of the same key was done, so more
+/// than a few are rare unless the callback is slow.
+const ATTEMPTS: usize = 100;
+
+/// What a callback of `ordna_modify` decides.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OrdnaChange {
+    /// The entry stays as it is.
+    Keep = 0,
+    /// The key gets the value `*next`.
+    Put = 1,
+    /// The key is removed.
+    Remove = 2,
+}
+
+/// Decides on a change: gets the value (null: the key is absent), which is valid during the call, and
+/// returns an `OrdnaChange`. For `ORDNA_CHANGE_PUT` it sets `*next` to bytes of its own, which stay as
+/// they are until it is called again or `ordna_modify` returns. A negative number ends the call and
+/// changes nothing. It must return: no exception and no longjmp may leave it.
+pub type OrdnaDecide = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        value: *const OrdnaSlice,
+        next: *mut OrdnaSlice,
+    ) -> c_int,
+>;
+
+/// Shows the value of a key to `decide` and does what it returns, as one step: no other write of the key
+/// comes between. If one does, `decide` is called again with the new value; after 100 times the answer is
+/// `CONFLICT`, and nothing is changed. `STOPPED` if `decide` returned a negative number. A value that is
+/// put keeps the deadline of the one that it replaces. The callback may use the store.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ordna_modify(
+    store: *const OrdnaStore,
+    key: OrdnaSlice,
+    decide: OrdnaDecide,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: handed on from the caller.
+    unsafe { on(store, |store| modify(store, key.bytes()?, decide, context)) }
+}
+
+/// # Safety
+/// `decide` is a function as [`OrdnaDecide`] says, and `context` is what it expects.
+unsafe fn modify(
+    store: &Store<[u8], [u8]>,
+    key: &[u8],
+    decide: OrdnaDecide,
+    context: *mut c_void,
+) -> Result<OrdnaStatus, Failure> {
+    let decide = decide.ok_or_else(|| Failure::invalid("the callback is null"))?;
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            thread::yield_now();
+        }
+        let value = store.get(key);
+        let old = value.as_deref();
+        let shown = old.map(OrdnaSlice::new);
+        let shown = shown.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let mut next = OrdnaSlice::new(&[]);
+        // SAFETY: the caller's function, which gets a copy of the value and a place for its own.
+        let new = match unsafe { decide(context, shown, &raw mut next) } {
+            0 => return Ok(OrdnaStatus::Ok),
+            // SAFETY: readable until the next call, by the caller's promise.
+            1 => Some(unsafe { next.bytes() }?),
+            // Also where the key is too long to be present.
+            2 if old.is_none() => return Ok(OrdnaStatus::Ok),
+            2 => None,
+            ..0 => return Ok(OrdnaStatus::Stopped),
+            _ => return Err(Failure::invalid("the callback returned no change: 0, 1 or 2")),
+        };
+        if store.compare_exchange(key, old, new)?.is_ok() {
+            return Ok(OrdnaStatus::Ok);
+        }
+    }
+    let text = format!("the value was changed by others during each of {ATTEMPTS} decisions");
+    Err(Failure::new(OrdnaStatus::Conflict, &text))
+}
