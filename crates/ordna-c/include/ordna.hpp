@@ -103,7 +103,8 @@ inline const char* path(const std::string& path) {
   return path.c_str();
 }
 
-// The part that stores and snapshots share. `Self` gives `get_`, `scan_` and `check_`.
+// The part that stores, snapshots and transactions share. `Self` gives `get_`, `get_many_`, `scan_` and
+// `check_`.
 template <typename Self>
 class Reads {
  public:
@@ -126,12 +127,42 @@ class Reads {
     return status != ORDNA_STATUS_NOT_FOUND;
   }
 
+  // The values of keys (a container of what converts to std::string_view), in their order; absent ones
+  // are `std::nullopt`.
+  template <typename Keys>
+  std::vector<std::optional<std::string>> get_many(const Keys& keys) const {
+    std::vector<ordna_slice> slices;
+    for (const auto& key : keys) slices.push_back(slice(key));
+    struct Context {
+      std::vector<std::optional<std::string>> values;
+      std::exception_ptr thrown;
+    } context{{}, nullptr};
+    auto call = [](void* opaque, std::size_t, const ordna_slice* value) -> int {
+      auto* context = static_cast<Context*>(opaque);
+      try {
+        if (value) {
+          context->values.emplace_back(view(*value));
+        } else {
+          context->values.emplace_back(std::nullopt);
+        }
+        return 0;
+      } catch (...) {
+        context->thrown = std::current_exception();
+        return 1;
+      }
+    };
+    int status = self().get_many_(slices.data(), slices.size(), call, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    self().check_(status);
+    return std::move(context.values);
+  }
+
   // Calls `visit(key, value)` in order; if it returns a bool, `false` ends the scan. An exception of
   // `visit` ends the scan and leaves this function.
   template <typename Visit>
   void for_each(const Range& range, Visit&& visit) const {
     struct Context {
-      Visit* visit;
+      std::remove_reference_t<Visit>* visit;
       std::exception_ptr thrown;
     } context{std::addressof(visit), nullptr};
     auto call = [](void* opaque, ordna_slice key, ordna_slice value) -> int {
@@ -246,10 +277,71 @@ class Reads {
 
 }  // namespace detail
 
+// A place between two entries of one state, which moves both ways. One thread at a time may use it; it
+// may outlive its store. The views that it gives are valid until its next call.
+class Cursor {
+ public:
+  using Views = std::pair<std::string_view, std::string_view>;
+
+  // The next entry or the previous one, which it passes; `std::nullopt` at the end.
+  std::optional<Views> next() { return step(ordna_cursor_next); }
+  std::optional<Views> prev() { return step(ordna_cursor_prev); }
+  // Before the first entry, and after the last one.
+  void to_start() { check(ordna_cursor_start(handle_.get())); }
+  void to_end() { check(ordna_cursor_end(handle_.get())); }
+  // Before a key, which need not be there: `next` gives its ceiling.
+  void seek(std::string_view key) { check(ordna_cursor_seek(handle_.get(), slice(key), false)); }
+  // After a key: `prev` gives its floor.
+  void seek_after(std::string_view key) { check(ordna_cursor_seek(handle_.get(), slice(key), true)); }
+  // Before the entry at a position, the first one at 0. False, and it stays, if there are not as many.
+  bool select(std::size_t position) {
+    return check(ordna_cursor_select(handle_.get(), position)) == ORDNA_STATUS_OK;
+  }
+
+ private:
+  friend class Snapshot;
+  friend class Store;
+  explicit Cursor(ordna_cursor* handle) : handle_(handle) {}
+
+  std::optional<Views> step(int (*step)(ordna_cursor*, ordna_slice*, ordna_slice*)) {
+    ordna_slice key{}, value{};
+    if (check(step(handle_.get(), &key, &value)) != ORDNA_STATUS_OK) return std::nullopt;
+    return Views(view(key), view(value));
+  }
+  int check(int status) const {
+    if (status < 0) detail::raise(handle_.get(), status, ordna_cursor_error);
+    return status;
+  }
+
+  struct Free {
+    void operator()(ordna_cursor* handle) const { ordna_cursor_free(handle); }
+  };
+  std::unique_ptr<ordna_cursor, Free> handle_;
+};
+
 // A state of a store that does not change. It may outlive the store.
 class Snapshot : public detail::Reads<Snapshot> {
  public:
   std::size_t size() const { return ordna_snapshot_len(handle_.get()); }
+  // Number of keys of a range, whose direction and limit do not count. The rank of a key is that of the
+  // keys below it.
+  std::size_t count(const Range& range) const {
+    ordna_range raw = range.raw();
+    std::size_t count = 0;
+    check_(ordna_snapshot_count(handle_.get(), &raw, &count));
+    return count;
+  }
+  std::size_t count_prefix(std::string_view begins) const {
+    std::size_t count = 0;
+    check_(ordna_snapshot_count_prefix(handle_.get(), slice(begins), &count));
+    return count;
+  }
+  // A cursor before the first entry.
+  Cursor cursor() const {
+    ordna_cursor* handle = nullptr;
+    check_(ordna_snapshot_cursor(handle_.get(), &handle));
+    return Cursor(handle);
+  }
 
  private:
   friend class Store;
@@ -258,6 +350,10 @@ class Snapshot : public detail::Reads<Snapshot> {
 
   int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
     return ordna_snapshot_get(handle_.get(), key, buffer, room, length);
+  }
+  int get_many_(const ordna_slice* keys, std::size_t count, ordna_visit_value visit,
+                void* context) const {
+    return ordna_snapshot_get_many(handle_.get(), keys, count, visit, context);
   }
   int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
     return ordna_snapshot_scan(handle_.get(), range, visit, context);
@@ -332,6 +428,10 @@ class Transaction : public detail::Reads<Transaction> {
   int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
     return ordna_transaction_get(handle_.get(), key, buffer, room, length);
   }
+  int get_many_(const ordna_slice* keys, std::size_t count, ordna_visit_value visit,
+                void* context) const {
+    return ordna_transaction_get_many(handle_.get(), keys, count, visit, context);
+  }
   int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
     return ordna_transaction_scan(handle_.get(), range, visit, context);
   }
@@ -375,6 +475,25 @@ class Store : public detail::Reads<Store> {
   }
 
   std::size_t size() const { return ordna_len(handle_.get()); }
+  // Number of keys of a range, whose direction and limit do not count. The rank of a key is that of the
+  // keys below it.
+  std::size_t count(const Range& range) const {
+    ordna_range raw = range.raw();
+    std::size_t count = 0;
+    check_(ordna_count(handle_.get(), &raw, &count));
+    return count;
+  }
+  std::size_t count_prefix(std::string_view begins) const {
+    std::size_t count = 0;
+    check_(ordna_count_prefix(handle_.get(), slice(begins), &count));
+    return count;
+  }
+  // A cursor before the first entry.
+  Cursor cursor() const {
+    ordna_cursor* handle = nullptr;
+    check_(ordna_cursor_open(handle_.get(), &handle));
+    return Cursor(handle);
+  }
 
   void put(std::string_view key, std::string_view value) {
     check_(ordna_put(handle_.get(), slice(key), slice(value)));
@@ -388,6 +507,16 @@ class Store : public detail::Reads<Store> {
     int status = ordna_expire(handle_.get(), slice(key), life ? detail::life(*life) : UINT64_MAX);
     check_(status);
     return status == ORDNA_STATUS_OK;
+  }
+  // The time until a key expires: `milliseconds::max()` if it does not, `std::nullopt` if it is absent.
+  std::optional<std::chrono::milliseconds> expires_in(std::string_view key) const {
+    std::uint64_t left = 0;
+    int status = ordna_expires_in(handle_.get(), slice(key), &left);
+    check_(status);
+    if (status != ORDNA_STATUS_OK) return std::nullopt;
+    const auto most = std::chrono::milliseconds::max();
+    if (left >= static_cast<std::uint64_t>(most.count())) return most;
+    return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(left));
   }
   // Whether the key was present.
   bool remove(std::string_view key) {
@@ -405,6 +534,43 @@ class Store : public detail::Reads<Store> {
                                        desired ? &next : nullptr);
     check_(status);
     return status == ORDNA_STATUS_OK;
+  }
+  // Shows the value of a key (`std::optional<std::string_view>`; `std::nullopt`: absent) to `decide` and
+  // sets the key to what it returns, as one step; `std::nullopt` removes it. Returns the new value. If
+  // others write the key meanwhile, `decide` runs again, up to 100 times; then an Error of the status
+  // ORDNA_STATUS_CONFLICT. It may use the store. An exception leaves the key as it is. The new value keeps
+  // the deadline.
+  template <typename Decide>
+  std::optional<std::string> modify(std::string_view key, Decide&& decide) {
+    struct Context {
+      std::remove_reference_t<Decide>* decide;
+      std::optional<std::string> next;
+      std::exception_ptr thrown;
+    } context{std::addressof(decide), std::nullopt, nullptr};
+    auto call = [](void* opaque, const ordna_slice* value, ordna_slice* next) -> int {
+      auto* context = static_cast<Context*>(opaque);
+      try {
+        std::optional<std::string_view> old;
+        if (value) old = view(*value);
+        context->next = (*context->decide)(old);
+        if (!context->next) return ORDNA_CHANGE_REMOVE;
+        *next = slice(*context->next);
+        return ORDNA_CHANGE_PUT;
+      } catch (...) {
+        context->thrown = std::current_exception();
+        return -1;
+      }
+    };
+    int status = ordna_modify(handle_.get(), slice(key), call, &context);
+    if (context.thrown) std::rethrow_exception(context.thrown);
+    check_(status);
+    return std::move(context.next);
+  }
+  // Returns how many keys were removed.
+  std::size_t remove_prefix(std::string_view begins) {
+    std::size_t removed = 0;
+    check_(ordna_remove_prefix(handle_.get(), slice(begins), &removed));
+    return removed;
   }
   std::size_t remove_range(const Range& range) {
     ordna_range raw = range.raw();
@@ -437,7 +603,14 @@ class Store : public detail::Reads<Store> {
   }
   void backup() { check_(ordna_backup(handle_.get(), nullptr)); }
   void backup(const std::string& path) { check_(ordna_backup(handle_.get(), detail::path(path))); }
+  // Makes all writes so far durable.
+  void sync() { check_(ordna_sync(handle_.get())); }
   std::size_t memory() const { return ordna_memory(handle_.get()); }
+  ordna_statistics statistics() const {
+    ordna_statistics statistics{};
+    check_(ordna_statistics_of(handle_.get(), &statistics));
+    return statistics;
+  }
 
  private:
   friend class detail::Reads<Store>;
@@ -445,6 +618,10 @@ class Store : public detail::Reads<Store> {
 
   int get_(ordna_slice key, std::uint8_t* buffer, std::size_t room, std::size_t* length) const {
     return ordna_get(handle_.get(), key, buffer, room, length);
+  }
+  int get_many_(const ordna_slice* keys, std::size_t count, ordna_visit_value visit,
+                void* context) const {
+    return ordna_get_many(handle_.get(), keys, count, visit, context);
   }
   int scan_(const ordna_range* range, ordna_visit visit, void* context) const {
     return ordna_scan(handle_.get(), range, visit, context);

@@ -80,6 +80,61 @@ int main(int argc, char** argv) {
   CHECK(accounts.expire("bob", std::chrono::milliseconds(0)) && !accounts.contains("bob"));
   CHECK(!accounts.expire("bob", std::nullopt));
 
+  // Many keys, changes by a function, prefixes, statistics.
+  ordna::Store counts;
+  auto increment = [](std::optional<std::string_view> value) {
+    return std::to_string(value ? std::stoi(std::string(*value)) + 1 : 1);
+  };
+  CHECK(counts.modify("a", increment) == "1" && counts.modify("a", increment) == "2");
+  counts.put_for("ab", "3", std::chrono::minutes(1));
+  CHECK(counts.modify("ab", increment) == "4" && counts.expires_in("ab") <= std::chrono::minutes(1));
+  CHECK(counts.expires_in("a") == std::chrono::milliseconds::max() && !counts.expires_in("x"));
+  using Values = std::vector<std::optional<std::string>>;
+  CHECK((counts.get_many(Keys{"ab", "x", "a"}) == Values{"4", std::nullopt, "2"}));
+  CHECK(counts.get_many(Keys{}).empty());
+  CHECK((counts.snapshot().get_many(std::vector<std::string_view>{"a"}) == Values{"2"}));
+  counts.transaction([](ordna::Transaction& tx) {
+    tx.put("x", "5");
+    CHECK((tx.get_many(Keys{"x", "a", "y"}) == Values{"5", "2", std::nullopt}));
+  });
+  CHECK(!counts.modify("x", [](auto) { return std::optional<std::string>(); }) && counts.size() == 2);
+  try {
+    counts.modify("a", [](auto) -> std::string { throw std::logic_error("no"); });
+    CHECK(false);
+  } catch (const std::logic_error&) {
+    CHECK(*counts.get("a") == "2");
+  }
+  try {
+    counts.modify("a", [&](std::optional<std::string_view> value) {
+      counts.put("a", std::string(*value) + "+");
+      return "x";
+    });
+    CHECK(false);
+  } catch (const ordna::Error& error) {
+    CHECK(error.status() == ORDNA_STATUS_CONFLICT && counts.get("a")->size() == 101);
+  }
+  CHECK(counts.count_prefix("a") == 2 && counts.count(ordna::Range::prefix("ab")) == 1);
+  ordna_statistics statistics = counts.statistics();
+  CHECK(statistics.keys == 2 && statistics.expiring == 1 && statistics.snapshots == 0);
+  ordna::Snapshot earlier = counts.snapshot();
+  CHECK(counts.remove_prefix("a") == 2 && counts.size() == 0);
+  CHECK(earlier.count_prefix("a") == 2 && earlier.count({}) == 2);
+  counts.sync();
+
+  // Cursors.
+  ordna::Cursor cursor = earlier.cursor();
+  CHECK(cursor.next()->first == "a" && cursor.next()->second == "4" && !cursor.next());
+  CHECK(cursor.prev()->first == "ab" && cursor.prev()->first == "a" && !cursor.prev());
+  cursor.seek("aa");
+  CHECK(cursor.next()->first == "ab");
+  cursor.seek_after("aa");
+  CHECK(cursor.prev()->first == "a");
+  cursor.to_end();
+  CHECK(cursor.prev()->first == "ab");
+  cursor.to_start();
+  CHECK(cursor.next()->first == "a" && !cursor.select(2) && cursor.select(1));
+  CHECK(cursor.next()->first == "ab" && !counts.cursor().next());
+
   // Longer than a chunk, both ways.
   ordna::Store numbers;
   Keys all;
@@ -119,7 +174,8 @@ int main(int argc, char** argv) {
     CHECK(false);
   } catch (const std::logic_error&) {
   }
-  snapshot.for_each({}, [&](std::string_view, std::string_view) { return ++visited < 10; });
+  auto visit = [&](std::string_view, std::string_view) { return ++visited < 10; };
+  snapshot.for_each({}, visit);
   CHECK(visited == 10);
 
   try {
