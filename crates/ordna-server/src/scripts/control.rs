@@ -163,11 +163,15 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Of a kill and a first write that meet, one is refused.
+    /// Of a kill and a first write, one is refused, also if they meet.
     #[test]
     fn a_script_that_is_killed_has_not_written() {
         let control = Control::default();
-        for _ in 0..10_000 {
+        control.begin();
+        assert!(control.kill() && !control.begin_write() && !control.has_written());
+        control.begin();
+        assert!(control.begin_write() && !control.kill() && !control.is_killed());
+        for _ in 0..1000 {
             control.begin();
             let (killed, writes) = std::thread::scope(|scope| {
                 let killed = scope.spawn(|| control.kill());
