@@ -1,7 +1,7 @@
 //! Clients that wait: for a script, or for the end of a pause. However many there are, the script can be
 //! ended, and nothing is executed for a client that was closed.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -23,16 +23,15 @@ fn pages_leave_threads_to_end_a_script() {
     let server = start(Config { metrics, ..Config::default() });
     let mut looping = Client::new(server.address);
     looping.send(&request(&[b"EVAL", b"while true do end", b"0"]));
+    std::thread::sleep(Duration::from_millis(100));
     for at in 0..MANY {
         let page = ["/metrics", "/readyz"][at % 2];
         let mut probe = TcpStream::connect(server.metrics.unwrap()).unwrap();
         write!(probe, "GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        if at % 8 == 0 {
-            // Others are accepted meanwhile.
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        // The request is read before the connection ends.
+        let _ = probe.set_read_timeout(Some(Duration::from_millis(5)));
+        let _ = probe.read(&mut [0; 1]);
     }
-    std::thread::sleep(Duration::from_millis(200));
     let mut operator = Client::new(server.address);
     operator.send(&request(&[b"SCRIPT", b"KILL"]));
     assert_eq!(operator.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
