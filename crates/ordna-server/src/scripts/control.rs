@@ -44,7 +44,7 @@ impl Control {
     /// written. Returns whether it ends.
     pub fn kill(&self) -> bool {
         let ended = |state| {
-            (!notice!("scripts.kill.sees_writes", state & WROTE != 0)).then_some(state | ENDED)
+            (!notice!("control.kill.sees_writes", state & WROTE != 0)).then_some(state | ENDED)
         };
         self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended).is_ok()
     }
@@ -57,7 +57,7 @@ impl Control {
     /// Notes that the script is about to write. Returns `false` if it was ended: then it must not.
     pub fn begin_write(&self) -> bool {
         let written = |state| {
-            (!notice!("scripts.kill.refuses_writes", state & ENDED != 0)).then_some(state | WROTE)
+            (!notice!("control.kill.refuses_writes", state & ENDED != 0)).then_some(state | WROTE)
         };
         self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, written).is_ok()
     }
