@@ -206,7 +206,7 @@ impl Client {
         Self::of(TcpStream::connect(address).expect("the server listens"))
     }
 
-    fn of(stream: TcpStream) -> Self {
+    pub fn of(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream.set_nodelay(true).unwrap();
         Self { stream, received: Vec::new(), resp3: false }

@@ -18,10 +18,10 @@ impl Redis {
         // Below the ports that the system hands out by itself: one of those, found free, may be
         // given to somebody else before Redis listens on it.
         static NEXT: AtomicU16 = AtomicU16::new(0);
-        let first = 12_000 + (std::process::id() % 1_000) as u16 * 8;
+        let first = 12_000 + (std::process::id() % 1_000) as u16 * 16;
         let patience = Instant::now() + Duration::from_secs(20);
         loop {
-            let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 8;
+            let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 16;
             let address = SocketAddr::from(([127, 0, 0, 1], port));
             let child = Command::new("redis-server")
                 .args(["--port", &port.to_string(), "--save", "", "--databases", "1"])
@@ -32,12 +32,20 @@ impl Redis {
             // It ends by itself if the port is taken.
             while redis.0.try_wait().expect("the child is ours").is_none() {
                 assert!(Instant::now() < patience, "redis-server does not listen on {address}");
-                if TcpStream::connect(address).is_ok() && redis.0.try_wait().unwrap().is_none() {
+                // Another test's may listen there, and this one not know it yet.
+                if redis.is_answered_by(redis.0.id()) {
                     return redis;
                 }
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Whether the server at the address is this process.
+    fn is_answered_by(&self, process: u32) -> bool {
+        let Ok(stream) = TcpStream::connect(self.1) else { return false };
+        let info = Client::of(stream).reply_to(b"INFO server\r\n");
+        String::from_utf8_lossy(&info).contains(&format!("process_id:{process}\r\n"))
     }
 }
 
