@@ -353,6 +353,10 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         match option.as_slice() {
             b"rank" => {
                 rank = number(value).ok_or(CommandError::NotAnInteger)?;
+                if rank == i64::MIN {
+                    // Redis 7.0 takes it for the first match from the end.
+                    rank = -1;
+                }
                 if rank == 0 {
                     return Err("ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use negative to start from the end of the list".into());
                 }
