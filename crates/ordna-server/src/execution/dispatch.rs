@@ -107,7 +107,7 @@ pub fn execute(
         (false, false) => state.keys(),
     };
     if spec.lock != LockMode::None {
-        // Whoever closed or paused clients has had the lock alone since, and relies on it.
+        // `CLIENT KILL` and `CLIENT PAUSE` hold the lock alone: their effect is visible here.
         if notice!("concurrent.dispatch.ends_with_client", session.client.is_ended()) {
             return CommandOutcome::Close;
         }

@@ -534,7 +534,8 @@ impl<'a> Connection<'a> {
         let mut patience = state.settings.busy_time();
         if state.scripts.is_ending() {
             // A client that has just ended the script is not told that it runs.
-            patience += LAST_STEPS;
+            let held = state.keyspace_lock().held_long_for().unwrap_or_default();
+            patience = patience.max(held + LAST_STEPS);
         }
         Some(state.keyspace_lock().not_held_long(patience).await)
     }

@@ -163,7 +163,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// Of a kill and a first write, one is refused, also if they meet.
+    /// A script is killed or writes first; the other is refused.
     #[test]
     fn a_script_that_is_killed_has_not_written() {
         let control = Control::default();
