@@ -441,7 +441,12 @@ impl Queue {
     /// Bytes that the segments have once everything appended so far is written. The caller holds off
     /// appends.
     pub fn logged_after_drain(&self) -> u64 {
-        let waiting = lock(&self.state).bytes as u64;
+        // Before `logged`, so that a chunk which is being written is counted in one of the two.
+        let written = self.written.load(Ordering::Acquire);
+        let waiting = match fault!("checkpoints.end.counts_waiting") {
+            true => 0,
+            false => self.appended().saturating_sub(written),
+        };
         self.logged.load(Ordering::Relaxed) + waiting
     }
 

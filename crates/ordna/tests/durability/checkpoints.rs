@@ -307,6 +307,25 @@ fn a_small_store_with_a_long_log_ends_with_a_checkpoint() {
     }
 }
 
+/// Records that the log's thread has taken and is still writing count for the last checkpoint.
+#[test]
+fn the_last_checkpoint_counts_what_is_being_written() {
+    let disk = Model::new();
+    let opened = options(&disk, SyncPolicy::EverySecond).checkpoint_after(1 << 20);
+    let store = Bytes::open(DIR, opened).unwrap();
+    disk.pause_log(0);
+    put(&store, 0..700, 1);
+    let state = state_of(&store);
+    let ending = thread::spawn(move || drop(store));
+    // Time in which the store decides that it ends with a checkpoint.
+    thread::sleep(Duration::from_millis(50));
+    disk.resume_log();
+    ending.join().unwrap();
+    let found = Bytes::open(DIR, options(&disk.after_exit(), SyncPolicy::Always)).unwrap();
+    assert_eq!(found.durability().unwrap().recovery.log.records, 0);
+    assert!(state_of(&found) == state);
+}
+
 #[test]
 fn checkpoints_are_of_the_successor() {
     let dir = Directory::new("successor");
