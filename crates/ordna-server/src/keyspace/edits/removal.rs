@@ -292,13 +292,18 @@ impl KeyspaceStore {
         self.write_large(key, before, expires_at, &small, grows)
     }
 
+    /// Whether there are collections whose elements are still to be removed.
+    pub fn has_removals(&self) -> bool {
+        self.collections.removals.sum() != 0
+    }
+
     /// Removes some elements of a collection that is being removed. Returns their number, 0 if there is
     /// none left.
     ///
     /// # Errors
     /// The log has failed.
     pub fn remove_elements(&self) -> Result<usize, Error> {
-        if self.collections.removals.sum() == 0 {
+        if !self.has_removals() {
             return Ok(0);
         }
         let _one = self.collections.removing.lock();

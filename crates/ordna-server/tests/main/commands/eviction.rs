@@ -305,3 +305,28 @@ fn a_large_collection_that_is_evicted_by_its_own_writes_grows_anew() {
     }
     assert!(figure(&mut client, "evicted_keys") > 0);
 }
+
+#[test]
+fn no_more_is_evicted_while_a_large_collection_is_freed() {
+    let (_server, mut client) = server("allkeys-random");
+    assert_eq!(client.say("CONFIG SET maxmemory 4mb"), r"+OK\r\n");
+    let values: Vec<String> = (0..1000).map(|at| format!("{at:040}")).collect();
+    for key in 0.. {
+        let key = format!("set:{key}");
+        let mut line = vec![b"SADD".as_slice(), key.as_bytes()];
+        line.extend(values.iter().map(String::as_bytes));
+        assert_eq!(client.ask(&line), r":1000\r\n", "{key}");
+        if figure(&mut client, "used_memory") > 3_900_000 {
+            break;
+        }
+    }
+    for key in 0.. {
+        assert_eq!(client.say(&format!("SET {key} {}", "v".repeat(10_000))), r"+OK\r\n");
+        if figure(&mut client, "evicted_keys") > 0 {
+            break;
+        }
+    }
+    // A set is enough. Some small keys may be chosen before it.
+    let evicted = figure(&mut client, "evicted_keys");
+    assert!(evicted <= 12, "{evicted}");
+}
