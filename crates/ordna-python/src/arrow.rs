@@ -6,39 +6,47 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi, to_ffi};
-use arrow_array::types::UInt64Type;
-use arrow_array::{Array, ArrayRef, BinaryArray, StringArray, UInt64Array, make_array};
-use pyo3::buffer::PyBuffer;
+use arrow_array::types::{
+    ArrowTimestampType, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
+    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+};
+use arrow_array::{
+    Array, ArrayRef, ArrowPrimitiveType, BinaryArray, Float64Array, Int64Array, StringArray,
+    TimestampMicrosecondArray, UInt64Array, make_array,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyList, PyTuple};
 
+use crate::arrays::{Target, moments, new_array};
+use crate::key;
+use crate::numbers::{Kind, Numbers, Scalar, Unit};
+
 const SCHEMA: &std::ffi::CStr = c"arrow_schema";
 const ARRAY: &std::ffi::CStr = c"arrow_array";
 
-/// The buffer of an object, which must be of uint64 in the byte order of the machine.
-pub fn words_of(object: &Bound<'_, PyAny>, what: &str) -> PyResult<PyBuffer<u64>> {
-    let foreign: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
-    // PyO3 does not look at the byte order.
-    match PyBuffer::<u64>::get(object) {
-        Ok(buffer)
-            if !buffer.format().to_bytes().first().is_some_and(|mark| foreign.contains(mark)) =>
-        {
-            Ok(buffer)
-        }
-        _ => Err(PyTypeError::new_err(format!("{what} must be of uint64"))),
-    }
-}
-
-/// A column of keys or values: unsigned integers, bytes or strings.
+/// A column of keys or values: numbers, moments, bytes or strings.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Column(pub ArrayRef);
 
-impl Column {
-    pub fn words(words: Vec<u64>) -> Self {
-        Self(Arc::new(UInt64Array::from(words)))
-    }
+/// The bits of a column of one type; `None` if it is of another one.
+fn bits_of<T: ArrowPrimitiveType>(
+    column: &ArrayRef,
+    bits: impl Fn(T::Native) -> u64,
+) -> Option<Vec<u64>> {
+    let values = column.as_primitive_opt::<T>()?.values();
+    Some(values.iter().map(|value| bits(*value)).collect())
+}
 
+/// The moments of a column of one unit; `None` if it is of another type.
+fn moments_of<T: ArrowTimestampType>(column: &ArrayRef, unit: Unit) -> Option<PyResult<Numbers>> {
+    let column = column.as_primitive_opt::<T>()?;
+    let kind = if column.timezone().is_some() { Kind::Utc } else { Kind::Local };
+    Some(moments(kind, unit, column.values()))
+}
+
+impl Column {
     /// The column that a producer of Arrow gives; `None` if the object is none.
     pub fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         if let Ok(column) = object.cast::<Self>() {
@@ -59,16 +67,59 @@ impl Column {
         Ok(Some(Self(make_array(data))))
     }
 
-    /// The words, if it is a column of `uint64`.
-    pub fn as_words(&self) -> Option<&UInt64Array> {
-        self.0.as_primitive_opt::<UInt64Type>()
+    /// Refuses nulls.
+    pub fn check_nulls(&self) -> PyResult<()> {
+        let nulls = self.0.nulls();
+        match nulls.and_then(|nulls| nulls.iter().position(|is_valid| !is_valid)) {
+            Some(at) => Err(PyValueError::new_err(format!("the column holds a null at item {at}"))),
+            None => Ok(()),
+        }
     }
 
-    /// Calls `each` with every item as bytes: `Err` for a null.
-    pub fn each_bytes(&self, mut each: impl FnMut(&[u8], bool)) -> PyResult<()> {
-        if self.0.null_count() > 0 {
-            return Err(PyValueError::new_err("the column holds nulls"));
+    /// A copy of its numbers or moments, those of nulls arbitrary; `None` if it holds others.
+    ///
+    /// # Errors
+    /// One of them is no moment of Python.
+    pub fn numbers(&self) -> PyResult<Option<Numbers>> {
+        let column = &self.0;
+        let unsigned = bits_of::<UInt64Type>(column, |item| item)
+            .or_else(|| bits_of::<UInt32Type>(column, u64::from))
+            .or_else(|| bits_of::<UInt16Type>(column, u64::from))
+            .or_else(|| bits_of::<UInt8Type>(column, u64::from));
+        if let Some(bits) = unsigned {
+            return Ok(Some(Numbers { kind: Kind::Unsigned, bits }));
         }
+        let signed = bits_of::<Int64Type>(column, i64::cast_unsigned)
+            .or_else(|| bits_of::<Int32Type>(column, |item| item as u64))
+            .or_else(|| bits_of::<Int16Type>(column, |item| item as u64))
+            .or_else(|| bits_of::<Int8Type>(column, |item| item as u64));
+        if let Some(bits) = signed {
+            return Ok(Some(Numbers { kind: Kind::Signed, bits }));
+        }
+        let floats = bits_of::<Float64Type>(column, f64::to_bits)
+            .or_else(|| bits_of::<Float32Type>(column, |item| f64::from(item).to_bits()));
+        if let Some(bits) = floats {
+            return Ok(Some(Numbers { kind: Kind::Float, bits }));
+        }
+        moments_of::<TimestampMicrosecondType>(column, Unit::MICRO)
+            .or_else(|| moments_of::<TimestampNanosecondType>(column, Unit::NANO))
+            .or_else(|| moments_of::<TimestampMillisecondType>(column, Unit::MILLI))
+            .or_else(|| moments_of::<TimestampSecondType>(column, Unit::SECOND))
+            .transpose()
+    }
+
+    /// Its numbers or moments, for an array, which has no nulls.
+    fn filled(&self) -> PyResult<Numbers> {
+        let numbers = self.numbers()?.filter(|_| self.0.null_count() == 0);
+        numbers.ok_or_else(|| {
+            let (nulls, of) = (self.0.null_count(), self.0.data_type());
+            let message = format!("a column of {of} with {nulls} nulls is no array of numbers");
+            PyTypeError::new_err(message)
+        })
+    }
+
+    /// Calls `each` with every item, none of which is null, as bytes, and whether it is a string.
+    pub fn each_bytes(&self, mut each: impl FnMut(&[u8], bool)) -> PyResult<()> {
         if let Some(items) = self.0.as_binary_opt::<i32>() {
             items.iter().flatten().for_each(|item| each(item, false));
         } else if let Some(items) = self.0.as_binary_opt::<i64>() {
@@ -78,9 +129,11 @@ impl Column {
         } else if let Some(items) = self.0.as_string_opt::<i64>() {
             items.iter().flatten().for_each(|item| each(item.as_bytes(), true));
         } else {
-            let message =
-                format!("columns are uint64, binary or string, not {}", self.0.data_type());
-            return Err(PyTypeError::new_err(message));
+            return Err(PyTypeError::new_err(format!(
+                "columns are of integers of at most 64 bits, float, double, timestamp, binary or \
+                 string, not of {}",
+                self.0.data_type()
+            )));
         }
         Ok(())
     }
@@ -108,21 +161,35 @@ impl Column {
         PyTuple::new(py, [schema, array])
     }
 
-    /// Copies a column of uint64 without nulls into a buffer of as many items.
+    /// Copies a column of numbers or moments without nulls into an array of as many items.
     fn fill(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
-        let Some(words) = self.as_words() else {
-            return Err(PyTypeError::new_err("the column is not of uint64"));
-        };
-        if words.null_count() > 0 {
-            return Err(PyTypeError::new_err("the column holds nulls: None is no uint64"));
+        let target = Target::of(out, self.0.len())?;
+        let numbers = self.filled()?;
+        if numbers.kind.dtype() != target.kind.dtype() {
+            let (is, wanted) = (numbers.kind.name(), target.kind.name());
+            return Err(PyTypeError::new_err(format!("the column is of {is}, not of {wanted}")));
         }
-        words_of(out, "the buffer")?.copy_from_slice(py, words.values())
+        target.fill(py, &numbers.bits)
+    }
+
+    /// A new array of NumPy, for a column of numbers or moments without nulls.
+    fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        new_array(py, &self.filled()?)
     }
 
     /// The items as Python's own objects; a null is None.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        if let Some(words) = self.as_words() {
-            return PyList::new(py, words.iter().collect::<Vec<_>>());
+        if let Some(numbers) = self.numbers()? {
+            let mut encoded = Vec::new();
+            let objects = (0..numbers.bits.len()).map(|at| {
+                if self.0.is_null(at) {
+                    return Ok(py.None().into_bound(py));
+                }
+                encoded.clear();
+                numbers.get(at).encode(false, &mut encoded);
+                key::decode(py, &encoded, &[])
+            });
+            return PyList::new(py, objects.collect::<PyResult<Vec<_>>>()?);
         }
         if let Some(texts) = self.0.as_string_opt::<i32>() {
             return PyList::new(py, texts.iter().collect::<Vec<_>>());
@@ -133,8 +200,12 @@ impl Column {
 
 /// Gathers decoded keys or values into a column of their type.
 pub enum Gathered {
+    /// Nulls only, as many as this.
     Empty(usize),
-    Words(Vec<Option<u64>>),
+    Numbers {
+        numbers: Numbers,
+        nulls: Vec<usize>,
+    },
     Bytes(Vec<Option<Vec<u8>>>),
     Texts(Vec<Option<String>>),
 }
@@ -142,20 +213,22 @@ pub enum Gathered {
 /// An item that a column can hold.
 pub enum Item {
     Null,
-    Word(u64),
+    Scalar(Scalar),
     Bytes(Vec<u8>),
     Text(String),
 }
 
 impl Gathered {
-    /// Appends an item; `false` if it is of another type than those before it.
-    pub fn push(&mut self, item: Item) -> bool {
+    /// Appends an item; `false` if the column cannot hold it and those before it. With `are_keys`
+    /// integers and floats are numbers of one order: a column of both is of floats.
+    pub fn push(&mut self, item: Item, are_keys: bool) -> bool {
         if let Self::Empty(nulls) = self {
             let nulls = *nulls;
             *self = match item {
                 Item::Null => Self::Empty(nulls + 1),
-                Item::Word(word) => {
-                    Self::Words(vec![None; nulls].into_iter().chain([Some(word)]).collect())
+                Item::Scalar(Scalar { kind, bits }) => {
+                    let bits = std::iter::repeat_n(0, nulls).chain([bits]).collect();
+                    Self::Numbers { numbers: Numbers { kind, bits }, nulls: (0..nulls).collect() }
                 }
                 Item::Bytes(bytes) => {
                     Self::Bytes(vec![None; nulls].into_iter().chain([Some(bytes)]).collect())
@@ -167,8 +240,13 @@ impl Gathered {
             return true;
         }
         match (self, item) {
-            (Self::Words(words), Item::Word(word)) => words.push(Some(word)),
-            (Self::Words(words), Item::Null) => words.push(None),
+            (Self::Numbers { numbers, .. }, Item::Scalar(scalar)) => {
+                return numbers.push(scalar, are_keys);
+            }
+            (Self::Numbers { numbers, nulls }, Item::Null) => {
+                nulls.push(numbers.bits.len());
+                numbers.bits.push(0);
+            }
             (Self::Bytes(all), Item::Bytes(bytes)) => all.push(Some(bytes)),
             (Self::Bytes(all), Item::Null) => all.push(None),
             (Self::Texts(all), Item::Text(text)) => all.push(Some(text)),
@@ -178,13 +256,44 @@ impl Gathered {
         true
     }
 
+    /// The type of the items.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Empty(_) => "null",
+            Self::Numbers { numbers, .. } => numbers.kind.name(),
+            Self::Bytes(_) => "binary",
+            Self::Texts(_) => "string",
+        }
+    }
+
     /// The column; one of nulls only, or of nothing, is of `uint64`.
     pub fn column(self) -> Column {
-        Column(match self {
-            Self::Empty(nulls) => Arc::new(UInt64Array::from(vec![None; nulls])),
-            Self::Words(words) => Arc::new(UInt64Array::from(words)),
-            Self::Bytes(bytes) => Arc::new(BinaryArray::from_iter(bytes)),
-            Self::Texts(texts) => Arc::new(StringArray::from_iter(texts)),
+        let (numbers, nulls) = match self {
+            Self::Empty(nulls) => (Numbers::zeros(nulls), (0..nulls).collect()),
+            Self::Numbers { numbers, nulls } => (numbers, nulls),
+            Self::Bytes(bytes) => return Column(Arc::new(BinaryArray::from_iter(bytes))),
+            Self::Texts(texts) => return Column(Arc::new(StringArray::from_iter(texts))),
+        };
+        let Numbers { kind, bits } = numbers;
+        let valid = (!nulls.is_empty()).then(|| {
+            let mut valid = vec![true; bits.len()];
+            nulls.iter().for_each(|at| valid[*at] = false);
+            valid.into()
+        });
+        let signed =
+            |bits: Vec<u64>| -> Vec<i64> { bits.into_iter().map(u64::cast_signed).collect() };
+        Column(match kind {
+            Kind::Unsigned => Arc::new(UInt64Array::new(bits.into(), valid)),
+            Kind::Signed => Arc::new(Int64Array::new(signed(bits).into(), valid)),
+            Kind::Float => {
+                let floats: Vec<f64> = bits.into_iter().map(f64::from_bits).collect();
+                Arc::new(Float64Array::new(floats.into(), valid))
+            }
+            Kind::Local => Arc::new(TimestampMicrosecondArray::new(signed(bits).into(), valid)),
+            Kind::Utc => {
+                let moments = TimestampMicrosecondArray::new(signed(bits).into(), valid);
+                Arc::new(moments.with_timezone("UTC"))
+            }
         })
     }
 }

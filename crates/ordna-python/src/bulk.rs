@@ -1,23 +1,25 @@
 //! Many keys in one call, with the GIL released.
 //!
-//! Buffers of `uint64` and columns of Arrow are copied before the GIL is released, so another
-//! thread may change them meanwhile.
+//! Arrays and columns of Arrow are copied before the GIL is released, so another thread may change
+//! them meanwhile.
 
-use std::borrow::Borrow;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use ordna::Direction;
 use ordna::tuple::{Encode, code, decode};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PyList};
 
-use crate::arrow::{Column, Gathered, Item, words_of};
-use crate::core::{Core, encoded, wanted};
+use crate::arrays::{Target, new_array, numbers_of};
+use crate::arrow::{Column, Gathered, Item};
+use crate::core::{Core, Encoded, encoded, wanted};
 use crate::error::raise;
 use crate::joining::Joining;
-use crate::key;
-use crate::plain::{Word, word_of};
-use crate::shapes;
+use crate::key::{self, Refused, Rules};
+use crate::numbers::{Kind, Numbers, Scalar};
+use crate::shapes::{self, Shape};
 use crate::source::{Bytes, Source};
 
 /// So many keys go to the store in one call.
@@ -27,84 +29,168 @@ const GROUP: usize = 1024;
 /// `usize`.
 const MAX_ITEMS: usize = u32::MAX as usize;
 
-/// Keys or values of one type, copied from a buffer or a column.
-enum Items {
-    Words(Vec<u64>),
-    /// Encoded as keys or as values; and whether they are strings.
-    Encoded(Vec<Vec<u8>>, bool),
+/// Encoded items, one after the other.
+#[derive(Default)]
+struct Rows {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Rows {
+    fn push(&mut self, append: impl FnOnce(&mut Vec<u8>)) {
+        append(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn get(&self, at: usize) -> &[u8] {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[at]]
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+}
+
+/// The items of an array or a column.
+enum Data {
+    /// They are encoded in groups, which take less memory than all of them.
+    Numbers(Numbers),
+    /// Encoded strings or bytes, and their shape.
+    Encoded(Rows, u8),
+}
+
+/// Keys or values of one type, copied from an array or a column.
+struct Items {
+    data: Data,
+    are_keys: bool,
+    is_column: bool,
 }
 
 impl Items {
-    /// The items of a buffer of uint64, or of a column of Arrow; `None` if the object is neither.
+    /// The items of an array of numbers, or of a column of Arrow; `None` if the object is neither.
     fn of(object: &Bound<'_, PyAny>, are_keys: bool) -> PyResult<Option<Self>> {
         if let Some(column) = Column::import(object)? {
-            if let Some(words) = column.as_words() {
-                if arrow_array::Array::null_count(words) > 0 {
-                    return Err(PyValueError::new_err("the column holds nulls"));
-                }
-                return Ok(Some(Self::Words(words.values().to_vec())));
-            }
-            let (mut items, mut texts) = (Vec::new(), false);
-            column.each_bytes(|bytes, is_text| {
-                texts = is_text;
-                let first = if is_text { code::STRING } else { code::BYTES };
-                let mut item = Vec::with_capacity(bytes.len() + 2);
+            column.check_nulls()?;
+            let data = match column.numbers()? {
+                Some(numbers) => Data::Numbers(numbers),
+                None => Self::encode_column(&column, are_keys)?,
+            };
+            return Ok(Some(Self { data, are_keys, is_column: true }));
+        }
+        let numbers = numbers_of(object)?.map(Data::Numbers);
+        Ok(numbers.map(|data| Self { data, are_keys, is_column: false }))
+    }
+
+    fn encode_column(column: &Column, are_keys: bool) -> PyResult<Data> {
+        let (mut rows, mut shape) = (Rows::default(), shapes::BYTES);
+        column.each_bytes(|bytes, is_text| {
+            let code = if is_text { code::STRING } else { code::BYTES };
+            shape = if is_text { shapes::STR } else { shapes::BYTES };
+            rows.push(|out| {
                 if !are_keys {
-                    item.push(first);
-                    item.extend_from_slice(bytes);
+                    out.push(code);
+                    out.extend_from_slice(bytes);
                 } else if is_text {
                     // Columns of strings hold UTF-8, checked when they came in.
-                    String::from_utf8_lossy(bytes).encode(&mut item);
+                    String::from_utf8_lossy(bytes).encode(out);
                 } else {
-                    u8::encode_slice(bytes, &mut item);
+                    u8::encode_slice(bytes, out);
                 }
-                items.push(item);
-            })?;
-            return Ok(Some(Self::Encoded(items, texts)));
-        }
-        if object.cast::<pyo3::types::PyBytes>().is_ok() || !is_buffer(object) {
-            return Ok(None);
-        }
-        let buffer = words_of(object, "a buffer of keys or values")?;
-        if buffer.dimensions() != 1 {
-            let message = format!("a buffer must have one dimension, not {}", buffer.dimensions());
-            return Err(PyValueError::new_err(message));
-        }
-        Ok(Some(Self::Words(buffer.to_vec(object.py())?)))
+            });
+        })?;
+        Ok(Data::Encoded(rows, shape))
     }
 
     fn len(&self) -> usize {
-        match self {
-            Self::Words(words) => words.len(),
-            Self::Encoded(items, _) => items.len(),
+        match &self.data {
+            Data::Numbers(numbers) => numbers.bits.len(),
+            Data::Encoded(rows, _) => rows.ends.len(),
         }
     }
 
     fn shape(&self) -> u8 {
-        match self {
-            Self::Words(_) => shapes::INT,
-            Self::Encoded(_, true) => shapes::STR,
-            Self::Encoded(_, false) => shapes::BYTES,
+        match &self.data {
+            Data::Numbers(numbers) => numbers.kind.shape(),
+            Data::Encoded(_, shape) => *shape,
         }
     }
 
-    fn word(&self, at: usize) -> Word {
-        match self {
-            Self::Words(words) => Word::new(words[at]),
-            Self::Encoded(..) => Word::new(0),
+    fn encoded(&self, at: usize) -> Vec<u8> {
+        let mut rows = Rows::default();
+        self.group([at].into_iter(), &mut rows).concat()
+    }
+
+    /// The encoded items at some positions; numbers are encoded into `rows`.
+    fn group<'a>(
+        &'a self,
+        positions: impl Iterator<Item = usize>,
+        rows: &'a mut Rows,
+    ) -> Vec<&'a [u8]> {
+        match &self.data {
+            Data::Numbers(numbers) => {
+                rows.clear();
+                for at in positions {
+                    rows.push(|out| numbers.get(at).encode(self.are_keys, out));
+                }
+                let rows = &*rows;
+                (0..rows.ends.len()).map(|at| rows.get(at)).collect()
+            }
+            Data::Encoded(rows, _) => positions.map(|at| rows.get(at)).collect(),
         }
     }
 
-    fn bytes<'a>(&'a self, at: usize, word: &'a Word) -> &'a [u8] {
-        match self {
-            Self::Words(_) => word.borrow(),
-            Self::Encoded(items, _) => &items[at],
+    /// The positions in the order of the items; those of equal items in their own order.
+    fn order(&self) -> Vec<u32> {
+        let mut order: Vec<u32> = (0..self.len() as u32).collect();
+        match &self.data {
+            Data::Numbers(Numbers { kind, bits }) => {
+                order.sort_by_key(|at| kind.rank(bits[*at as usize]));
+            }
+            Data::Encoded(rows, _) => {
+                order.sort_by(|a, b| rows.get(*a as usize).cmp(rows.get(*b as usize)));
+            }
         }
+        order
+    }
+
+    /// A key as an object.
+    fn key<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyAny>> {
+        key::decode(py, &self.encoded(at), &[self.shape()])
     }
 }
 
-fn is_buffer(object: &Bound<'_, PyAny>) -> bool {
-    pyo3::buffer::PyUntypedBuffer::get(object).is_ok()
+/// The keys or values of `put_many`.
+enum Side<'py> {
+    Items(Items),
+    Objects(Bound<'py, PyIterator>),
+}
+
+impl<'py> Side<'py> {
+    fn of(object: &Bound<'py, PyAny>, are_keys: bool) -> PyResult<Self> {
+        match Items::of(object, are_keys)? {
+            Some(items) => Ok(Self::Items(items)),
+            None => object.try_iter().map(Self::Objects),
+        }
+    }
+
+    /// The item at a position, encoded; an object by `encode`. Positions count from 0 on.
+    fn encoded(
+        &mut self,
+        at: usize,
+        encode: impl FnOnce(&Bound<'py, PyAny>) -> PyResult<Encoded>,
+    ) -> Option<PyResult<Encoded>> {
+        match self {
+            Self::Items(items) => (at < items.len()).then(|| {
+                let shape = [items.shape()].as_slice().into();
+                Ok(Encoded { bytes: items.encoded(at), shape })
+            }),
+            Self::Objects(objects) => {
+                objects.next().map(|object| object.and_then(|object| encode(&object)))
+            }
+        }
+    }
 }
 
 /// Refuses more items than [`MAX_ITEMS`], before they are copied.
@@ -116,8 +202,8 @@ fn refuse_too_many(items: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// Sets many keys; of a key that is given twice the later value stays. Pairs of a buffer of uint64
-/// or a column of Arrow are written with the GIL released.
+/// Sets many keys; of a key that is given twice the later value stays. Pairs of arrays or columns
+/// of Arrow are written with the GIL released.
 #[pyfunction]
 pub fn put_many(
     py: Python<'_>,
@@ -129,8 +215,9 @@ pub fn put_many(
     for items in [keys, values] {
         refuse_too_many(items.len().unwrap_or(0))?;
     }
-    let (Some(keys), Some(values)) = (Items::of(keys, true)?, Items::of(values, false)?) else {
-        return put_objects(py, core, &store, keys, values);
+    let (keys, values) = match (Side::of(keys, true)?, Side::of(values, false)?) {
+        (Side::Items(keys), Side::Items(values)) => (keys, values),
+        (keys, values) => return put_objects(py, core, &store, keys, values),
     };
     if keys.len() != values.len() {
         let message = format!("{} keys, but {} values", keys.len(), values.len());
@@ -144,26 +231,13 @@ pub fn put_many(
     let mut present = 0;
     let done = py.detach(|| {
         // In the order of the keys one write goes where the one before it went.
-        let mut order: Vec<u32> = (0..keys.len() as u32).collect();
-        match &keys {
-            Items::Words(words) => order.sort_by_key(|at| words[*at as usize]),
-            Items::Encoded(items, _) => {
-                order.sort_by(|a, b| items[*a as usize].cmp(&items[*b as usize]))
-            }
-        }
-        let mut words = Vec::with_capacity(GROUP);
+        let order = keys.order();
+        let mut rows = (Rows::default(), Rows::default());
         for group in order.chunks(GROUP) {
-            words.clear();
-            words.extend(
-                group.iter().map(|at| (keys.word(*at as usize), values.word(*at as usize))),
-            );
-            let pairs: Vec<(&[u8], &[u8])> = group
-                .iter()
-                .zip(&words)
-                .map(|(at, (key, value))| {
-                    (keys.bytes(*at as usize, key), values.bytes(*at as usize, value))
-                })
-                .collect();
+            let positions = || group.iter().map(|at| *at as usize);
+            let keys = keys.group(positions(), &mut rows.0);
+            let values = values.group(positions(), &mut rows.1);
+            let pairs: Vec<(&[u8], &[u8])> = keys.into_iter().zip(values).collect();
             present += pairs.len() - store.insert_many(&pairs)?;
         }
         Ok(())
@@ -177,9 +251,7 @@ pub fn put_many(
 
 /// Admits all keys by the first one: they have one type.
 fn admit(core: &Core, store: &Arc<Bytes>, keys: &Items) -> PyResult<bool> {
-    let word = keys.word(0);
-    let bytes = keys.bytes(0, &word).to_vec();
-    let first = crate::core::Encoded { bytes, shape: [keys.shape()].as_slice().into() };
+    let first = Encoded { bytes: keys.encoded(0), shape: [keys.shape()].as_slice().into() };
     core.admit(&Source::Live(Arc::clone(store)), &first)
 }
 
@@ -187,22 +259,24 @@ fn put_objects(
     py: Python<'_>,
     core: &Core,
     store: &Arc<Bytes>,
-    keys: &Bound<'_, PyAny>,
-    values: &Bound<'_, PyAny>,
+    mut keys: Side<'_>,
+    mut values: Side<'_>,
 ) -> PyResult<()> {
     let source = Source::Live(Arc::clone(store));
     let (mut pairs, mut joining) = (Vec::new(), Joining::default());
-    let (mut keys, mut values) = (keys.try_iter()?, values.try_iter()?);
-    loop {
-        let (key, value) = match (keys.next(), values.next()) {
-            (Some(key), Some(value)) => (key?, value?),
+    let encode_value = |value: &Bound<'_, PyAny>| {
+        Ok(Encoded { bytes: core.encode_value(value)?, shape: Shape::new() })
+    };
+    for at in 0.. {
+        let key = keys.encoded(at, encoded).transpose()?;
+        let (key, value) = match (key, values.encoded(at, encode_value).transpose()?) {
+            (Some(key), Some(value)) => (key, value),
             (None, None) => break,
             _ => return Err(PyValueError::new_err("not as many keys as values")),
         };
-        let key = encoded(&key)?;
         let is_new = core.admit(&source, &key)?;
         joining.note(&source, is_new, &key.bytes, &key.shape);
-        pairs.push((key.bytes, core.encode_value(&value)?));
+        pairs.push((key.bytes, value.bytes));
     }
     joining.check(pairs.iter().map(|(key, _)| key.as_slice()))?;
     let done = py.detach(|| store.insert_many(&pairs));
@@ -213,8 +287,8 @@ fn put_objects(
     done.map(drop).map_err(raise)
 }
 
-/// The values of many keys. Keys of a buffer: into the buffer `out`, both of uint64. Keys of a
-/// column: a column, with nulls for absent keys. Other keys: a list.
+/// The values of many keys. Keys of an array: an array, whose type follows the values. Keys of a
+/// column: a column, with nulls for absent keys. With `out`: that array. Other keys: a list.
 #[pyfunction]
 #[pyo3(signature = (core, keys, default, out))]
 pub fn get_many<'py>(
@@ -227,57 +301,125 @@ pub fn get_many<'py>(
     let source = core.source()?;
     let Some(items) = Items::of(keys, true)? else {
         if out.is_some() {
-            return Err(PyTypeError::new_err("out goes with keys of uint64; these give a list"));
+            return Err(PyTypeError::new_err(
+                "out goes with an array or a column of keys; other keys give a list",
+            ));
         }
         return get_objects(py, core, &source, keys, default);
     };
-    let Some(out) = out else {
-        if default.is_some() {
-            let message = "default goes with an array or with out; a column has nulls";
-            return Err(PyTypeError::new_err(message));
-        }
-        return gather(py, &source, &items);
-    };
-    let missing = default.map(|default| default.extract::<u64>()).transpose()?;
-    let buffer = words_of(out, "the buffer for values")?;
-    if buffer.dimensions() != 1 || buffer.readonly() || buffer.item_count() != items.len() {
-        let message = format!(
-            "the buffer for values must be writable, of one dimension and {} items",
-            items.len()
-        );
-        return Err(PyValueError::new_err(message));
+    if let Some(out) = out {
+        fill(core, &source, &items, default, out)?;
+        return Ok(out.clone());
     }
-    let (mut found, mut wrong) = (vec![0; items.len()], None);
+    if items.is_column && default.is_some() {
+        let message = "default goes with an array or with out; a column has nulls";
+        return Err(PyTypeError::new_err(message));
+    }
+    let gathered = gather(py, core, &source, &items)?;
+    if items.is_column {
+        return Ok(Bound::new(py, gathered.column())?.into_any());
+    }
+    new_array(py, &without_nulls(py, &items, gathered, default)?)
+}
+
+/// Fills the array `out` with the values; nothing is written if one of them does not fit.
+fn fill(
+    core: &Core,
+    source: &Source,
+    keys: &Items,
+    default: Option<&Bound<'_, PyAny>>,
+    out: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    let py = out.py();
+    let target = Target::of(out, keys.len())?;
+    let missing = default.map(|default| default_in(default, &target)).transpose()?;
+    let (mut found, mut wrong) = (vec![0; keys.len()], None);
     py.detach(|| {
-        each_value(&source, &items, |at, value| {
-            match value.map_or(missing.ok_or(true), |value| word_of(value).ok_or(false)) {
-                Ok(word) => found[at] = word,
-                Err(is_missing) => wrong = wrong.or(Some((at, is_missing))),
+        each_value(source, keys, |at, value| {
+            let bits = match value {
+                Some(value) => {
+                    Scalar::decode(value, false).and_then(|scalar| scalar.bits_as(target.kind))
+                }
+                None => missing,
+            };
+            match bits {
+                Some(bits) => found[at] = bits,
+                None if wrong.is_none() => wrong = Some((at, value.map(<[u8]>::to_vec))),
+                None => {}
             }
         });
     });
-    if let Some((at, is_missing)) = wrong {
-        let word = items.word(at);
-        let key = key::decode(py, items.bytes(at, &word), &[])?;
-        let what = format!("the value of {key} is no integer of 64 bits");
-        return Err(if is_missing {
-            PyKeyError::new_err(key.unbind())
-        } else {
-            PyTypeError::new_err(what)
-        });
+    match wrong {
+        None => target.fill(py, &found),
+        Some((at, None)) => Err(PyKeyError::new_err(keys.key(py, at)?.unbind())),
+        Some((at, Some(value))) => {
+            let holder = format!("an array of {}", target.kind.name());
+            Err(does_not_fit(core, &keys.key(py, at)?, Some(&value), &holder)?)
+        }
     }
-    buffer.copy_from_slice(py, &found)?;
-    Ok(out.clone())
+}
+
+/// The number or moment of `default`.
+fn default_of(default: &Bound<'_, PyAny>) -> PyResult<Scalar> {
+    let mut bytes = Vec::new();
+    let scalar = match key::put(default, Rules::VALUE, 0, &mut bytes, &mut Shape::new()) {
+        Ok(()) => Scalar::decode(&bytes, false),
+        Err(Refused::Raised(error)) => return Err(error),
+        Err(Refused::Type | Refused::Limit(_)) => None,
+    };
+    scalar.ok_or_else(|| default_does_not_fit(default, "an array"))
+}
+
+fn default_in(default: &Bound<'_, PyAny>, target: &Target) -> PyResult<u64> {
+    let holder = format!("an array of {}", target.kind.name());
+    let bits = default_of(default)?.bits_as(target.kind);
+    bits.ok_or_else(|| default_does_not_fit(default, &holder))
+}
+
+fn default_does_not_fit(default: &Bound<'_, PyAny>, holder: &str) -> PyErr {
+    match default.repr() {
+        Ok(text) => PyTypeError::new_err(format!("the default {text} does not fit {holder}")),
+        Err(error) => error,
+    }
+}
+
+/// The numbers of an array: absent keys have the default.
+fn without_nulls(
+    py: Python<'_>,
+    keys: &Items,
+    gathered: Gathered,
+    default: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Numbers> {
+    let (mut numbers, nulls) = match gathered {
+        Gathered::Numbers { numbers, nulls } => (numbers, nulls),
+        // All keys are absent: strings and bytes were refused when they were read.
+        _ => (Numbers::zeros(keys.len()), (0..keys.len()).collect()),
+    };
+    let Some(first) = nulls.first() else { return Ok(numbers) };
+    let Some(default) = default else {
+        return Err(PyKeyError::new_err(keys.key(py, *first)?.unbind()));
+    };
+    let scalar = default_of(default)?;
+    if nulls.len() == keys.len() {
+        return Ok(Numbers { kind: scalar.kind, bits: vec![scalar.bits; keys.len()] });
+    }
+    // A default that is an integer is also a float.
+    let are_numbers = numbers.kind == Kind::Float;
+    let holder = format!("an array of {}", numbers.kind.name());
+    if !numbers.push(scalar, are_numbers) {
+        return Err(default_does_not_fit(default, &holder));
+    }
+    let bits = numbers.bits.pop().unwrap_or_default();
+    nulls.iter().for_each(|at| numbers.bits[*at] = bits);
+    Ok(numbers)
 }
 
 /// Calls `each` with position and value of every key.
 fn each_value(source: &Source, keys: &Items, mut each: impl FnMut(usize, Option<&[u8]>)) {
-    let mut words = Vec::with_capacity(GROUP);
+    let mut rows = Rows::default();
     for start in (0..keys.len()).step_by(GROUP) {
         let group = start..(start + GROUP).min(keys.len());
-        words.clear();
-        words.extend(group.clone().map(|at| keys.word(at)));
-        let bytes: Vec<&[u8]> = group.zip(&words).map(|(at, word)| keys.bytes(at, word)).collect();
+        let bytes = keys.group(group, &mut rows);
         source.get_many(&bytes, |at, value| each(start + at, value));
     }
 }
@@ -303,7 +445,7 @@ fn get_objects<'py>(
         None => Ok(default.clone()),
     });
     let objects = objects.collect::<PyResult<Vec<_>>>()?;
-    Ok(pyo3::types::PyList::new(py, objects)?.into_any())
+    Ok(PyList::new(py, objects)?.into_any())
 }
 
 /// A value as an item of a column.
@@ -312,37 +454,73 @@ fn value_item(value: &[u8]) -> Option<Item> {
         [code::STRING, text @ ..] => String::from_utf8(text.to_vec()).ok().map(Item::Text),
         [code::BYTES, bytes @ ..] => Some(Item::Bytes(bytes.to_vec())),
         [code::NULL] => Some(Item::Null),
-        value => word_of(value).map(Item::Word),
+        value => Scalar::decode(value, false).map(Item::Scalar),
     }
 }
 
-/// A key as an item of a column.
-fn key_item(key: &[u8]) -> Option<Item> {
+/// A key as an item of a column. With `is_float` all keys were written as floats.
+fn key_item(key: &[u8], is_float: bool) -> Option<Item> {
     match *key.first()? {
         code::STRING => decode(key).ok().map(Item::Text),
         code::BYTES => decode(key).ok().map(Item::Bytes),
-        _ => word_of(key).map(Item::Word),
+        // An integer of more than 64 bits may be a float, which a key is equal to.
+        _ => Scalar::decode(key, is_float).or_else(|| Scalar::decode(key, true)).map(Item::Scalar),
     }
 }
 
-fn mixed() -> PyErr {
-    PyTypeError::new_err(
-        "a column holds integers of 64 bits, bytes or strings, and only one of these",
-    )
+/// The exception for a key, or with `value` for its value, that `holder` cannot hold.
+///
+/// # Errors
+/// The value cannot be decoded.
+fn does_not_fit(
+    core: &Core,
+    key: &Bound<'_, PyAny>,
+    value: Option<&[u8]>,
+    holder: &str,
+) -> PyResult<PyErr> {
+    let mut subject = format!("the key {}", key.repr()?);
+    let mut object = key.clone();
+    if let Some(value) = value {
+        object = core.decode_value(key.py(), value)?;
+        subject = format!("the value of {}", key.repr()?);
+        // Others may be long.
+        if Scalar::decode(value, false).is_some() {
+            subject = format!("{subject}, {}", object.repr()?);
+        }
+    }
+    let name = object.get_type().name()?;
+    Ok(PyTypeError::new_err(format!("{subject} of type '{name}' does not fit {holder}")))
 }
 
-fn gather<'py>(py: Python<'py>, source: &Source, keys: &Items) -> PyResult<Bound<'py, PyAny>> {
-    let (mut gathered, mut fits) = (Gathered::Empty(0), true);
+/// What a column or an array that has begun can hold.
+fn holder(gathered: &Gathered, is_column: bool) -> String {
+    match gathered {
+        Gathered::Empty(_) if is_column => {
+            "a column: numbers of 64 bits, moments, bytes or strings".to_owned()
+        }
+        Gathered::Empty(_) => "an array: numbers of 64 bits or moments".to_owned(),
+        begun => format!("{} of {}", if is_column { "a column" } else { "an array" }, begun.name()),
+    }
+}
+
+/// The values of an array or a column of keys; for an array numbers and moments only.
+fn gather(py: Python<'_>, core: &Core, source: &Source, keys: &Items) -> PyResult<Gathered> {
+    let (mut gathered, mut wrong) = (Gathered::Empty(0), None);
     py.detach(|| {
-        each_value(source, keys, |_, value| {
-            let item = value.map_or(Some(Item::Null), value_item);
-            fits = fits && item.is_some_and(|item| gathered.push(item));
+        each_value(source, keys, |at, value| {
+            let item = match value {
+                Some(value) => value_item(value)
+                    .filter(|item| keys.is_column || matches!(item, Item::Scalar(_))),
+                None => Some(Item::Null),
+            };
+            if wrong.is_none() && !item.is_some_and(|item| gathered.push(item, false)) {
+                wrong = Some((at, value.map(<[u8]>::to_vec)));
+            }
         });
     });
-    if !fits {
-        return Err(mixed());
-    }
-    Ok(Bound::new(py, gathered.column())?.into_any())
+    let Some((at, value)) = wrong else { return Ok(gathered) };
+    let holder = holder(&gathered, keys.is_column);
+    Err(does_not_fit(core, &keys.key(py, at)?, value.as_deref(), &holder)?)
 }
 
 /// Columns of the keys and values within the bounds, in order, read with the GIL released.
@@ -361,22 +539,29 @@ pub fn scan(
     let span = core.span(&source, lo, hi, inclusive)?;
     let direction = if reverse { Direction::Descending } else { Direction::Ascending };
     let limit = limit.unwrap_or(usize::MAX);
-    let (mut keys, mut values, mut fits) = (Gathered::Empty(0), Gathered::Empty(0), true);
+    let shape = core.shapes.only();
+    let is_float = shape.as_slice() == [shapes::FLOAT];
+    let (mut keys, mut values, mut wrong) = (Gathered::Empty(0), Gathered::Empty(0), None);
     py.detach(|| {
         let mut left = limit;
         if left == 0 {
             return;
         }
         source.visit(&span, direction, |key, value| {
-            fits = key_item(key).is_some_and(|item| keys.push(item))
-                && value_item(value).is_some_and(|item| values.push(item));
+            if !key_item(key, is_float).is_some_and(|item| keys.push(item, true)) {
+                wrong = Some((key.to_vec(), None));
+            } else if !value_item(value).is_some_and(|item| values.push(item, false)) {
+                wrong = Some((key.to_vec(), Some(value.to_vec())));
+            }
             left -= 1;
-            if fits && left > 0 {
-                std::ops::ControlFlow::Continue(())
+            if wrong.is_none() && left > 0 {
+                ControlFlow::Continue(())
             } else {
-                std::ops::ControlFlow::Break(())
+                ControlFlow::Break(())
             }
         });
     });
-    if fits { Ok((keys.column(), values.column())) } else { Err(mixed()) }
+    let Some((key, value)) = wrong else { return Ok((keys.column(), values.column())) };
+    let holder = holder(if value.is_some() { &values } else { &keys }, true);
+    Err(does_not_fit(core, &key::decode(py, &key, &shape)?, value.as_deref(), &holder)?)
 }

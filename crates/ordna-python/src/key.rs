@@ -12,11 +12,11 @@ use crate::plain::{self, Small, small};
 use crate::shapes::{self, Shape};
 
 /// The proleptic ordinal of 1970-01-01 in Python.
-const EPOCH: i64 = 719_163;
+pub const EPOCH: i64 = 719_163;
 
 /// The proleptic ordinal of 9999-12-31, and the microseconds of a day.
-const LAST_DAY: i64 = 3_652_059;
-const DAY: i64 = 86_400_000_000;
+pub const LAST_DAY: i64 = 3_652_059;
+pub const DAY: i64 = 86_400_000_000;
 
 /// Whether floats are numbers, which compare with integers, or keep all their bits.
 #[derive(Clone, Copy, PartialEq, Eq)]

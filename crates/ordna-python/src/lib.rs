@@ -1,5 +1,6 @@
 //! The part of the Python package `ordna` that is compiled.
 
+mod arrays;
 mod arrow;
 mod bulk;
 mod chunks;
@@ -7,6 +8,7 @@ mod core;
 mod error;
 mod joining;
 mod key;
+mod numbers;
 mod plain;
 mod range;
 mod shapes;

@@ -228,7 +228,7 @@ def test_arrays():
     out.flags.writeable = False
     with pytest.raises((ValueError, BufferError)):
         store.get_many(some, 0, out=out)
-    for keys in (np.zeros(3), np.zeros(3, dtype=np.int32), np.zeros(3, dtype=">u8")):
+    for keys in (np.zeros(3, dtype=np.float16), np.zeros(3, dtype=">u8")):
         with pytest.raises(TypeError):
             store.put_many(keys, WORDS[:3])
         with pytest.raises(TypeError):
@@ -263,7 +263,7 @@ def test_arrow():
     numbers.put_many(pa.array([3, 1, 2], pa.uint64())[1:], pa.array([b"1", b"2"]))
     assert dict(numbers) == {1: b"1", 2: b"2"}
     assert pa.array(numbers.get_many(pa.array([1], pa.uint64()))).to_pylist() == [b"1"]
-    for wrong in (pa.array([1, 2]), pa.array([1.5]), pa.array([[1]])):
+    for wrong in (pa.array([True]), pa.array([[1]])):
         with pytest.raises(TypeError):
             numbers.put_many(wrong, wrong)
     with pytest.raises(ValueError, match="null"):

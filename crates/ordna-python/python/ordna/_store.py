@@ -62,12 +62,6 @@ def _boxed(value: Any) -> tuple[Any, ...]:
     return () if value is ABSENT else (value,)
 
 
-def _u64_array(length: int) -> Any:
-    import numpy
-
-    return numpy.empty(length, dtype=numpy.uint64)
-
-
 def _position(index: Any) -> int:
     # Beyond the largest size there is no entry either way.
     return max(-sys.maxsize, min(operator.index(index), sys.maxsize))
@@ -153,29 +147,25 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
     def get_many(self, keys: Any, default: Any = None, out: Any = None) -> Any:
         """The values of many keys, read with the GIL released.
 
-        Keys as a buffer of uint64 (a NumPy array): an array of uint64, `out` if it is given; an
-        absent key has the value `default`, or raises KeyError if there is none. Keys as a column
-        of Arrow: a `Column`, with nulls for absent keys. Other keys: a list.
+        Keys as an array of numbers or of datetime64: an array of uint64, int64, float64 or
+        datetime64[us], as the values need; an absent key has the value `default`, or raises
+        KeyError if there is none. Keys as a column of Arrow: a `Column`, with nulls for absent
+        keys. With `out`, an array of one of these types: the values are written into it. Other
+        keys: a list.
         """
-        if out is None and not hasattr(keys, "__arrow_c_array__") and _is_words(keys):
-            out = _u64_array(len(keys))
         return _ordna.get_many(self, keys, default, out)
 
     def scan(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
              reverse: bool = False, limit: int | None = None, arrow: bool = False) -> Any:
         """The keys and the values within the bounds as two arrays, read with the GIL released.
 
-        Arrays of NumPy for integers below 2**64; with `arrow`, columns of these, bytes or str.
+        Arrays of NumPy for numbers of 64 bits and datetimes, those in UTC without their zone; with
+        `arrow`, columns of these, bytes or str.
         """
         columns = _ordna.scan(self, lo, hi, inclusive, reverse, as_limit(limit))
         if arrow:
             return columns
-        arrays = []
-        for column in columns:
-            array = _u64_array(len(column))
-            column.fill(array)
-            arrays.append(array)
-        return tuple(arrays)
+        return tuple(column.to_numpy() for column in columns)
 
     def __enter__(self) -> Self:
         return self
@@ -199,15 +189,6 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
         return dict(self._pairs()) == dict(other.items())
 
     __hash__ = None  # type: ignore[assignment]
-
-
-def _is_words(keys: Any) -> bool:
-    if isinstance(keys, (bytes, bytearray, list, tuple)):
-        return False
-    try:
-        return memoryview(keys).ndim > 0
-    except TypeError:
-        return False
 
 
 class Snapshot(Mapping_[K, V]):
@@ -302,7 +283,8 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
         return self._compare_and_set(key, _boxed(expected), _boxed(new))
 
     def put_many(self, keys: Any, values: Any) -> None:
-        """Sets many keys. Buffers of uint64 and columns of Arrow are written with the GIL released.
+        """Sets many keys. Arrays of numbers or datetime64 and columns of Arrow are written with the
+        GIL released.
 
         Of a key that is given twice the later value stays. The call is not one step.
         """
