@@ -1,12 +1,15 @@
 //! State and control of an opened store's log.
 
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use ordna_base::{Key, Value};
 
+use super::replay::{decode_group, repeat};
 use crate::wal::reports::Durability;
+use crate::wal::sink::LogSink;
 use crate::wal::sync_policy::SyncPolicy;
-use crate::{Error, Store};
+use crate::{BackupError, Error, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns the state of the log and the backups; `None` for a store without a directory.
@@ -82,6 +85,37 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// [`Error::LogFailed`].
     pub async fn until_durable(&self, position: u64) -> Result<(), Error> {
         std::future::poll_fn(|context| self.poll_durable(position, context)).await
+    }
+
+    /// Passes every group of records that is logged from now on to `sink`, too; returns the position
+    /// where the first one begins. No write is in progress at that moment, so the state of the store
+    /// is that of the position. `None` for a store without a directory, and if there is a sink: a
+    /// log has one for its whole life. Waits for writes in progress.
+    ///
+    /// Writes wait for the sink as [`LogSink`] describes. The log's own files do not: after a crash
+    /// they may hold groups that the sink has not acknowledged, and the other way round.
+    pub fn attach_log_sink(&self, sink: Arc<dyn LogSink>) -> Option<u64> {
+        self.check_reentry();
+        let durable = self.durable()?;
+        durable.wal.stop_writers(|_| durable.wal.queue.attach_sink(sink))
+    }
+
+    /// Repeats a group of records that another store's [`LogSink`] has received, as one group of
+    /// this store's log if it has one. Concurrent reads may see a part of it. Groups must be
+    /// repeated in the order of their positions; repeating all groups from an earlier position on
+    /// leads to the same state. O(records).
+    ///
+    /// Keys expire by the clock of this store. A copy whose clock runs ahead of the time of the
+    /// writes may drop a key whose deadline a later record lifts.
+    ///
+    /// # Errors
+    /// [`BackupError::Damaged`] if the bytes are not `count` whole records of this store's kinds;
+    /// nothing is changed. Otherwise an error of a write: then a part of the group may be in memory.
+    pub fn repeat_log_group(&self, records: &[u8], count: u64) -> Result<(), BackupError> {
+        let decoded = decode_group::<K, V>(records, count)?;
+        let mut all = decoded.into_iter();
+        let work = || all.try_for_each(|record| repeat(self, records, record));
+        Ok(self.log_group(work)??)
     }
 
     /// Closes the log durably; later writes fail, also after a [backup](Store::backup). A write of

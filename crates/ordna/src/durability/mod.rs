@@ -101,5 +101,6 @@ pub use crate::files::manifest::{FileEntry, Manifest};
 pub use crate::files::progress::Progress;
 pub use crate::files::storage::{Disk, OutFile, SharedFile, Storage};
 pub use crate::wal::reports::{Durability, Recovery, Summary, WalReplay, WalTruncation};
+pub use crate::wal::sink::{LogGroup, LogSink};
 pub use crate::wal::sync_policy::SyncPolicy;
 pub use crate::wal::sync_times::SyncCounts;

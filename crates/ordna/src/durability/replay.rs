@@ -418,6 +418,14 @@ pub(super) fn decode_records<K: Key + ?Sized, V: Value + ?Sized>(
     Ok(records)
 }
 
+/// The records of a group that came from elsewhere.
+pub(super) fn decode_group<K: Key + ?Sized, V: Value + ?Sized>(
+    records: &[u8],
+    count: u64,
+) -> Result<Vec<Record>, BackupError> {
+    decode_records::<K, V>(Path::new("group of log records"), 0, records, count)
+}
+
 /// Repeats a write.
 pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,

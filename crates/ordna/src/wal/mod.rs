@@ -39,6 +39,7 @@
 //! | `checkpoints` | when a store backs itself up |
 //! | `copy_before_write` | old states of keys for a live backup |
 //! | `durable` | what an opened store has in addition to its memory |
+//! | `sink` | a second destination of the records, for replication |
 //! | `sync_policy` | when the log is made durable |
 //! | `sync_times` | durations of fsyncs |
 //! | `reports` | reports of openings, replays and backups |
@@ -53,6 +54,7 @@ mod log_thread;
 pub mod queue;
 pub mod reports;
 pub mod segments;
+pub mod sink;
 pub mod sync_policy;
 pub mod sync_times;
 pub mod tail;

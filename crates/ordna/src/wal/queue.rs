@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 use std::fmt::Display;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::Waker;
 use std::thread::Thread;
 use std::time::{Duration, Instant};
@@ -42,6 +42,7 @@ use ordna_base::sync::{check, fault, notice, point};
 
 use super::checkpoints::Checkpoints;
 use super::segments::{FRAME, Segments};
+use super::sink::{LogGroup, LogSink};
 use super::sync_policy::SyncPolicy;
 use super::sync_times::SyncTimes;
 use super::tail::Tail;
@@ -116,6 +117,8 @@ pub(super) struct Writer {
 pub(crate) struct Queue {
     /// The [`SyncPolicy`] as a number. Changes under the lock of `state`.
     pub(super) policy: AtomicU8,
+    /// The second destination of the records. Set once, under the lock of `state`.
+    pub(super) sink: OnceLock<Arc<dyn LogSink>>,
     /// Size at which a segment is full, and what creates the next one.
     pub(super) rotation: Option<(u64, Arc<Segments>)>,
     /// Delay before the first retry of a failed write.
@@ -172,6 +175,7 @@ impl Queue {
         let position = blocks.position();
         Self {
             policy: AtomicU8::new(sync as u8),
+            sink: OnceLock::new(),
             rotation: None,
             first_retry: FIRST_RETRY,
             state: Mutex::default(),
@@ -270,7 +274,27 @@ impl Queue {
         {
             return Err(refusal);
         }
-        Ok(())
+        self.sink.get().map_or(Ok(()), |sink| sink.check())
+    }
+
+    /// Sets the destination of every group from now on; returns the position where the first one
+    /// begins, or `None` if there is a destination.
+    pub fn attach_sink(&self, sink: Arc<dyn LogSink>) -> Option<u64> {
+        let _state = lock(&self.state);
+        // Under the lock, so that no group is appended between the two.
+        let position = self.appended.load(Ordering::Relaxed);
+        self.sink.set(sink).ok()?;
+        self.sink.get()?.begin(position);
+        Some(position)
+    }
+
+    /// Reports to the sink that the memory holds a write that it does not receive.
+    fn report_loss(&self, reason: &str) {
+        if let Some(sink) = self.sink.get()
+            && !fault!("sinks.loss.is_reported")
+        {
+            sink.lose(reason);
+        }
     }
 
     /// Refuses if the queue has failed. What was appended before it ends is still written.
@@ -302,6 +326,7 @@ impl Queue {
             state.can_retry &= !clears;
             // The caller has changed the memory. A retry writes this, too.
             if !notice!("faults.retry.has_late_records", state.can_retry) {
+                self.report_loss(&error.to_string());
                 return Err(error.clone());
             }
         }
@@ -331,6 +356,9 @@ impl Queue {
             }
         }
         debug_assert!(self.written.load(Ordering::Relaxed) <= position, "written before appended");
+        if let Some(sink) = self.sink.get() {
+            sink.take(LogGroup { start, records, count });
+        }
         if clears {
             state.cleared = position;
         }
@@ -567,6 +595,7 @@ impl Queue {
     /// Writes what was appended, and refuses records until a backup has everything that is in memory.
     pub fn require_backup(&self, reason: &str) {
         let _ = self.drain().and_then(|_| self.sync());
+        self.report_loss(reason);
         self.fail(&reason, None);
     }
 

@@ -21,7 +21,7 @@
 use std::mem;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::thread;
 use std::time::Instant;
 
@@ -149,8 +149,15 @@ impl Queue {
         }
     }
 
-    /// As [`wait`](Self::wait), for a task.
+    /// As [`poll_synced`](Self::poll_synced), and until the sink has acknowledged the position.
     pub fn poll(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        ready!(self.poll_synced(position, context))?;
+        let sink = self.sink.get().filter(|_| !fault!("sinks.acknowledgement.is_awaited"));
+        sink.map_or(Poll::Ready(Ok(())), |sink| sink.poll_acknowledged(position, context))
+    }
+
+    /// As [`wait`](Self::wait), for a task.
+    fn poll_synced(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.synced() >= position {
             return Poll::Ready(Ok(()));
         }
@@ -180,12 +187,18 @@ impl Queue {
         Poll::Pending
     }
 
-    /// Ready once the position is written. The task writes itself, unless another thread does so.
+    /// As [`poll_in_file`](Self::poll_in_file), and until the sink has room.
     pub fn poll_written(
         &self,
         position: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
+        ready!(self.poll_in_file(position, context))?;
+        self.sink.get().map_or(Poll::Ready(Ok(())), |sink| sink.poll_room(context))
+    }
+
+    /// Ready once the position is written. The task writes itself, unless another thread does so.
+    fn poll_in_file(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.is_stalled() {
             let has_ended = || !self.is_stalled();
             let told = self.register(position, context, has_ended, |state| &mut state.stalled);

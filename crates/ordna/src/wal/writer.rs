@@ -11,6 +11,7 @@ use ordna_base::{Key, Value};
 
 use super::buffer::{StripeBuffer, WrittenKeys, hash};
 use super::queue::Queue;
+use super::sink::block_on;
 use super::sync_policy::SyncPolicy;
 use crate::Error;
 use crate::entry::EntrySource;
@@ -125,13 +126,19 @@ impl<K: Key + ?Sized> Wal<K> {
         if position == 0 || !waits {
             return Ok(());
         }
-        match self.queue.policy() {
-            SyncPolicy::Always => self.queue.wait(position),
+        let policy = self.queue.policy();
+        match policy {
+            SyncPolicy::Always => self.queue.wait(position)?,
             SyncPolicy::EverySecond => {
                 self.queue.wait_while_stalled()?;
-                self.queue.keep(position)
+                self.queue.keep(position)?;
             }
-            SyncPolicy::Never => self.queue.keep(position),
+            SyncPolicy::Never => self.queue.keep(position)?,
+        }
+        let Some(sink) = self.queue.sink.get() else { return Ok(()) };
+        match policy == SyncPolicy::Always && !fault!("sinks.acknowledgement.is_awaited") {
+            true => block_on(|context| sink.poll_acknowledged(position, context)),
+            false => block_on(|context| sink.poll_room(context)),
         }
     }
 

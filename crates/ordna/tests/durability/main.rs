@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `checkpoints` | backups that a store takes by itself | `durability`, `wal` |
 //! | `order` | replay keeps the order of each key's writes | `wal` |
+//! | `sinks` | a second destination of the log | `wal` |
 //! | `splices` | logged appends and partial writes | `wal` |
 //! | `every_write` | each kind of write is logged as it was applied, refused ones too | `store`, `wal` |
 //! | `live` | backups while other threads write | `durability/backup` |
@@ -42,6 +43,7 @@ mod live;
 mod order;
 mod reentry;
 mod round_trips;
+mod sinks;
 mod splices;
 mod steps;
 mod transaction_log;
