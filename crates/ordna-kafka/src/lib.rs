@@ -53,6 +53,7 @@ mod poison_records;
 pub mod query;
 #[cfg(feature = "kafka")]
 mod record;
+pub mod replication;
 #[cfg(feature = "kafka")]
 mod source;
 #[cfg(feature = "kafka")]

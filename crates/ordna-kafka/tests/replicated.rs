@@ -1,0 +1,149 @@
+//! A replicated store over librdkafka: a primary, a follower, and a promotion next to a living
+//! primary. The brokers are librdkafka's mock cluster, or those of `ORDNA_BROKER`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ordna::{Error, OpenOptions, Options, Store, SyncPolicy, Write};
+use ordna_kafka::replication::{Applier, Follower, Limits, Outbox, Producer, Run, TransportError};
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::mocking::MockCluster;
+
+type Bytes = Store<[u8], [u8]>;
+type Copy = Applier<[u8], [u8]>;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Brokers with a topic of one partition.
+struct Brokers {
+    address: String,
+    topic: String,
+    _mock: Option<MockCluster<'static, rdkafka::producer::DefaultProducerContext>>,
+}
+
+impl Brokers {
+    fn new() -> Self {
+        let topic = format!("log-{}", std::process::id());
+        if let Ok(address) = std::env::var("ORDNA_BROKER") {
+            let mut settings = ClientConfig::new();
+            settings.set("bootstrap.servers", &address);
+            let admin: AdminClient<DefaultClientContext> = settings.create().unwrap();
+            let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1));
+            let options = AdminOptions::new().operation_timeout(Some(PATIENCE));
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let made = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
+            made[0].as_ref().unwrap();
+            return Self { address, topic, _mock: None };
+        }
+        let mock = MockCluster::new(3).unwrap();
+        mock.create_topic(&topic, 1, 3).unwrap();
+        Self { address: mock.bootstrap_servers(), topic, _mock: Some(mock) }
+    }
+
+    fn producer(&self) -> Producer {
+        let opened = Producer::open(&self.address, &self.topic, "keyspace", &[], PATIENCE);
+        opened.unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn follow(&self, copy: &Copy) -> Follower {
+        Follower::start(&self.address, &self.topic, copy.place().offset, &[]).unwrap()
+    }
+}
+
+/// Applies until the end of the partition, and at least up to a position.
+fn catch_up(follower: &Follower, copy: &mut Copy, position: u64) {
+    let began = Instant::now();
+    loop {
+        let step = follower.step(copy, Duration::from_millis(100)).unwrap();
+        if step == Some(true) && copy.place().position >= position {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "at {:?}, not at {position}", copy.place());
+    }
+}
+
+fn entries(store: &Bytes) -> Vec<(Vec<u8>, Vec<u8>)> {
+    store.range(..).collect()
+}
+
+struct Primary {
+    store: Bytes,
+    outbox: Arc<Outbox>,
+    sender: thread::JoinHandle<Result<(), TransportError>>,
+    dir: PathBuf,
+}
+
+impl Primary {
+    fn start(name: &str, run: Run, mut producer: Producer) -> Self {
+        let dir = std::env::temp_dir().join(format!("ordna-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        let store = Bytes::open(&dir, OpenOptions::new().sync(SyncPolicy::Always)).unwrap();
+        let outbox = Arc::new(Outbox::new(run, Limits::default()));
+        store.attach_log_sink(outbox.clone()).unwrap();
+        let sends = outbox.clone();
+        let sender = thread::spawn(move || sends.run(&mut producer));
+        Self { store, outbox, sender, dir }
+    }
+
+    fn end(self) -> Result<(), TransportError> {
+        self.outbox.close();
+        let sent = self.sender.join().unwrap();
+        drop(self.store);
+        let _ = std::fs::remove_dir_all(&self.dir);
+        sent
+    }
+}
+
+#[test]
+fn a_promotion_fences_the_old_primary_and_loses_nothing_acknowledged() {
+    let brokers = Brokers::new();
+    let old = Primary::start("old", Run::default().next(), brokers.producer());
+    for number in 0..20_u32 {
+        old.store.insert(&number.to_be_bytes()[..], b"old").unwrap();
+    }
+    let large = vec![b'x'; 2 << 20];
+    old.store.write_batch(&[Write::put(b"l1", &*large), Write::put(b"l2", &*large)]).unwrap();
+    let mut copy = Copy::new(Options::new());
+    let follower = brokers.follow(&copy);
+    catch_up(&follower, &mut copy, old.store.log_position());
+    assert_eq!(entries(copy.store()), entries(&old.store));
+
+    // The follower writes a backup, and another one starts with it.
+    let backup = std::env::temp_dir().join(format!("ordna-copy-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&backup);
+    copy.back_up(&backup).unwrap();
+    old.store.insert(b"after the backup", b"1").unwrap();
+    let mut copy = Copy::restore(&backup, Options::new()).unwrap();
+    let follower = brokers.follow(&copy);
+    catch_up(&follower, &mut copy, old.store.log_position());
+    assert_eq!(entries(copy.store()), entries(&old.store));
+    std::fs::remove_dir_all(&backup).unwrap();
+
+    // The old primary lives on.
+    let acknowledged = entries(&old.store);
+    let producer = brokers.producer();
+    let late = old.store.insert(b"late", b"1");
+    assert!(matches!(&late, Err(Error::LogFailed { .. })), "{late:?}");
+    assert!(old.store.insert(b"later", b"1").is_err());
+    catch_up(&follower, &mut copy, 0);
+    assert_eq!(entries(copy.store()), acknowledged);
+    let ended = old.end();
+    assert!(matches!(ended, Err(TransportError::Fenced(_))), "{ended:?}");
+
+    let new = Primary::start("new", copy.place().run.next(), producer);
+    new.store.insert(b"new", b"1").unwrap();
+    let position = new.store.log_position();
+    new.end().unwrap();
+    let began = Instant::now();
+    while copy.place().run.term < 2 && began.elapsed() < PATIENCE {
+        follower.step(&mut copy, Duration::from_millis(100)).unwrap();
+    }
+    assert_eq!((copy.place().run.term, copy.place().position), (2, position));
+    assert_eq!(copy.store().get(b"new".as_slice()), Some(b"1".to_vec()));
+    assert_eq!(copy.store().len(), acknowledged.len() + 1);
+}
