@@ -15,6 +15,7 @@
 //! | `owner_table` | the owner table, and who keeps warm copies | yes |
 //! | `backups` | the backups of partitions in a shared directory | yes |
 //! | `record`, `poison_records` | a record as a document; records that are none | yes |
+//! | `replication` | one keyspace's log through one partition; nodes of indexes do not use it | in part |
 //! | `options` | how a node works | yes |
 //! | `broker`, `topic_id` | questions to the brokers: ends, topic id, owner table | yes |
 //! | `epoch_history`, `leader_epoch` | the history of what was read, and its comparison with the brokers' | yes |

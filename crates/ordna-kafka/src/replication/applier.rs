@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ordna::durability::{BackupOptions, Manifest};
+use ordna::sync::{check, notice};
 use ordna::{BackupError, Key, OpenOptions, Options, Store, Value};
 
 use super::message::{Header, Kind, MOST_BODY, MessageError, Run, groups};
@@ -155,7 +156,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Applier<K, V> {
     /// # Errors
     /// [`ApplyError`].
     pub fn apply(&mut self, offset: u64, message: &[u8]) -> Result<(), ApplyError> {
-        if offset < self.place.offset {
+        if notice!("replication.offset.is_applied_once", offset < self.place.offset) {
             return Ok(());
         }
         let malformed = |error| ApplyError::Message { offset, error };
@@ -200,8 +201,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Applier<K, V> {
                 let is_next = (parts.run, parts.start) == (header.run, header.position);
                 is_next && header.kind != Kind::Whole
             }
-            None if header.run == run => header.position == position,
-            None => header.run.term > run.term,
+            None if header.run == run => {
+                check!("replication.position.has_no_gap", header.position == position)
+            }
+            None => check!("replication.term.grows", header.run.term > run.term),
         };
         if continues {
             return Ok(());

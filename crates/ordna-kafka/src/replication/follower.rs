@@ -1,6 +1,6 @@
 //! The committed messages of a partition.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna::{Key, Value};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -24,9 +24,30 @@ pub enum FollowError {
         /// librdkafka's error.
         reason: String,
     },
+    /// The end was not reached in time.
+    #[error("the end of {topic} was not reached within {timeout:?}, but offset {offset}")]
+    Timeout {
+        /// The topic.
+        topic: String,
+        /// The next offset.
+        offset: u64,
+        /// The time.
+        timeout: Duration,
+    },
     /// A message cannot be applied.
     #[error(transparent)]
     Apply(#[from] ApplyError),
+}
+
+/// What a [step](Follower::step) has met.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// A message, which is applied.
+    Applied,
+    /// The end of what is committed, for the first time since the last message.
+    End,
+    /// Nothing in the time given.
+    Nothing,
 }
 
 /// A reader of a partition from the place of a state on.
@@ -62,15 +83,50 @@ impl Follower {
             settings.set(name, value);
         }
         let consumer: BaseConsumer = settings.create().map_err(failed)?;
-        let mut places = TopicPartitionList::new();
-        let at = Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
-        places.add_partition_offset(topic, 0, at).map_err(failed)?;
-        consumer.assign(&places).map_err(failed)?;
-        Ok(Self { consumer, topic: topic.to_owned() })
+        let follower = Self { consumer, topic: topic.to_owned() };
+        follower.read_from(offset).map_err(failed)?;
+        Ok(follower)
     }
 
-    /// Applies the next message; returns whether the end of the partition was reached instead, or
-    /// the time had passed (`None`).
+    fn read_from(&self, offset: u64) -> Result<(), KafkaError> {
+        let mut places = TopicPartitionList::new();
+        let at = Offset::Offset(i64::try_from(offset).unwrap_or(i64::MAX));
+        places.add_partition_offset(&self.topic, 0, at)?;
+        self.consumer.unassign()?;
+        self.consumer.assign(&places)
+    }
+
+    /// Applies everything that was committed when it was called. For a promotion, after its
+    /// [`Producer`](super::Producer) was opened: nothing of a former primary is committed later.
+    ///
+    /// # Errors
+    /// [`FollowError`]; after [`FollowError::Timeout`] it may be called again.
+    pub fn catch_up<K: Key + ?Sized, V: Value + ?Sized>(
+        &self,
+        applier: &mut Applier<K, V>,
+        timeout: Duration,
+    ) -> Result<(), FollowError> {
+        let until = Instant::now() + timeout;
+        let offset = applier.place().offset;
+        // The end is reported once for each place that it has had: by a new reader, again.
+        self.read_from(offset).map_err(|error| self.failed(offset, &error))?;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if self.step(applier, left)? == Step::End {
+                return Ok(());
+            }
+            if left.is_zero() {
+                let offset = applier.place().offset;
+                return Err(FollowError::Timeout { topic: self.topic.clone(), offset, timeout });
+            }
+        }
+    }
+
+    fn failed(&self, offset: u64, error: &KafkaError) -> FollowError {
+        FollowError::Read { topic: self.topic.clone(), offset, reason: error.to_string() }
+    }
+
+    /// Applies the next message, if one comes in time.
     ///
     /// # Errors
     /// [`FollowError`]. The brokers being away is none.
@@ -78,21 +134,17 @@ impl Follower {
         &self,
         applier: &mut Applier<K, V>,
         timeout: Duration,
-    ) -> Result<Option<bool>, FollowError> {
+    ) -> Result<Step, FollowError> {
         match self.consumer.poll(timeout) {
-            None => Ok(None),
+            None => Ok(Step::Nothing),
             Some(Ok(message)) => {
                 let offset = u64::try_from(message.offset()).unwrap_or_default();
                 applier.apply(offset, message.payload().unwrap_or_default())?;
-                Ok(Some(false))
+                Ok(Step::Applied)
             }
-            Some(Err(KafkaError::PartitionEOF(_))) => Ok(Some(true)),
-            Some(Err(error)) if is_passing(&error) => Ok(None),
-            Some(Err(error)) => Err(FollowError::Read {
-                topic: self.topic.clone(),
-                offset: applier.place().offset,
-                reason: error.to_string(),
-            }),
+            Some(Err(KafkaError::PartitionEOF(_))) => Ok(Step::End),
+            Some(Err(error)) if is_passing(&error) => Ok(Step::Nothing),
+            Some(Err(error)) => Err(self.failed(applier.place().offset, &error)),
         }
     }
 }

@@ -22,7 +22,7 @@ mod producer;
 
 pub use applier::{Applier, ApplyError, Place};
 #[cfg(feature = "kafka")]
-pub use follower::{FollowError, Follower};
+pub use follower::{FollowError, Follower, Step};
 pub use message::{MessageError, Run};
 pub use outbox::{Limits, Outbox, Transport, TransportError};
 #[cfg(feature = "kafka")]

@@ -24,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ordna::Error;
 use ordna::durability::{LogGroup, LogSink};
+use ordna::sync::fault;
 
 use super::message::{GROUP_HEADER, Header, Kind, MOST_BODY, Run, add_group};
 
@@ -321,7 +322,11 @@ impl LogSink for Outbox {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>> {
         let mut waiting = self.lock();
-        if waiting.acknowledged >= position {
+        let reached = match fault!("replication.acknowledgement.follows_the_commit") {
+            true => waiting.taken,
+            false => waiting.acknowledged,
+        };
+        if reached >= position {
             return Poll::Ready(Ok(()));
         }
         if let Some(reason) = &waiting.refusal
