@@ -3,7 +3,9 @@
 //! fences nobody.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -21,6 +23,9 @@ type Copy = Applier<[u8], [u8]>;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Held by each test: one of them kills the broker.
+static BROKER: Mutex<()> = Mutex::new(());
+
 /// Brokers with a topic of one partition.
 struct Brokers {
     address: String,
@@ -30,7 +35,9 @@ struct Brokers {
 
 impl Brokers {
     fn new() -> Self {
-        let topic = format!("log-{}", std::process::id());
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let topic = format!("log-{}-{number}", std::process::id());
         if let Ok(address) = std::env::var("ORDNA_BROKER") {
             let mut settings = ClientConfig::new();
             settings.set("bootstrap.servers", &address);
@@ -104,6 +111,7 @@ impl Primary {
 
 #[test]
 fn a_promotion_fences_the_old_primary_and_loses_nothing_acknowledged() {
+    let _alone = BROKER.lock().unwrap_or_else(PoisonError::into_inner);
     let brokers = Brokers::new();
     let old = Primary::start("old", Run::default().next(), brokers.producer());
     for number in 0..20_u32 {
@@ -152,4 +160,48 @@ fn a_promotion_fences_the_old_primary_and_loses_nothing_acknowledged() {
     assert_eq!((copy.place().run.term, copy.place().position), (2, position));
     assert_eq!(copy.store().get(b"new".as_slice()), Some(b"1".to_vec()));
     assert_eq!(copy.store().len(), acknowledged.len() + 1);
+}
+
+/// Kills or starts the broker of `cargo xtask kafka test`.
+fn control(xtask: &str, word: &str) {
+    let done = Command::new(xtask).args(["kafka", word]).status().unwrap();
+    assert!(done.success(), "kafka {word}: {done}");
+}
+
+#[test]
+fn what_is_written_while_the_broker_is_killed_is_applied_once() {
+    let Ok(xtask) = std::env::var("ORDNA_XTASK") else { return };
+    let _alone = BROKER.lock().unwrap_or_else(PoisonError::into_inner);
+    let brokers = Brokers::new();
+    let primary = Primary::start("killed", Run::default().next(), brokers.producer());
+    let written = AtomicU32::new(0);
+    let is_over = || written.load(Ordering::Relaxed) > 1_000;
+    thread::scope(|scope| {
+        let store = &primary.store;
+        for thread in 0..4_u8 {
+            let (written, is_over) = (&written, &is_over);
+            scope.spawn(move || {
+                while !is_over() {
+                    // An append that is applied twice shows.
+                    store.append(&[thread], b"+").unwrap();
+                    written.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while written.load(Ordering::Relaxed) < 50 {
+            thread::yield_now();
+        }
+        control(&xtask, "kill");
+        thread::sleep(Duration::from_millis(500));
+        let stopped = written.load(Ordering::Relaxed);
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(written.load(Ordering::Relaxed), stopped, "acknowledged without a broker");
+        control(&xtask, "start");
+    });
+    let mut copy = Copy::new(Options::new());
+    brokers.follow(&copy).catch_up(&mut copy, PATIENCE).unwrap();
+    assert_eq!(entries(copy.store()), entries(&primary.store));
+    let bytes: usize = entries(copy.store()).iter().map(|(_, value)| value.len()).sum();
+    assert_eq!(bytes, written.load(Ordering::Relaxed) as usize);
+    primary.end().unwrap();
 }

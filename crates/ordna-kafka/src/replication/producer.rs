@@ -16,6 +16,10 @@ use crate::broker::settings;
 
 /// How long one question to the brokers takes before it is asked again.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Time in milliseconds after which the brokers abort an open transaction and fence its producer:
+/// the most that they allow unless told otherwise. A primary ends if they are away for longer. A
+/// promotion does not wait for it.
+const TRANSACTION_TIMEOUT: &str = "900000";
 /// How long the producer waits for space in its queue before it looks again.
 const FULL: Duration = Duration::from_millis(10);
 
@@ -44,7 +48,7 @@ impl Producer {
             .set("acks", "all")
             .set("linger.ms", "0")
             .set("compression.type", "lz4")
-            .set("transaction.timeout.ms", "10000");
+            .set("transaction.timeout.ms", TRANSACTION_TIMEOUT);
         // Those of a consumer, which librdkafka would warn of.
         for name in ["isolation.level", "enable.auto.commit", "enable.auto.offset.store"] {
             settings.remove(name);
