@@ -175,7 +175,7 @@ fn what_is_written_while_the_broker_is_killed_is_applied_once() {
     let brokers = Brokers::new();
     let primary = Primary::start("killed", Run::default().next(), brokers.producer());
     let written = AtomicU32::new(0);
-    let is_over = || written.load(Ordering::Relaxed) > 1_000;
+    let is_over = || written.load(Ordering::Relaxed) > 300;
     thread::scope(|scope| {
         let store = &primary.store;
         for thread in 0..4_u8 {

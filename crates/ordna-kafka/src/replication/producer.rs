@@ -89,6 +89,8 @@ impl Producer {
         loop {
             match step(&self.producer) {
                 Err(KafkaError::Transaction(error)) if error.is_retriable() => {}
+                // A commit first waits for the deliveries, with the same patience.
+                Err(KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut)) => {}
                 done => return done,
             }
         }
