@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ordna_secondary::*;
 
-use crate::common::{World, int};
+use crate::common::{SOON, World, int};
 
 /// All documents are removed while the service stops: one worker has ended, another has work.
 #[test]
@@ -55,7 +55,11 @@ fn the_lag_is_a_number_of_changes() {
     let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();
     let world = World { documents, source, service };
     world.create(IndexDefinition::new("by_n", "").part(Part::new("n")));
-    world.all("by_n");
+    // The thread of the source may not have begun. A read that comes before it waits for the interval.
+    let (began, read) = (Instant::now(), Read::request_plus().timeout(Duration::from_millis(10)));
+    while world.service.view(&read).is_err() {
+        assert!(began.elapsed() < SOON, "the source has not begun");
+    }
     for number in 0..100 {
         world.put(&format!("d{number}"), Some(Document::new().with("n", int(number))));
     }
