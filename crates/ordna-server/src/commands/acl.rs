@@ -50,7 +50,8 @@ const ACL: &[Command] = &[
         context.state.end_clients_without_rights(Some(context.session.client.id));
         ok(out)
     })
-    .with(CommandFlags::SECRET),
+    .with(CommandFlags::SECRET)
+    .exclusive(),
     Command::sub("acl|getuser", 3, ADMIN, get_user),
     Command::sub("acl|deluser", -3, ADMIN, |context, arguments, out| {
         if arguments.iter_from(2).any(|name| name == b"default") {
@@ -60,7 +61,8 @@ const ACL: &[Command] = &[
         out.count(gone.count());
         context.state.end_clients_without_rights(Some(context.session.client.id));
         Ok(CommandOutcome::Done)
-    }),
+    })
+    .exclusive(),
     Command::sub("acl|genpass", -2, SESSION, |_, arguments, out| {
         const MOST: i64 = 4096;
         let bits = match arguments.len() {
@@ -87,7 +89,8 @@ const ACL: &[Command] = &[
         loaded.map_err(|why| format!("ERR {why}"))?;
         context.state.end_clients_without_rights(Some(context.session.client.id));
         ok(out)
-    }),
+    })
+    .exclusive(),
     Command::sub("acl|save", 2, ADMIN, |_, arguments, _| {
         Ok(CommandOutcome::Task(Task::new(arguments, save)))
     }),

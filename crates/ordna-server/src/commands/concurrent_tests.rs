@@ -13,11 +13,12 @@ use ordna_secondary::{IndexDefinition, Part, Range};
 
 use crate::commands::table;
 use crate::execution::command::CommandOutcome;
-use crate::execution::{acknowledgement, backups, dispatch, large_reads};
+use crate::execution::{acknowledgement, backups, dispatch, eviction, large_reads};
 use crate::indexes::{library_name, read_latest};
 use crate::keyspace::stored_key::id_of_element;
 use crate::state::ServerState;
 use crate::state::acl::Acl;
+use crate::state::clients::Client;
 use crate::state::config::{Config, DataConfig};
 use crate::state::session::Session;
 use crate::wire::reply::Replies;
@@ -425,6 +426,125 @@ fn nothing_is_written_after_a_pause_or_an_end_of_the_client() {
     let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
     assert!(matches!(outcome, CommandOutcome::Close));
     assert_eq!(say(state, &mut session(state), "EXISTS b"), r":0\r\n");
+}
+
+/// What ends or holds up a command whose rights were checked already.
+const STOPS: [&str; 3] = ["paused", "closed", "forbidden"];
+
+/// A session of a user with all rights, whose commands [`stop`] ends.
+fn stoppable(state: &ServerState) -> Session {
+    let mut client = session(state);
+    say(state, &mut client, "ACL SETUSER writer on nopass ~* +@all");
+    assert_eq!(say(state, &mut client, "AUTH writer any"), r"+OK\r\n");
+    client
+}
+
+fn stop(state: &ServerState, client: &Client, how: &str) {
+    match how {
+        "paused" => state.pause(Duration::from_secs(1000), true),
+        // As `CLIENT KILL`, which waits for the commands in progress.
+        "closed" => {
+            let _exclusive = state.keys_exclusive();
+            client.end();
+        }
+        _ => {
+            let done = say(state, &mut session(state), "ACL SETUSER writer -@all");
+            assert_eq!(done, r"+OK\r\n");
+        }
+    }
+}
+
+fn assert_stopped(outcome: &CommandOutcome, out: &Replies, how: &str) {
+    let is_stopped = match how {
+        "paused" => matches!(outcome, CommandOutcome::Paused) && out.bytes.is_empty(),
+        "closed" => matches!(outcome, CommandOutcome::Close),
+        _ => out.bytes.starts_with(b"-NOPERM"),
+    };
+    assert!(is_stopped, "{how}: {}", out.bytes.escape_ascii());
+}
+
+/// A set becomes large, for which its command locks the keyspace once more.
+#[test]
+fn a_command_that_waits_to_be_alone_is_stopped() {
+    for how in STOPS {
+        let state = &state(Config::default());
+        let mut client = stoppable(state);
+        let members: Vec<String> = (0..2000).map(|at| format!("member{at}")).collect();
+        let mut words = vec![&b"SADD"[..], b"set"];
+        words.extend(members.iter().map(String::as_bytes));
+        let (request, own) = (OwnedRequest::of(&words), Arc::clone(&client.client));
+        let (outcome, out) = held("command.execute.released", || {
+            let mut out = Replies::default();
+            let call = request.arguments();
+            (dispatch::execute(state, table(), &mut client, call, &mut out), out)
+        })
+        .meanwhile(|| stop(state, &own, how));
+        assert_stopped(&outcome, &out, how);
+        assert_eq!(say(state, &mut session(state), "EXISTS set"), r":0\r\n", "{how}");
+    }
+}
+
+/// A value as large as thousands of keys evicts them in several calls.
+#[test]
+fn a_command_that_evicts_is_stopped() {
+    for how in STOPS {
+        let state = &state(Config::default());
+        let mut client = stoppable(state);
+        for number in 0..40_000 {
+            say(state, &mut client, &format!("SET {number} {number:0100}"));
+        }
+        say(state, &mut client, "CONFIG SET maxmemory-policy allkeys-random");
+        let used = state.used_memory();
+        say(state, &mut client, &format!("CONFIG SET maxmemory {}", used + 20_000));
+        let value = vec![b'v'; used - used / 8];
+        let request = OwnedRequest::of(&[b"SET", b"big", &value]);
+        let own = Arc::clone(&client.client);
+        let (outcome, out) = held("command.evict.released", || {
+            let mut out = Replies::default();
+            let call = request.arguments();
+            (dispatch::execute(state, table(), &mut client, call, &mut out), out)
+        })
+        .meanwhile(|| stop(state, &own, how));
+        assert_stopped(&outcome, &out, how);
+        let mut other = session(state);
+        let left = say(state, &mut other, "DBSIZE");
+        assert_eq!(say(state, &mut other, "EXISTS big"), r":0\r\n", "{how}");
+        if how == "paused" {
+            // Nor does anyone else evict in the pause, which a smaller limit asks for.
+            state.set_max_memory(1 << 20);
+            eviction::evict(state, &state.keys(), 0);
+            assert_eq!(say(state, &mut other, "DBSIZE"), left);
+        }
+    }
+}
+
+/// A range of keys is removed in stretches.
+#[test]
+fn a_removal_of_a_range_is_stopped() {
+    for how in STOPS {
+        let state = &state(Config::default());
+        let mut client = stoppable(state);
+        for at in 0..5000 {
+            say(state, &mut client, &format!("SET {at} v"));
+        }
+        let (request, mut out) =
+            (OwnedRequest::of(&[b"ORDNA.DELRANGE", b"-", b"+"]), Replies::default());
+        let outcome = dispatch::execute(state, table(), &mut client, request.arguments(), &mut out);
+        let CommandOutcome::LongScan(mut scan) = outcome else { panic!("no scan") };
+        assert!(!scan.step(state, None, &mut out).unwrap());
+        let mut other = session(state);
+        stop(state, &client.client, how);
+        let left = say(state, &mut other, "DBSIZE");
+        let is_over = scan.step(state, None, &mut out).unwrap();
+        assert_eq!(is_over, how != "paused", "{how}");
+        assert_eq!(out.bytes.starts_with(b"-"), is_over, "{how}");
+        assert_eq!(say(state, &mut other, "DBSIZE"), left, "{how}");
+        state.unpause();
+        if how == "paused" {
+            while !scan.step(state, None, &mut out).unwrap() {}
+            assert_eq!(out.bytes, b":5000\r\n");
+        }
+    }
 }
 
 /// A client would wait for the elements that are missing, and take the next reply for one of them.

@@ -1,12 +1,15 @@
 //! Commands on the order of keys, which Redis lacks.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use ordna::Direction;
 use ordna::key::prefix_end;
 
 use crate::execution::command::{Command, CommandOutcome, Context, READ_ALL, REMOVE_ALL, Result};
-use crate::execution::long_scan::{LongScan, ReplyForm, ScanBounds, ScanPurpose, key_of_token};
+use crate::execution::long_scan::{
+    Caller, LongScan, ReplyForm, ScanBounds, ScanPurpose, key_of_token,
+};
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
@@ -337,7 +340,16 @@ fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) ->
     entry(from_front.and_then(|position| snapshot.select(position)), out)
 }
 
-fn delrange(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+fn delrange(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     let (lower, upper) = bounds(arguments.get(1), arguments.get(2), false)?;
-    Ok(CommandOutcome::LongScan(Box::new(LongScan::new(lower, upper, ScanPurpose::Delete))))
+    let session = &*context.session;
+    let caller = Caller {
+        client: Arc::clone(&session.client),
+        user: session.user.as_ref().map(|user| user.name.clone()),
+        request: arguments.to_owned_request(),
+        acl_version: session.acl_version,
+    };
+    let mut scan = LongScan::new(lower, upper, ScanPurpose::Delete);
+    scan.caller = Some(caller);
+    Ok(CommandOutcome::LongScan(Box::new(scan)))
 }

@@ -244,20 +244,11 @@ impl Context<'_> {
     /// # Errors
     /// The user may not.
     pub fn check_changed_rights(&self, arguments: Arguments<'_>) -> Result<()> {
-        let has_changed = self.session.acl_version != self.state.acl.version();
-        if has_changed { self.check_rights(arguments) } else { Ok(()) }
-    }
-
-    fn check_rights(&self, arguments: Arguments<'_>) -> Result<()> {
-        let Some(user) = &self.session.user else { return Ok(()) };
-        // The connection of a user that is gone ends.
-        let Some(user) = self.state.acl.user(&user.name) else { return Ok(()) };
-        match self.state.refusal(&user, arguments) {
-            None => Ok(()),
-            Some(refusal) => {
-                Err(self.state.deny(&self.session.client, &user.name, refusal, "toplevel"))
-            }
+        if self.session.acl_version == self.state.acl.version() {
+            return Ok(());
         }
+        let Some(user) = &self.session.user else { return Ok(()) };
+        self.state.check_rights(&self.session.client, &user.name, arguments)
     }
 
     /// Excludes other commands if a call may write a key for which clients wait, so that these are served before

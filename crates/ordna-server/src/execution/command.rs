@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
-use ordna::sync::{check, notice};
+use ordna::sync::{check, notice, point};
 use ordna::{Found, Put};
 use ordna_secondary::Transaction as IndexTransaction;
 
@@ -635,10 +635,13 @@ impl<'a> Context<'a> {
         if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);
         }
+        // A command that begins again counts when it is executed.
         if matches!(outcome, Err(CommandError::NeedsSnapshot)) {
-            // It counts when it is executed again.
             out.bytes.truncate(before);
             return CommandOutcome::Read(Box::new(self.on_snapshot(spec, arguments)));
+        }
+        if matches!(outcome, Ok(CommandOutcome::Paused)) {
+            return CommandOutcome::Paused;
         }
         let mut outcome = outcome.unwrap_or_else(|error| {
             out.error(&error);
@@ -689,7 +692,14 @@ impl<'a> Context<'a> {
         // It has changed nothing.
         out.bytes.truncate(before);
         let state = self.state;
-        self.keys.make_exclusive(|| state.keys_exclusive());
+        let was_shared = matches!(self.keys, KeyspaceGuard::Shared(..));
+        self.keys.make_exclusive(|| {
+            point("command.execute.released");
+            state.keys_exclusive()
+        });
+        if was_shared && let Some(stopped) = self.stopped(spec, arguments)? {
+            return Ok(stopped);
+        }
         self.table.executes[spec.id](self, arguments, out)
     }
 
@@ -711,10 +721,10 @@ impl<'a> Context<'a> {
         let sizes = arguments.iter_from(1).map(|argument| argument.len() + ENTRY);
         let mut needed: usize = sizes.sum();
         for _ in 0..ATTEMPTS {
-            if self.evict(needed) != Room::Enough {
-                break;
-            }
             out.bytes.truncate(before);
+            if let Some(stopped) = self.evict(spec, arguments, needed)? {
+                return Ok(stopped);
+            }
             let outcome = self.execute(spec, arguments, out);
             if !matches!(outcome, Err(CommandError::OutOfMemory)) {
                 return outcome;
@@ -725,17 +735,33 @@ impl<'a> Context<'a> {
     }
 
     /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands get their
-    /// turn between the calls, unless this one excludes them.
-    fn evict(&mut self, needed: usize) -> Room {
+    /// turn between the calls, unless this one excludes them, and may stop this one: then the result is what
+    /// becomes of it.
+    ///
+    /// # Errors
+    /// The bytes do not fit, or the user may not call the command any more.
+    fn evict(
+        &mut self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+        needed: usize,
+    ) -> Result<Option<CommandOutcome>> {
         let (state, begin) = (self.state, Instant::now());
         loop {
             let made = eviction::evict(state, &self.keys, needed);
             let is_over = begin.elapsed() > eviction::LONGEST_WRITE || self.session.executing;
             if check!("concurrent.eviction.goes_on", made != Room::Unfinished || is_over) {
-                return made;
+                let has_room = made == Room::Enough;
+                return if has_room { Ok(None) } else { Err(CommandError::OutOfMemory) };
             }
             if !self.keys.is_exclusive() {
-                self.keys.release_for_a_moment(|| state.keys());
+                self.keys.release_for_a_moment(|| {
+                    point("command.evict.released");
+                    state.keys()
+                });
+                if let Some(stopped) = self.stopped(spec, arguments)? {
+                    return Ok(Some(stopped));
+                }
             }
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ordna::sync::notice;
+use ordna::sync::{fault, notice};
 
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::snapshot_read::Execution;
@@ -106,21 +106,16 @@ pub fn execute(
         (false, false) if spec.lock == LockMode::None => KeyspaceGuard::Released,
         (false, false) => state.keys(),
     };
-    if spec.lock != LockMode::None {
-        // `CLIENT KILL` and `CLIENT PAUSE` hold the lock alone: their effect is visible here.
-        if notice!("concurrent.dispatch.ends_with_client", session.client.is_ended()) {
-            return CommandOutcome::Close;
-        }
-        let is_paused = state.may_be_paused()
-            && !spec.has(CommandFlags::IGNORES_PAUSE)
-            && state.is_paused(may_write(table, session, spec));
-        if notice!("concurrent.dispatch.sees_pause", is_paused) {
-            return CommandOutcome::Paused;
-        }
-    }
     let execution = Execution::First;
     let mut context = Context { state, session, indexed: None, keys, table, execution };
     let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
+    if spec.lock != LockMode::None {
+        match context.stopped(spec, arguments) {
+            Ok(None) => {}
+            Ok(Some(outcome)) => return outcome,
+            Err(error) => return fail(state, context.session, Some(spec), error, out),
+        }
+    }
     let outcome = match state.data_directory {
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
         None => context.call(spec, arguments, out),
@@ -131,6 +126,37 @@ pub fn execute(
         context.serve_blocked();
     }
     outcome
+}
+
+impl Context<'_> {
+    /// What becomes of a command that must not go on, now that it has locked the keyspace, perhaps
+    /// once more: `None` if it may go on. It has changed nothing yet.
+    ///
+    /// `CLIENT KILL`, `CLIENT PAUSE` and changes of users hold the lock alone. So their effect is
+    /// visible here, and nothing is written after their reply.
+    ///
+    /// # Errors
+    /// The user may not call the command any more.
+    pub fn stopped(
+        &self,
+        spec: &CommandSpec,
+        arguments: Arguments<'_>,
+    ) -> Result<Option<CommandOutcome>, CommandError> {
+        let (state, session) = (self.state, &*self.session);
+        if notice!("concurrent.dispatch.ends_with_client", session.client.is_ended()) {
+            return Ok(Some(CommandOutcome::Close));
+        }
+        let is_paused = state.may_be_paused()
+            && !spec.has(CommandFlags::IGNORES_PAUSE)
+            && state.is_paused(may_write(self.table, session, spec));
+        if notice!("concurrent.dispatch.sees_pause", is_paused) {
+            return Ok(Some(CommandOutcome::Paused));
+        }
+        if !fault!("concurrent.dispatch.sees_rights") {
+            self.check_changed_rights(arguments)?;
+        }
+        Ok(None)
+    }
 }
 
 /// Whether a command may write: then a pause of those that write holds it up.

@@ -78,6 +78,9 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> Room {
     if limit == 0 || needed > limit || policy == EvictionPolicy::NoEviction {
         return Room::None;
     }
+    if notice!("concurrent.pause.evicts_nothing", state.are_writes_paused()) {
+        return Room::of(state.used_memory() <= limit - needed, Room::None);
+    }
     let slack = match state.indexes.are_active() {
         true => index_slack(limit),
         false => (limit / 64).min(SLACK),
@@ -170,6 +173,10 @@ pub fn make_room_by_calls(state: &ServerState, bytes: usize) -> Result<(), ordna
         let room = keys.check_room(bytes);
         if room.is_ok() || !state.settings.evicts() {
             return room;
+        }
+        if state.are_writes_paused() {
+            // What is queued is executed after the pause, and makes room then.
+            return Ok(());
         }
         let made = evict(state, &keys, bytes);
         if made != Room::Unfinished || begin.elapsed() > LONGEST_WRITE {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use ordna::Direction;
 use ordna::index::bounds_cross;
-use ordna::sync::{notice, point};
+use ordna::sync::{fault, notice, point};
 
 use crate::keyspace::Keyspace;
 use crate::keyspace::glob::Pattern;
@@ -26,8 +26,10 @@ use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::keyspace::value_kind::ValueKind;
 use crate::state::ServerState;
+use crate::state::clients::Client;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
+use crate::wire::request::OwnedRequest;
 
 /// Work of a stretch, in units of about ten nanoseconds: about a third of a millisecond.
 const STRETCH: usize = 32 << 10;
@@ -76,6 +78,35 @@ enum ReplyPhase {
     Send,
 }
 
+/// On whose behalf a removal goes on.
+#[derive(Debug)]
+pub struct Caller {
+    pub client: Arc<Client>,
+    pub user: Option<String>,
+    pub request: OwnedRequest,
+    /// The version of the users for which the rights were checked.
+    pub acl_version: u64,
+}
+
+impl Caller {
+    /// Checks whether the removal may go on. The keyspace is locked: see [`Context::stopped`].
+    ///
+    /// [`Context::stopped`]: crate::execution::command::Context::stopped
+    fn check(&mut self, state: &ServerState) -> Result<(), CommandError> {
+        if self.client.is_ended() {
+            return Err("ERR the connection was closed by another client".into());
+        }
+        let version = state.acl.version();
+        if version != self.acl_version
+            && let Some(user) = &self.user
+        {
+            state.check_rights(&self.client, user, self.request.arguments())?;
+        }
+        self.acl_version = version;
+        Ok(())
+    }
+}
+
 /// A scan in progress.
 #[derive(Debug)]
 pub struct LongScan {
@@ -90,6 +121,8 @@ pub struct LongScan {
     pub form: ReplyForm,
     /// The snapshot to read. Taken before the first stretch unless the caller provides one.
     pub snapshot: Option<KeyspaceSnapshot>,
+    /// Who asked for a removal.
+    pub caller: Option<Caller>,
     phase: ReplyPhase,
     found: Replies,
     /// Number of entries found so far, and of those that are not sent yet.
@@ -110,6 +143,7 @@ impl LongScan {
             purpose,
             form: ReplyForm::Plain,
             snapshot: None,
+            caller: None,
             phase: ReplyPhase::Gather,
             found: Replies::default(),
             count: 0,
@@ -147,7 +181,7 @@ impl LongScan {
             match removed {
                 Ok(false) => return Ok(false),
                 Ok(true) => out.count(self.count),
-                Err(error) => out.error(CommandError::from(error)),
+                Err(error) => out.error(&error),
             }
             return Ok(true);
         }
@@ -271,20 +305,28 @@ impl LongScan {
         *limit == 0
     }
 
-    /// Removes the keys of a stretch, of a keyspace that is not locked.
-    fn remove_alone(&mut self, state: &ServerState) -> Result<bool, ordna::Error> {
-        let keys = state.keys();
-        if !notice!("long_scan.remove.excludes", state.indexes.are_active()) {
-            return self.remove(&keys, state);
+    /// Removes the keys of a stretch, of a keyspace that is not locked. Nothing is removed while writes are
+    /// paused.
+    fn remove_alone(&mut self, state: &ServerState) -> Result<bool, CommandError> {
+        let mut keys = state.keys();
+        if notice!("long_scan.remove.excludes", state.indexes.are_active()) {
+            // A hash that another client sets within the stretch would be removed, but not from the
+            // indexes: nothing may come between.
+            keys.make_exclusive(|| state.keys_exclusive());
         }
-        // A hash that another client sets within the stretch would be removed, but not from the
-        // indexes: nothing may come between.
-        drop(keys);
-        self.remove(&state.keys_exclusive(), state)
+        if let Some(caller) = &mut self.caller
+            && !fault!("concurrent.removal.asks_again")
+        {
+            caller.check(state)?;
+            if state.are_writes_paused() {
+                return Ok(false);
+            }
+        }
+        self.remove(&keys, state)
     }
 
     /// Removes the keys of a stretch and returns whether the scan is at its end.
-    fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, ordna::Error> {
+    fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, CommandError> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
         keys.visit(borrow(&self.lower), borrow(&self.upper), Direction::Ascending, |key, _| {

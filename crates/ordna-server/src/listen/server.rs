@@ -133,7 +133,8 @@ async fn remove_collections(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
         tokio::time::sleep(EVERY).await;
-        if state.is_loading() || !state.keys().collections().has_large() {
+        let is_idle = state.is_loading() || state.are_writes_paused();
+        if is_idle || !state.keys().collections().has_large() {
             continue;
         }
         // It fails if the log has: the lists stay, and are read again later.

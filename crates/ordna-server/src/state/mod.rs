@@ -445,6 +445,22 @@ impl ServerState {
         user.check(spec, arguments, &self.indexes).err()
     }
 
+    /// Checks whether the user of this name may call this command now.
+    ///
+    /// # Errors
+    /// The user may not.
+    pub fn check_rights(
+        &self,
+        client: &Client,
+        user: &str,
+        arguments: Arguments<'_>,
+    ) -> Result<(), CommandError> {
+        // The connection of a user that is gone ends.
+        let Some(found) = self.acl.user(user) else { return Ok(()) };
+        let refusal = self.refusal(&found, arguments);
+        refusal.map_or(Ok(()), |refusal| Err(self.deny(client, user, refusal, "toplevel")))
+    }
+
     /// Records a refusal by ACL and returns its error.
     pub fn deny(
         &self,
