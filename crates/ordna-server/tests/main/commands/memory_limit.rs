@@ -248,11 +248,11 @@ fn old_values_that_a_transaction_keeps_stay_within_the_memory_limit() {
 #[test]
 fn a_refused_write_does_not_make_ranks_slow() {
     let (_server, mut client) = fresh();
-    let fill = b"for at = 1, 100000 do redis.call('ZADD', 'z', at, 'member' .. at) end return 1";
+    let fill = b"for at = 1, 20000 do redis.call('ZADD', 'z', at, 'member' .. at) end return 1";
     assert_eq!(client.ask(&[b"EVAL", fill, b"0"]), r":1\r\n");
     let rank = |client: &mut Client| {
         let begin = Instant::now();
-        assert_eq!(client.say("ZRANK z member50000"), r":49999\r\n");
+        assert_eq!(client.say("ZRANK z member10000"), r":9999\r\n");
         begin.elapsed()
     };
     // The first question counts all members.
