@@ -104,7 +104,8 @@ fn check_space<K: Key + ?Sized, V: Value + ?Sized>(
 }
 
 /// Whether a store that ends should take a last checkpoint, so that the next opening is fast: its
-/// log is long, and the entries are so few that the end takes a fraction of a second.
+/// log is long, and the entries are so few that the end takes less than a second where the disk takes
+/// 300 MB a second.
 fn is_worth_it_at_the_end<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     durable: &Durable<K>,
@@ -120,7 +121,7 @@ fn is_worth_it_at_the_end<K: Key + ?Sized, V: Value + ?Sized>(
     let is_long = log >= (after / 4).max(entries / 8);
     is_long
         && !has_metadata
-        && entries <= after.saturating_mul(2)
+        && entries <= after.saturating_mul(4)
         && queue.check().is_ok()
         && check_space(store, durable).is_ok()
 }

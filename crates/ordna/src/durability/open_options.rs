@@ -130,8 +130,8 @@ impl OpenOptions {
     /// again with growing delays. It is not begun on a disk that it would fill.
     ///
     /// The end of a store cancels a checkpoint. If the log is then longer than an eighth of the
-    /// entries and a quarter of these bytes, and the entries are at most twice these bytes, the
-    /// store backs itself up before it ends, so that the next opening is fast.
+    /// entries and a quarter of these bytes, and the entries are at most four times these bytes,
+    /// the store backs itself up before it ends, so that the next opening is fast.
     ///
     /// A store whose newest backup has [metadata](super::BackupOptions::metadata) takes no
     /// checkpoints: it could not compute them.

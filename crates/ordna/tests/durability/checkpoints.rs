@@ -326,6 +326,24 @@ fn the_last_checkpoint_counts_what_is_being_written() {
     assert!(state_of(&found) == state);
 }
 
+/// The end cancels the checkpoint that is due at the opening, and takes the last one.
+#[test]
+fn a_store_of_nearly_four_times_the_bytes_ends_with_a_checkpoint() {
+    let dir = Directory::new("four");
+    let never = OpenOptions::new().checkpoint_after(u64::MAX);
+    let store = Bytes::open(&dir.0, never.clone()).unwrap();
+    put(&store, 0..3000, 1);
+    let state = state_of(&store);
+    drop(store);
+    let slow = Arc::new(Slow::new(Duration::from_millis(20)));
+    let store = Bytes::open(&dir.0, never.clone().storage(slow).checkpoint_after(1 << 20));
+    drop(store.unwrap());
+    let store = Bytes::open(&dir.0, never).unwrap();
+    assert!(state_of(&store) == state);
+    let recovery = store.durability().unwrap().recovery;
+    assert_eq!(recovery.log.records, 0, "{recovery:?}");
+}
+
 #[test]
 fn checkpoints_are_of_the_successor() {
     let dir = Directory::new("successor");
