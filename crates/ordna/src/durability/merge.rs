@@ -169,8 +169,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogPart<'a, K, V> {
 
     /// The bytes of a record's key.
     fn key(&self, place: Place) -> &'a [u8] {
-        let logged = self.read(place);
-        logged.and_then(|logged| logged.payload.get(logged.key)).unwrap_or_default()
+        self.read(place).map(|logged| logged.key()).unwrap_or_default()
     }
 
     /// Sorts groups of equal heads. `known`: so many bytes of a group's keys are equal, unless one
@@ -223,6 +222,13 @@ pub(crate) struct Logged<'a> {
     pub put: Option<(ByteRange, Option<u64>)>,
 }
 
+impl<'a> Logged<'a> {
+    /// The bytes of the key, which differ from those of any other.
+    fn key(&self) -> &'a [u8] {
+        self.payload.get(self.key.clone()).unwrap_or_default()
+    }
+}
+
 /// Walks the records of a part in the order of the keys: the last of each.
 pub(crate) struct LogCursor<'a, K: ?Sized, V: ?Sized> {
     part: LogPart<'a, K, V>,
@@ -250,11 +256,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogCursor<'a, K, V> {
         loop {
             let later = self.read();
             let Some(front) = &self.front else { return };
-            let is_same = later.as_ref().is_some_and(|later| {
-                let views = [front, later].map(|it| K::decode(it.payload, it.key.clone()));
-                let [one, other] = views.each_ref().map(Borrow::<K>::borrow);
-                one == other
-            });
+            let is_same = later.as_ref().is_some_and(|later| later.key() == front.key());
             if !is_same {
                 self.ahead = later;
                 return;

@@ -64,7 +64,7 @@
 //! | module | holds |
 //! |---|---|
 //! | `open`, `open_options` | opening a store in a directory |
-//! | `replay`, `replay_threads` | reading the log and repeating its records |
+//! | `replay`, `read_ahead`, `replay_threads` | reading the log and repeating its records |
 //! | `merge` | building a store from a backup and the first records of the log |
 //! | `log` | state and control of the log |
 //! | `checkpoint` | backups that a store takes by itself |
@@ -87,6 +87,7 @@ mod merge;
 mod open;
 mod open_options;
 mod owned;
+mod read_ahead;
 mod replay;
 mod replay_threads;
 mod verify;

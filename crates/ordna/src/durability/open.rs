@@ -14,13 +14,14 @@ use std::thread;
 use std::time::Instant;
 
 use ordna_base::encoding::ByteRange;
-use ordna_base::sync::{Lock, fault};
+use ordna_base::sync::{Lock, fault, joined};
 use ordna_base::{Key, Value};
 
 use super::backup::restore::{log_records, read_store};
 use super::checkpoint;
 use super::merge::LogRecords;
 use super::open_options::{LoggedKeys, OnLogged, OpenOptions};
+use super::read_ahead::LONG;
 use super::replay::{Reading, decode_records};
 use super::replay_threads::{apply_with, key_of};
 use crate::files::blocks::{FileHeader, FileKind};
@@ -41,6 +42,35 @@ use crate::{Error, Options, Store};
 /// Returns the size of the segments. One that cannot be opened counts as 0; reading it reports why.
 fn log_bytes(storage: &dyn Storage, segments: &BTreeMap<u64, PathBuf>) -> u64 {
     segments.values().filter_map(|path| storage.open(path).ok()).map(|(_, len)| len).sum()
+}
+
+/// Returns the result of `work`, which changes no file. A thread makes the segments durable
+/// in the meantime, if they are long: what is written after the opening waits for that.
+fn while_syncing<R>(
+    storage: &dyn Storage,
+    segments: &BTreeMap<u64, PathBuf>,
+    bytes: u64,
+    work: impl FnOnce() -> Result<R, BackupError>,
+) -> Result<R, BackupError> {
+    if bytes < LONG {
+        return work();
+    }
+    thread::scope(|scope| {
+        let sync = || {
+            let mut paths = segments.values();
+            paths.try_for_each(|path| storage.sync(path).map_err(BackupError::io(path, "sync")))
+        };
+        let builder = thread::Builder::new().name("ordna log sync".to_owned());
+        // Without a thread `new_segment` alone does it.
+        let thread = builder.spawn_scoped(scope, sync).ok();
+        let done = work();
+        let synced = thread.map_or(Ok(()), joined);
+        // The system reports a failure once, so `new_segment` may not learn of it.
+        if fault!("damage.open.reports_the_first_sync") {
+            return done;
+        }
+        done.and_then(|done| synced.map(|()| done))
+    })
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
@@ -138,15 +168,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         // What is in memory may exceed the limit only while the log is repeated.
         let merges = !options.store.is_limited()
             && backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
-        let merged = if merges { log.read::<V>(&reading, &mut tell)? } else { None };
-        let blocks = log.blocks();
-        let store = match &backup {
-            None => log.into_store(store_options)?,
-            Some((path, manifest)) => {
-                let built = (manifest, log);
-                read_store(storage, path, built, store_options, &options.progress)?
-            }
-        };
+        let (merged, blocks, store) = while_syncing(storage, &segments, logged, || {
+            let merged = if merges { log.read::<V>(&reading, &mut tell)? } else { None };
+            let blocks = log.blocks();
+            let store = match &backup {
+                None => log.into_store(store_options)?,
+                Some((path, manifest)) => {
+                    let built = (manifest, log);
+                    read_store(storage, path, built, store_options, &options.progress)?
+                }
+            };
+            Ok((merged, blocks, store))
+        })?;
         reading.mend = true;
         // The records that only the tail has, and where they begin.
         let (mut tail, mut begin) = (Vec::new(), position);

@@ -28,8 +28,9 @@ use std::path::{Path, PathBuf};
 
 use ordna_base::sync::{fault, notice};
 
+use super::read_ahead::{ReadBlock, with_blocks};
 use crate::files::blocks::{
-    BLOCK_HEADER, Block, BlockKind, BlockReader, FILE_HEADER, FileKind, latest_synced,
+    BLOCK_HEADER, Block, BlockKind, BlockReader, FILE_HEADER, FileHeader, FileKind, latest_synced,
 };
 use crate::files::codec::Record;
 use crate::files::directory::{tail_path, unmark};
@@ -75,6 +76,13 @@ enum Ended {
     Here { closed: bool },
     /// The log is truncated here: what follows is not read.
     Truncated,
+}
+
+/// A segment that is read.
+struct Segment {
+    path: PathBuf,
+    header: FileHeader,
+    len: u64,
 }
 
 /// A place at which the log may end.
@@ -253,53 +261,58 @@ impl Reading<'_> {
 
     fn segment<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
-        mut reader: BlockReader,
+        reader: BlockReader,
         later: &[u64],
         read: &mut WalReplay,
         apply: &mut impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
     ) -> Result<Ended, BackupError> {
-        let path = reader.path().to_owned();
-        let mut ended = None;
-        loop {
-            self.progress.check()?;
-            let (before, position) = (reader.offset(), reader.position());
-            let block = match reader.read_block() {
-                Ok(None) => return Ok(ended.unwrap_or(Ended::Here { closed: false })),
-                Ok(Some(block)) if ended.is_none() => block,
-                Ok(Some(_)) => {
-                    let what = "blocks follow the last one of the segment".to_owned();
-                    let (offset, is_certain) = (before, true);
-                    let damage = Damage { path, offset, position, what, is_certain };
-                    return self.cut(&reader, damage, later, read);
+        let (header, len) = (reader.header, reader.len());
+        let segment = Segment { path: reader.path().to_owned(), header, len };
+        let (mut offset, mut position) = (reader.offset(), reader.position());
+        with_blocks(reader, |next| {
+            let mut ended = None;
+            loop {
+                self.progress.check()?;
+                let damage = |offset, what, is_certain| {
+                    let path = segment.path.clone();
+                    Damage { path, offset, position, what, is_certain }
+                };
+                let ReadBlock { block, offset: end, position: after } = next();
+                let block = match block {
+                    Ok(None) => return Ok(ended.unwrap_or(Ended::Here { closed: false })),
+                    Ok(Some(block)) if ended.is_none() => block,
+                    Ok(Some(_)) => {
+                        let what = "blocks follow the last one of the segment".to_owned();
+                        return self.cut(&segment, damage(offset, what, true), later, read);
+                    }
+                    Err(BackupError::Damaged { offset, what, .. }) => {
+                        return self.cut(&segment, damage(offset, what, false), later, read);
+                    }
+                    Err(error) => return Err(error),
+                };
+                self.progress.add(block.count, end - offset);
+                match block.kind {
+                    // At the start of a segment.
+                    BlockKind::Data if block.count == 0 && block.payload.is_empty() => {}
+                    BlockKind::Data => {
+                        let records = match decode_block::<K, V>(&segment.path, &block) {
+                            Ok(records) => records,
+                            Err(BackupError::Damaged { offset, what, .. }) => {
+                                return self.cut(&segment, damage(offset, what, true), later, read);
+                            }
+                            Err(error) => return Err(error),
+                        };
+                        read.blocks += 1;
+                        read.records += block.count;
+                        read.position = after;
+                        apply(block.payload, records)?;
+                    }
+                    BlockKind::End => ended = Some(Ended::Here { closed: true }),
+                    BlockKind::Continued => ended = Some(Ended::Continued),
                 }
-                Err(BackupError::Damaged { offset, what, .. }) => {
-                    let damage = Damage { path, offset, position, what, is_certain: false };
-                    return self.cut(&reader, damage, later, read);
-                }
-                Err(error) => return Err(error),
-            };
-            self.progress.add(block.count, reader.offset() - before);
-            match block.kind {
-                // At the start of a segment.
-                BlockKind::Data if block.count == 0 && block.payload.is_empty() => {}
-                BlockKind::Data => {
-                    let records = match decode_block::<K, V>(&path, &block) {
-                        Ok(records) => records,
-                        Err(BackupError::Damaged { offset, what, .. }) => {
-                            let damage = Damage { path, offset, position, what, is_certain: true };
-                            return self.cut(&reader, damage, later, read);
-                        }
-                        Err(error) => return Err(error),
-                    };
-                    read.blocks += 1;
-                    read.records += block.count;
-                    read.position = reader.position();
-                    apply(block.payload, records)?;
-                }
-                BlockKind::End => ended = Some(Ended::Here { closed: true }),
-                BlockKind::Continued => ended = Some(Ended::Continued),
+                (offset, position) = (end, after);
             }
-        }
+        })
     }
 
     /// Whether the first block after this segment begins at `position`.
@@ -328,7 +341,7 @@ impl Reading<'_> {
     /// Decides what a damaged block means.
     fn cut(
         &self,
-        reader: &BlockReader,
+        segment: &Segment,
         damage: Damage,
         later: &[u64],
         read: &mut WalReplay,
@@ -338,8 +351,8 @@ impl Reading<'_> {
             read.cuts.push(WalTruncation { path, offset, what, dropped: 0, was_durable: false });
             return Ok(Ended::Continued);
         }
-        let mut durable = latest_synced(self.storage, &path, reader.header.salt, offset)?;
-        let mut dropped = reader.len() - offset;
+        let mut durable = latest_synced(self.storage, &path, segment.header.salt, offset)?;
+        let mut dropped = segment.len - offset;
         for number in later {
             let path = self.path_of(*number);
             let len = self.length(&path)?;
@@ -365,7 +378,7 @@ impl Reading<'_> {
         }
         // A repair removes the mark of a segment that is missing, too.
         if self.repair || !later.is_empty() {
-            self.remove_from(reader.header.number + 1, later)?;
+            self.remove_from(segment.header.number + 1, later)?;
         }
         if self.mend && !fault!("damage.log.cuts_its_tail") {
             let cut = self.storage.truncate(&path, offset);

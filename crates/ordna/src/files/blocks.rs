@@ -539,6 +539,8 @@ pub struct BlockReader {
     position: u64,
     chain: u32,
     records: u64,
+    /// A payload whose memory the next block takes.
+    spare: Vec<u8>,
 }
 
 impl std::fmt::Debug for BlockReader {
@@ -571,7 +573,13 @@ impl BlockReader {
             position,
             chain: first_chain(header.salt),
             records: 0,
+            spare: Vec::new(),
         })
+    }
+
+    /// Takes a payload that is read, so that the next block needs no memory of its own.
+    pub fn give_back(&mut self, payload: Vec<u8>) {
+        self.spare = payload;
     }
 
     /// The next block; `None` at the end of the file. After an error there is no more.
@@ -600,7 +608,13 @@ impl BlockReader {
         if header.start != self.position {
             return damaged("this block does not follow the one before it");
         }
-        let mut payload = vec![0; usize::try_from(header.stored).unwrap_or(usize::MAX)];
+        let stored = usize::try_from(header.stored).unwrap_or(usize::MAX);
+        let mut payload = std::mem::take(&mut self.spare);
+        if payload.capacity() < stored {
+            // New memory of the system is zero already.
+            payload = vec![0; stored];
+        }
+        payload.resize(stored, 0);
         self.input.read_exact(&mut payload).map_err(BackupError::io(&self.path, "read"))?;
         let crc = crc32c_append(self.chain, &payload);
         if notice!("damage.block.payload_crc", crc != header.payload_crc) {

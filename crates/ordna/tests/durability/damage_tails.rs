@@ -116,6 +116,73 @@ fn a_start_makes_durable_what_it_has_read() {
     }
 }
 
+/// Entries of a segment that is read ahead, by a thread of its own.
+const LONG: u32 = 1500;
+
+/// A store with such a segment. What its first blocks have was durable when the last was written.
+fn long_segment() -> Model {
+    let disk = Model::new();
+    let store = open(&disk, SyncPolicy::Never).unwrap();
+    for key in 0..LONG {
+        store.insert(&key.to_be_bytes(), &[key as u8; 1000]).unwrap();
+        if key % 100 == 99 {
+            flush(&store);
+        }
+        if key == LONG * 3 / 4 {
+            store.sync_log().unwrap();
+        }
+    }
+    flush(&store);
+    disk.after_exit()
+}
+
+#[test]
+fn damage_in_a_long_segment_is_found_and_its_torn_end_cut() {
+    let disk = long_segment();
+    let whole = disk.read(&segment(1));
+    assert!(whole.len() > 1 << 20);
+    let mut changed = whole.clone();
+    changed[whole.len() / 2] ^= 1;
+    disk.replace(&segment(1), changed);
+    let found = open(&disk.after_exit(), SyncPolicy::Never).map(|store| state_of(&store).len());
+    let Err(BackupError::Damaged { path, offset, .. }) = found else { panic!("{found:?}") };
+    assert_eq!(path, segment(1));
+    let begins = whole.get(offset as usize..).is_some_and(|block| block.starts_with(b"OBLK"));
+    assert!(begins && offset <= whole.len() as u64 / 2, "{offset}");
+    disk.replace(&segment(1), whole[..whole.len() - 5].to_vec());
+    let store = open(&disk, SyncPolicy::Never).unwrap();
+    let (state, recovery) = (state_of(&store), store.durability().unwrap().recovery);
+    assert!(state.len() >= LONG as usize * 3 / 4 && state.len() < LONG as usize);
+    let [cut] = &recovery.log.cuts[..] else { panic!("{recovery:?}") };
+    assert!(!cut.was_durable && whole[cut.offset as usize..].starts_with(b"OBLK"), "{cut:?}");
+    assert_eq!(cut.dropped, whole.len() as u64 - 5 - cut.offset);
+    let again = open(&disk.after_exit(), SyncPolicy::Never).unwrap();
+    assert!(state_of(&again) == state);
+    assert!(again.durability().unwrap().recovery.log.cuts.is_empty());
+}
+
+/// A long segment is made durable while it is read. The system reports once that it cannot be.
+#[test]
+fn a_start_that_cannot_sync_a_long_segment_fails() {
+    let disk = long_segment();
+    let mut syncs = 0;
+    for number in 1.. {
+        let disk = disk.after_exit().fault(number, Fault::Fails);
+        let opened = open(&disk, SyncPolicy::Never).map(|store| state_of(&store).len());
+        let Some(hit) = disk.hit() else { break };
+        // A segment is cut to its length, which makes it durable.
+        let is_sync = hit.contains(": truncate ");
+        syncs += usize::from(is_sync);
+        let is_right = if is_sync {
+            opened.is_err()
+        } else {
+            opened.unwrap_or(LONG as usize) == LONG as usize
+        };
+        assert!(is_right, "operation {number}, {hit}");
+    }
+    assert!(syncs >= 2, "{syncs} syncs failed");
+}
+
 /// Runs of a process, each of which ends in order or not.
 fn runs(ends: &[bool]) -> Model {
     let mut disk = Model::new();

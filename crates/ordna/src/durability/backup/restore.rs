@@ -257,6 +257,7 @@ impl Entries<'_> {
         while self.left == 0 {
             let Some(reader) = &mut self.reader else { return Ok(()) };
             self.shared.progress.check()?;
+            reader.blocks.give_back(std::mem::take(&mut self.block));
             let Some(block) = reader.next()? else {
                 self.reader = None;
                 return Ok(());
