@@ -104,8 +104,8 @@ fn check_space<K: Key + ?Sized, V: Value + ?Sized>(
 }
 
 /// Whether a store that ends should take a last checkpoint, so that the next opening is fast: its
-/// log is long, and the entries are so few that the end takes less than a second where the disk takes
-/// 300 MB a second.
+/// log is long, and the entries are so few that the end takes less than a second on a disk that
+/// takes 300 MB a second.
 fn is_worth_it_at_the_end<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     durable: &Durable<K>,
