@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use ordna::Change;
-use ordna::sync::{check, notice, point};
+use ordna::sync::{notice, point};
 use ordna::{Found, Put};
 use ordna_secondary::Transaction as IndexTransaction;
 
-use crate::execution::eviction::{self, Room};
+use crate::execution::eviction;
 use crate::execution::long_scan::LongScan;
 use crate::execution::snapshot_read::{Execution, SnapshotRead};
 use crate::keyspace::hash::MARK;
@@ -678,7 +678,7 @@ impl<'a> Context<'a> {
 
     /// Executes a command; once more, alone, if it asks for that.
     #[inline]
-    fn execute(
+    pub fn execute(
         &mut self,
         spec: &CommandSpec,
         arguments: Arguments<'_>,
@@ -701,69 +701,6 @@ impl<'a> Context<'a> {
             return Ok(stopped);
         }
         self.table.executes[spec.id](self, arguments, out)
-    }
-
-    /// Makes room for a command that the memory limit has refused, which changed nothing, and executes
-    /// it again.
-    #[cold]
-    fn call_after_eviction(
-        &mut self,
-        spec: &CommandSpec,
-        arguments: Arguments<'_>,
-        out: &mut Replies,
-    ) -> Result {
-        /// Attempts, each with room for four times as much: a command may need more than its arguments,
-        /// as `SETRANGE` does.
-        const ATTEMPTS: usize = 12;
-        /// Bytes of an entry beyond its key and value, amply.
-        const ENTRY: usize = 128;
-        let before = out.bytes.len();
-        let sizes = arguments.iter_from(1).map(|argument| argument.len() + ENTRY);
-        let mut needed: usize = sizes.sum();
-        for _ in 0..ATTEMPTS {
-            out.bytes.truncate(before);
-            if let Some(stopped) = self.evict(spec, arguments, needed)? {
-                return Ok(stopped);
-            }
-            let outcome = self.execute(spec, arguments, out);
-            if !matches!(outcome, Err(CommandError::OutOfMemory)) {
-                return outcome;
-            }
-            needed = needed.saturating_mul(4);
-        }
-        Err(CommandError::OutOfMemory)
-    }
-
-    /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands get their
-    /// turn between the calls, unless this one excludes them, and may stop this one: then the result is what
-    /// becomes of it.
-    ///
-    /// # Errors
-    /// The bytes do not fit, or the user may not call the command any more.
-    fn evict(
-        &mut self,
-        spec: &CommandSpec,
-        arguments: Arguments<'_>,
-        needed: usize,
-    ) -> Result<Option<CommandOutcome>> {
-        let (state, begin) = (self.state, Instant::now());
-        loop {
-            let made = eviction::evict(state, &self.keys, needed);
-            let is_over = begin.elapsed() > eviction::LONGEST_WRITE || self.session.executing;
-            if check!("concurrent.eviction.goes_on", made != Room::Unfinished || is_over) {
-                let has_room = made == Room::Enough;
-                return if has_room { Ok(None) } else { Err(CommandError::OutOfMemory) };
-            }
-            if !self.keys.is_exclusive() {
-                self.keys.release_for_a_moment(|| {
-                    point("command.evict.released");
-                    state.keys()
-                });
-                if let Some(stopped) = self.stopped(spec, arguments)? {
-                    return Ok(Some(stopped));
-                }
-            }
-        }
     }
 
     #[cold]

@@ -14,6 +14,7 @@ pub mod large_reads;
 pub mod long_scan;
 mod monitor;
 mod notifications;
+mod out_of_memory;
 pub mod prepared_edits;
 pub mod prepared_writes;
 #[cfg(feature = "scripts")]
