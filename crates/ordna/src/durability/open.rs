@@ -80,6 +80,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Entries that had expired when the process ended are present while later records of the log
     /// are replayed, and expire when everything is read.
     ///
+    /// The [memory limit](Options::memory_limit) refuses no opening, as it may be lower than it was.
+    /// Beyond it the store refuses writes until enough is removed.
+    ///
     /// # Errors
     /// [`BackupError`]; the contents of the directory are not changed. Source: Nitro, §5.
     ///
@@ -165,9 +168,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Some((path, manifest)) => log_records::<K, V>(path, manifest)?,
             None => LogRecords::new(Vec::new()),
         };
-        // What is in memory may exceed the limit only while the log is repeated.
+        // Records that are merged are held beside the store: not under a limit.
         let merges = !options.store.is_limited()
             && backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
+        // The memory is as it was before: deadlines and removals may have exceeded the limit.
+        let (store_options, lifted) = store_options.lift_limit();
         let (merged, blocks, store) = while_syncing(storage, &segments, logged, || {
             let merged = if merges { log.read::<V>(&reading, &mut tell)? } else { None };
             let blocks = log.blocks();
@@ -184,8 +189,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         // The records that only the tail has, and where they begin.
         let (mut tail, mut begin) = (Vec::new(), position);
         {
-            // The memory is as it was before.
-            let _lifted = store.lift_limit();
+            let _lifted = lifted;
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
                 // Blocks that the store has already.
@@ -300,7 +304,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Creates a store in memory from a backup. Parallel, bottom-up. O(n).
     ///
     /// # Errors
-    /// [`BackupError`]. Source: Nitro, §5.2.
+    /// [`BackupError`]; [`Error::MemoryLimit`] within it if the backup exceeds the limit. Source:
+    /// Nitro, §5.2.
     pub fn restore(backup: impl AsRef<Path>, options: OpenOptions) -> Result<Self, BackupError> {
         let (backup, storage) = (backup.as_ref(), &*options.storage);
         let manifest = Manifest::read(storage, backup)?;

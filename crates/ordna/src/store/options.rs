@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::budget::{Budget, MemoryBudget};
+use super::budget::{Budget, Lifted, MemoryBudget};
 use super::collectors::Collectors;
 use super::expiry::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
@@ -53,14 +53,16 @@ impl Options {
     /// Refuses writes after which entries and undo records would hold more than this many bytes.
     /// Counts key, value and a share of the leaf for each entry, but no memory that waits to be
     /// freed. A write that replaces an entry needs only the bytes beyond that one's. Removals are
-    /// never refused, nor are [`Store::modify_expiry`](super::Store::modify_expiry) and writes
-    /// under [`Store::lift_limit`](super::Store::lift_limit).
+    /// never refused, nor are [`Store::modify_expiry`](super::Store::modify_expiry), writes under
+    /// [`Store::lift_limit`](super::Store::lift_limit) and what [`Store::open`](super::Store::open)
+    /// reads.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }
 
     /// The same limit for all stores that share the budget: their bytes count together, until a
-    /// store and its snapshots are dropped and freed.
+    /// store and its snapshots are dropped and freed. While one of them is opened the limit is
+    /// lifted for all.
     pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
@@ -88,6 +90,14 @@ impl Options {
             Some(shared) => Budget::within(shared),
             None => Budget::new(self.memory_limit.unwrap_or(usize::MAX)),
         }
+    }
+
+    /// These options, with the memory limit lifted until the guard is dropped.
+    pub(crate) fn lift_limit(self) -> (Self, Lifted) {
+        let limit = self.memory_limit.unwrap_or(usize::MAX);
+        let budget = self.memory_budget.clone().unwrap_or_else(|| MemoryBudget::new(limit));
+        let lifted = budget.lift();
+        (self.memory_budget(&budget), lifted)
     }
 
     /// Whether the store is to have a memory limit.

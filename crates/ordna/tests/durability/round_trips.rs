@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ordna::durability::{
     BackupError, BackupOptions, Disk, Mode, OpenOptions, Progress, SyncPolicy, install, verify,
 };
-use ordna::{Options, OrderedIndex, Put, Store, Write};
+use ordna::{MemoryBudget, Options, OrderedIndex, Put, Store, Write};
 use ordna_testkit::random::Random;
 
 use super::disk::Model;
@@ -78,6 +78,42 @@ fn a_memory_limit_below_the_backup_is_told() {
     let limited = options(&disk, SyncPolicy::Never).store(Options::new().memory_limit(10_000));
     let error = Bytes::restore("/b", limited).unwrap_err();
     assert!(matches!(error, BackupError::Store(ordna::Error::MemoryLimit { .. })), "{error}");
+}
+
+#[test]
+fn a_store_above_its_memory_limit_is_opened() {
+    const LIMIT: usize = 200_000;
+    let disk = Model::new();
+    let open = |limited: Options| {
+        let limited = limited.clock(|| 1000).background_collector(false);
+        Bytes::open(DIR, options(&disk, SyncPolicy::Never).store(limited)).unwrap()
+    };
+    let store = open(Options::new().memory_limit(LIMIT));
+    let keys = (0_u64..).map(u64::to_be_bytes);
+    let keys: Vec<_> = keys.take_while(|key| store.insert(key, b"v").is_ok()).collect();
+    for key in &keys {
+        assert!(store.set_expiry(key, Some(2000)).unwrap());
+    }
+    store.backup(&BackupOptions::new()).unwrap();
+    let expected = state_of(&store);
+    assert!(keys.len() > 1000 && expected.len() == keys.len(), "{} keys", keys.len());
+    drop(store);
+    let budget = |bytes| Options::new().memory_budget(&MemoryBudget::new(bytes));
+    for (limit, limited) in [
+        (LIMIT, Options::new().memory_limit(LIMIT)),
+        (LIMIT / 2, Options::new().memory_limit(LIMIT / 2)),
+        (LIMIT, budget(LIMIT)),
+        (LIMIT / 2, budget(LIMIT / 2)),
+    ] {
+        let store = open(limited);
+        assert_eq!(state_of(&store), expected);
+        let refused = store.insert(b"new", b"v").unwrap_err();
+        assert!(matches!(refused, ordna::Error::MemoryLimit { limit: told } if told == limit));
+    }
+    let store = open(budget(LIMIT / 2));
+    store.remove_many(&keys).unwrap();
+    store.collect_garbage();
+    store.insert(b"new", b"v").unwrap();
 }
 
 #[test]
