@@ -450,7 +450,7 @@ async fn prepare(
     }
 }
 
-/// Once a second: takes a sample, and closes idle clients.
+/// Once a second: takes a sample, and closes idle clients and those that do not read their messages.
 async fn tick(state: Arc<ServerState>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -489,6 +489,8 @@ async fn tick(state: Arc<ServerState>) {
             clients: state.clients.len(),
         });
         before = now;
+        let limit = state.settings.buffer_limits.lock().0[2];
+        state.channels.close_slow(&state.clients, limit);
         let timeout = state.settings.timeout.size();
         if timeout > 0 {
             let idle = Duration::from_secs(timeout as u64);

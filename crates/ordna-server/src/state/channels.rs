@@ -203,6 +203,21 @@ impl Channels {
         receivers
     }
 
+    /// Closes the clients whose messages exceed the limit though nothing is published. O(clients).
+    pub fn close_slow(&self, clients: &Clients, limit: BufferLimit) {
+        if clients.messages.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let all = clients.all();
+        // As in `publish`, so that no client is closed, and counted, by both.
+        let _table = self.table.lock();
+        for client in all.iter().filter(|client| client.inbox.waiting() > 0 && !client.is_ended()) {
+            if client.inbox.exceeds(client.output.load(Ordering::Relaxed), limit) {
+                close(client, clients);
+            }
+        }
+    }
+
     /// Number of subscribers of a channel or shard channel, without those of patterns.
     pub fn subscribers(&self, is_shard: bool, name: &[u8]) -> usize {
         let mut table = self.table.lock();

@@ -86,6 +86,21 @@ struct Queue {
     exceeds_since: Option<Instant>,
 }
 
+impl Queue {
+    /// Whether `bytes` that wait exceed the hard limit, or have exceeded the soft one for too long.
+    fn exceeds(&mut self, bytes: usize, limit: BufferLimit) -> bool {
+        if limit.soft == 0 || bytes <= limit.soft {
+            self.exceeds_since = None;
+        } else {
+            let since = *self.exceeds_since.get_or_insert_with(Instant::now);
+            if since.elapsed() > Duration::from_secs(limit.soft_seconds) {
+                return true;
+            }
+        }
+        limit.hard > 0 && bytes > limit.hard
+    }
+}
+
 /// The subscriptions of a client, and the messages that wait for it.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -217,16 +232,12 @@ impl Inbox {
         if queue.messages.len() == 1 {
             self.arrived.notify_one();
         }
-        let all = waiting + unread;
-        if limit.soft > 0 && all > limit.soft {
-            let since = *queue.exceeds_since.get_or_insert_with(Instant::now);
-            if since.elapsed() > Duration::from_secs(limit.soft_seconds) {
-                return false;
-            }
-        } else {
-            queue.exceeds_since = None;
-        }
-        limit.hard == 0 || all <= limit.hard
+        !queue.exceeds(waiting + unread, limit)
+    }
+
+    /// Whether the messages and replies that wait exceed the limit of the client.
+    pub fn exceeds(&self, unread: usize, limit: BufferLimit) -> bool {
+        self.queue.lock().exceeds(self.waiting() + unread, limit)
     }
 
     /// Drops all messages, of a client that is closed.
@@ -245,4 +256,24 @@ impl Inbox {
 pub struct TooMany {
     most: usize,
     what: &'static str,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_soft_limit_holds_after_its_time_and_a_hard_one_at_once() {
+        let limit = BufferLimit { hard: 30, soft: 10, soft_seconds: 5 };
+        let mut queue = Queue::default();
+        assert!(!queue.exceeds(10, limit) && queue.exceeds_since.is_none());
+        assert!(!queue.exceeds(11, limit) && queue.exceeds_since.is_some());
+        assert!(!queue.exceeds(30, limit) && queue.exceeds(31, limit));
+        queue.exceeds_since = Instant::now().checked_sub(Duration::from_secs(6));
+        assert!(queue.exceeds(11, limit));
+        // Fewer bytes for a moment: the time begins anew.
+        assert!(!queue.exceeds(10, limit) && !queue.exceeds(11, limit));
+        let unlimited = BufferLimit { hard: 0, soft: 0, soft_seconds: 0 };
+        assert!(!queue.exceeds(usize::MAX, unlimited));
+    }
 }

@@ -251,6 +251,48 @@ fn a_slow_subscriber_is_closed_and_delays_nobody() {
     assert!(rest.len() < 64 << 20);
 }
 
+/// The soft limit is looked at by the clock, not only when a message is published.
+#[test]
+fn a_slow_subscriber_is_closed_without_traffic() {
+    let (server, mut publisher) = fresh();
+    let limit = |client: &mut Client, limit: &[u8]| {
+        assert_eq!(
+            client.ask(&[b"CONFIG", b"SET", b"client-output-buffer-limit", limit]),
+            r"+OK\r\n"
+        );
+    };
+    limit(&mut publisher, b"pubsub 0 0 0");
+    let mut slow = Client::new(server.address);
+    replies(&mut slow, "CLIENT SETNAME slow", 1);
+    replies(&mut slow, "SUBSCRIBE a", 1);
+    let mut quick = Client::new(server.address);
+    replies(&mut quick, "CLIENT SETNAME quick", 1);
+    replies(&mut quick, "SUBSCRIBE b", 1);
+    let listed = |publisher: &mut Client, name: &str| {
+        let list = publisher.say("CLIENT LIST");
+        let line = list.split(r"\n").find(|line| line.contains(name)).map(str::to_owned);
+        line.map(|line| {
+            let (_, rest) = line.split_once(" omem=").unwrap();
+            rest.split(' ').next().unwrap().parse::<usize>().unwrap()
+        })
+    };
+    let payload = vec![b'x'; 64 << 10];
+    // More than the sockets hold.
+    while listed(&mut publisher, "name=slow").unwrap() < 2 << 20 {
+        assert_eq!(publisher.ask(&[b"PUBLISH", b"a", &payload]), r":1\r\n");
+    }
+    let begin = Instant::now();
+    limit(&mut publisher, b"pubsub 0 1mb 1");
+    while listed(&mut publisher, "name=slow").is_some() {
+        assert!(begin.elapsed() < Duration::from_secs(30), "the client is not closed");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(begin.elapsed() > Duration::from_secs(1), "closed after {:?}", begin.elapsed());
+    assert!(listed(&mut publisher, "name=quick").is_some());
+    let info = publisher.say("INFO stats");
+    assert!(info.contains("client_output_buffer_limit_disconnections:1"), "{info}");
+}
+
 /// Messages count against the memory of clients, shared ones once.
 #[test]
 fn waiting_messages_count_once_and_the_largest_client_is_closed() {
