@@ -12,7 +12,7 @@ pub mod guesses;
 pub mod index_access;
 pub mod large_reads;
 pub mod long_scan;
-mod monitor;
+pub mod monitor;
 mod notifications;
 mod out_of_memory;
 pub mod prepared_edits;

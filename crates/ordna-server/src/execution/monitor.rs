@@ -11,6 +11,14 @@ const MONITORED_BYTES: usize = 4 << 10;
 /// An argument that MONITOR does not show.
 const REDACTED: &str = " \"(redacted)\"";
 
+/// The line for a monitor that was too slow to read others. Its form is that of a command, which is what clients
+/// parse.
+pub fn lost_lines(count: u64) -> String {
+    let now = unix_micros();
+    let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
+    format!("{seconds}.{micros:06} [0 ordna:0] \"{count} commands were not shown\"")
+}
+
 impl Context<'_> {
     /// Sends the call to the clients that monitor, with its secrets left out.
     #[cold]

@@ -21,6 +21,7 @@ use crate::execution::command::{CommandOutcome, CommandTable};
 use crate::execution::dispatch;
 use crate::execution::large_reads;
 use crate::execution::long_scan::LongScan;
+use crate::execution::monitor::lost_lines;
 use crate::keyspace::lock::Delayed;
 use crate::keyspace::multi_get::MultiGet;
 use crate::state::ServerState;
@@ -763,14 +764,12 @@ async fn next_push(session: &mut Session) -> Option<Arc<str>> {
     }
 }
 
-/// The next line of `MONITOR`; never resolves for a client that does not monitor.
+/// The next line of `MONITOR`, or one about those that are lost; never resolves for a client that does not monitor.
 async fn next_line(monitor: &mut Option<Receiver<Arc<str>>>) -> Arc<str> {
     let Some(monitor) = monitor else { return std::future::pending().await };
-    loop {
-        match monitor.recv().await {
-            Ok(line) => return line,
-            Err(RecvError::Lagged(_)) => {}
-            Err(RecvError::Closed) => return std::future::pending().await,
-        }
+    match monitor.recv().await {
+        Ok(line) => line,
+        Err(RecvError::Lagged(lost)) => lost_lines(lost).into(),
+        Err(RecvError::Closed) => std::future::pending().await,
     }
 }

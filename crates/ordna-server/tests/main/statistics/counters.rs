@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::commands::against_redis::Redis;
-use crate::common::{Client, show, start};
+use crate::common::{Client, request, show, start};
 use ordna_server::Config;
 
 /// Makes the commands of a client visible to another one; returns the lines without times and addresses.
@@ -65,6 +65,42 @@ fn a_monitor_sees_scripts_before_and_exec_after_their_commands_and_no_passwords(
     assert!(at("EVAL") < at("incrby"), "{lines:?}");
     assert!(lines.iter().all(|line| !line.contains("secret")), "{lines:?}");
     assert!(lines.iter().any(|line| line.starts_with("\\\"AUTH\\\"")), "{lines:?}");
+}
+
+/// A monitor that does not read misses commands, and is told how many.
+#[test]
+fn a_slow_monitor_learns_how_many_commands_it_did_not_see() {
+    let server = start(Config::default());
+    let mut monitor = Client::new(server.address);
+    assert_eq!(monitor.say("MONITOR"), r"+OK\r\n");
+    let mut client = Client::new(server.address);
+    // More than the sockets hold.
+    const BATCHES: usize = 200;
+    let ping = request(&[b"PING", &[b'x'; 1000]]);
+    for _ in 0..BATCHES {
+        client.send(&ping.repeat(100));
+        (0..100).for_each(|_| assert_eq!(client.reply().len(), 1009));
+    }
+    let mut sent = BATCHES * 100;
+    let (mut seen, mut lost) = (0, 0);
+    while seen + lost < sent {
+        let line = show(&monitor.reply());
+        assert!(!line.is_empty(), "{seen} of {sent} commands were seen, {lost} counted as lost");
+        match line.split_once(" commands were not shown") {
+            None => seen += 1,
+            Some((before, _)) => {
+                let (place, count) = before.split_once("] \\\"").expect("the form of a command");
+                assert!(place.ends_with(" [0 ordna:0"), "{line}");
+                lost += count.parse::<usize>().expect("a number");
+            }
+        }
+        if seen == 1 && sent == BATCHES * 100 {
+            // A line that is still to come, so that a missing count is noticed.
+            client.say("PING");
+            sent += 1;
+        }
+    }
+    assert!(lost > 0 && seen + lost == sent, "{seen} seen, {lost} lost of {sent}");
 }
 
 #[test]
