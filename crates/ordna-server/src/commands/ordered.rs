@@ -144,7 +144,10 @@ impl RangeEnd {
             b"+" => Ok(Self::Most),
             [b'[', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: true }),
             [b'(', key @ ..] => Ok(Self::Key { key: key.to_vec(), included: false }),
-            _ => Err("ERR min or max not valid string range item".into()),
+            _ => {
+                Err("ERR min or max not valid string range item; a bound is [key, (key, - or +"
+                    .into())
+            }
         }
     }
 

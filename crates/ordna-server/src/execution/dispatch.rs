@@ -279,10 +279,7 @@ fn unknown(arguments: Arguments<'_>) -> CommandError {
         String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).into_owned()
     };
     let name = show(arguments.get(0), SHOWN);
-    if let Some((_, instead)) = INSTEAD
-        .iter()
-        .find(|(names, _)| names.split(' ').any(|known| name.eq_ignore_ascii_case(known)))
-    {
+    if let Some(instead) = instead_of(arguments.get(0)) {
         return format!("ERR unknown command '{name}': {instead}").into();
     }
     let mut shown = String::new();
@@ -295,11 +292,30 @@ fn unknown(arguments: Arguments<'_>) -> CommandError {
     format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
 }
 
+/// What to use in place of a command of Redis that Ordna lacks, or why there is nothing.
+pub(super) fn instead_of(name: &[u8]) -> Option<&'static str> {
+    let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
+    let lacking = INSTEAD.iter().find(|(names, _)| names.split(' ').any(is));
+    lacking.map(|(_, instead)| *instead)
+}
+
 /// Commands of Redis that Ordna lacks, and their alternatives.
 const INSTEAD: &[(&str, &str)] = &[
     (
-        "xadd xread xrange xrevrange xlen xdel xgroup xreadgroup xack xtrim xpending xclaim xautoclaim xinfo",
+        "xadd xread xrange xrevrange xlen xdel xdelex xackdel xgroup xreadgroup xack xtrim xpending xclaim \
+         xautoclaim xinfo xsetid",
         "Ordna has no streams; keys that end in a time or a counter, with ORDNA.RANGE, do that",
     ),
     ("fcall fcall_ro function", "Ordna has no functions; EVAL and EVALSHA run scripts"),
+    ("pfadd pfcount pfmerge", "Ordna has no HyperLogLog; SADD and SCARD count exactly"),
+    (
+        "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember georadiusbymember_ro \
+         geosearch geosearchstore",
+        "Ordna has no geographic commands",
+    ),
+    ("cluster asking", "Ordna has no clusters; each server holds all of its keys"),
+    ("replicaof slaveof sync psync replconf failover", "a server of Ordna has no replicas"),
+    ("migrate", "Ordna sends no keys to other servers; DUMP and RESTORE copy them"),
+    ("module", "Ordna has no modules"),
+    ("debug", "Ordna has no DEBUG"),
 ];

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::execution::atomic::{Aftermath, Atomic};
 use crate::execution::command::{Context, Result};
-use crate::execution::dispatch::deny;
+use crate::execution::dispatch::{deny, instead_of};
 use crate::execution::eviction;
 use crate::scripts::control::{Control, KILLED};
 use crate::scripts::engine::Host;
@@ -36,7 +36,15 @@ impl<'a> CommandHost<'_, 'a> {
         arguments: Arguments<'_>,
     ) -> std::result::Result<&'static CommandSpec, String> {
         let unknown = "ERR Unknown Redis command called from script";
-        let spec = self.context.table.catalog.find(arguments.get(0)).ok_or(unknown)?;
+        let Some(spec) = self.context.table.catalog.find(arguments.get(0)) else {
+            return Err(match instead_of(arguments.get(0)) {
+                Some(instead) => {
+                    let name = String::from_utf8_lossy(arguments.get(0));
+                    format!("{unknown}: '{name}': {instead}")
+                }
+                None => unknown.to_owned(),
+            });
+        };
         let spec = spec.of_call(arguments);
         if !spec.subcommands.is_empty() && arguments.len() > 1 {
             return Err(unknown.to_owned());

@@ -45,7 +45,10 @@ fn the_order_of_the_keys() {
             ("ORDNA.SCAN [b + CURSOR k61 COUNT 1 KEYS", r"*2\r\n$3\r\nk62\r\n*1\r\n$1\r\nb\r\n"),
             ("ORDNA.SCAN - + CURSOR x", r"-ERR invalid cursor\r\n"),
             ("ORDNA.RANGE - + LIMIT 0", r"*0\r\n"),
-            ("ORDNA.RANGE b c", r"-ERR min or max not valid string range item\r\n"),
+            (
+                "ORDNA.RANGE b c",
+                r"-ERR min or max not valid string range item; a bound is [key, (key, - or +\r\n",
+            ),
             ("ORDNA.RANGE - + LIMIT", r"-ERR syntax error\r\n"),
             ("ORDNA.PREFIX b KEYS", r"*2\r\n$1\r\nb\r\n$2\r\nbb\r\n"),
             ("ORDNA.PREFIX b REV LIMIT 1", r"*2\r\n$2\r\nbb\r\n$2\r\n22\r\n"),

@@ -211,3 +211,27 @@ fn more_clients_than_allowed_are_told_so() {
     assert_eq!(show(&third.reply()), r"-ERR max number of clients reached\r\n");
     assert!(third.is_closed());
 }
+
+/// The error of a command that Ordna lacks names it, and what to use instead, in a script as well.
+#[test]
+fn commands_of_redis_that_are_missing_have_helpful_errors() {
+    let (_server, mut client) = fresh();
+    for (name, instead) in [
+        ("XADD", "Ordna has no streams; "),
+        ("xdelex", "Ordna has no streams; "),
+        ("PFADD", "SADD and SCARD count exactly"),
+        ("GEOADD", "Ordna has no geographic commands"),
+        ("CLUSTER", "Ordna has no clusters; "),
+        ("REPLICAOF", "a server of Ordna has no replicas"),
+        ("MIGRATE", "DUMP and RESTORE copy them"),
+    ] {
+        let error = client.say(&format!("{name} a b"));
+        assert!(error.starts_with(&format!("-ERR unknown command '{name}': ")), "{error}");
+        assert!(error.contains(instead), "{error}");
+        let error = client.say(&format!("EVAL return(redis.call('{name}','a','b')) 0"));
+        let unknown = format!("-ERR Unknown Redis command called from script: '{name}': ");
+        assert!(error.starts_with(&unknown) && error.contains(instead), "{error}");
+    }
+    let error = client.say("EVAL return(redis.call('nope')) 0");
+    assert!(error.starts_with("-ERR Unknown Redis command called from script script: "), "{error}");
+}
