@@ -164,7 +164,8 @@ fn backups_are_taken_regularly_and_old_ones_go() {
         number += 1;
         writer.set(&format!("d{number}"), &document("SE", number));
         writer.flush();
-        backups() == ["backup-2", "backup-3"]
+        let names = backups();
+        names.len() == 2 && !names.iter().any(|name| name == "backup-1")
     });
     drop(node);
     std::fs::remove_dir_all(dir).unwrap();
