@@ -119,7 +119,13 @@ impl KeyspaceStore {
             if declines { Change::Keep } else { change }
         };
         let decide: &mut Decide<'_, T> = &mut decide;
-        self.store.modify_entry(&self.stored_to_write(key)?, decide)?;
+        match self.store.modify_entry(&self.stored_to_write(key)?, decide) {
+            // No key is as long: what would not write finds none.
+            Err(Error::KeyTooLong { .. }) if !matches!(change(None), Change::Put(_)) => {
+                return Ok(());
+            }
+            done => done?,
+        }
         if declines { self.modify_head_entry(key, &mut change) } else { Ok(()) }
     }
 
@@ -161,12 +167,18 @@ impl KeyspaceStore {
         mut change: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Option<u64>>,
     ) -> Result<(), Error> {
         let mut is_head = false;
-        self.store.modify_expiry(&stored(key), |found| {
+        let done = self.store.modify_expiry(&stored(key), |found| {
             let change = change(found);
             is_head = !matches!(change, Change::Keep)
                 && found.is_some_and(|found| Head::is_head(found.value));
             if is_head { Change::Keep } else { change }
-        })?;
+        });
+        if let Err(Error::KeyTooLong { .. }) = done {
+            // No key is as long, so this finds none.
+            _ = change(None);
+            return Ok(());
+        }
+        done?;
         if !is_head {
             return Ok(());
         }

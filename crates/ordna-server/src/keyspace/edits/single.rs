@@ -56,7 +56,7 @@ impl KeyspaceStore {
         kind: ValueKind,
         name: &[u8],
     ) -> Result<Option<Edited<bool>>, Error> {
-        if !self.collections.may_be_large(key) {
+        if name.len() > MOST_NAME || !self.collections.may_be_large(key) {
             return Ok(None);
         }
         let _locked = self.collections.lock(key);

@@ -527,3 +527,29 @@ fn elements_that_are_removed_are_never_taken_for_keys() {
         }
     });
 }
+
+/// As in Redis, names and keys that are longer than any that is stored are absent, whatever the form of the
+/// collection.
+#[test]
+fn names_and_keys_that_are_too_long_are_not_found() {
+    let server = start(Config::default());
+    let mut client = Client::new(server.address);
+    let long = vec![b'x'; 70_000];
+    for elements in [10, 3000] {
+        for n in 0..elements {
+            client.say(&format!("HSET hash {n} 1"));
+            client.say(&format!("SADD set {n}"));
+        }
+        assert_eq!(client.ask(&[b"HDEL", b"hash", &long]), r":0\r\n");
+        assert_eq!(client.ask(&[b"SREM", b"set", &long]), r":0\r\n");
+    }
+    for command in [&b"HDEL"[..], b"SREM", b"ZREM", b"EXPIRE"] {
+        assert_eq!(client.ask(&[command, &long, b"1"]), r":0\r\n");
+    }
+    assert_eq!(client.ask(&[b"SPOP", &long]), r"$-1\r\n");
+    assert_eq!(client.ask(&[b"ZPOPMIN", &long]), r"*0\r\n");
+    assert_eq!(client.ask(&[b"PERSIST", &long]), r":0\r\n");
+    assert_eq!(client.ask(&[b"BLPOP", &long, b"0.01"]), r"*-1\r\n");
+    let refused = r"-ERR the key has 70000 bytes; at most 65535 are allowed\r\n";
+    assert_eq!(client.ask(&[b"SADD", &long, b"1"]), refused);
+}
