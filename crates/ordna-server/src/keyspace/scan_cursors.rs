@@ -10,11 +10,12 @@
 //! or an error if it asks for the scan's own state.
 //!
 //! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
-//! of others, and [`KEPT`] cursors with [`KEPT_BYTES`] of keys in total. When the table is full, cursors of
-//! idle scans, whose lease has ended, are evicted: of the client that has begun most of them, its oldest
-//! first. So a client that begins many scans ends its own. A scan with a lease loses its cursor only if the
-//! keys of scans with a lease are too long together: then leases end, the first to end first.
+//! of others, and [`KEPT`] cursors with [`KEPT_BYTES`] of keys in total. Beyond that number, cursors of idle
+//! scans, whose lease has ended, are evicted: of the client that has begun most of them, its oldest first.
+//! Beyond those bytes, cursors of any scan are evicted: of the client whose keys have most bytes, its oldest
+//! scan first. So a client that begins many scans, or scans of long keys, ends its own.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,6 +56,7 @@ struct CursorTable {
     scans: BTreeMap<u64, Scan>,
     leases: BTreeMap<u64, LeasedSnapshot>,
     idle: IdleScans,
+    clients: ClientScans,
     /// Number of leases that have ended by time or by number.
     ended: u64,
     /// The latest cursor before the last flush.
@@ -98,6 +100,31 @@ impl IdleScans {
     }
 }
 
+/// All scans, with a lease or without.
+#[derive(Debug, Default)]
+struct ClientScans {
+    /// Bytes of the keys of each client's cursors, and its scans. No set is empty.
+    of_client: BTreeMap<u64, (usize, BTreeSet<u64>)>,
+    /// The bytes of each client, its oldest scan, and the client.
+    by_bytes: BTreeSet<(usize, Reverse<u64>, u64)>,
+}
+
+impl ClientScans {
+    /// Calls `change` with the bytes and the scans of a client. O(log n).
+    fn change(&mut self, client: u64, change: impl FnOnce(&mut usize, &mut BTreeSet<u64>)) {
+        let (bytes, scans) = self.of_client.entry(client).or_default();
+        if let Some(oldest) = scans.first() {
+            self.by_bytes.remove(&(*bytes, Reverse(*oldest), client));
+        }
+        change(bytes, scans);
+        if let Some(oldest) = scans.first() {
+            self.by_bytes.insert((*bytes, Reverse(*oldest), client));
+        } else {
+            self.of_client.remove(&client);
+        }
+    }
+}
+
 /// What the table has of a cursor.
 pub enum Recalled {
     /// Its position, and the snapshot unless the lease has ended.
@@ -124,22 +151,42 @@ struct LeasedSnapshot {
 }
 
 impl CursorTable {
-    /// Evicts the oldest cursor of a scan.
-    fn evict_oldest(&mut self, scan: u64) {
-        let Some(Scan { client, cursors }) = self.scans.get_mut(&scan) else { return };
-        if let Some(position) =
-            cursors.pop_front().and_then(|cursor| self.positions.remove(&cursor))
-        {
-            self.bytes -= position.key.len();
+    /// Evicts the oldest cursor of a scan. Returns the lease if that was the last cursor. The caller drops the
+    /// snapshot after it has released the lock, since that may collect garbage.
+    fn evict_oldest(&mut self, scan: u64) -> Option<LeasedSnapshot> {
+        let Scan { client, cursors } = self.scans.get_mut(&scan)?;
+        let client = *client;
+        let position = cursors.pop_front().and_then(|cursor| self.positions.remove(&cursor));
+        let (freed, is_over) = (position.map_or(0, |it| it.key.len()), cursors.is_empty());
+        self.bytes -= freed;
+        self.clients.change(client, |bytes, scans| {
+            *bytes -= freed;
+            if is_over {
+                scans.remove(&scan);
+            }
+        });
+        if !is_over {
+            return None;
         }
-        if cursors.is_empty() {
-            self.idle.change(*client, |idle| _ = idle.remove(&scan));
-            self.scans.remove(&scan);
-        }
+        self.idle.change(client, |idle| _ = idle.remove(&scan));
+        self.scans.remove(&scan);
+        let ended = self.leases.remove(&scan);
+        self.ended += u64::from(ended.is_some());
+        ended
     }
 
-    /// Ends the lease that would end first. The caller drops the snapshot after it has released the lock,
-    /// since that may collect garbage.
+    /// The scan whose oldest cursor goes if the keys are too long together. The only cursor of `latest` stays.
+    fn longest(&self, latest: u64) -> Option<u64> {
+        let may_end = |scan: &&u64| {
+            **scan != latest || self.scans.get(scan).is_some_and(|it| it.cursors.len() > 1)
+        };
+        let mut clients = self.clients.by_bytes.iter().rev();
+        clients.find_map(|(.., client)| {
+            self.clients.of_client.get(client)?.1.iter().find(may_end).copied()
+        })
+    }
+
+    /// Ends the lease that would end first. The caller drops the snapshot after it has released the lock, as above.
     fn end_first_lease(&mut self) -> Option<LeasedSnapshot> {
         let first = self.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
         let ended = first.map(|(scan, _)| *scan).and_then(|first| self.end(first));
@@ -189,16 +236,22 @@ impl ScanCursors {
         table.last += 1;
         let cursor = table.last;
         let scan = from.map_or(cursor, |from| from.scan);
-        table.bytes += key.len();
+        let len = key.len();
+        table.bytes += len;
         table.positions.insert(cursor, Position { key, scan });
         let known = table.scans.entry(scan);
         let known = known.or_insert_with(|| Scan { client, cursors: VecDeque::new() });
         let client = known.client;
         known.cursors.push_back(cursor);
-        if known.cursors.len() > RECENT {
-            table.evict_oldest(scan);
-        }
+        let has_too_many = known.cursors.len() > RECENT;
+        table.clients.change(client, |bytes, scans| {
+            *bytes += len;
+            scans.insert(scan);
+        });
         let (mut former, mut ended) = (None, Vec::new());
+        if has_too_many {
+            ended.extend(table.evict_oldest(scan));
+        }
         if let Some(leased) = table.leases.get_mut(&scan) {
             former = Some(std::mem::replace(&mut leased.snapshot, snapshot));
             leased.lease.renew(until);
@@ -211,14 +264,14 @@ impl ScanCursors {
                 ended.extend(table.end_first_lease());
             }
         }
-        while table.positions.len() > KEPT || table.bytes > KEPT_BYTES {
-            match table.idle.first_to_end() {
-                Some(first) => table.evict_oldest(first),
-                None => match table.end_first_lease() {
-                    Some(lease) => ended.push(lease),
-                    None => break,
-                },
-            }
+        while table.bytes > KEPT_BYTES {
+            let Some(longest) = table.longest(scan) else { break };
+            ended.extend(table.evict_oldest(longest));
+        }
+        // Scans with a lease have fewer cursors.
+        while table.positions.len() > KEPT {
+            let Some(first) = table.idle.first_to_end() else { break };
+            ended.extend(table.evict_oldest(first));
         }
         // Snapshots are dropped after the lock, since that may collect garbage.
         drop(guard);
@@ -265,6 +318,7 @@ impl ScanCursors {
         table.bytes = 0;
         table.scans.clear();
         table.idle = IdleScans::default();
+        table.clients = ClientScans::default();
         drop(table);
         drop(ended);
     }
@@ -382,6 +436,29 @@ mod tests {
             drop(table);
             cursors.end_all();
             assert_eq!(cursors.table.lock().bytes, 0);
+        });
+    }
+
+    #[test]
+    fn a_client_whose_keys_are_long_ends_its_own_scans() {
+        in_runtime(|| {
+            let store = Keyspace::with_options(ordna::Options::new());
+            let cursors = Arc::new(ScanCursors::new(Duration::from_secs(60)));
+            let begin =
+                |client, key| cursors.remember(client, key, None, KeyspaceSnapshot::of(&store));
+            let patient = begin(1, b"k".to_vec());
+            let first = begin(2, vec![b'k'; 65_000]);
+            let mut last = first;
+            for _ in 0..LEASES - 2 {
+                last = begin(2, vec![b'k'; 65_000]);
+            }
+            assert!(position(&cursors, patient).1.is_some(), "nor does its lease end");
+            assert!(matches!(cursors.recall(first), Recalled::Unknown));
+            assert!(position(&cursors, last).1.is_some());
+            let table = cursors.table.lock();
+            let bytes: usize = table.clients.of_client.values().map(|(bytes, _)| bytes).sum();
+            assert_eq!((table.clients.by_bytes.len(), bytes), (2, table.bytes));
+            assert_eq!(table.scans.len(), table.leases.len(), "no lease without a cursor");
         });
     }
 
