@@ -279,19 +279,55 @@ fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// Bytes of the string or listpack that a payload declares; 0 if it has another type.
+/// Passes over a string; returns the bytes that it declares.
+fn skip_string(rest: &mut &[u8]) -> Option<usize> {
+    let (stored, declared) = match length(rest)? {
+        Ok(len) => (len, len),
+        Err(number @ 0..=2) => (1_usize << number, 0),
+        // Compressed: its length, then that of the text.
+        Err(3) => (length(rest)?.ok()?, length(rest)?.ok()?),
+        Err(_) => return None,
+    };
+    take(rest, stored).map(|_| declared)
+}
+
+/// Bytes of all strings that a payload declares, unpacked. Nothing is unpacked: O(strings).
 fn declared(payload: &[u8]) -> usize {
-    let mut rest = match payload {
-        [STRING | HASH_LISTPACK | ZSET_LISTPACK | SET_INTSET, rest @ ..] => rest,
-        [HASH_LISTPACK_DEADLINES, rest @ ..] => rest.get(8..).unwrap_or_default(),
+    let Some((kind, mut rest)) = payload.split_first() else { return 0 };
+    // Bytes before the items, and of each item: whether a number precedes it, strings, bytes after them.
+    let (before, is_numbered, strings, after) = match *kind {
+        STRING | HASH_LISTPACK | ZSET_LISTPACK | SET_INTSET => {
+            return skip_string(&mut rest).unwrap_or(0);
+        }
+        HASH_LISTPACK_DEADLINES => {
+            rest = rest.get(8..).unwrap_or_default();
+            return skip_string(&mut rest).unwrap_or(0);
+        }
+        LIST | SET => (0, false, 1, 0),
+        LIST_QUICKLIST => (0, true, 1, 0),
+        HASH => (0, false, 2, 0),
+        HASH_DEADLINES => (8, true, 2, 0),
+        ZSET => (0, false, 1, 8),
         _ => return 0,
     };
-    let len = match length(&mut rest) {
-        // Compressed: its length, then that of the text.
-        Some(Err(3)) => length(&mut rest).and_then(|_| length(&mut rest)),
-        other => other,
+    let item = |rest: &mut &[u8]| {
+        if is_numbered {
+            length(rest)?.ok()?;
+        }
+        let mut bytes = 0_usize;
+        for _ in 0..strings {
+            bytes = bytes.saturating_add(skip_string(rest)?);
+        }
+        take(rest, after).map(|_| bytes)
     };
-    len.and_then(std::result::Result::ok).unwrap_or(0)
+    let count = take(&mut rest, before).and_then(|_| length(&mut rest)?.ok()).unwrap_or(0);
+    let mut bytes = 0_usize;
+    for _ in 0..count {
+        // What follows is refused when it is decoded.
+        let Some(more) = item(&mut rest) else { break };
+        bytes = bytes.saturating_add(more);
+    }
+    bytes.min(MOST_EXPANDED)
 }
 
 /// The value of a payload whose sum is right.
@@ -585,7 +621,9 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let footer = payload.len().checked_sub(10);
     // Before its sum is computed.
     if let Some(end) = footer {
-        let bytes = declared(&payload[..end]).max(end);
+        let declared = declared(&payload[..end]);
+        context.check_growth(key, declared)?;
+        let bytes = declared.max(end);
         context.check_work(if payload[0] == STRING { bytes >> 10 } else { end / ELEMENT })?;
     }
     let body = footer.filter(|at| {
@@ -598,7 +636,6 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
         u16::from_le_bytes([version[0], version[1]]) <= newest && crc == sum
     });
     let body = body.ok_or("ERR DUMP payload version or checksum are wrong")?;
-    context.check_growth(key, declared(&payload[..body]))?;
     let value = decode(&payload[..body]).and_then(|value| new_value(context, value));
     let value = value.ok_or("ERR Bad data format")?;
     let now = context.keys.now();
@@ -636,6 +673,28 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_payload_tells_the_bytes_of_its_strings() {
+        let texts = || vec![vec![b'x'; 300], b"-12".to_vec(), vec![b'y'; 20_000], b"z".to_vec()];
+        let hash = |deadlines| Dumped::Hash { texts: texts(), is_list: false, deadlines };
+        let members = texts().into_iter().map(|text| (text, 1.5)).collect();
+        for value in [
+            hash(DeadlineMap::new()),
+            hash(DeadlineMap::from_iter([(vec![b'x'; 300], 1_000_000)])),
+            Dumped::List(texts()),
+            Dumped::Set(texts()),
+            Dumped::SortedSet { members, is_list: false },
+        ] {
+            let payload = encode(&value);
+            let bytes = declared(&payload[..payload.len() - 10]);
+            assert!((20_301..20_400).contains(&bytes), "{bytes}");
+        }
+        // Two compressed texts of forty bytes, and one of which the end is missing.
+        let packed = [0xC3, 6, 40, 1, b'a', b'a', 0xE0, 29, 0];
+        let payload = [&[LIST, 3][..], &packed, &packed, &packed[..4]].concat();
+        assert_eq!(declared(&payload), 80);
+    }
 
     #[test]
     fn a_dumped_value_is_restored() {
