@@ -325,7 +325,11 @@ impl Query {
             Ends::Scores(min, max) => {
                 set.visit(&EntryBounds::of_scores(*min, *max), self.direction, limited);
             }
-            Ends::Members(min, max) => visit_members(set, min, max, self.direction, &mut limited),
+            Ends::Members(min, max) => {
+                if !visit_members(set, (min, max), self.direction, most, &mut limited) {
+                    return false;
+                }
+            }
         }
         is_whole
     }
@@ -390,49 +394,48 @@ impl Query {
     }
 }
 
-/// Visits the members between two members, whose scores should be equal. If they are not, a small set
-/// shows what a listpack of Redis shows.
+/// Visits the members between two members. If the scores differ, it shows what a listpack of Redis
+/// shows, and passes all members: returns `false` if these are more than `most`.
 fn visit_members(
     set: SortedSet<'_, '_>,
-    min: &MemberEnd,
-    max: &MemberEnd,
+    (min, max): (&MemberEnd, &MemberEnd),
     direction: Direction,
+    most: usize,
     visit: &mut impl FnMut(&[u8], f64) -> ControlFlow<()>,
-) {
+) -> bool {
     if matches!(min, MemberEnd::Most) || matches!(max, MemberEnd::Least) {
-        return;
+        return true;
     }
-    match set.0 {
-        Body::Packed(_) => {
-            // From the first member at or after the first end, up to one after the other end.
-            let (mut has_begun, mut is_over) = (false, false);
-            let last = |direction| {
-                let mut last = None;
-                set.visit_positions(0, 1, direction, |member, _| last = Some(member.to_vec()));
-                last.unwrap_or_default()
-            };
-            if !min.is_below(&last(Direction::Descending))
-                || !max.is_above(&last(Direction::Ascending))
-            {
-                return;
-            }
-            set.visit(&EntryBounds::ALL, direction, |member, score| {
-                let (reaches, stays) = match direction {
-                    Direction::Ascending => (min.is_below(member), max.is_above(member)),
-                    Direction::Descending => (max.is_above(member), min.is_below(member)),
-                };
-                has_begun |= reaches;
-                if !has_begun {
-                    return ControlFlow::Continue(());
-                }
-                is_over |= !stays;
-                if is_over { ControlFlow::Break(()) } else { visit(member, score) }
-            });
-        }
-        Body::Large(_) => {
-            set.visit(&set.lex_bounds(min.bound(), max.bound()), direction, visit);
-        }
+    if let Some(bounds) = set.lex_bounds(min.bound(), max.bound()) {
+        set.visit(&bounds, direction, visit);
+        return true;
     }
+    // From the first member at or after the first end, up to one after the other end.
+    let (mut has_begun, mut is_over) = (false, false);
+    let last = |direction| {
+        let mut last = None;
+        set.visit_positions(0, 1, direction, |member, _| last = Some(member.to_vec()));
+        last.unwrap_or_default()
+    };
+    if !min.is_below(&last(Direction::Descending)) || !max.is_above(&last(Direction::Ascending)) {
+        return true;
+    }
+    if set.len() > most {
+        return false;
+    }
+    set.visit(&EntryBounds::ALL, direction, |member, score| {
+        let (reaches, stays) = match direction {
+            Direction::Ascending => (min.is_below(member), max.is_above(member)),
+            Direction::Descending => (max.is_above(member), min.is_below(member)),
+        };
+        has_begun |= reaches;
+        if !has_begun {
+            return ControlFlow::Continue(());
+        }
+        is_over |= !stays;
+        if is_over { ControlFlow::Break(()) } else { visit(member, score) }
+    });
+    true
 }
 
 /// A command whose range follows the key.
@@ -520,20 +523,24 @@ fn zcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
 
 fn zlexcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (min, max) = (MemberEnd::read(arguments.get(2))?, MemberEnd::read(arguments.get(3))?);
-    let mut count = 0;
-    context.sorted_set(arguments.get(1), |set| match (set.0, &min, &max) {
-        (
-            Body::Large(_),
-            MemberEnd::Least | MemberEnd::Member(_),
-            MemberEnd::Most | MemberEnd::Member(_),
-        ) => {
-            count = set.count(&set.lex_bounds(min.bound(), max.bound()));
+    let (most, mut count, mut is_whole) = (context.most_work(), 0, true);
+    context.sorted_set(arguments.get(1), |set| {
+        if matches!(min, MemberEnd::Most) || matches!(max, MemberEnd::Least) {
+            return;
         }
-        _ => visit_members(set, &min, &max, Direction::Ascending, &mut |_, _| {
+        if let Some(bounds) = set.lex_bounds(min.bound(), max.bound()) {
+            count = set.count(&bounds);
+            return;
+        }
+        let mut each = |_: &[u8], _| {
             count += 1;
             ControlFlow::Continue(())
-        }),
+        };
+        is_whole = visit_members(set, (&min, &max), Direction::Ascending, most, &mut each);
     })?;
+    if !is_whole {
+        return Err(CommandError::NeedsSnapshot);
+    }
     out.count(count);
     Ok(CommandOutcome::Done)
 }

@@ -308,12 +308,18 @@ impl SortedSet<'_, '_> {
         });
     }
 
-    /// The bounds of the entries whose members lie within bounds, as ZRANGEBYLEX sees them: all scores
-    /// should be equal.
-    pub fn lex_bounds(&self, min: Bound<&[u8]>, max: Bound<&[u8]>) -> EntryBounds {
-        let mut first = None;
-        self.visit_positions(0, 1, Direction::Ascending, |_, score| first = Some(score));
-        first.map_or(EntryBounds::ALL, |score| EntryBounds::of_members(score, min, max))
+    /// The bounds of the entries whose members lie within bounds. `None`: they are no stretch, as the
+    /// scores differ.
+    pub fn lex_bounds(&self, min: Bound<&[u8]>, max: Bound<&[u8]>) -> Option<EntryBounds> {
+        if (min, max) == (Bound::Unbounded, Bound::Unbounded) {
+            return Some(EntryBounds::ALL);
+        }
+        let [first, last] = [Direction::Ascending, Direction::Descending].map(|direction| {
+            let mut end = 0.0;
+            self.visit_positions(0, 1, direction, |_, score| end = score);
+            end
+        });
+        (first == last).then(|| EntryBounds::of_members(first, min, max))
     }
 }
 

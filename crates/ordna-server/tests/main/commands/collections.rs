@@ -553,3 +553,38 @@ fn names_and_keys_that_are_too_long_are_not_found() {
     let refused = r"-ERR the key has 70000 bytes; at most 65535 are allowed\r\n";
     assert_eq!(client.ask(&[b"SADD", &long, b"1"]), refused);
 }
+
+/// Redis leaves open what these are; here they do not depend on the size.
+#[test]
+fn ranges_by_member_of_different_scores_are_whole() {
+    let (_server, mut client) = fresh();
+    for count in [5, 3000, 6000] {
+        for at in 0..count {
+            client.say(&format!("ZADD z {at} m{at:04}"));
+        }
+        for (range, reversed, expected) in [
+            ("- +", "+ -", count),
+            ("[m0001 +", "+ [m0001", count - 1),
+            ("- (m0003", "(m0003 -", 3),
+            ("(m0001 [m0003", "[m0003 (m0001", 2),
+            ("[n +", "+ [n", 0),
+            ("- [a", "[a -", 0),
+            ("+ -", "- +", 0),
+        ] {
+            assert_eq!(client.say(&format!("ZLEXCOUNT z {range}")), format!(r":{expected}\r\n"));
+            for command in [
+                format!("ZRANGEBYLEX z {range}"),
+                format!("ZREVRANGEBYLEX z {reversed}"),
+                format!("ZRANGE z {range} BYLEX"),
+            ] {
+                let reply = client.say(&command);
+                let all = format!(r"*{expected}\r\n");
+                assert!(reply.starts_with(&all), "{command} of {count}: {reply:.50}");
+            }
+        }
+        let stored = client.say("ZRANGESTORE stored z - + BYLEX");
+        assert_eq!(stored, format!(r":{count}\r\n"));
+        assert_eq!(client.say("ZREMRANGEBYLEX z [m0001 (m0003"), r":2\r\n");
+        assert_eq!(client.say("ZREMRANGEBYLEX z - +"), format!(r":{}\r\n", count - 2));
+    }
+}
