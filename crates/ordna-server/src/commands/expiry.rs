@@ -1,21 +1,31 @@
 //! Keys that expire.
 
-use ordna::Change;
+use ordna::{Change, Found};
 
 use crate::execution::command::{CHANGE, Command, CommandOutcome, Context, READ, Result};
 use crate::keyspace::stored_value;
-use crate::state::command_spec::ONE_KEY;
+use crate::state::command_spec::{CommandFlags, ONE_KEY};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
+/// Flags of commands that change the deadline of a key.
+const DEADLINE: CommandFlags = CHANGE.or(CommandFlags::CHANGES_DEADLINE);
+
 pub const COMMANDS: &[Command] = &[
-    Command::new("expire", -3, CHANGE, ONE_KEY, "Has a key expire in some seconds.", expire),
-    Command::new("pexpire", -3, CHANGE, ONE_KEY, "Has a key expire in some milliseconds.", pexpire),
+    Command::new("expire", -3, DEADLINE, ONE_KEY, "Has a key expire in some seconds.", expire),
+    Command::new(
+        "pexpire",
+        -3,
+        DEADLINE,
+        ONE_KEY,
+        "Has a key expire in some milliseconds.",
+        pexpire,
+    ),
     Command::new(
         "expireat",
         -3,
-        CHANGE,
+        DEADLINE,
         ONE_KEY,
         "Has a key expire at a second since 1970.",
         expireat,
@@ -23,12 +33,12 @@ pub const COMMANDS: &[Command] = &[
     Command::new(
         "pexpireat",
         -3,
-        CHANGE,
+        DEADLINE,
         ONE_KEY,
         "Has a key expire at a millisecond since 1970.",
         pexpireat,
     ),
-    Command::new("persist", 2, CHANGE, ONE_KEY, "Lifts the expiry of a key.", persist),
+    Command::new("persist", 2, DEADLINE, ONE_KEY, "Lifts the expiry of a key.", persist),
     Command::new("ttl", 2, READ, ONE_KEY, "Returns the seconds until a key expires.", ttl),
     Command::new("pttl", 2, READ, ONE_KEY, "Returns the milliseconds until a key expires.", pttl),
     Command::new(
@@ -142,6 +152,21 @@ impl Only {
     }
 }
 
+/// [`Context::modify_expiry`]. A snapshot may need a copy of the former value, for which the memory limit has no
+/// room: then those of `SCAN` end, and it is tried again.
+fn change(
+    context: &Context<'_>,
+    key: &[u8],
+    mut decide: impl FnMut(Option<Found<'_, [u8]>>) -> Change<Option<u64>>,
+) -> Result<()> {
+    let done = context.modify_expiry(key, &mut decide);
+    if !matches!(done, Err(CommandError::OutOfMemory)) {
+        return done;
+    }
+    context.state.cursors.end_leases();
+    context.modify_expiry(key, decide)
+}
+
 fn set(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
@@ -154,7 +179,7 @@ fn set(
     let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let deadline = scale.milliseconds(count, now).ok_or_else(|| invalid(command))?;
     let mut done = false;
-    context.modify_expiry(arguments.get(1), |found| {
+    change(context, arguments.get(1), |found| {
         done = found.is_some_and(|found| only.allow(found.expires_at, deadline));
         match u64::try_from(deadline) {
             _ if !done => Change::Keep,
@@ -185,7 +210,7 @@ fn pexpireat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
 
 fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let mut done = false;
-    context.modify_expiry(arguments.get(1), |found| {
+    change(context, arguments.get(1), |found| {
         done = found.is_some_and(|found| found.expires_at.is_some());
         if done { Change::Put(None) } else { Change::Keep }
     })?;
@@ -270,7 +295,7 @@ pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
         GetexExpiry::Keep | GetexExpiry::Lift => Ok(None),
     };
     let (mut value, mut is_string) = (None, true);
-    context.modify_expiry(arguments.get(1), |found| {
+    change(context, arguments.get(1), |found| {
         let string = found.map(|found| stored_value::string(found.value));
         is_string = string != Some(None);
         if !is_string {

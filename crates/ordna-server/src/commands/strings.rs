@@ -61,7 +61,7 @@ pub const COMMANDS: &[Command] = &[
         "Returns the value of a key and sets or lifts its expiry.",
         getex,
     )
-    .with(CommandFlags::READS_WITHOUT_OPTIONS),
+    .with(CommandFlags::READS_WITHOUT_OPTIONS.or(CommandFlags::CHANGES_DEADLINE)),
     Command::new(
         "delifeq",
         3,

@@ -265,6 +265,13 @@ fn execute_queued(
     if matches!(spec.growth, Growth::Copies) && context.state.exceeds_max_memory() {
         return Err(CommandError::OutOfMemory);
     }
+    if spec.has(CommandFlags::CHANGES_DEADLINE) && context.state.exceeds_max_memory() {
+        // Each may copy its value once for each snapshot.
+        context.state.cursors.end_leases();
+        if !context.keys.statistics().snapshots.is_empty() {
+            return Err(CommandError::OutOfMemory);
+        }
+    }
     let _lifted = (!spec.has(CommandFlags::SCRIPT)).then(|| context.keys.lift_limit());
     let outcome = context.call(spec, arguments, out);
     atomic.finish(context, spec, outcome, end, out)

@@ -170,6 +170,8 @@ impl CommandFlags {
     pub const KILLS_SCRIPT: Self = Self(1 << 29);
     /// Accesses no key, and waits for a script all the same, until that is busy.
     pub const WAITS_FOR_SCRIPT: Self = Self(1 << 30);
+    /// Changes a deadline, for which a snapshot may need a copy of the value.
+    pub const CHANGES_DEADLINE: Self = Self(1 << 31);
 
     /// Names of Redis' flags, by bit.
     const NAMES: [&str; 18] = [

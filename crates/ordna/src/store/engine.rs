@@ -3,7 +3,8 @@
 //! # Contract
 //! All methods may run at once. A write registers in its epoch, pins, and changes the tree under one
 //! leaf's lock; what it takes of the memory limit is reserved before the change, and given back
-//! after. Undo records may exceed the limit: removals and expiry are never refused.
+//! after. Undo records may exceed the limit: removals are never refused, and changes of deadlines only
+//! if a snapshot keeps a large entry for them.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -35,6 +36,9 @@ const RETIRED: usize = 256;
 /// A scan that enters this many reading sections is a long one: some 1,000 entries.
 const LONG_WALK: usize = 3;
 
+/// Maximum number of bytes of an entry that a change of its deadline copies beyond the limit for a
+/// snapshot: those of a value of 1 KiB, a short key and their share of the leaf.
+const MOST_FORCED: usize = (1 << 10) + 128;
 /// Entries that a group of scans returns at most while it holds one guard.
 const AT_ONCE: usize = 4096;
 
@@ -53,6 +57,9 @@ pub enum Payment {
     Due,
     /// Beyond the limit if need be.
     Forced,
+    /// Of a change of the deadline: [`Due`](Self::Due) if a snapshot keeps the former entry and this
+    /// takes more than [`MOST_FORCED`] bytes, otherwise [`Forced`](Self::Forced).
+    Deadline,
     /// The batch reserved them all: nothing refuses the write any more.
     Done,
 }
@@ -507,11 +514,15 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
     pub fn reserve(&mut self, cost: WriteCost) -> Result<(), Error> {
         let needs = if self.payment == Payment::Done { 0 } else { cost.grows };
         let grows = needs.saturating_sub(cost.shrinks);
+        let is_small = cost.undo == 0 || cost.shrinks <= MOST_FORCED;
         match self.payment {
             // The batch has begun: an undo record may exceed the limit, but not refuse a write.
             Payment::Done if !fault!("store.batch.undo_exceeds") => {}
             Payment::Forced => self.engine.budget.reserve_forced(grows),
-            Payment::Due | Payment::Done => {
+            Payment::Deadline if notice!("store.limit.forces_deadlines", is_small) => {
+                self.engine.budget.reserve_forced(grows);
+            }
+            Payment::Due | Payment::Done | Payment::Deadline => {
                 // Room for the undo record, too: it is taken when it is pushed.
                 self.engine.budget.reserve(grows + cost.undo)?;
                 self.engine.budget.release(cost.undo);

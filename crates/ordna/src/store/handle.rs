@@ -218,18 +218,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
     {
-        let engine = self.engine();
-        engine
-            .writing(|scope| {
-                engine.apply(key, scope, Payment::Forced, |found| match (change(found), found) {
-                    (Change::Put(expires_at), Some(found)) => {
-                        Change::Put(Put { value: found.value.to_owned(), expires_at })
-                    }
-                    (Change::Remove, _) => Change::Remove,
-                    (Change::Keep | Change::Put(_), _) => Change::Keep,
-                })
-            })
-            .map(|_| ())
+        let mut change = |found: Option<Found<'_, V>>| match (change(found), found) {
+            (Change::Put(expires_at), Some(found)) => {
+                Change::Put(Put { value: found.value.to_owned(), expires_at })
+            }
+            (Change::Remove, _) => Change::Remove,
+            (Change::Keep | Change::Put(_), _) => Change::Keep,
+        };
+        self.within_limit(|engine| {
+            engine.writing(|scope| engine.apply(key, scope, Payment::Deadline, &mut change))
+        })
+        .map(|_| ())
     }
 
     /// The present time on the store's clock. Never runs backwards.

@@ -53,9 +53,9 @@ impl Options {
     /// Refuses writes after which entries and undo records would hold more than this many bytes.
     /// Counts key, value and a share of the leaf for each entry, but no memory that waits to be
     /// freed. A write that replaces an entry needs only the bytes beyond that one's. Removals are
-    /// never refused, nor are [`Store::modify_expiry`](super::Store::modify_expiry), writes under
-    /// [`Store::lift_limit`](super::Store::lift_limit) and what [`Store::open`](super::Store::open)
-    /// reads.
+    /// never refused, nor are writes under [`Store::lift_limit`](super::Store::lift_limit) and what
+    /// [`Store::open`](super::Store::open) reads, nor is
+    /// [`Store::modify_expiry`](super::Store::modify_expiry) unless a snapshot keeps a large entry.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }

@@ -145,12 +145,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
     /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
     ///
-    /// The memory limit does not refuse this, and may be exceeded by it: by a deadline's eight
-    /// bytes, or, if a snapshot keeps the version that had the former one, by a version as large as
-    /// that.
+    /// If a snapshot keeps the version that had the former deadline, the new one is a copy. The memory
+    /// limit refuses that of an entry of more than a KiB. It refuses nothing else, and may be exceeded:
+    /// by a deadline's eight bytes or by the copy.
     ///
     /// # Errors
-    /// Key too long, or [`Error::LogFailed`].
+    /// Key too long, or the memory limit has no room for the copy: nothing is changed. Or
+    /// [`Error::LogFailed`].
     pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,

@@ -124,6 +124,35 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     store.check_invariants().unwrap();
 }
 
+/// A change of a deadline copies the entry if a snapshot keeps the former one. Many snapshots must not
+/// keep a copy each beyond the limit.
+#[test]
+fn at_the_memory_limit_no_deadline_copies_a_large_value() {
+    let limit = 1 << 20;
+    let store: Store<[u8], [u8]> = Store::with_options(
+        Options::new().memory_limit(limit).background_collector(false).clock(|| 5),
+    );
+    store.insert(b"large", &[7; 100_000]).unwrap();
+    store.insert(b"small", &[7; 1000]).unwrap();
+    let mut snapshots = Vec::new();
+    let mut is_set = |key: &[u8], at| {
+        snapshots.push(store.snapshot());
+        let done = store.set_expiry(key, Some(at));
+        assert!(done == Ok(true) || done == Err(Error::MemoryLimit { limit }), "{done:?}");
+        assert_eq!(store.expiry(key) == Some(Some(at)), done.is_ok());
+        done.is_ok()
+    };
+    let set = (0..30).filter(|n| is_set(b"large", 100 + n)).count();
+    assert!((5..10).contains(&set), "{set} versions of 100,000 bytes");
+    assert!((0..30).all(|n| is_set(b"small", 100 + n)));
+    let bytes = store.statistics().bytes;
+    assert!(bytes <= limit + (100 << 10), "{bytes}");
+    // Without a snapshot nothing is copied.
+    drop(snapshots);
+    assert_eq!(store.set_expiry(b"large", None), Ok(true));
+    store.check_invariants().unwrap();
+}
+
 /// Values that wait for a collection do not make the limit refuse what will fit after it.
 #[test]
 fn the_limit_collects_before_it_refuses() {

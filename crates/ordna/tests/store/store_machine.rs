@@ -231,11 +231,20 @@ where
             4 => {
                 let (key, deadline) = (self.key(), self.deadline());
                 let found = self.shown(&key);
-                let done = self.store.set_expiry(key.borrow(), deadline);
-                assert_eq!(done, Ok(found.is_some()), "{told}: set_expiry");
-                if let Some((value, _)) = found {
-                    self.state.insert(key, (value, deadline));
-                }
+                let (to, is_there) = (key.clone(), found.is_some());
+                self.write(
+                    &format!("{told}: set_expiry"),
+                    |store| {
+                        let present = store.set_expiry(to.borrow(), deadline)?;
+                        assert_eq!(present, is_there, "set_expiry");
+                        Ok(())
+                    },
+                    |model| {
+                        if let Some((value, _)) = found {
+                            model.state.insert(key, (value, deadline));
+                        }
+                    },
+                );
             }
             5 | 6 => {
                 let key = self.key();

@@ -55,7 +55,8 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
     // A snapshot keeps the versions without an expiry.
     for snapshot in ["PING", "ORDNA.SNAPSHOT CREATE"] {
         client.say(snapshot);
-        for n in 0..full {
+        // The first value has grown: a copy of it for the snapshot may be refused.
+        for n in 1..full {
             converse(
                 &mut client,
                 &[
@@ -79,6 +80,43 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
     let used = info.split_once("used_memory:").unwrap().1.split_once('\\').unwrap().0;
     let used: usize = used.parse().unwrap();
     assert!(used <= 100_000, "{used}");
+}
+
+/// A snapshot needs the value with its former deadline. Each `SCAN` that begins takes one, and must not keep a
+/// copy beyond the limit.
+#[test]
+fn at_the_memory_limit_no_deadline_copies_a_large_value() {
+    const MOST: usize = 1_000_000;
+    let server = start(Config { max_memory: Some(MOST), ..Config::default() });
+    let mut client = Client::new(server.address);
+    client.say("MSET a 1 b 2");
+    assert_eq!(client.ask(&[b"SET", b"large", &vec![b'v'; 100_000]]), r"+OK\r\n");
+    for n in 0..20 {
+        for change in [format!("EXPIRE large {}", 1000 + n), "PERSIST large".to_owned()] {
+            client.say("SCAN 0 COUNT 1");
+            assert_eq!(client.say(&change), r":1\r\n", "{n}");
+        }
+        client.say("SCAN 0 COUNT 1");
+        client.say("MULTI");
+        client.say(&format!("EXPIRE large {}", 2000 + n));
+        assert_eq!(client.say("EXEC"), r"*1\r\n:1\r\n", "{n}");
+        let used = used(&mut client);
+        assert!(used <= MOST + 150_000, "{used}");
+    }
+    // Snapshots that do not end by themselves.
+    let mut replies = Vec::new();
+    for n in 0..20 {
+        client.say("ORDNA.SNAPSHOT CREATE");
+        replies.push(client.say(&format!("EXPIRE large {}", 3000 + n)));
+        client.say("MULTI");
+        client.say(&format!("EXPIRE large {}", 4000 + n));
+        replies.push(client.say("EXEC"));
+    }
+    let refused = "-OOM command not allowed when used memory > 'maxmemory'.";
+    assert_eq!(replies[38..], [format!(r"{refused}\r\n"), format!(r"*1\r\n{refused}\r\n")]);
+    assert_eq!(client.say("EXPIRE a 100"), r":1\r\n", "nothing large is copied");
+    assert!(used(&mut client) <= MOST + 150_000);
+    assert_eq!(client.say("EXPIRE large 0"), r":1\r\n");
 }
 
 /// The limit refuses a transaction as a whole, when it is queued or when it is to be executed.
