@@ -201,7 +201,8 @@ fn the_end_cancels_a_checkpoint_and_leaves_nothing_of_it() {
     let began = Instant::now();
     drop(store);
     let took = began.elapsed();
-    assert!(took < Duration::from_millis(700), "the end took {took:?}");
+    // The rest of the checkpoint would take more than three seconds.
+    assert!(took < Duration::from_millis(2500), "the end took {took:?}");
     assert!(!dir.has_unfinished());
     let store = Bytes::open(&dir.0, OpenOptions::new()).unwrap();
     assert!(state_of(&store) == state);
