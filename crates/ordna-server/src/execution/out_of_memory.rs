@@ -12,8 +12,8 @@ use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
 impl Context<'_> {
-    /// Makes room for a command that the memory limit has refused, which changed nothing, and executes
-    /// it again.
+    /// Makes room for a command that the memory limit has refused, which changed nothing, and
+    /// executes it again.
     #[cold]
     pub fn call_after_eviction(
         &mut self,
@@ -21,8 +21,8 @@ impl Context<'_> {
         arguments: Arguments<'_>,
         out: &mut Replies,
     ) -> Result {
-        /// Attempts, each with room for four times as much: a command may need more than its arguments,
-        /// as `SETRANGE` does.
+        /// Attempts, each with room for four times as much: a command may need more than its
+        /// arguments, as `SETRANGE` does.
         const ATTEMPTS: usize = 12;
         /// Bytes of an entry beyond its key and value, amply.
         const ENTRY: usize = 128;
@@ -43,9 +43,9 @@ impl Context<'_> {
         Err(CommandError::OutOfMemory)
     }
 
-    /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands get their
-    /// turn between the calls, unless this one excludes them, and may stop this one: then the result is what
-    /// becomes of it.
+    /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands
+    /// get their turn between the calls, unless this one excludes them, and may stop this one: then
+    /// the result is what becomes of it.
     ///
     /// # Errors
     /// The bytes do not fit, or the user may not call the command any more.
