@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the C library: C and C++ programs under AddressSanitizer with its leak check, the examples, README's "C in one minute" against the installed library. Needs gcc and g++.
+# Tests the C library: C and C++ programs under AddressSanitizer with its leak check, the examples, "C in one minute" of docs/C.md against the installed library. Needs gcc and g++.
 set -euo pipefail
 cd "$(dirname "$0")"
 work=$(mktemp -d)
@@ -51,11 +51,11 @@ for name in cache leaderboard event_log report; do
     done
 done
 
-# README's example as it stands, with the shared library that pkg-config finds.
-section=$(sed -n '/^## C in one minute$/,/^## /p' ../../README.md)
+# The page's example as it stands, with the shared library that pkg-config finds.
+section=$(sed -n '/^## C in one minute$/,/^## /p' ../../docs/C.md)
 sed -n '/^```c$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.c"
 sed -n '/^```text$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.out"
-[[ -s $work/minute.c && -s $work/minute.out ]] || { echo "README has no C example" >&2; exit 1; }
+[[ -s $work/minute.c && -s $work/minute.out ]] || { echo "docs/C.md has no C example" >&2; exit 1; }
 if command -v pkg-config >/dev/null; then
     read -ra flags < <(PKG_CONFIG_PATH="$work/usr/lib/pkgconfig" pkg-config --cflags --libs ordna)
 else
