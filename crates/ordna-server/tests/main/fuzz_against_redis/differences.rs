@@ -277,7 +277,8 @@ const STATED: &[Difference] = &[
                 let is_plain = number(word).is_some_and(|it| {
                     i32::try_from(it).is_ok() && it.to_string().as_bytes() == word.as_slice()
                 });
-                begins.is_some_and(|byte| byte.is_ascii_digit() || *byte == b'+') && !is_plain
+                begins.is_some_and(|byte| byte.is_ascii_digit() || b"+-".contains(byte))
+                    && !is_plain
             };
             case.name.starts_with("command|getkeys")
                 && case.ours.text == b"ERR Invalid arguments specified for command"
