@@ -123,7 +123,23 @@ pub use tree::models;
 #[doc(inline)]
 pub use typed::{Batch, Map, Table};
 
-/// Compiles and runs the examples of README.md as tests.
+/// Compiles and runs the examples of README.md and the how-to pages as tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/how-to/backup-and-restore.md")]
+    struct BackupAndRestore;
+    #[doc = include_str!("../../../docs/how-to/cache.md")]
+    struct Cache;
+    #[doc = include_str!("../../../docs/how-to/from-crossbeam-skiplist.md")]
+    struct FromCrossbeamSkiplist;
+    #[doc = include_str!("../../../docs/how-to/leaderboard.md")]
+    struct Leaderboard;
+    #[doc = include_str!("../../../docs/how-to/secondary-index.md")]
+    struct SecondaryIndex;
+    #[doc = include_str!("../../../docs/how-to/snapshot-analytics.md")]
+    struct SnapshotAnalytics;
+    #[doc = include_str!("../../../docs/how-to/time-series.md")]
+    struct TimeSeries;
+}
