@@ -1,7 +1,7 @@
-//! Keys and values as bytes in files. Byte tables: `docs/FORMAT.md`, "Records".
+//! The encoding of keys and values in files. `docs/FORMAT.md`, "Records", has the byte tables.
 //!
 //! # Contract
-//! Readers take arbitrary bytes and return `None` for malformed ones; none panics.
+//! Decoding accepts arbitrary bytes. It returns `None` for malformed ones and never panics.
 
 use std::borrow::Borrow;
 use std::ops::Range;
@@ -11,7 +11,7 @@ pub type ByteRange = Range<usize>;
 
 /// The form of a key or value in files. Implemented by `u64` and `[u8]`.
 pub trait Encoding: ToOwned {
-    /// Number of the kind in the headers of files.
+    /// The number that stands for this kind in the headers of files.
     const KIND_NUMBER: u8;
     /// Name of the kind.
     const KIND_NAME: &'static str;
@@ -74,8 +74,8 @@ impl Encoding for [u8] {
     }
 }
 
-/// Appends a length, seven bits per byte, lowest first. All bytes but the last have the top bit
-/// set.
+/// Appends a length with seven bits in each byte, lowest bits first. All bytes but the last have
+/// the top bit set.
 fn encode_length(mut len: usize, out: &mut Vec<u8>) {
     while len >= 0x80 {
         out.push(len as u8 | 0x80);

@@ -2,21 +2,21 @@
 
 /// A growable sequence of `T` in one buffer.
 pub trait Sequence<T: ?Sized>: Default + Send + Sync {
-    /// Number of elements.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
-    /// Whether there are none.
+    /// Returns whether the sequence has no elements.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Makes room for `more` elements, as far as their size is known.
+    /// Reserves memory for `more` elements if their size is known.
     fn reserve(&mut self, more: usize);
-    /// Bytes of all elements.
+    /// Returns the total size of the elements in bytes.
     fn byte_len(&self) -> usize;
-    /// Appends a copy.
+    /// Appends a copy of `item`.
     fn push(&mut self, item: &T);
-    /// Drops the elements from position `len` on.
+    /// Removes all elements from position `len` on.
     fn truncate(&mut self, len: usize);
-    /// The element at position `at`.
+    /// Returns the element at position `at`.
     fn get(&self, at: usize) -> Option<&T>;
 }
 

@@ -1,8 +1,9 @@
-//! The double-ended iterator over any index.
+//! [`Range`]: the double-ended iterator over any index.
 //!
-//! Reads ahead in chunks that double from 16 to 1,024 entries, of 256 KiB at most, and resumes each side by the last
-//! key it returned. So it holds nothing of the index between calls; each chunk is one live scan,
-//! and the whole is one too: every chunk covers exactly the keys beyond the last one returned.
+//! The iterator reads ahead in chunks that double from 16 to 1,024 entries, at most 256 KiB, and
+//! resumes each side after the last key it returned. So it holds no part of the index between
+//! calls. Each chunk is a live scan, and so is the whole: every chunk covers exactly the keys
+//! beyond the last one returned.
 
 use std::borrow::Borrow;
 use std::iter::FusedIterator;
@@ -13,8 +14,8 @@ use crate::{Entries, Key, Value};
 
 const LAST_CHUNK: usize = 1024;
 
-/// Bytes of keys and values after which a chunk ends: 256 KiB, as of 1,024 entries of 256 bytes. A scan
-/// of large values holds one of them at a time, whatever the number of entries.
+/// Size of keys and values in bytes after which a chunk ends: 256 KiB, the size of 1,024 entries of
+/// 256 bytes. So a scan of large values holds few of them at a time.
 pub const READ_AHEAD_BYTES: usize = 256 << 10;
 
 /// The source of a [`Range`]: every index and every snapshot.
@@ -24,13 +25,13 @@ pub trait Source {
     /// `u64` or `[u8]`.
     type Value: Value + ?Sized;
 
-    /// Entries that the first chunk of an iterator has at most; each chunk is twice as long as the
-    /// one before it.
+    /// Maximum number of entries in the first chunk of an iterator. Each chunk is twice as long as
+    /// the previous one.
     const FIRST_CHUNK: usize = 16;
 
     /// Appends the first `limit` entries (at least one) within the bounds to `out`, in the given
-    /// direction, or fewer whose bytes reach [`READ_AHEAD_BYTES`]. Returns whether one of these limits
-    /// ended the read, so that more entries may follow.
+    /// direction, but stops early when their bytes reach [`READ_AHEAD_BYTES`]. Returns whether one
+    /// of these limits ended the read, so that more entries may follow.
     fn read_ahead(
         &self,
         lower: Bound<&Self::Key>,
@@ -41,17 +42,17 @@ pub trait Source {
     ) -> bool;
 }
 
-/// Entries as they are read ahead, until a limit is reached.
+/// A buffer for entries that are read ahead, until a limit is reached.
 pub struct Chunk<'a, K: Key + ?Sized, V: Value + ?Sized> {
     out: &'a mut Entries<K, V>,
-    /// The buffer is full at this number of entries, or of bytes.
+    /// Number of entries at which the buffer is full.
     len: usize,
     bytes: usize,
     is_full: bool,
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> Chunk<'a, K, V> {
-    /// Returns a chunk of at most `limit` entries behind those of `out`.
+    /// Creates a chunk of at most `limit` entries, which are appended to those of `out`.
     pub fn new(out: &'a mut Entries<K, V>, limit: usize) -> Self {
         let (len, bytes) = (out.len().saturating_add(limit), out.byte_len() + READ_AHEAD_BYTES);
         Self { out, len, bytes, is_full: limit == 0 }
@@ -65,7 +66,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Chunk<'a, K, V> {
         if self.is_full { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Whether a limit was reached.
+    /// Returns whether a limit was reached.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
@@ -75,12 +76,12 @@ type Limit<S> = Bound<<<S as Source>::Key as ToOwned>::Owned>;
 type Entry<S> = (<<S as Source>::Key as ToOwned>::Owned, <<S as Source>::Value as ToOwned>::Owned);
 type Lent<'a, S> = (&'a <S as Source>::Key, &'a <S as Source>::Value);
 
-/// One end of the range: what it has read ahead, and how much of that is returned.
+/// One end of the range: the entries read ahead, and how many of them have been returned.
 struct Side<I: Source> {
     ahead: Entries<I::Key, I::Value>,
     next: usize,
     chunk: usize,
-    /// Whether it has read ahead.
+    /// Whether this side has read ahead.
     is_used: bool,
 }
 
@@ -89,15 +90,16 @@ impl<I: Source> Side<I> {
         Self { ahead: Entries::new(), next: 0, chunk: I::FIRST_CHUNK, is_used: false }
     }
 
-    /// The key that it returned last, if that is in its buffer.
+    /// Returns the key that was returned last if it is still in the buffer.
     fn last(&self) -> Option<&I::Key> {
         self.ahead.get(self.next.checked_sub(1)?).map(|(key, _)| key)
     }
 }
 
-/// The position of an iterator over a source that it does not hold: both ends of what is left.
+/// The position of an iterator over a source that it does not own: both ends of the remaining
+/// range.
 pub struct Ends<I: Source> {
-    /// The entries that neither side had returned when it last read ahead lie between these two.
+    /// Lower bound of the entries that neither side had returned when it last read ahead.
     lower: Limit<I>,
     upper: Limit<I>,
     front: Side<I>,
@@ -106,13 +108,13 @@ pub struct Ends<I: Source> {
 }
 
 impl<I: Source> Ends<I> {
-    /// Returns the position of an iterator over the entries within the bounds.
+    /// Creates the position of an iterator over the entries within the bounds.
     pub fn new(lower: Limit<I>, upper: Limit<I>) -> Self {
         Self { lower, upper, front: Side::new(), back: Side::new(), is_done: false }
     }
 
-    /// Returns the next entry of one side, in the buffer of that side. `index` is the same in each
-    /// call. After the last entry it returns `None` for ever.
+    /// Returns the next entry of one side, borrowed from the buffer of that side. `index` must be
+    /// the same in each call. After the last entry it always returns `None`.
     pub fn advance(&mut self, index: &I, direction: Direction) -> Option<Lent<'_, I>> {
         if self.is_done {
             return None;
@@ -121,7 +123,7 @@ impl<I: Source> Ends<I> {
             Direction::Ascending => (&mut self.front, &self.back),
             Direction::Descending => (&mut self.back, &self.front),
         };
-        // The bounds stay clear of what both sides have returned.
+        // The bounds exclude everything that either side has returned.
         let (own, others) = match direction {
             Direction::Ascending => (&mut self.lower, &self.upper),
             Direction::Descending => (&mut self.upper, &self.lower),
@@ -143,7 +145,7 @@ impl<I: Source> Ends<I> {
             side.is_used = true;
         }
         let at = side.next;
-        // The other side may have come past this entry since it was read ahead.
+        // The other side may have passed this entry after it was read ahead.
         let is_left = side.ahead.get(at).is_some_and(|(key, _)| match direction {
             _ if !other.is_used => true,
             Direction::Ascending => !is_above(key, others),
@@ -160,17 +162,17 @@ impl<I: Source> Ends<I> {
 
 /// The entries of an index within bounds, in order, from both ends.
 ///
-/// Made by [`OrderedIndex::range`](crate::OrderedIndex::range) and
-/// [`OrderedIndex::prefix`](crate::OrderedIndex::prefix). Amortized O(1) per entry plus one
-/// seek per chunk. As an [`Iterator`] it copies each key and value;
-/// [`next_ref`](Self::next_ref) lends them.
+/// Created by [`OrderedIndex::range`](crate::OrderedIndex::range) and
+/// [`OrderedIndex::prefix`](crate::OrderedIndex::prefix). Amortized O(1) per entry plus one search
+/// per chunk. As an [`Iterator`] it copies each key and value; [`next_ref`](Self::next_ref) lends
+/// them.
 pub struct Range<'a, I: Source> {
     index: &'a I,
     ends: Ends<I>,
 }
 
 impl<'a, I: Source> Range<'a, I> {
-    /// Returns an iterator over the entries of `index` within the bounds.
+    /// Creates an iterator over the entries of `index` within the bounds.
     pub fn new(index: &'a I, lower: Limit<I>, upper: Limit<I>) -> Self {
         Self { index, ends: Ends::new(lower, upper) }
     }

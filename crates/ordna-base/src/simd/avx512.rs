@@ -1,4 +1,4 @@
-//! Eight words, or 64 bytes, in one comparison.
+//! Comparisons of eight words, or 64 bytes, in one AVX-512 instruction.
 
 #![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
 
@@ -9,13 +9,14 @@ use super::cache_line::Line;
 #[inline(always)]
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let mask: u32;
-    // Registers of the upper sixteen leave no dirty upper halves to the code around. Not `pure`: it
-    // stays in its place among fences and other reads. SAFETY: reached only with AVX-512 F
-    // detected. Reads the 64 bytes of the line; an aligned load of eight bytes within it is whole.
+    // The registers from zmm16 on leave no dirty upper halves, which would slow surrounding code.
+    // Not `pure`: the block must keep its place among fences and other reads. SAFETY: reached only
+    // with AVX-512 F detected. Reads the 64 bytes of the line; an aligned load of eight bytes
+    // within it is atomic.
     unsafe {
         asm!(
             "vpbroadcastq zmm16, {word}",
-            // 5: not less than, unsigned.
+            // Predicate 5: not less than, unsigned.
             "vpcmpuq k1, zmm16, zmmword ptr [{line}], 5",
             "kmovw {mask:e}, k1",
             word = in(reg) word,
@@ -29,7 +30,7 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
     mask
 }
 
-/// How many words of eight lines are at most `word`.
+/// Returns how many words of eight lines are at most `word`.
 #[inline(always)]
 pub fn rank(lines: &[Line; 8], word: u64) -> usize {
     let count: usize;
@@ -66,15 +67,15 @@ pub fn rank(lines: &[Line; 8], word: u64) -> usize {
     count
 }
 
-/// How many of 64 numbers are below `number`, and how many at most it.
+/// Returns how many of 64 numbers are below `number`, and how many are at most `number`.
 #[inline(always)]
 pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
     let (below, at_most): (usize, usize);
-    // SAFETY: as above, with AVX-512 BW detected too.
+    // SAFETY: as above, with AVX-512 BW detected, too.
     unsafe {
         asm!(
             "vpbroadcastw zmm16, {number:e}",
-            // 6: greater than, unsigned; 5: not less than.
+            // Predicates 6: greater than, and 5: not less than, both unsigned.
             "vpcmpuw k0, zmm16, zmmword ptr [{lines}], 6",
             "vpcmpuw k1, zmm16, zmmword ptr [{lines} + 64], 6",
             "vpcmpuw k2, zmm16, zmmword ptr [{lines}], 5",
@@ -141,7 +142,8 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
     mask
 }
 
-/// How many numbers are below each of the first `count`; sixteen comparisons at a time.
+/// Returns, for each of the first `count` numbers, how many of these are smaller. Compares sixteen
+/// numbers at a time.
 #[target_feature(enable = "avx512f")]
 pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
     use std::arch::x86_64::{
@@ -150,7 +152,7 @@ pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
     };
     let mut ranks = [0; 64];
     let start = numbers.as_ptr();
-    // SAFETY: four times sixteen numbers.
+    // SAFETY: reads four times sixteen numbers.
     let own: [_; 4] =
         std::array::from_fn(|part| unsafe { _mm512_loadu_epi32(start.add(part * 16)) });
     let one = _mm512_set1_epi32(1);
@@ -163,7 +165,7 @@ pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
         }
     }
     for (part, sum) in ranks.chunks_exact_mut(16).zip(sums) {
-        // SAFETY: sixteen numbers.
+        // SAFETY: writes sixteen numbers.
         unsafe { _mm512_storeu_epi32(part.as_mut_ptr(), sum) };
     }
     ranks
