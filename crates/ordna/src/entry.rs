@@ -1,16 +1,16 @@
-//! Entries: as conditional writes see and put them, and as the log and backups read them.
+//! Entries, as conditional writes see and put them, and as the log and backups read them.
 
 use std::ops::{Bound, ControlFlow};
 
 use crate::tree::FOREVER;
 
-/// A key's present entry, as a conditional write sees it.
+/// The current entry of a key, as a conditional write sees it.
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found<'a, V: ?Sized> {
     /// The value.
     pub value: &'a V,
-    /// When it expires, in milliseconds on the store's clock.
+    /// The time at which the entry expires, in milliseconds of the store's clock.
     pub expires_at: Option<u64>,
 }
 
@@ -26,24 +26,25 @@ impl<V: ?Sized> Copy for Found<'_, V> {}
 pub struct Put<T> {
     /// The value.
     pub value: T,
-    /// When it expires, in milliseconds on the store's clock. `u64::MAX` means never, as `None` does.
+    /// The time at which the entry expires, in milliseconds of the store's clock. `u64::MAX` means
+    /// never, as `None` does.
     pub expires_at: Option<u64>,
 }
 
 impl<T> Put<T> {
-    /// A value that does not expire.
+    /// Returns a value that does not expire.
     pub fn forever(value: T) -> Self {
         Self { value, expires_at: None }
     }
 
-    /// The deadline as the tree stores it.
+    /// Returns the deadline in the form in which the tree stores it.
     #[inline]
     pub(crate) fn deadline(&self) -> u64 {
         self.expires_at.unwrap_or(FOREVER)
     }
 }
 
-/// A store or a snapshot, as the log and backups read it.
+/// A store or a snapshot that the log and backups read.
 pub(crate) trait EntrySource<K: ?Sized, V: ?Sized>: Sync {
     /// Calls `read` with the entry of `key`.
     fn read(&self, key: &K, read: &mut dyn FnMut(Option<Put<&V>>));

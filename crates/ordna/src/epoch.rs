@@ -1,25 +1,25 @@
 //! The version number of snapshots, and a cell that holds one.
 //!
 //! # Contract
-//! An [`Epoch`] never decreases over the life of a store. [`AtomicEpoch`] allows atomic access only;
-//! each use states its memory order.
+//! The epoch of a store never decreases. [`AtomicEpoch`] allows atomic access only, and each use
+//! states its memory order.
 
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 
 /// The version number that each snapshot of a store increments.
 ///
-/// A write belongs to the epoch that was the current one when it began. The snapshot of an epoch
-/// holds the writes of all epochs up to and including that one.
+/// A write belongs to the epoch that was current when the write began. The snapshot of an epoch
+/// contains the writes of all epochs up to and including that one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
 impl Epoch {
-    /// Precedes all epochs: no write and no snapshot has it.
+    /// The number before all epochs: no write and no snapshot has it.
     pub const ZERO: Self = Self(0);
     /// The epoch in which a store begins.
     pub const FIRST: Self = Self(1);
 
-    /// The epoch with this number.
+    /// Creates the epoch with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
@@ -39,7 +39,7 @@ impl Epoch {
         Self(self.0 - 1)
     }
 
-    /// Returns 0 or 1: two epochs in a row differ in it.
+    /// Returns 0 or 1. It alternates between consecutive epochs.
     pub const fn parity(self) -> usize {
         (self.0 & 1) as usize
     }
@@ -50,7 +50,7 @@ impl Epoch {
 pub struct AtomicEpoch(AtomicU64);
 
 impl AtomicEpoch {
-    /// A cell that holds `epoch`.
+    /// Creates a cell that holds `epoch`.
     pub fn new(epoch: Epoch) -> Self {
         Self(AtomicU64::new(epoch.0))
     }
@@ -67,7 +67,7 @@ impl AtomicEpoch {
         self.0.store(epoch.0, order);
     }
 
-    /// Stores the later of the epoch in the cell and this one.
+    /// Stores `epoch` if it is later than the epoch in the cell.
     pub fn raise(&self, epoch: Epoch, order: Ordering) {
         self.0.fetch_max(epoch.0, order);
     }

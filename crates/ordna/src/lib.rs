@@ -1,10 +1,10 @@
-//! An ordered, in-memory key-value store for many cores, to embed.
+//! An ordered, in-memory key-value store for many cores, embedded in your program.
 //!
-//! A [`Map`] has keys and values of any type; a [`Store`], which is under it, native `u64` or byte
-//! strings of any content. Threads share both by reference. Point operations are linearizable,
-//! scans go in both directions, batches and transactions are atomic. A [`Snapshot`] is the state
-//! of one moment, at no cost for its size. A store or map that is [opened](Store::open) in a
-//! directory survives a crash.
+//! A [`Map`] has keys and values of any type. It is built on a [`Store`], whose keys and values are
+//! `u64` or byte strings. Threads share both by reference. Point operations are linearizable, scans
+//! go in both directions, and batches and transactions are atomic. A [`Snapshot`] is the state of
+//! the store at one moment; taking one costs the same for any number of entries. A store or map
+//! that is [opened](Store::open) in a directory survives a crash.
 //!
 //! ```
 //! use ordna::{Map, Store};
@@ -25,15 +25,15 @@
 //! # Ok::<(), ordna::Error>(())
 //! ```
 //!
-//! | type | is |
+//! | type | what it is |
 //! |---|---|
-//! | [`Map`], [`Table`] | a map of typed keys and values; one in a store that holds others too |
+//! | [`Map`], [`Table`] | a map of typed keys and values; a map in a store that holds others, too |
 //! | [`Store`] | an ordered store of integers or byte strings |
 //! | [`Snapshot`], [`typed::MapSnapshot`] | a state that does not change |
 //! | [`Options`], [`OpenOptions`], [`SyncPolicy`] | memory limit, expiry clock, collectors; directory, log |
 //! | [`Error`] | why an operation failed |
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
 //! | [`typed`] | the types behind [`Map`], and a table for users of other maps |
 //! | [`durability`] | the write-ahead log, backups and recovery |
@@ -42,13 +42,13 @@
 //! | [`key`], [`value`], [`entries`] | the kinds of keys and values, their limits, buffers of them |
 //! | [`mod@tuple`] | typed keys as byte strings in the order of their values |
 //!
-//! Programs to begin with are in the folder `examples`: a cache, a leaderboard, an event log, a report beside a
-//! writer, and a memtable for LSM engines.
+//! The folder `examples` has complete programs: a cache, a leaderboard, an event log, a report that
+//! runs concurrently with a writer, and a memtable for LSM engines.
 //!
 //! | feature | adds |
 //! |---|---|
 //! | `derive` | `derive(TupleKey)`: structs as keys; with `serde`, `derive(Stored)`: structs and enums as values |
-//! | `serde` | [`typed::Serde`](typed): values of any type that serde knows |
+//! | `serde` | [`typed::Serde`](typed): values of any type that implements serde's traits |
 //! | `bigint`, `time`, `uuid` | keys of these crates' types |
 //! | `zstd` | backups compressed with Zstandard, a C library |
 
@@ -73,7 +73,8 @@ pub use ordna_base::{
 };
 #[doc(hidden)]
 pub use ordna_base::{reclaim, sync};
-/// Derives a type of values: a struct or enum that serde knows. Needs the feature `serde`, too.
+/// Derives a type of values for a struct or enum that implements serde's traits. Needs the feature
+/// `serde`, too.
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -91,7 +92,7 @@ pub use ordna_base::{reclaim, sync};
 /// ```
 #[cfg(all(feature = "derive", feature = "serde"))]
 pub use ordna_derive::Stored;
-/// Derives tuple keys: a struct whose fields are ordered one after the other.
+/// Derives a tuple key for a struct, which is ordered by its fields, the first one first.
 ///
 /// ```
 /// use ordna::{Map, TupleKey};

@@ -1,8 +1,9 @@
-//! Files as chains of checked blocks. Definitions, invariants and byte tables: `docs/FORMAT.md`.
+//! Files as chains of blocks with checksums. `docs/FORMAT.md` has definitions, invariants and byte
+//! tables.
 //!
 //! # Contract
-//! A reader takes arbitrary bytes. It answers with what was written, or with an error that names
-//! the file and the offset; it allocates no more than the file's length justifies.
+//! A reader accepts arbitrary bytes. It returns what was written, or an error that names the file
+//! and the offset. It allocates no more memory than the file's length justifies.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read};
@@ -17,19 +18,19 @@ use super::storage::{OutFile, Storage, write_all};
 use crate::files::error::BackupError;
 use ordna_base::encoding::Encoding;
 
-/// The format version that this program writes, and the latest that it reads.
+/// The format version that this program writes, and the latest version that it can read.
 pub const VERSION: u32 = 2;
-/// Length of a file's header, in bytes. The same in every version.
+/// Length of a file's header in bytes. It is the same in every version.
 pub const FILE_HEADER: usize = 48;
 /// Length of a block's header, in bytes.
 pub const BLOCK_HEADER: usize = 56;
 /// The first bytes of each block.
 const MARKER: [u8; 4] = *b"OBLK";
-/// LZ4 shrinks nothing below a 255th; a larger promise is damage.
+/// Maximum ratio of LZ4 compression. A block that claims a higher one is damaged.
 const MOST_SHRINKAGE: u64 = 255;
-/// The same of Zstandard: 128 KiB of one byte take a block of four bytes.
+/// Maximum ratio of Zstandard: 128 KiB of equal bytes are compressed to four bytes.
 const MOST_SHRINKAGE_ZSTD: u64 = 1 << 15;
-/// Level of Zstandard: its own default is 3; 1 keeps pace with a disk.
+/// Compression level of Zstandard. Its default is 3; 1 keeps pace with a disk.
 #[cfg(feature = "zstd")]
 const ZSTD_LEVEL: i32 = 1;
 
@@ -37,13 +38,13 @@ const ZSTD_LEVEL: i32 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// LZ4 block format; a block that it does not shrink is stored as it is.
+    /// LZ4 block format. A block that LZ4 does not shrink is stored uncompressed.
     Lz4,
-    /// Zstandard; a block that it does not shrink is stored as it is. Needs the feature `zstd`, for
-    /// reading, too.
+    /// Zstandard. A block that it does not shrink is stored uncompressed. Needs the feature `zstd`,
+    /// also for reading.
     Zstd,
 }
 
@@ -56,7 +57,7 @@ impl Compression {
         }
     }
 
-    /// Refuses what this build cannot do.
+    /// Returns an error if this build does not support the compression.
     fn check(self, path: &Path) -> Result<(), BackupError> {
         if self == Self::Zstd && !cfg!(feature = "zstd") {
             return Err(BackupError::Unsupported { path: path.to_owned(), feature: "zstd" });
@@ -64,7 +65,8 @@ impl Compression {
         Ok(())
     }
 
-    /// Compresses into `out`; `None` if that is no gain. At most `out`'s bytes are written.
+    /// Compresses `payload` into `out`. Returns `None` if the result would not be smaller or does
+    /// not fit.
     fn squeeze(self, payload: &[u8], out: &mut [u8]) -> Option<usize> {
         let len = match self {
             Self::None => return None,
@@ -77,7 +79,7 @@ impl Compression {
         len.filter(|len| *len < payload.len())
     }
 
-    /// The opposite; `raw` is the length to come. Errors are texts.
+    /// Decompresses a payload to `raw` bytes. Errors are texts.
     fn unpack(self, payload: Vec<u8>, raw: u64) -> Result<Vec<u8>, String> {
         let most = match self {
             Self::None => return Ok(payload),
@@ -99,7 +101,8 @@ impl Compression {
     }
 }
 
-/// As a stream: memory grows with what comes out, not with what the header claims.
+/// Decompresses as a stream, so that memory grows with the actual output and not with the length
+/// that the header claims.
 #[cfg(feature = "zstd")]
 fn unpack_zstd(payload: &[u8], raw: u64) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::new();
@@ -110,7 +113,7 @@ fn unpack_zstd(payload: &[u8], raw: u64) -> Result<Vec<u8>, String> {
 
 #[cfg(not(feature = "zstd"))]
 fn unpack_zstd(_: &[u8], _: u64) -> Result<Vec<u8>, String> {
-    // `BlockReader` has refused the block.
+    // `BlockReader` has already rejected the block.
     Err("this build has no zstd".to_owned())
 }
 
@@ -119,11 +122,11 @@ fn unpack_zstd(_: &[u8], _: u64) -> Result<Vec<u8>, String> {
 pub enum FileKind {
     /// The entries of a range of keys, in order.
     Shard,
-    /// States of keys that a backup may have missed.
+    /// States of keys that the shards of a backup may have missed.
     Delta,
     /// A segment of the log.
     Log,
-    /// Records of the log that are in no segment.
+    /// Records of the log that are not in any segment.
     Tail,
 }
 
@@ -144,15 +147,15 @@ pub struct FileHeader {
     pub kind: FileKind,
     pub key_kind: u8,
     pub value_kind: u8,
-    /// Drawn at random. Block headers are checked with it, so a block copied from another file
-    /// fails.
+    /// A random number that is part of the checksum of each block header, so that a block that was
+    /// copied from another file is detected.
     pub salt: u64,
-    /// The number of the shard or the segment.
+    /// The number of the shard or segment.
     pub number: u64,
 }
 
 impl FileHeader {
-    /// A header of a new file.
+    /// Creates the header of a new file.
     pub fn new<K: Encoding + ?Sized, V: Encoding + ?Sized>(kind: FileKind, number: u64) -> Self {
         let salt = RandomState::new().hash_one(number);
         Self { kind, key_kind: K::KIND_NUMBER, value_kind: V::KIND_NUMBER, salt, number }
@@ -171,10 +174,10 @@ impl FileHeader {
         bytes
     }
 
-    /// Reads the header of a file of this kind.
+    /// Decodes the header of a file of this kind.
     ///
     /// # Errors
-    /// [`BackupError::Damaged`], or the format is newer.
+    /// [`BackupError::Damaged`], or an error if the format is newer.
     pub fn decode(
         bytes: &[u8; FILE_HEADER],
         kind: FileKind,
@@ -201,7 +204,7 @@ impl FileHeader {
         })
     }
 
-    /// Refuses a file of other kinds of keys or values.
+    /// Returns an error if the file has other types of keys or values.
     pub fn check_kinds<K: Encoding + ?Sized, V: Encoding + ?Sized>(
         &self,
         path: &Path,
@@ -237,9 +240,9 @@ fn word64(bytes: &[u8], at: usize) -> u64 {
 pub enum BlockKind {
     /// Records.
     Data,
-    /// The file ends here.
+    /// The end of the file.
     End,
-    /// The log goes on in the next segment.
+    /// The log continues in the next segment.
     Continued,
 }
 
@@ -283,7 +286,8 @@ impl BlockHeader {
         bytes
     }
 
-    /// `None`: no block header of a file with this salt.
+    /// Decodes a header. Returns `None` if the bytes are not a block header of a file with this
+    /// salt.
     fn decode(bytes: &[u8; BLOCK_HEADER], salt: u64) -> Option<Self> {
         let crc_differs = word32(bytes, 52) != header_crc(salt, bytes);
         if bytes[..4] != MARKER || notice!("damage.block.header_crc", crc_differs) {
@@ -318,7 +322,7 @@ fn header_crc(salt: u64, bytes: &[u8; BLOCK_HEADER]) -> u32 {
     crc32c_append(crc32c_append(0, &salt.to_le_bytes()), &bytes[..52])
 }
 
-/// Records on their way into a block, with room for the block's header in front of them.
+/// Records that are collected for a block, with room for the block's header before them.
 #[derive(Debug)]
 pub struct Frame {
     bytes: Vec<u8>,
@@ -333,12 +337,12 @@ impl Default for Frame {
 }
 
 impl Frame {
-    /// The buffer that records are appended to. What is in it must stay.
+    /// Returns the buffer to which records are appended. Its contents must not be changed.
     pub fn records(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Bytes of the records.
+    /// Returns the size of the records in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - BLOCK_HEADER
     }
@@ -349,7 +353,7 @@ impl Frame {
         self.count += count;
     }
 
-    /// Drops the records, keeps the memory.
+    /// Removes the records, but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.truncate(BLOCK_HEADER);
         self.count = 0;
@@ -395,16 +399,17 @@ impl BlockWriter {
         })
     }
 
-    /// Has the first block begin at a position other than 0.
+    /// Makes the first block begin at a position other than 0.
     pub fn begin_at(&mut self, position: u64) {
         self.position = position;
     }
 
-    /// Has the first block begin at a position, and appends a block without records there. It says
-    /// where the segment begins, and what was durable then, though no record may follow.
+    /// Makes the first block begin at `position`, and appends a block without records there. This
+    /// block records where the segment begins and what was durable at that time, even if no record
+    /// follows.
     ///
     /// # Errors
-    /// Those of the file.
+    /// I/O errors of the file.
     pub fn start_at(&mut self, position: u64, synced: u64) -> Result<(), BackupError> {
         self.begin_at(position);
         if fault!("damage.segment.start_block") {
@@ -423,15 +428,15 @@ impl BlockWriter {
         self.position
     }
 
-    /// Appends the frame as one block. `synced`: the position below which everything is durable.
+    /// Appends the frame as one block. Everything below the position `synced` is durable.
     ///
     /// # Errors
-    /// Those of the file; a part of the block may have been written.
+    /// I/O errors of the file. A part of the block may have been written.
     pub fn data(&mut self, frame: &mut Frame, synced: u64) -> Result<(), BackupError> {
         self.block(BlockKind::Data, frame, synced)
     }
 
-    /// Appends the block that ends the file; it counts all records.
+    /// Appends the block that ends the file and holds the number of all records.
     pub fn finish(&mut self, kind: BlockKind, synced: u64) -> Result<(), BackupError> {
         let mut frame = Frame { count: self.records, ..Frame::default() };
         self.block(kind, &mut frame, synced)
@@ -447,7 +452,7 @@ impl BlockWriter {
         let mut compression = Compression::None;
         if self.compression != Compression::None && raw > 0 {
             let payload = &frame.bytes[BLOCK_HEADER..];
-            // More than LZ4 may ever need. Zstandard needs less, or fails for lack of room.
+            // The maximum for LZ4. Zstandard needs less, or fails because there is no room.
             let most = lz4_flex::block::get_maximum_output_size(payload.len());
             self.squeezed.resize(BLOCK_HEADER + most, 0);
             if let Some(len) = self.compression.squeeze(payload, &mut self.squeezed[BLOCK_HEADER..])
@@ -483,7 +488,7 @@ impl BlockWriter {
         Ok(())
     }
 
-    /// The file, to be synced.
+    /// Returns the file, for a sync.
     pub fn file(&self) -> Arc<dyn OutFile> {
         Arc::clone(&self.file)
     }
@@ -497,17 +502,17 @@ impl BlockWriter {
         &self.path
     }
 
-    /// Bytes of the file so far.
+    /// Returns the number of bytes of the file so far.
     pub fn written(&self) -> u64 {
         self.written
     }
 
-    /// Records so far.
+    /// Returns the number of records so far.
     pub fn count(&self) -> u64 {
         self.records
     }
 
-    /// The checksum of all payloads so far.
+    /// Returns the checksum of all payloads so far.
     pub fn chain(&self) -> u32 {
         self.chain
     }
@@ -521,9 +526,9 @@ fn first_chain(salt: u64) -> u32 {
 #[derive(Debug)]
 pub struct Block {
     pub kind: BlockKind,
-    /// Number of records; of an end block: of the whole file.
+    /// Number of records; in an end block, the number of records of the whole file.
     pub count: u64,
-    /// Where it begins in the file.
+    /// Position of the block in the file.
     pub offset: u64,
     pub payload: Vec<u8>,
 }
@@ -534,12 +539,12 @@ pub struct BlockReader {
     path: PathBuf,
     pub header: FileHeader,
     len: u64,
-    /// Where the next block begins in the file.
+    /// Position of the next block in the file.
     offset: u64,
     position: u64,
     chain: u32,
     records: u64,
-    /// A payload whose memory the next block takes.
+    /// A payload whose memory is reused for the next block.
     spare: Vec<u8>,
 }
 
@@ -577,16 +582,16 @@ impl BlockReader {
         })
     }
 
-    /// Takes a payload that is read, so that the next block needs no memory of its own.
+    /// Takes a payload back, so that the next block reuses its memory.
     pub fn give_back(&mut self, payload: Vec<u8>) {
         self.spare = payload;
     }
 
-    /// The next block; `None` at the end of the file. After an error there is no more.
+    /// Returns the next block, or `None` at the end of the file or after an error.
     ///
     /// # Errors
-    /// [`BackupError::Damaged`] at the offset of the first block that is not as it was written, or
-    /// the system's.
+    /// [`BackupError::Damaged`] with the offset of the first block that is not as it was written,
+    /// or an I/O error.
     pub fn read_block(&mut self) -> Result<Option<Block>, BackupError> {
         let offset = self.offset;
         let left = self.len - offset;
@@ -611,7 +616,7 @@ impl BlockReader {
         let stored = usize::try_from(header.stored).unwrap_or(usize::MAX);
         let mut payload = std::mem::take(&mut self.spare);
         if payload.capacity() < stored {
-            // New memory of the system is zero already.
+            // New memory from the system is zeroed already.
             payload = vec![0; stored];
         }
         payload.resize(stored, 0);
@@ -641,22 +646,22 @@ impl BlockReader {
         Ok(Some(Block { kind: header.kind, count: header.count, offset, payload }))
     }
 
-    /// Where the next block begins in the file.
+    /// Returns the position of the next block in the file.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Position of the next block.
+    /// Returns the log position of the next block.
     pub fn position(&self) -> u64 {
         self.position
     }
 
-    /// Records read so far.
+    /// Returns the number of records read so far.
     pub fn count(&self) -> u64 {
         self.records
     }
 
-    /// The checksum of all payloads read so far.
+    /// Returns the checksum of all payloads read so far.
     pub fn chain(&self) -> u32 {
         self.chain
     }
@@ -665,15 +670,15 @@ impl BlockReader {
         &self.path
     }
 
-    /// Length of the file.
+    /// Returns the length of the file.
     pub fn len(&self) -> u64 {
         self.len
     }
 }
 
-/// The largest `synced` of all block headers at or behind `from`, wherever they lie. Says whether
-/// what precedes a damaged place was durable once: the file's later blocks know. O(length of the
-/// rest).
+/// Returns the largest `synced` of all block headers at or after `from`, at any offset. It shows
+/// whether the data before a damaged place had once been durable, because later blocks record that.
+/// O(length of the rest).
 pub fn latest_synced(
     storage: &dyn Storage,
     path: &Path,

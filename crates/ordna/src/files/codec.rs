@@ -1,8 +1,8 @@
-//! Records of the write-ahead log and of delta files as bytes. Byte tables: `docs/FORMAT.md`,
-//! "Records".
+//! The encoding of the records of the write-ahead log and of delta files. `docs/FORMAT.md`,
+//! "Records", has the byte tables.
 //!
 //! # Contract
-//! Every reader here takes arbitrary bytes and answers `None` for what is no record; none panics.
+//! Decoding accepts arbitrary bytes. It returns `None` if they are not a record and never panics.
 
 use std::ops::Bound;
 
@@ -27,7 +27,7 @@ mod op {
     pub const SPLICE: u8 = 10;
 }
 
-/// One record, as spans of its block.
+/// One record, as ranges of bytes in its block.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Record {
     /// The key has the value, until the deadline if there is one.
@@ -36,13 +36,13 @@ pub enum Record {
     Splice { key: ByteRange, at: u64, bytes: ByteRange },
     /// The key is absent.
     Remove { key: ByteRange },
-    /// The value of the key has another deadline, or none.
+    /// The value of the key gets another deadline, or none.
     Expire { key: ByteRange, expires_at: Option<u64> },
-    /// No key is left within the bounds.
+    /// No key is present within the bounds.
     RemoveRange { lower: Bound<ByteRange>, upper: Bound<ByteRange> },
-    /// No key is left.
+    /// No key is present.
     Clear,
-    /// The state of the key up to the end `dead`: absent, or a value and its deadline.
+    /// The state of the key, absent or a value with its deadline, up to the end `dead`.
     Was { key: ByteRange, dead: u64, old: Option<(ByteRange, Option<u64>)> },
 }
 
@@ -144,7 +144,8 @@ fn decode_bound<K: Encoding + ?Sized>(bytes: &[u8], at: &mut usize) -> Option<Bo
 }
 
 impl Record {
-    /// The record at `at`; moves `at` behind it. `None`: there is no whole record.
+    /// Decodes the record at `at` and moves `at` past it. Returns `None` if there is no complete
+    /// record.
     pub fn decode<K, V>(bytes: &[u8], at: &mut usize) -> Option<Self>
     where
         K: Encoding + ?Sized,
@@ -225,7 +226,7 @@ mod tests {
             seen.push(record);
         }
         assert_eq!(Record::decode::<[u8], [u8]>(&[99, 0, 0], &mut 0), None);
-        // Integers have no positions.
+        // Integers have no byte positions.
         let mut bytes = Vec::new();
         encode_splice(key, 0, b"eight888", &mut bytes);
         assert_eq!(Record::decode::<[u8], u64>(&bytes, &mut 0), None);

@@ -1,10 +1,10 @@
-//! The directory of an opened store: names, the lock, and what it contains.
+//! The directory of an opened store: the names of its files, its lock, and a listing.
 //!
 //! # Marks
-//! A *mark* is an empty file whose name says that a segment was created, durably. A start that does
-//! not find that segment knows that it is missing, though nothing else names the newest segment. A
-//! mark is created after its segment, and removed before it; a mark of an older segment says less,
-//! and is never wrong. So a failure to create one is not an error.
+//! A *mark* is an empty file whose name says that a segment was created durably. If a start does
+//! not find that segment, the segment is missing, which nothing else would show for the newest one.
+//! A mark is created after its segment and removed before it. A mark of an older segment is still
+//! true, but says less. So a failure to create a mark is not an error.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,36 +15,36 @@ use super::manifest::is_name_in_backup;
 use super::storage::Storage;
 use crate::files::error::BackupError;
 
-/// The file whose lock makes a directory one store's.
+/// The file whose lock reserves a directory for one store.
 const LOCK: &str = "LOCK";
 const TAIL: &str = "tail";
 const BACKUP: &str = "backup-";
 const SEGMENT: &str = "log-";
 const UNFINISHED: &str = "unfinished-backup-";
 const MARK: &str = "newest-";
-/// A directory that some file systems have in their root.
+/// A directory that some file systems create in their root.
 const LOST_AND_FOUND: &str = "lost+found";
 
-/// The backup that holds everything before a segment of the log.
+/// Returns the path of the backup that holds everything before a segment of the log.
 pub(crate) fn backup_path(dir: &Path, segment: u64) -> PathBuf {
     dir.join(format!("{BACKUP}{segment:010}"))
 }
 
-/// A segment of the log.
+/// Returns the path of a segment of the log.
 pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{SEGMENT}{number:010}"))
 }
 
-/// What a part of the reserve is for.
+/// The purpose of a part of the reserved disk space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reserve {
-    /// Records that could not be written.
+    /// For records that could not be written.
     Log,
-    /// A backup after the log has failed.
+    /// For a backup after the log has failed.
     Backup,
 }
 
-/// The file that occupies space, to be given up when the disk is full.
+/// Returns the path of a file that reserves disk space and is removed when the disk is full.
 pub(crate) fn reserve_path(dir: &Path, part: Reserve) -> PathBuf {
     dir.join(match part {
         Reserve::Log => "reserve-log",
@@ -52,7 +52,7 @@ pub(crate) fn reserve_path(dir: &Path, part: Reserve) -> PathBuf {
     })
 }
 
-/// The file with the records of the log that are in no segment.
+/// Returns the path of the file with the records of the log that are not in any segment.
 pub(crate) fn tail_path(dir: &Path) -> PathBuf {
     dir.join(TAIL)
 }
@@ -60,17 +60,17 @@ pub(crate) fn tail_path(dir: &Path) -> PathBuf {
 /// The contents of a directory.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// Backups, by the segment at which each one's log begins.
+    /// Backups, by the segment with which the log after each backup begins.
     pub backups: BTreeMap<u64, PathBuf>,
     /// Segments of the log.
     pub segments: BTreeMap<u64, PathBuf>,
     /// Backups that were not finished.
     pub unfinished: Vec<PathBuf>,
-    /// Marks, by the segment that each names.
+    /// Marks, by the segment that each one names.
     pub marks: BTreeMap<u64, PathBuf>,
-    /// Whether there are records of the log that are in no segment.
+    /// Whether there are records of the log that are not in any segment.
     pub has_tail: bool,
-    /// Whether a store has locked the directory before.
+    /// Whether a store has locked the directory at some time.
     has_lock: bool,
     /// Names of other files and directories.
     others: Vec<String>,
@@ -105,8 +105,9 @@ impl Listing {
         Ok(listing)
     }
 
-    /// Refuses a directory that is not a store's and contains other directories: a mistyped path,
-    /// most likely. Files, hidden directories and those of the file system are fine.
+    /// Returns an error for a directory that is not a store's and contains other directories,
+    /// because its path is probably mistyped. Files, hidden directories and those of the file
+    /// system are allowed.
     pub fn check_ours(&self, storage: &dyn Storage, dir: &Path) -> Result<(), BackupError> {
         if self.has_lock || !self.backups.is_empty() || !self.segments.is_empty() {
             return Ok(());
@@ -121,24 +122,24 @@ impl Listing {
         }
     }
 
-    /// The newest segment that a mark names.
+    /// Returns the newest segment that a mark names.
     pub fn newest_marked(&self) -> Option<(u64, &Path)> {
         self.marks.last_key_value().map(|(number, path)| (*number, path.as_path()))
     }
 }
 
-/// Returns whether everything in a directory has the name of a backup's file.
+/// Returns whether all names in a directory are names of a backup's files.
 pub(crate) fn is_unfinished_backup(storage: &dyn Storage, dir: &Path) -> bool {
     storage.list(dir).is_ok_and(|names| names.iter().all(|name| is_name_in_backup(name)))
 }
 
-/// Creates the mark of a segment, which exists durably, and removes older marks but the last.
+/// Creates the mark of a segment, which exists durably, and removes all older marks but the last.
 pub(crate) fn mark(storage: &dyn Storage, dir: &Path, segment: u64) {
     if fault!("damage.log.marks_its_newest") {
         return;
     }
     let Ok(listing) = Listing::read(storage, dir) else { return };
-    // The last one stays until the new one is certainly durable.
+    // The last mark is kept until the new one is certainly durable.
     for path in listing.marks.values().rev().skip(1) {
         let _ = storage.remove(path);
     }
@@ -148,10 +149,10 @@ pub(crate) fn mark(storage: &dyn Storage, dir: &Path, segment: u64) {
     let _ = storage.sync_dir(dir);
 }
 
-/// Removes all marks from a segment on, durably, before that segment is removed.
+/// Removes the marks of all segments from `from` on, durably, before these segments are removed.
 ///
 /// # Errors
-/// Those of the storage: then no segment may be removed.
+/// Those of the storage. No segment may be removed after an error.
 pub(crate) fn unmark(storage: &dyn Storage, dir: &Path, from: u64) -> Result<(), BackupError> {
     let listing = Listing::read(storage, dir)?;
     for path in listing.marks.range(from..).rev().map(|(_, path)| path) {
@@ -160,7 +161,7 @@ pub(crate) fn unmark(storage: &dyn Storage, dir: &Path, from: u64) -> Result<(),
     storage.sync_dir(dir).map_err(BackupError::io(dir, "sync"))
 }
 
-/// Takes the directory's lock. A store that is dropped has released it when the drop returns.
+/// Takes the directory's lock. Dropping a store releases the lock before the drop returns.
 pub(crate) fn lock(storage: &dyn Storage, dir: &Path) -> Result<Box<dyn Send + Sync>, BackupError> {
     let path = dir.join(LOCK);
     let held = storage.lock(&path).map_err(BackupError::io(&path, "lock"))?;

@@ -1,26 +1,27 @@
-//! Why a backup, a restore or an opening failed.
+//! Errors of backups, restores, verification and opening.
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
-/// Why a backup, a restore, a verification or an opening failed. The previous backup is untouched.
+/// The reason why a backup, a restore, a verification or an opening failed. The previous backup is
+/// unchanged.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// The system refused an operation on a file.
+    /// The system reported an error for an operation on a file.
     Io {
         /// The file or directory.
         path: PathBuf,
         /// The operation.
         doing: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// A file does not hold what was written to it.
+    /// The contents of a file are not what was written to it.
     Damaged {
         /// The file.
         path: PathBuf,
-        /// Where the damaged part begins, in bytes.
+        /// Position in bytes at which the damaged part begins.
         offset: u64,
         /// The reason.
         what: String,
@@ -31,7 +32,7 @@ pub enum BackupError {
         path: PathBuf,
         /// The version found.
         found: u32,
-        /// The latest version known here.
+        /// The latest version that this program can read.
         known: u32,
     },
     /// The file needs a feature that this build does not have.
@@ -41,43 +42,44 @@ pub enum BackupError {
         /// The cargo feature.
         feature: &'static str,
     },
-    /// The file holds other kinds of keys or values than the store.
+    /// The types of keys or values in the file are not those of the store.
     OtherKind {
         /// The file.
         path: PathBuf,
-        /// Kinds of keys and values in the file.
+        /// Types of keys and values in the file.
         found: String,
-        /// Kinds of keys and values of the store.
+        /// Types of keys and values of the store.
         expected: String,
     },
-    /// A file that another one names is not there.
+    /// A file that another one names does not exist.
     Missing {
         /// The missing file.
         path: PathBuf,
         /// The file or directory that needs it.
         needed_by: PathBuf,
     },
-    /// Another process, or another store of this one, uses the directory, and did for half a
-    /// second.
+    /// Another process, or another store of this process, has used the directory for at least half
+    /// a second.
     InUse {
         /// The directory.
         dir: PathBuf,
     },
-    /// The target of a backup is there already.
+    /// The target of a backup already exists.
     Exists {
         /// The target.
         path: PathBuf,
     },
-    /// A directory that no store was opened in has other directories in it.
+    /// The directory contains other directories, and no store was ever opened in it.
     Foreign {
         /// The directory.
         dir: PathBuf,
         /// One of the directories in it.
         name: String,
     },
-    /// A backup of the same store is under way.
+    /// A backup of the same store is in progress.
     Busy,
-    /// The thread is in a [`log_group`](crate::Store::log_group), whose writes are not logged yet.
+    /// The thread is inside a [`log_group`](crate::Store::log_group), whose writes are not logged
+    /// yet.
     InGroup,
     /// Another store has replaced this one in its directory, see
     /// [`Store::successor`](crate::Store::successor). Back up that one.
@@ -86,7 +88,7 @@ pub enum BackupError {
     Cancelled,
     /// The store was not opened in a directory.
     NoDirectory,
-    /// The store refused what was read: its memory limit, most likely.
+    /// The store could not take an entry that was read, probably because of its memory limit.
     Store(crate::Error),
 }
 
@@ -159,7 +161,7 @@ impl From<crate::Error> for BackupError {
 }
 
 impl BackupError {
-    /// Adds the file and the operation to an answer of the system.
+    /// Adds the file and the operation to an I/O error.
     pub(crate) fn io(path: &Path, doing: &'static str) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { path, doing, source }

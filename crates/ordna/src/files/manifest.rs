@@ -1,8 +1,8 @@
-//! The manifest of a backup: what its files are and what they hold. Written last.
+//! The manifest of a backup: it lists the backup's files and their contents, and is written last.
 //!
 //! # Format
-//! One line `ORDNA-MANIFEST 2 <crc32c>`, then one JSON object, [`Manifest`]. The checksum, eight
-//! lower-case hex digits, is that of the line's first 17 bytes and of the JSON text.
+//! The line `ORDNA-MANIFEST 2 <crc32c>`, followed by one JSON object, [`Manifest`]. The checksum,
+//! eight lower-case hex digits, covers the line's first 17 bytes and the JSON text.
 
 use std::io::Read;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub const SHARD: &str = "shard-";
 /// Prefix of a delta's name, before its number.
 pub const DELTA: &str = "delta-";
 
-/// Number of the delta file with states of all shards.
+/// Number of the delta file with the states of several ranges.
 pub const COMMON_DELTA: usize = 0;
 
 /// Returns the number of the delta file of a range, whose shard has the range's number.
@@ -57,28 +57,28 @@ pub struct FileEntry {
     pub bytes: u64,
     /// Checksum of all payloads.
     pub crc32c: u32,
-    /// Encoded lower bound of the shard's keys, in hex; none for the first shard and for deltas.
+    /// Encoded lower bound of the shard's keys, in hex; `None` for the first shard and for deltas.
     pub from: Option<String>,
 }
 
 /// The contents of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Manifest {
-    /// Format version of all files.
+    /// Format version of all files of the backup.
     pub version: u32,
-    /// Version of the program.
+    /// Version of the program that wrote the backup.
     pub program: String,
     /// When the backup's snapshot was taken, in milliseconds since 1970.
     pub taken_ms: u64,
-    /// Kind of the keys.
+    /// Type of the keys.
     pub keys: String,
-    /// Kind of the values.
+    /// Type of the values.
     pub values: String,
     /// Records in all shards. With deltas, the snapshot may have fewer or more.
     pub entries: u64,
     /// The store's memory limit in bytes, if it had one.
     pub memory_limit: Option<u64>,
-    /// The first segment of the log that the backup does not hold; none without a log.
+    /// The first segment of the log that the backup does not contain; `None` without a log.
     pub log_segment: Option<u64>,
     /// Position of the log at which the snapshot was taken.
     pub log_position: u64,
@@ -138,7 +138,7 @@ impl Manifest {
         })?;
         let begin = (first.len() + 1) as u64;
         let manifest = Self::from_json(parsed).map_err(|what| damaged(begin, &what))?;
-        // The checksum is no signature: a name must not lead out of the directory.
+        // The checksum is not a signature, so a name must not lead out of the directory.
         for (files, prefix) in [(&manifest.shards, SHARD), (&manifest.deltas, DELTA)] {
             let is_wrong = |entry: &&FileEntry| number_in(&entry.file, prefix).is_none();
             if let Some(entry) = files.iter().find(is_wrong)
@@ -169,7 +169,7 @@ impl Manifest {
         })
     }
 
-    /// Reads the object; the error says which field is wrong.
+    /// Decodes the JSON object. The error names the wrong field.
     fn from_json(json: Value) -> Result<Self, String> {
         let mut fields = Fields::new(json)?;
         let manifest = Self {
@@ -189,7 +189,7 @@ impl Manifest {
         fields.finish().map(|()| manifest)
     }
 
-    /// Refuses a backup of other kinds of keys or values.
+    /// Returns an error if the backup has other types of keys or values.
     pub fn check_kinds<K: Encoding + ?Sized, V: Encoding + ?Sized>(
         &self,
         dir: &Path,
@@ -204,7 +204,7 @@ impl Manifest {
         })
     }
 
-    /// The caller's metadata.
+    /// Returns the caller's metadata.
     pub fn metadata(&self, dir: &Path) -> Result<Vec<u8>, BackupError> {
         from_hex(&self.metadata)
             .ok_or_else(|| BackupError::damaged(&dir.join(FILE), 0, "the metadata is not hex"))
@@ -234,7 +234,7 @@ impl FileEntry {
         fields.finish().map(|()| entry)
     }
 
-    /// The lower bound of a shard's keys.
+    /// Returns the lower bound of a shard's keys.
     pub fn lower_bound<K: Encoding + ?Sized>(
         &self,
         dir: &Path,
@@ -250,7 +250,7 @@ impl FileEntry {
     }
 }
 
-/// The fields of a JSON object that are not read yet.
+/// The fields of a JSON object that have not been read yet.
 struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -265,7 +265,7 @@ impl Fields {
         self.0.remove(name).ok_or_else(|| format!("the field `{name}` is absent"))
     }
 
-    /// An integer in the range of its type.
+    /// Reads an integer in the range of its type.
     fn number<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, String> {
         let value = self.take(name)?;
         let number = value.as_u64().and_then(|number| T::try_from(number).ok());
@@ -279,7 +279,7 @@ impl Fields {
         }
     }
 
-    /// A field that may be absent or null.
+    /// Reads a field that may be absent or null.
     fn optional<T>(
         &mut self,
         name: &str,
@@ -299,7 +299,7 @@ impl Fields {
         }
     }
 
-    /// Refuses fields that were not read.
+    /// Returns an error if there are fields that were not read.
     fn finish(self) -> Result<(), String> {
         match self.0.keys().next() {
             None => Ok(()),
@@ -308,14 +308,14 @@ impl Fields {
     }
 }
 
-/// The first line of a manifest: the version, and the checksum of title, version and JSON.
+/// Returns the first line of a manifest: the version, and the checksum of title, version and JSON.
 fn first_line(version: u32, json: &str) -> String {
     let title = format!("{TITLE}{version} ");
     let crc = checksum::crc32c_append(checksum::crc32c(title.as_bytes()), json.as_bytes());
     format!("{title}{crc:08x}")
 }
 
-/// Lower-case hex digits.
+/// Returns lower-case hex digits.
 pub fn to_hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -326,7 +326,7 @@ fn from_hex(hex: &str) -> Option<Vec<u8>> {
     (0..digits.len()).step_by(2).map(|at| Some((digit(at)? * 16 + digit(at + 1)?) as u8)).collect()
 }
 
-/// The stored form of a key, in hex.
+/// Returns the encoded form of a key, in hex.
 pub fn key_to_hex<K: Encoding + ?Sized>(key: &K) -> String {
     let mut bytes = Vec::new();
     key.encode_to(&mut bytes);

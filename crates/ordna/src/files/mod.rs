@@ -1,10 +1,10 @@
-//! Files: the operations on them, what they contain, and how a directory names them.
+//! Files of logs and backups: operations on them, their contents, and their names in a directory.
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `storage` | the operations on files, as a trait |
-//! | `os` | what the system knows of a file system |
-//! | `blocks` | files as chains of checked blocks |
+//! | `os` | free space and memory-mapped files, from the operating system |
+//! | `blocks` | files as chains of blocks with checksums |
 //! | `codec` | records as bytes |
 //! | `manifest` | the description of a backup's files |
 //! | `directory` | names in the directory of a store |

@@ -1,4 +1,4 @@
-//! What the system knows of a file system, and files that are changed in memory.
+//! Functions of the operating system: free space of a file system, and memory-mapped files.
 
 #![expect(unsafe_code, reason = "the C library's functions have no safe wrapper")]
 
@@ -8,7 +8,8 @@ use std::path::Path;
 #[cfg(target_os = "linux")]
 pub use mapped::MappedFile;
 
-/// Returns the bytes that files of a directory can grow by; `None` if that is not known.
+/// Returns the number of bytes that are free for files of a directory, or `None` if it is not
+/// known.
 pub fn free_space(dir: &Path) -> io::Result<Option<u64>> {
     #[cfg(target_os = "linux")]
     {
@@ -19,12 +20,12 @@ pub fn free_space(dir: &Path) -> io::Result<Option<u64>> {
         let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
         let dir = CString::new(dir.as_os_str().as_bytes())?;
         let mut found = MaybeUninit::<libc::statvfs>::uninit();
-        // SAFETY: the path is a string that ends with a zero, and the pointer is to a `statvfs` of
-        // this function. Both live until the call returns.
+        // SAFETY: the path is a string that ends with a zero, and the pointer is to a local
+        // `statvfs`. Both live until the call returns.
         if unsafe { libc::statvfs(dir.as_ptr(), found.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has succeeded, so it has written the whole.
+        // SAFETY: the call has succeeded, so it has written the whole struct.
         let found = unsafe { found.assume_init() };
         Ok(Some(found.f_bavail.saturating_mul(found.f_frsize)))
     }
@@ -35,8 +36,8 @@ pub fn free_space(dir: &Path) -> io::Result<Option<u64>> {
     }
 }
 
-/// Creates a file of zeros that is mapped into memory; `None` if the file system is not known to
-/// keep the space of a file that was written.
+/// Creates a file of zeros that is mapped into memory. Returns `None` if the file system is not
+/// known to keep the space of a written file.
 pub fn create_mapped(path: &Path, len: usize) -> io::Result<Option<MappedFile>> {
     #[cfg(target_os = "linux")]
     {
@@ -49,7 +50,7 @@ pub fn create_mapped(path: &Path, len: usize) -> io::Result<Option<MappedFile>> 
     }
 }
 
-/// A file that is mapped into memory: none here.
+/// A file that is mapped into memory. Not available on this platform.
 #[cfg(not(target_os = "linux"))]
 #[derive(Debug)]
 pub enum MappedFile {}
@@ -71,11 +72,11 @@ mod mapped {
     use std::ptr::{self, NonNull};
     use std::sync::atomic::{AtomicU8, Ordering};
 
-    /// File systems that write a file's bytes where they were before, or in memory: ext2 to ext4,
-    /// XFS, tmpfs. Elsewhere a changed page may need space, and a full disk would end the process.
+    /// File systems that write changed bytes in place or in memory: ext2 to ext4, XFS, tmpfs. On
+    /// others, a changed page may need new space, and a full disk would kill the process.
     const KNOWN: [u32; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
-    /// Memory of a mapping, which this value owns.
+    /// A memory mapping, which this value owns.
     #[derive(Debug)]
     struct Mapping {
         start: NonNull<u8>,
@@ -86,15 +87,15 @@ mod mapped {
     unsafe impl Send for Mapping {}
 
     impl Mapping {
-        /// Maps a file, or private memory, for reading and writing.
+        /// Maps a file, or private memory if there is none, for reading and writing.
         fn new(file: Option<&File>, len: usize) -> io::Result<Self> {
             let (flags, descriptor) = match file {
                 Some(file) => (libc::MAP_SHARED, file.as_raw_fd()),
                 None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
             };
             let access = libc::PROT_READ | libc::PROT_WRITE;
-            // SAFETY: no address is given, so the mapping replaces no memory; the descriptor is open
-            // or not used.
+            // SAFETY: no address is given, so the mapping replaces no memory; the descriptor is
+            // open or unused.
             let start = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, descriptor, 0) };
             match NonNull::new(start.cast::<u8>()) {
                 Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Ok(Self { start, len }),
@@ -114,12 +115,12 @@ mod mapped {
     #[derive(Debug)]
     pub struct MappedFile {
         bytes: Mapping,
-        /// One byte: 1 in the process that created the file, 0 in its children.
+        /// One byte that is 1 in the process that created the file and 0 in its child processes.
         is_own: Mapping,
     }
 
     impl MappedFile {
-        /// Creates and maps a file of zeros, all of whose space is taken. After an error, or if it
+        /// Creates and maps a file of zeros, for which the whole space is allocated. If it fails or
         /// returns `None`, there is no file.
         pub fn create(path: &Path, len: usize) -> io::Result<Option<Self>> {
             let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
@@ -164,26 +165,26 @@ mod mapped {
 
     fn is_known(file: &File) -> io::Result<bool> {
         let mut found = MaybeUninit::<libc::statfs>::uninit();
-        // SAFETY: the descriptor is open, and the pointer is to a `statfs` of this function.
+        // SAFETY: the descriptor is open, and the pointer is to a local `statfs`.
         if unsafe { libc::fstatfs(file.as_raw_fd(), found.as_mut_ptr()) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the call has succeeded, so it has written the whole.
+        // SAFETY: the call has succeeded, so it has written the whole struct.
         let found = unsafe { found.assume_init() };
         Ok(u32::try_from(found.f_type).is_ok_and(|kind| KNOWN.contains(&kind)))
     }
 
     impl MappedFile {
-        /// Replaces the bytes from an offset on. Does nothing beyond the end, and in a child of the
-        /// process that created the file.
+        /// Replaces the bytes from an offset on. Does nothing beyond the end of the file, and
+        /// nothing in a child of the process that created the file.
         pub fn write_at(&mut self, at: usize, bytes: &[u8]) {
             let fits = at <= self.bytes.len && bytes.len() <= self.bytes.len - at;
-            // Relaxed: only a fork changes it.
+            // Relaxed: only a fork changes the byte.
             if !fits || self.own().load(Ordering::Relaxed) != 1 {
                 return;
             }
-            // SAFETY: the target is within the mapping, which no reference points into, and which
-            // only this function accesses, with a unique reference to `self`. The source is other memory.
+            // SAFETY: the target is within the mapping. No reference points into it, and only this
+            // function accesses it, with a unique reference to `self`. The source is other memory.
             unsafe {
                 let to = self.bytes.start.as_ptr().add(at);
                 ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());

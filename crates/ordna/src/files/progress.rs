@@ -1,4 +1,4 @@
-//! Counters by which a caller follows, and cancels, long work on files.
+//! Counters with which a caller can follow and cancel long operations on files.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,27 +19,27 @@ struct Counts {
 }
 
 impl Progress {
-    /// Entries done.
+    /// Returns the number of entries done.
     pub fn entries(&self) -> u64 {
         self.0.entries.load(Ordering::Relaxed)
     }
 
-    /// Entries in all, or 0 while unknown.
+    /// Returns the total number of entries, or 0 while it is unknown.
     pub fn expected_entries(&self) -> u64 {
         self.0.expected_entries.load(Ordering::Relaxed)
     }
 
-    /// Bytes of files done.
+    /// Returns the number of bytes done.
     pub fn bytes(&self) -> u64 {
         self.0.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes in all, or 0 while unknown.
+    /// Returns the total number of bytes, or 0 while it is unknown.
     pub fn expected_bytes(&self) -> u64 {
         self.0.expected_bytes.load(Ordering::Relaxed)
     }
 
-    /// Cancels the work, which then fails with [`BackupError::Cancelled`].
+    /// Cancels the operation, which then fails with [`BackupError::Cancelled`].
     pub fn cancel(&self) {
         self.0.cancelled.store(true, Ordering::Relaxed);
     }
@@ -49,13 +49,13 @@ impl Progress {
         if self.0.cancelled.load(Ordering::Relaxed) { Err(BackupError::Cancelled) } else { Ok(()) }
     }
 
-    /// Counts entries and bytes that are done.
+    /// Counts entries and bytes as done.
     pub(crate) fn add(&self, entries: u64, bytes: u64) {
         self.0.entries.fetch_add(entries, Ordering::Relaxed);
         self.0.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Adds to the entries and bytes that are expected in all.
+    /// Adds to the expected totals of entries and bytes.
     pub(crate) fn expect(&self, entries: u64, bytes: u64) {
         self.0.expected_entries.fetch_add(entries, Ordering::Relaxed);
         self.0.expected_bytes.fetch_add(bytes, Ordering::Relaxed);

@@ -8,32 +8,32 @@ use std::path::{Path, PathBuf};
 
 use super::os;
 
-/// A file that is written from its start to its end.
+/// A file that is written sequentially.
 pub trait OutFile: Send + Sync + Debug {
-    /// Appends bytes; returns how many, which may be fewer than given.
+    /// Appends bytes and returns how many, which may be fewer than given.
     ///
     /// # Errors
-    /// Those of the system.
+    /// I/O errors of the system.
     fn write(&self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Returns once everything appended is on the device.
+    /// Returns when everything appended so far is on the device.
     ///
     /// # Errors
-    /// Those of the system. What was appended since the last success may be lost.
+    /// I/O errors of the system. Everything appended since the last success may be lost.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A file that is changed without a system call. What was written outlives the process.
+/// A file that is changed without system calls. Its contents outlive the process.
 pub trait SharedFile: Send + Debug {
-    /// Replaces the bytes from an offset on. Does nothing beyond the end of the file, and in a child
-    /// of the process that created it.
+    /// Replaces the bytes from an offset on. Does nothing beyond the end of the file, and nothing
+    /// in a child of the process that created it.
     fn write_at(&mut self, at: usize, bytes: &[u8]);
 }
 
 /// Appends all of the bytes.
 ///
 /// # Errors
-/// Those of the file. A part may have been appended.
+/// I/O errors of the file. A part may have been appended.
 pub(crate) fn write_all(file: &dyn OutFile, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match file.write(bytes) {
@@ -46,25 +46,25 @@ pub(crate) fn write_all(file: &dyn OutFile, mut bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// A holder of files: the disk, or a test's model of one.
+/// A place that holds files: the disk, or a test's model of a disk.
 ///
-/// All methods may be called by many threads at once.
+/// All methods may be called concurrently by many threads.
 pub trait Storage: Send + Sync + Debug {
-    /// Creates a file for writing, which must not exist.
+    /// Creates a file for writing. The file must not exist.
     ///
     /// # Errors
-    /// Those of the system; so for all methods.
+    /// I/O errors of the system, here and in all other methods.
     fn create(&self, path: &Path) -> io::Result<Box<dyn OutFile>>;
 
-    /// Creates a file of zeros that is changed without a system call, which must not exist. `None`,
-    /// and no file, where that is not possible: a write must not fail for lack of space later.
+    /// Creates a file of zeros that is changed without system calls. The file must not exist.
+    /// Returns `None`, without creating a file, if later writes could fail for lack of space.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn create_shared(&self, path: &Path, len: usize) -> io::Result<Option<Box<dyn SharedFile>>> {
         let _ = (path, len);
         Ok(None)
     }
 
-    /// Opens a file for reading; returns its length too.
+    /// Opens a file for reading and returns it with its length.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn open(&self, path: &Path) -> io::Result<(Box<dyn Read + Send>, u64)>;
 
@@ -83,15 +83,15 @@ pub trait Storage: Send + Sync + Debug {
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file, or a directory with all it holds.
+    /// Removes a file, or a directory with all its contents.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Creates a directory and its parents, durably; one that exists is fine.
+    /// Creates a directory and its parents, durably. It may already exist.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn create_dir(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a directory.
+    /// Returns the names in a directory.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
 
@@ -99,14 +99,16 @@ pub trait Storage: Send + Sync + Debug {
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Bytes that files of a directory can grow by; `None` if that is not known.
+    /// Returns the number of bytes that are free for files of a directory, or `None` if it is not
+    /// known.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn free_space(&self, dir: &Path) -> io::Result<Option<u64>> {
         let _ = dir;
         Ok(None)
     }
 
-    /// Takes the lock of a directory until the returned value is dropped; `None`: it is taken.
+    /// Locks a directory until the returned value is dropped. Returns `None` if it is already
+    /// locked.
     #[expect(clippy::missing_errors_doc, reason = "see `create`")]
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Send + Sync>>>;
 }
@@ -126,9 +128,9 @@ impl OutFile for File {
     }
 }
 
-/// The locked file of a directory. The lock belongs to the open file, which a child of this process
-/// shares after a fork: closing it would not release the lock while the child lives, and a child that
-/// drops its copy must not release it either.
+/// The locked file of a directory. The lock belongs to the open file, which a child process shares
+/// after a fork. Closing the file would not release the lock while the child lives, and a child
+/// that closes its copy must not release it either.
 struct LockFile {
     file: File,
     process: u32,
@@ -137,7 +139,7 @@ struct LockFile {
 impl Drop for LockFile {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // Closing the file releases the lock, too, unless a child has it.
+            // Closing the file also releases the lock, unless a child process shares it.
             let _ = self.file.unlock();
         }
     }
@@ -204,7 +206,7 @@ impl Storage for Disk {
     fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
         let names = fs::read_dir(dir)?.map(|entry| Ok(entry?.file_name()));
         let names = names.collect::<io::Result<Vec<_>>>()?;
-        // Names of ours are ASCII.
+        // Our own file names are ASCII.
         Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
     }
 
@@ -227,7 +229,7 @@ impl Storage for Disk {
     }
 }
 
-/// The parent of a path, for [`Storage::sync_dir`].
+/// Returns the parent of a path, for [`Storage::sync_dir`].
 pub(crate) fn parent(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).to_owned()
 }

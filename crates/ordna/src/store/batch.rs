@@ -1,4 +1,4 @@
-//! Writes that belong together.
+//! Batches: several writes that are applied as one step.
 
 use super::budget::Budget;
 use super::engine::Payment;
@@ -10,18 +10,18 @@ use ordna_base::index::Change;
 use ordna_base::sync::{fault, point};
 use ordna_base::{Error, Key, Value};
 
-/// Most writes of a batch that descend one after the other. With more of them the cache misses that overlap
-/// save more than the descent as a group costs.
+/// Number of writes up to which a batch descends to its leaves one after the other. With more
+/// writes, overlapped cache misses save more than a descent as a group costs.
 const FEW: usize = 3;
 
-/// Bytes reserved for the writes of a batch that are still to come, given back if none comes.
+/// Bytes reserved for the remaining writes of a batch. They are given back on drop.
 struct ReservedBytes<'a> {
     budget: &'a Budget,
     left: usize,
 }
 
 impl ReservedBytes<'_> {
-    /// Hands bytes on to a write that was done.
+    /// Passes bytes on to a write that was made.
     fn spend(&mut self, bytes: usize) {
         self.left = self.left.saturating_sub(bytes);
     }
@@ -38,7 +38,7 @@ impl Drop for ReservedBytes<'_> {
 pub enum Write<'a, K: ?Sized, V: ?Sized> {
     /// Sets the value of the key.
     Put(&'a K, Put<&'a V>),
-    /// Removes the key if it is there.
+    /// Removes the key if it is present.
     Remove(&'a K),
 }
 
@@ -50,7 +50,7 @@ impl<K: ?Sized, V: ?Sized> Clone for Write<'_, K, V> {
 impl<K: ?Sized, V: ?Sized> Copy for Write<'_, K, V> {}
 
 impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
-    /// The key.
+    /// Returns the key.
     pub fn key(&self) -> &'a K {
         match self {
             Self::Put(key, _) | Self::Remove(key) => key,
@@ -64,7 +64,7 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
         }
     }
 
-    /// Sets the value of the key; it does not expire.
+    /// Creates a write that sets the value of the key, without a deadline.
     pub fn put(key: &'a K, value: &'a V) -> Self {
         Self::Put(key, Put::forever(value))
     }
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
         }
     }
 
-    /// Bytes of the entry that it puts against the memory limit.
+    /// Returns the number of bytes that the write's entry takes of the memory limit.
     fn cost(&self) -> usize {
         match self {
             Self::Put(key, put) => Tree::<K, V>::cost(key, put.value, put.deadline()),
@@ -87,7 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Write<'_, K, V> {
         }
     }
 
-    /// Adds the record of this write.
+    /// Appends the log record of this write to `buffer`.
     pub(super) fn record(&self, buffer: &mut StripeBuffer<K>) {
         match *self {
             Self::Put(key, put) => buffer.put(key, put),
@@ -105,10 +105,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Applies the writes if `is_valid` then, while no other writer writes.
+    /// Applies the writes if `is_valid` returns `true`. No other writer writes during the call.
     ///
     /// # Errors
-    /// [`Error::Conflict`] if it is not, and those of [`write_batch`](Self::write_batch).
+    /// [`Error::Conflict`] if `is_valid` returns `false`, and those of
+    /// [`write_batch`](Self::write_batch).
     pub(super) fn write_batch_if(
         &self,
         writes: &[Write<'_, K, V>],
@@ -123,7 +124,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Runs `write` once the bytes of all writes are reserved.
+    /// Runs `write` after the bytes of all writes have been reserved.
     fn write_paid(
         &self,
         writes: &[Write<'_, K, V>],

@@ -1,13 +1,13 @@
-//! The number of items below a key.
+//! The number of items with keys below a given key.
 //!
-//! A caller that stores its own items above those of its users counts the users' items with it.
-//! Subtracting the number of its own items from the number of all items gives a wrong result while
-//! either number changes.
+//! A program that stores its own items above those of its users uses this to count the users'
+//! items. The difference between the number of all items and the number of its own items would be
+//! wrong while either number changes.
 
 use ordna_base::Key;
 use ordna_base::sync::StripedCounter;
 
-/// The items below a key.
+/// The number of items with keys below a given key.
 #[derive(Debug)]
 pub struct Below<K: Key + ?Sized> {
     pub end: K::Owned,

@@ -1,16 +1,16 @@
-//! The memory limit.
+//! The memory limit of one store or several.
 //!
 //! # Contract
-//! The bytes reserved never exceed the limit, but by forced reservations. A reservation is refused
-//! only if the limit has no room for it beside the reserved bytes and those that other threads are
-//! taking in advance.
+//! The reserved bytes never exceed the limit, except by forced reservations. A reservation fails
+//! only if the limit has no room for it in addition to the reserved bytes and those that other
+//! threads are just taking in advance.
 //!
 //! # Protocol
 //! One counter holds the bytes taken from the limit. Each thread takes a chunk in advance and keeps
-//! the rest as its stripe's credit, so that it changes the shared counter once per chunk. When the
-//! limit has no room, a thread returns the credits of all stores that share it, under a lock,
-//! before it is refused. While more is taken than the limit, released bytes first repay that; only
-//! the rest becomes credit.
+//! the unused part as the credit of its stripe, so that it changes the shared counter only once per
+//! chunk. When the limit has no room, a thread first returns the credits of all stores that share
+//! the limit, under a lock; only if that is not enough does its reservation fail. While more is
+//! taken than the limit, released bytes reduce the excess first, and only the rest becomes credit.
 
 use std::sync::{Arc, Weak};
 
@@ -19,27 +19,28 @@ use ordna_base::sync::atomic::{AtomicUsize, Ordering};
 use ordna_base::sync::{Lock, fault, notice, stripe_of_this_thread};
 
 const STRIPES: usize = 64;
-/// Bytes that a thread takes in advance.
+/// Number of bytes that a thread takes in advance.
 const CHUNK: usize = 64 << 10;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Credit(AtomicUsize);
 
-/// Bytes that the versions of some stores may take together; see
-/// [`Options::memory_budget`](super::Options::memory_budget). Clones are one budget.
+/// The number of bytes that the versions of one or more stores may take together; see
+/// [`Options::memory_budget`](super::Options::memory_budget). Clones share the budget.
 #[derive(Debug, Clone)]
 pub struct MemoryBudget(Arc<Pool>);
 
 #[derive(Debug)]
 struct Pool {
-    /// Bytes; `usize::MAX`: no limit. Next to `taken`, which every change of `taken` reads it with.
+    /// Limit in bytes; `usize::MAX` means no limit. On the same cache line as `taken`, because
+    /// every change of `taken` reads it.
     limit: AtomicUsize,
-    /// The sum of the bytes that all shares have taken.
+    /// Total number of bytes that all shares have taken.
     taken: AtomicUsize,
     /// Number of guards that lift the limit.
     lifting: AtomicUsize,
-    /// The shares of the stores that live. The lock's holder may return the credits of all.
+    /// The shares of live stores. The holder of the lock may return the credits of all of them.
     shares: Lock<Vec<Weak<Share>>>,
 }
 
@@ -51,7 +52,7 @@ struct Share {
 }
 
 impl MemoryBudget {
-    /// A budget of `bytes`.
+    /// Creates a budget of `bytes`.
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Pool {
             limit: AtomicUsize::new(bytes),
@@ -61,37 +62,37 @@ impl MemoryBudget {
         }))
     }
 
-    /// Changes the limit; `usize::MAX` is none. Below what is taken, writes are refused until
-    /// enough is freed.
+    /// Changes the limit; `usize::MAX` means no limit. If more than the new limit is taken, writes
+    /// fail until enough is freed.
     pub fn set_limit(&self, bytes: usize) {
         self.0.limit.store(bytes, Ordering::Relaxed);
-        // What threads have taken in advance is within the former limit only.
+        // The bytes that threads have taken in advance fit the former limit only.
         self.0.end_credits();
     }
 
-    /// Bytes that the stores have taken, with those that threads have taken in advance: an upper
-    /// bound of what is used. One load.
+    /// Returns the number of bytes that the stores have taken, including those that threads have
+    /// taken in advance: an upper bound of the bytes in use. Costs one load.
     #[inline]
     pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
-    /// Bytes that the stores use. Takes a lock, and back what threads have taken in advance.
+    /// Returns the number of bytes in use. Takes a lock and ends the credits of all threads.
     pub fn used(&self) -> usize {
         self.0.end_credits();
         self.taken()
     }
 
-    /// Lifts the limit, for writers of all threads, until what this returns is dropped: for writes
-    /// of which either all are to be done or none. What they take beyond the limit is made up for
-    /// by what is freed, before anything else is written.
+    /// Lifts the limit for the writers of all threads until the result is dropped. This is for
+    /// writes of which either all or none must succeed. The bytes taken beyond the limit must be
+    /// freed before other writes succeed again.
     pub fn lift(&self) -> Lifted {
         self.0.lifting.fetch_add(1, Ordering::Relaxed);
         Lifted(Arc::clone(&self.0))
     }
 }
 
-/// Lifts a memory limit until it is dropped: nothing is refused for it.
+/// A guard that lifts a memory limit until it is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Lifted(Arc<Pool>);
@@ -112,7 +113,7 @@ impl Pool {
         self.end_credits_of(&self.shares.lock());
     }
 
-    /// `shares` are those of this pool, locked.
+    /// Returns the credits of `shares`, which are those of this pool, locked.
     fn end_credits_of(&self, shares: &[Weak<Share>]) {
         for share in shares.iter().filter_map(Weak::upgrade) {
             let credits = share.end_credits();
@@ -123,13 +124,13 @@ impl Pool {
 }
 
 impl Share {
-    /// Ends all credits; returns their sum.
+    /// Ends all credits and returns their sum.
     fn end_credits(&self) -> usize {
         self.credits.iter().map(|credit| credit.0.swap(0, Ordering::Relaxed)).sum()
     }
 }
 
-/// Bytes in use by one store, within a limit.
+/// The bytes that one store uses of a budget.
 #[derive(Debug)]
 pub struct Budget {
     pool: Arc<Pool>,
@@ -138,7 +139,7 @@ pub struct Budget {
 
 impl Drop for Budget {
     fn drop(&mut self) {
-        // Under the lock: no thread returns this share's credits meanwhile.
+        // Taken under the lock, so that no thread returns the credits of this share concurrently.
         let mut shares = self.pool.shares.lock();
         shares.retain(|share| !std::ptr::eq(share.as_ptr(), &*self.share));
         self.pool.taken.fetch_sub(self.share.taken.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -150,7 +151,7 @@ impl Budget {
         Self::within(&MemoryBudget::new(limit))
     }
 
-    /// A store's part of a budget, nothing so far; given back when it is dropped.
+    /// Creates a store's part of a budget, initially empty. Its bytes are given back on drop.
     pub fn within(budget: &MemoryBudget) -> Self {
         let credits = std::array::from_fn(|_| Credit::default());
         let share = Arc::new(Share { taken: AtomicUsize::new(0), credits });
@@ -169,7 +170,7 @@ impl Budget {
         &self.share.credits[stripe_of_this_thread() % STRIPES].0
     }
 
-    /// Takes `bytes` from the limit, or refuses.
+    /// Takes `bytes` from the limit, or fails if there is no room.
     #[inline]
     pub fn reserve(&self, bytes: usize) -> Result<(), Error> {
         if draw(self.credit(), bytes) { Ok(()) } else { self.reserve_more(bytes) }
@@ -196,12 +197,12 @@ impl Budget {
         Ok(())
     }
 
-    /// The limit that the store is under, with others perhaps.
+    /// Returns the budget, which other stores may share.
     pub fn shared(&self) -> MemoryBudget {
         MemoryBudget(Arc::clone(&self.pool))
     }
 
-    /// Takes `bytes`, beyond the limit if it has no room for them.
+    /// Takes `bytes`, even if that exceeds the limit.
     pub fn reserve_forced(&self, bytes: usize) {
         if self.reserve(bytes).is_err() {
             self.force(bytes);
@@ -247,7 +248,7 @@ impl Budget {
         }
     }
 
-    /// Bytes reserved by the store; exact while no thread writes.
+    /// Returns the number of bytes that the store has reserved. Exact while no thread writes.
     pub fn used(&self) -> usize {
         let credits = self.share.credits.iter().map(|credit| credit.0.load(Ordering::Relaxed));
         let credits: usize = credits.sum();
@@ -257,7 +258,7 @@ impl Budget {
 
 fn draw(credit: &AtomicUsize, bytes: usize) -> bool {
     let rest = |credit: usize| credit.checked_sub(bytes);
-    // Overwrites mostly take nothing: that changes no counter.
+    // Most overwrites need no bytes and then change no counter.
     bytes == 0 || credit.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).is_ok()
 }
 
@@ -333,7 +334,7 @@ mod tests {
         });
         assert!(granted * 100 <= 10 * CHUNK, "{granted} grants");
         assert_eq!(budget.used(), granted * 100);
-        // The last thread is not refused while a whole reservation fits.
+        // A reservation of the last thread succeeds if all of it fits.
         let fits = (10 * CHUNK - granted * 100) / 100;
         assert_eq!((0..10).filter(|_| budget.reserve(100).is_ok()).count(), fits.min(10));
     }

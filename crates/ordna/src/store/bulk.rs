@@ -1,7 +1,7 @@
-//! A store from sorted entries: recovery from a backup, loading in bulk.
+//! Construction of a store from sorted entries: bulk loads and recovery from a backup.
 //!
-//! Each part becomes a run of leaves, built bottom-up by one thread with no synchronization but the
-//! memory limit's; then the runs are stitched together (the Nitro paper, §5.2). O(n).
+//! One thread builds the leaves of each part bottom-up, synchronized with others by the memory
+//! limit only. Then the parts' leaves are linked together (the Nitro paper, §5.2). O(n).
 
 use std::borrow::Borrow;
 use std::thread;
@@ -14,13 +14,13 @@ use crate::tree::{FOREVER, Run, Tree};
 use ordna_base::sync::{Lock, joined};
 use ordna_base::{Error, Key, Value};
 
-/// A part of a store that is built: items in ascending order of distinct keys.
+/// A part of a store under construction: items in ascending order of distinct keys.
 pub(crate) trait SortedPart<K: ?Sized, V: ?Sized>: Send {
-    /// Calls `push` with each item, until it returns an error.
+    /// Calls `push` with each item until it returns an error.
     fn each(self, push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error>;
 }
 
-/// Items of a caller.
+/// A caller's items with deadlines.
 struct Items<P>(P);
 
 impl<K, V, P, Q, W> SortedPart<K, V> for Items<P>
@@ -38,7 +38,7 @@ where
     }
 }
 
-/// Items that do not expire.
+/// A caller's items without deadlines.
 struct Forever<P>(P);
 
 impl<K, V, P, Q, W> SortedPart<K, V> for Forever<P>
@@ -55,17 +55,17 @@ where
     }
 }
 
-/// A part's leaves, and the keys in them that expire.
+/// The leaves of a part, and the keys in them that expire, with their deadlines.
 type Built<K, V> = (Run<K, V>, Vec<(<K as ToOwned>::Owned, u64)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// A store of the items of all parts, each part and all of them together in ascending order of
-    /// distinct keys. As many parts at once as the machine runs threads, so a part must not wait
-    /// for another.
+    /// Creates a store of the items of all parts. Keys must be distinct and in ascending order
+    /// within each part and from part to part. As many parts are read concurrently as the machine
+    /// runs threads, so a part must not wait for another one.
     ///
     /// # Errors
-    /// A key or value is too long, an item is not above the one before, or all of them together
-    /// exceed the memory limit; no more is built than that allows.
+    /// A key or value is too long, an item is not above the previous one, or the items exceed the
+    /// memory limit. Construction stops at the limit.
     pub fn from_sorted<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
     where
         P: IntoIterator<Item = (Q, W)> + Send,
@@ -75,10 +75,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Self::from_parts(options, parts.into_iter().map(Forever).collect())
     }
 
-    /// As [`from_sorted`](Self::from_sorted), with the deadlines of the values.
+    /// Works like [`from_sorted`](Self::from_sorted), for values with deadlines.
     ///
     /// # Errors
-    /// As [`from_sorted`](Self::from_sorted).
+    /// Those of [`from_sorted`](Self::from_sorted).
     pub fn from_sorted_entries<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
     where
         P: IntoIterator<Item = (Q, Put<W>)> + Send,
@@ -88,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Self::from_parts(options, parts.into_iter().map(Items).collect())
     }
 
-    /// As [`from_sorted_entries`](Self::from_sorted_entries).
+    /// Works like [`from_sorted_entries`](Self::from_sorted_entries).
     pub(crate) fn from_parts<P: SortedPart<K, V>>(
         options: Options,
         parts: Vec<P>,
@@ -98,7 +98,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let count = parts.len();
         let memory = Tree::<K, V>::memory(options.records_stay);
         let parts = Lock::new(parts.into_iter().enumerate());
-        // Stops at an error. All parts before that one were begun, so the first error is found.
+        // Stops at an error. All earlier parts were begun, so the first error is found.
         let build = || {
             let mut runs = Vec::new();
             while runs.last().is_none_or(|(_, run): &(_, Result<_, _>)| run.is_ok()) {
@@ -110,12 +110,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             runs
         };
         let mut runs = thread::scope(|scope| {
-            // The calling thread is one of them, and the only one if the system gives no other.
+            // The calling thread builds too, alone if the system cannot start other threads.
             let start = |_| thread::Builder::new().spawn_scoped(scope, build).ok();
             let others: Vec<_> = (1..threads).map_while(start).collect();
             let mut runs = build();
             for other in others {
-                // A panic is that of the caller's iterator.
+                // A panic comes from the caller's iterator.
                 runs.extend(joined(other));
             }
             runs

@@ -1,15 +1,17 @@
-//! Collection: freeing undo records that no snapshot needs, removing expired keys, and compaction.
+//! Collection: frees undo records that no snapshot needs, removes expired keys, and compacts the
+//! tree.
 //!
 //! # Contract
-//! Undo records are freed once no live snapshot is older than their end epochs (`tree::undo`).
-//! Everything here may run at once.
+//! Undo records are freed when no live snapshot is older than their end epochs (`tree::undo`). All
+//! methods may run concurrently.
 //!
 //! # Protocol
-//! The end of a snapshot may leave records without a reader. Records of the current epoch cannot
-//! go, as its writers still push; so when no snapshot is left the epoch is closed, and its records
-//! go once its writers are done. A thread of the store's [`Collectors`](super::Collectors) does
-//! this and removes expired keys. Without one, the thread that ends a snapshot frees, or, if
-//! writers are under way, the next thread that writes.
+//! The end of a snapshot may leave undo records that nobody reads. Records of the current epoch
+//! cannot be freed, because its writers still push some. So when no snapshot is left, the epoch is
+//! closed, and its records are freed when its writers have finished. A thread of the store's
+//! [`Collectors`](super::Collectors) does this and removes expired keys. Without such a thread, the
+//! thread that ends a snapshot frees the records or, if writers are in progress, the next writer
+//! does.
 
 use std::borrow::Borrow;
 use std::thread;
@@ -23,11 +25,11 @@ use ordna_base::sync::atomic::{AtomicBool, Ordering};
 use ordna_base::sync::{MutexGuard, fault, notice, point};
 use ordna_base::{Key, Value};
 
-/// Expired keys removed between two looks at the clock.
+/// Number of expired keys that are removed before the clock is read again.
 const DUE: usize = 256;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    /// A snapshot has ended.
+    /// Called after the end of a snapshot.
     pub fn snapshot_ended(&self) {
         if self.tree.log().is_empty() {
             return;
@@ -37,7 +39,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// After a write: frees records that waited for the writers of its epoch.
+    /// Called after a write: frees records that waited for the writers of their epoch.
     #[inline]
     pub fn help(&self) {
         if self.collection.pending.load(Ordering::Relaxed) && self.collection.is_unattended() {
@@ -48,7 +50,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Has the thread compact the tree.
+    /// Wakes the thread to compact the tree.
     #[cold]
     fn wake_to_compact(&self) {
         if !self.collection.compacting.swap(true, Ordering::Relaxed) {
@@ -66,14 +68,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let _freeing = match freeing.try_lock() {
             Some(locked) => locked,
             None if notice!("store.collect.does_not_wait", !wait) => {
-                // The thread that has the lock may wait for this one, whose write's closure ends a
-                // snapshot. If that thread has passed this snapshot by, the next writer frees.
+                // The holder of the lock may be waiting for this thread, whose write's closure ends
+                // a snapshot. If it has not seen the end of that snapshot, the next writer frees
+                // the records.
                 self.collection.pending.store(true, Ordering::Relaxed);
                 return;
             }
             None => freeing.lock(),
         };
-        // Before the horizon is read: later requests stay.
+        // Cleared before the horizon is read, so that later requests are kept.
         self.collection.pending.store(false, Ordering::Relaxed);
         if self.tree.log().is_empty() {
             return;
@@ -95,9 +98,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         drop(guard);
     }
 
-    /// Removes up to [`DUE`] expired keys, and frees the undo records that no snapshot needs: some of what
-    /// counts against the memory limit. Compaction gives the limit nothing back. Returns whether there may
-    /// be more expired keys.
+    /// Removes up to [`DUE`] expired keys and frees the undo records that no snapshot needs, to
+    /// make room within the memory limit. Does not compact, because compaction gives the limit
+    /// nothing back. Returns whether there may be more expired keys.
     pub fn free_some_bytes(&self) -> bool {
         reentry::check(self);
         let removed = self.expire();
@@ -105,12 +108,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         removed > 0
     }
 
-    /// [`free_some_bytes`](Self::free_some_bytes) until nothing is left.
+    /// Calls [`free_some_bytes`](Self::free_some_bytes) until nothing is left.
     fn free_bytes(&self) {
         while self.free_some_bytes() {}
     }
 
-    /// [`free_bytes`](Self::free_bytes), hands retired memory over, and compacts.
+    /// Calls [`free_bytes`](Self::free_bytes), passes retired memory to the collector, and
+    /// compacts.
     pub fn collect(&self) {
         self.free_bytes();
         self.collector.pin().flush_all();
@@ -118,15 +122,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         while self.tree.compact(&self.collector) {}
     }
 
-    /// Compacts the tree if it is sparse, and has the thread go on if it became so meanwhile.
+    /// Compacts the tree if it is sparse, and wakes the thread if it became sparse again.
     fn compact(&self) {
         if self.tree.compact(&self.collector) {
             self.collection.wake();
         }
     }
 
-    /// Removes expired keys, up to a number. Returns how many were looked at. One caller at a time:
-    /// a caller that is told of none finds those of the others gone.
+    /// Removes a limited number of expired keys and returns how many were examined. One caller runs
+    /// at a time. A caller that gets 0 can rely on it that the keys of former callers are removed.
     fn expire(&self) -> usize {
         let now = self.time.now();
         point("store.expire.begins");
@@ -147,7 +151,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         due.len()
     }
 
-    /// Wakes the thread: while [`Deadlines::due`] ran it may have found no deadline and gone to
+    /// Wakes the thread, which may have found no deadline while [`Deadlines::due`] ran and gone to
     /// sleep.
     fn wake_again(&self) {
         if notice!("store.expire.wakes", self.deadlines.earliest() < u64::MAX) {
@@ -155,7 +159,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// A deadline came nearer.
+    /// Wakes the thread because a deadline has become the earliest one.
     pub fn wake_for_deadline(&self) {
         self.collection.wake();
     }
@@ -185,8 +189,8 @@ fn lock_removal<K: Key + ?Sized>(deadlines: &Deadlines<K>) -> Option<MutexGuard<
     if fault!("store.expire.turn") { None } else { Some(deadlines.lock_removal()) }
 }
 
-/// Keeps the time whose expired keys a thread removes. If the thread panics, in the caller's clock,
-/// the next one looks again.
+/// Restores the earliest deadline if the thread that removes keys panics in the caller's clock, so
+/// that the next thread looks again.
 struct Unfinished<'a, K: Key + ?Sized> {
     deadlines: &'a Deadlines<K>,
     now: Option<u64>,
@@ -206,7 +210,7 @@ fn look_again<K: Key + ?Sized>(deadlines: &Deadlines<K>, now: u64) {
     }
 }
 
-/// Leaves the work to callers when the thread panics, in the caller's clock.
+/// Leaves the collection to callers if the thread panics in the caller's clock.
 struct Attendance<'a>(&'a AtomicBool);
 
 impl Drop for Attendance<'_> {

@@ -1,4 +1,4 @@
-//! The state of a store's collection. The module `collection` has the protocol.
+//! The state of a store's collection. The module `collection` describes the protocol.
 
 use std::sync::Weak;
 
@@ -6,20 +6,22 @@ use super::collectors::{CollectorTask, Collectors};
 use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// The work for the threads that collect, and for callers.
+/// State that collector threads and callers share.
 pub struct Collection {
     collectors: Collectors,
-    /// The store's number among those of the collectors.
+    /// Number of the store among the members of its collectors.
     number: u64,
-    /// Callers collect: no thread is wanted, the system gave none, or the store's clock panicked.
+    /// Whether callers collect, because no thread is wanted, the system gave none, or the clock
+    /// panicked.
     pub unattended: AtomicBool,
-    /// Records of an ended epoch wait for its writers.
+    /// Whether records of an ended epoch wait for its writers.
     pub pending: AtomicBool,
-    /// The thread was woken to compact the tree.
+    /// Whether the thread was woken to compact the tree.
     pub compacting: AtomicBool,
-    /// Bytes of undo records freed.
+    /// Total size in bytes of the undo records freed.
     pub freed: AtomicUsize,
-    /// Locked by the thread that frees undo records. A thread that waits finds the work done.
+    /// Locked by the thread that frees undo records. A thread that waits for it finds the work
+    /// done.
     pub freeing: Lock<()>,
 }
 
@@ -36,7 +38,7 @@ impl Collection {
         }
     }
 
-    /// Bytes of undo records freed so far.
+    /// Returns the total size in bytes of the undo records freed so far.
     pub fn freed(&self) -> usize {
         self.freed.load(Ordering::Relaxed)
     }

@@ -1,17 +1,18 @@
-//! The threads that collect, for one store or for several.
+//! The threads that collect garbage for one store or several.
 //!
 //! # Contract
-//! All methods may run at once. A member is served by one thread at a time, and again if it was
-//! woken meanwhile. Threads start when there is work and none of them is idle, up to the number
-//! configured.
+//! All methods may run concurrently. A member is served by one thread at a time, and again if it
+//! was woken in the meantime. Threads are started, up to the configured number, when there is work
+//! and no thread is idle.
 //!
 //! # Protocol
-//! The pool holds its members weakly. A member that is woken, or whose time has come, stands in the
-//! queue once. Each store holds a handle of its pool; the last handle stops the threads and waits
-//! for them. A thread may drop the last store of a pool, and with it that handle: it does not wait
-//! for itself.
+//! The pool holds its members weakly. A member that was woken or whose time has come is in the
+//! queue once. Each store holds a handle of its pool. Dropping the last handle stops the threads
+//! and waits for them. If a thread of the pool itself drops the last store, and with it the last
+//! handle, it does not wait for itself.
 //!
-//! A panic in a member, from a clock of its caller's, ends that member's run and no thread.
+//! A panic in a member, for example in its caller's clock, ends that member's run, but not the
+//! thread.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -22,16 +23,16 @@ use std::time::{Duration, Instant};
 
 /// A store that needs collection.
 pub trait CollectorTask: Send + Sync {
-    /// Collects. Returns the time after which to call it again if nobody wakes the member before;
-    /// `None` if that is not needed.
+    /// Collects. Returns the time after which to call it again if the member is not woken earlier,
+    /// or `None` if that is not needed.
     fn run_task(&self) -> Option<Duration>;
 }
 
 struct Member {
     task: Weak<dyn CollectorTask>,
-    /// It was woken, and waits in the queue or for the end of its run.
+    /// Whether the member was woken and waits in the queue or for the end of its run.
     woken: bool,
-    /// A thread serves it.
+    /// Whether a thread is serving the member.
     busy: bool,
     due: Option<Instant>,
 }
@@ -41,7 +42,7 @@ struct PoolState {
     members: BTreeMap<u64, Member>,
     last: u64,
     queue: VecDeque<u64>,
-    /// Members by when they are due.
+    /// The members by the time when they are due.
     due: BTreeSet<(Instant, u64)>,
     threads: Vec<JoinHandle<()>>,
     idle: usize,
@@ -59,9 +60,9 @@ struct Handle {
     most: usize,
 }
 
-/// Threads that free undo records and remove expired keys for all stores that were given them
-/// ([`Options::shared_collectors`](crate::store::Options::shared_collectors)). A handle, cheap to
-/// copy.
+/// Threads that free undo records and remove expired keys for all stores that were created with
+/// them ([`Options::shared_collectors`](crate::store::Options::shared_collectors)). A cheap handle;
+/// clones share the threads.
 ///
 /// ```
 /// use ordna::{Collectors, Options, Store};
@@ -93,7 +94,7 @@ impl Collectors {
         self.0.most
     }
 
-    /// Adds a member; returns its number.
+    /// Adds a member and returns its number.
     pub(super) fn register(&self, task: Weak<dyn CollectorTask>) -> u64 {
         let mut state = self.0.shared.state();
         state.last += 1;
@@ -111,7 +112,7 @@ impl Collectors {
         state.queue.retain(|other| *other != number);
     }
 
-    /// Wakes a thread to run a member's task. `false`: there is no thread.
+    /// Wakes a thread to run a member's task. Returns `false` if there is no thread.
     pub(super) fn wake(&self, number: u64) -> bool {
         let mut state = self.0.shared.state();
         let Some(member) = state.members.get_mut(&number) else { return false };
@@ -123,7 +124,7 @@ impl Collectors {
         if state.idle < state.queue.len() && state.threads.len() < self.0.most && !state.stop {
             let shared = Arc::clone(&self.0.shared);
             let thread = thread::Builder::new().name("ordna collector".to_owned());
-            // Without a further thread those that are there do the work.
+            // If no further thread can be started, the existing ones do the work.
             state.threads.extend(thread.spawn(move || shared.run()));
         }
         let attended = !state.threads.is_empty();
@@ -138,7 +139,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The life of a thread.
+    /// The loop of a thread.
     fn run(&self) {
         let mut state = self.state();
         while !state.stop {
@@ -148,7 +149,7 @@ impl Shared {
                 continue;
             };
             drop(state);
-            // A panic is told by the hook of panics; the member then leaves its work to callers.
+            // The panic hook reports a panic; the member then leaves its work to callers.
             let left = task.upgrade().map(|task| {
                 let left = catch_unwind(AssertUnwindSafe(|| task.run_task()));
                 left.unwrap_or_default()
@@ -175,7 +176,7 @@ impl Shared {
 }
 
 impl PoolState {
-    /// Moves members whose time has come to the queue.
+    /// Moves the members whose time has come to the queue.
     fn queue_due(&mut self) {
         if self.due.is_empty() {
             return;
@@ -194,7 +195,7 @@ impl PoolState {
         }
     }
 
-    /// The next member to be served.
+    /// Returns the next member to serve.
     fn next(&mut self) -> Option<(u64, Weak<dyn CollectorTask>)> {
         let number = self.queue.pop_front()?;
         let member = self.members.get_mut(&number)?;
@@ -202,7 +203,7 @@ impl PoolState {
         Some((number, Weak::clone(&member.task)))
     }
 
-    /// A member was served.
+    /// Records that a member was served.
     fn finished(&mut self, number: u64, left: Option<Duration>) {
         let Some(member) = self.members.get_mut(&number) else { return };
         member.busy = false;
@@ -226,7 +227,7 @@ impl Drop for Handle {
         };
         self.shared.wake.notify_all();
         for thread in threads.into_iter().filter(|it| it.thread().id() != thread::current().id()) {
-            // A thread does not panic; if it did, it has said so.
+            // A thread does not panic; if it did, the panic hook has reported it.
             let _ = thread.join();
         }
     }
@@ -242,7 +243,7 @@ mod tests {
     impl CollectorTask for Told {
         fn run_task(&self) -> Option<Duration> {
             self.0.send(()).unwrap();
-            // Until it is let go on.
+            // Waits until the test releases it.
             let _ = self.2.lock().unwrap().recv();
             self.1
         }
@@ -267,7 +268,8 @@ mod tests {
             for (number, _) in &members {
                 assert!(pool.wake(*number));
             }
-            // Two threads stand in two members; woken again, these are not entered twice.
+            // Two threads are held in two members. These members are woken again, but not entered a
+            // second time.
             for (_, (_, told, _)) in &members[..2] {
                 told.recv_timeout(PATIENCE).unwrap();
             }

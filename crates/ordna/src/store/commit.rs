@@ -1,48 +1,50 @@
 //! The commit of a transaction: validation and application as one step.
 //!
 //! # Contract
-//! Commits, single writes, batches and range removals of any threads may run at once. While a
-//! commit validates and applies, no other writer writes; readers and snapshots go on.
+//! Commits, single writes, batches and range removals may run concurrently on any threads. While a
+//! commit validates and applies, no other writer writes; readers and snapshots continue.
 //!
 //! # Protocol
-//! 1. In a store with a log, lock the stripes of all keys that were read or written; all stripes
+//! 1. In a store with a log, lock the stripes of all keys that were read or written, or all stripes
 //!    if ranges were read.
 //! 2. Reserve memory for the writes.
 //! 3. Wait for the turn among commits. Register in the current epoch *t*, end it, and wait until no
 //!    other writer of *t* is left ([`Epochs::enter_alone`](super::epochs::Epochs::enter_alone)).
-//!    Writers of *t* + 1 wait until *t* is quiesced, so until the end of step 5.
-//! 4. Compare what was read: the latest state with the transaction's snapshot *s*.
-//! 5. If it is equal, apply the writes. Leave the epoch.
+//!    Writers of *t* + 1 wait until *t* is quiesced, that is, until the end of step 5.
+//! 4. Compare everything that was read in the latest state and in the transaction's snapshot *s*.
+//! 5. If both are equal, apply the writes. Leave the epoch.
 //! 6. Append the writes to the log as one record group, and unlock the stripes.
 //!
-//! Writers that are not transactions do nothing for this: they pass the barrier that snapshots need
-//! anyway.
+//! Other writers have no extra work: they pass the barrier that snapshots need anyway.
 //!
 //! # Why it is serializable
-//! Order all operations by their epoch; within an epoch *t* first the single writes and batches in
-//! the order of their linearization, then the commit of *t* (there is one at most: the next one
-//! registers after *t* has ended), then the reads at a snapshot of *t*. Each operation sees the
+//! Order all operations by epoch. Within an epoch *t*, order the single writes and batches first,
+//! by their linearization points, then the commit of *t* (there is at most one, because the next
+//! one registers after *t* has ended), then the reads at a snapshot of *t*. Each operation sees the
 //! state that this order gives it:
 //!
 //! - A snapshot of *t* holds what the writes of epochs up to *t* wrote, and nothing else
-//!   (`epochs`). So do transactions that write nothing: they are their snapshot.
-//! - A committed transaction has read, at *s*, what it would read at its place in the order: at
-//!   step 4 the latest state is that after all earlier writes of *t*, as their writers are gone,
-//!   and it is equal to *s* in all that was read, absent keys and ranges included. Its own writes,
-//!   which it has read too, are the same in both places. Values and deadlines are compared,
-//!   not versions: a key that was changed and changed back is as it was.
+//!   (`epochs`). The same is true of transactions that write nothing, because they only read their
+//!   snapshot.
+//! - A committed transaction has read, at *s*, what it would read at its place in the order. At
+//!   step 4 all earlier writers of *t* have finished, so the latest state is the one after their
+//!   writes, and it equals *s* in everything that was read, including absent keys and ranges. The
+//!   transaction's own writes, which it has read too, are the same in both places. Values and
+//!   deadlines are compared, not versions: a key that was changed and changed back counts as
+//!   unchanged.
 //! - Its writes are in epoch *t*, so they are in all snapshots from *t* on and in no earlier one.
 //!
-//! An operation that began after another had ended is not ordered before it: epochs never decrease.
+//! An operation that began after another had ended is not ordered before it, because epochs never
+//! decrease.
 //!
 //! # Why a crash leaves a prefix
-//! If a transaction read what another operation wrote, or overwrote it, they share a key or a
-//! range; the later one waits for the stripe that the earlier one holds until it has appended. So
-//! does one that overwrites what another has read. So the log has conflicting operations in the
-//! order above, and each prefix of the log is a state of a serializable history.
+//! If a transaction read or overwrote what another operation wrote, or overwrote what it read, they
+//! share a key or a range. The later one waits for the stripe that the earlier one holds until it
+//! has appended its record. So the log has conflicting operations in the order above, and each
+//! prefix of the log is a state of a serializable history.
 //!
 //! # Progress
-//! Blocking, briefly: other writers wait for steps 3 to 5. Commits wait for each other.
+//! Blocking for a short time: other writers wait for steps 3 to 5, and commits wait for each other.
 
 use std::borrow::Borrow;
 
@@ -90,7 +92,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// [`commit`](Self::commit) without the log.
+    /// Works like [`commit`](Self::commit), without the log.
     fn commit_unlogged(
         &self,
         snapshot: &Snapshot<K, V>,
@@ -104,7 +106,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Whether everything that was read at the snapshot is still so. No other writer writes.
+    /// Returns whether everything that was read at the snapshot is unchanged. No other writer
+    /// writes.
     fn is_as_read(&self, snapshot: &Snapshot<K, V>, reads: &ReadSet<K>) -> bool {
         reads.keys.iter().all(|key| self.is_key_as_read(snapshot, key.borrow()))
             && check!(
@@ -136,7 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         if self.engine().is_unchanged(snapshot.quiesced_epoch(), (lower, upper)) {
             return true;
         }
-        // Something near it has changed: its entries decide.
+        // Something near the range has changed, so its entries are compared.
         let (mut then, mut now) = (snapshot.range((lower, upper)), self.range((lower, upper)));
         loop {
             match (then.next_ref(), now.next_ref()) {

@@ -1,10 +1,10 @@
 //! The engine that a store and its snapshots share.
 //!
 //! # Contract
-//! All methods may run at once. A write registers in its epoch, pins, and changes the tree under one
-//! leaf's lock; what it takes of the memory limit is reserved before the change, and given back
-//! after. Undo records may exceed the limit: removals are never refused, and changes of deadlines only
-//! if a snapshot keeps a large entry for them.
+//! All methods may run concurrently. A write registers in its epoch, pins, and changes the tree
+//! under one leaf's lock. The bytes that it takes of the memory limit are reserved before the
+//! change; unused ones are given back after it. Undo records may exceed the limit: removals never
+//! fail for it, and changes of deadlines only if a snapshot makes them copy a large entry.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -29,47 +29,48 @@ use ordna_base::reclaim::Collector;
 use ordna_base::sync::{Lock, StripedCounter, fault, notice, point, stripe_of_this_thread};
 use ordna_base::{Error, Key, Value};
 
-/// Announcements of writers are spread over this many cache lines.
+/// Number of cache lines over which the registrations of writers are spread.
 const WRITER_STRIPES: usize = 32;
-/// Entries that a thread retires before it passes them to the collector.
+/// Number of entries that a thread retires before it passes them to the collector.
 const RETIRED: usize = 256;
-/// A scan that enters this many reading sections is a long one: some 1,000 entries.
+/// Number of reading sections after which a scan counts as long: about 1,000 entries.
 const LONG_WALK: usize = 3;
 
-/// Maximum number of bytes of an entry that a change of its deadline copies beyond the limit for a
-/// snapshot: those of a value of 1 KiB, a short key and their share of the leaf.
+/// Maximum size in bytes of an entry that a change of its deadline may copy beyond the limit for a
+/// snapshot: a value of 1 KiB, a short key and their share of the leaf.
 const MOST_FORCED: usize = (1 << 10) + 128;
-/// Entries that a group of scans returns at most while it holds one guard.
+/// Maximum number of entries that a group of scans returns while it holds one guard.
 const AT_ONCE: usize = 4096;
 
-/// How far a group of writes has come.
+/// The progress of a group of writes.
 #[derive(Debug, Default)]
 pub struct WriteProgress {
-    /// Writes done.
+    /// Number of writes done.
     pub done: usize,
-    /// Those of keys that were present.
+    /// Number of writes whose key was present.
     pub present: usize,
 }
 
-/// Whether a write's bytes must still be reserved.
+/// How the bytes of a write are reserved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Payment {
     Due,
-    /// Beyond the limit if need be.
+    /// Reserved beyond the limit if necessary.
     Forced,
-    /// Of a change of the deadline: [`Due`](Self::Due) if a snapshot keeps the former entry and this
-    /// takes more than [`MOST_FORCED`] bytes, otherwise [`Forced`](Self::Forced).
+    /// For a change of the deadline: like [`Due`](Self::Due) if a snapshot keeps the former entry
+    /// and this takes more than [`MOST_FORCED`] bytes, and otherwise like [`Forced`](Self::Forced).
     Deadline,
-    /// The batch reserved them all: nothing refuses the write any more.
+    /// Already reserved by the batch, so that the limit no longer makes the write fail.
     Done,
 }
 
 /// The state that a reader sees.
 #[derive(Debug, Clone, Copy)]
 pub enum View {
-    /// The latest.
+    /// The latest state.
     Latest,
-    /// The state at the end of a quiesced epoch, of which the reader holds a snapshot, and at a time.
+    /// The state at the end of a quiesced epoch, of which the reader holds a snapshot, and at a
+    /// time.
     At { epoch: Epoch, time: u64 },
 }
 
@@ -91,7 +92,7 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
     pub time: Arc<Timekeeper>,
     pub deadlines: Deadlines<K>,
     pub scans: Scans,
-    /// The items that are counted apart.
+    /// The counter of the items below a key, if there is one.
     pub below: OnceLock<Below<K>>,
     /// Held by the transaction that commits.
     pub commits: Lock<()>,
@@ -118,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         deadline != FOREVER && deadline <= self.time.now()
     }
 
-    /// Whether a view shows an entry with this deadline.
+    /// Returns whether a view shows an entry with this deadline.
     #[inline]
     fn shows(&self, view: View, deadline: u64) -> bool {
         deadline == FOREVER
@@ -150,7 +151,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.tree.near(key, place, &guard, shown).flatten()
     }
 
-    /// The value of the key, borrowed.
+    /// Returns the value of the key, borrowed.
     #[inline]
     pub fn get_ref(&self, view: View, key: &K) -> Option<ValueRef<'_, V>> {
         reentry::check(self);
@@ -184,7 +185,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         let empty = K::Owned::default();
         for (group, ranges) in ranges.chunks(GROUP).enumerate() {
             let entries = ranges.iter().fold(0_usize, |sum, (_, limit)| sum.saturating_add(*limit));
-            // The addresses hold while the guard does: not for long scans.
+            // The addresses are valid while the guard is held, which is not appropriate for long
+            // scans.
             let guard = (entries <= AT_ONCE).then(|| self.collector.pin());
             let addresses = guard.as_ref().map(|guard| {
                 let mut keys = [empty.borrow(); GROUP];
@@ -216,7 +218,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// How many entries lie within the bounds.
+    /// Returns the number of entries within the bounds.
     pub fn count_range(&self, view: View, (lower, upper): Bounds<'_, K>) -> usize {
         if bounds_cross(lower, upper) {
             return 0;
@@ -242,8 +244,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         })
     }
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
-    /// wants at most `limit` of them.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. `limit` is the
+    /// maximum number of entries that the caller needs.
     pub fn visit(
         &self,
         view: View,
@@ -255,7 +257,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.scan_with(view, bounds, direction, (limit, None), visit);
     }
 
-    /// [`Engine::visit`] from an address that the tree told of, if one is given.
+    /// Works like [`Engine::visit`], but begins at an address that the tree has returned, if one is
+    /// given.
     fn scan_with(
         &self,
         view: View,
@@ -293,8 +296,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     #[inline]
     pub fn writing<R>(&self, write: impl FnOnce(&WriteScope<'_>) -> R) -> R {
         reentry::check(self);
-        // Pinned first: an undo record that the youngest snapshot needs is not freed under the
-        // writer.
+        // Pinned first, so that an undo record that the youngest snapshot needs is not freed while
+        // the writer uses it.
         let guard = self.collector.pin();
         let done = {
             let writer = self.epochs.enter(stripe_of_this_thread());
@@ -321,21 +324,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         done
     }
 
-    /// Whether the entries within the bounds are surely those of the snapshot, and never expire.
-    /// No thread writes. O(log n + l) with l leaves within the bounds.
+    /// Returns whether the entries within the bounds certainly equal those of the snapshot and
+    /// never expire. No thread may write concurrently. O(log n + l), where l is the number of
+    /// leaves within the bounds.
     pub fn is_unchanged(&self, snapshot: Epoch, bounds: Bounds<'_, K>) -> bool {
         bounds_cross(bounds.0, bounds.1)
             || self.tree.is_unchanged(snapshot, bounds, &self.collector)
     }
 
-    /// The live snapshots, for prunes.
+    /// Returns the live snapshots, for the pruning of undo records.
     pub fn live(&self) -> Option<LiveEpochs> {
         let (epochs, quiesced) = self.epochs.live_epochs();
         Some(LiveEpochs { epochs, quiesced })
     }
 
-    /// Shows the entry of `key` to `change` and does what it says. An expired entry is shown as
-    /// absent. Returns the word of the new entry, 0 if none was made.
+    /// Calls `change` with the entry of `key` and applies the returned change. An expired entry
+    /// counts as absent. Returns the word of the new entry, or 0 if there is none.
     #[inline]
     pub fn apply<T, F>(
         &self,
@@ -351,8 +355,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.apply_from(&Probe::new(key), None, scope, payment, change)
     }
 
-    /// Applies `change` to each item's key, as single writes that descend in groups, from where
-    /// `progress` stands.
+    /// Applies `change` to the key of each item as single writes that descend in groups. Begins at
+    /// the position in `progress`.
     pub fn apply_many<'a, I, T>(
         &self,
         items: &'a [I],
@@ -386,7 +390,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Ok(())
     }
 
-    /// [`Engine::apply`] that starts at an address of [`Tree::locate_many`].
+    /// Works like [`Engine::apply`], but begins at an address of [`Tree::locate_many`].
     #[inline]
     pub fn apply_from<T, F>(
         &self,
@@ -404,7 +408,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         self.tree.apply(probe, from, scope, &mut write)
     }
 
-    /// Counts the effect of a write, and gives back the bytes that it no longer needs.
+    /// Counts the effect of a write and gives back the bytes that are no longer needed.
     pub fn count(&self, key: &K, outcome: &WriteOutcome) {
         let (before, after) = (outcome.before.is_some(), outcome.after.is_some());
         if before != after {
@@ -429,13 +433,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Removes the entries within the bounds; returns how many were shown.
+    /// Removes the entries within the bounds and returns how many were visible.
     pub fn remove_range(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         let mut removed = 0;
         self.writing(|scope| {
             self.tree.remove_range(lower, upper, scope, |gone| match gone {
                 RemovedEntries::Entry(key, outcome) => {
-                    // Counted first: the caller's clock may panic.
+                    // Counted first, because the caller's clock may panic.
                     self.count(key, &outcome);
                     self.budget.release(outcome.shrinks);
                     removed += usize::from(outcome.before.is_some_and(|at| !self.is_expired(at)));
@@ -450,11 +454,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         removed
     }
 
-    /// Removes the key if it has expired. Returns whether it had.
+    /// Removes the key if it has expired, and returns whether it had.
     pub fn remove_expired(&self, key: &K) -> bool {
         let mut has_expired = false;
         self.writing(|scope| {
-            // Shown as absent means expired, or really absent. Removals need no memory.
+            // An absent entry is one that has expired or does not exist. Removals need no memory.
             let done = self.apply::<&V, _>(key, scope, Payment::Due, |found| {
                 has_expired = found.is_none();
                 if has_expired { Change::Remove } else { Change::Keep }
@@ -466,11 +470,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
 }
 
 impl<V: Value + ?Sized> Engine<[u8], V> {
-    /// Begins to count the items below `end`. Returns whether no other key was given before.
+    /// Begins to count the items below `end`. Returns `false` if they are already counted for some
+    /// key.
     pub fn count_below(&self, end: &[u8]) -> bool {
         self.writing_alone(|_| {
             let bounds = (Bound::Unbounded, Bound::Excluded(end));
-            // Expired items count until they are removed, as in the number of all items.
+            // Expired items count until they are removed, as they do in the number of all items.
             let count = match bounds_cross(bounds.0, bounds.1) {
                 true => 0,
                 false => self.tree.count(None, bounds, &self.collector, |_| true),
@@ -482,22 +487,22 @@ impl<V: Value + ?Sized> Engine<[u8], V> {
     }
 }
 
-/// A deadline as users see it.
+/// Converts a stored deadline to the form that users see.
 pub fn expiry(deadline: u64) -> Option<u64> {
     (deadline != FOREVER).then_some(deadline)
 }
 
-/// A write of one key, with the bytes and the deadline that it takes before its change. Gives them
+/// A write of one key, with the bytes and the deadline that were reserved for it. They are given
 /// back when it is dropped, unless the change was made.
 pub struct StoreWrite<'a, K: Key + ?Sized, V: Value + ?Sized, F> {
     engine: &'a Engine<K, V>,
     key: &'a K,
     payment: Payment,
-    /// Decides the change.
+    /// The function that decides on the change.
     change: F,
-    /// Bytes reserved beyond those of the entry replaced.
+    /// Number of reserved bytes in addition to those of the replaced entry.
     grows: usize,
-    /// Bytes by which the new entry is smaller than the one replaced.
+    /// Number of bytes by which the new entry is smaller than the replaced one.
     shrinks: usize,
     /// The deadline that was added to the list, or [`FOREVER`].
     deadline: u64,
@@ -516,14 +521,15 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
         let grows = needs.saturating_sub(cost.shrinks);
         let is_small = cost.undo == 0 || cost.shrinks <= MOST_FORCED;
         match self.payment {
-            // The batch has begun: an undo record may exceed the limit, but not refuse a write.
+            // The batch has begun: an undo record may exceed the limit, but must not make the write
+            // fail.
             Payment::Done if !fault!("store.batch.undo_exceeds") => {}
             Payment::Forced => self.engine.budget.reserve_forced(grows),
             Payment::Deadline if notice!("store.limit.forces_deadlines", is_small) => {
                 self.engine.budget.reserve_forced(grows);
             }
             Payment::Due | Payment::Done | Payment::Deadline => {
-                // Room for the undo record, too: it is taken when it is pushed.
+                // Includes room for the undo record, which is taken when it is pushed.
                 self.engine.budget.reserve(grows + cost.undo)?;
                 self.engine.budget.release(cost.undo);
             }
@@ -537,7 +543,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
         Ok(())
     }
 
-    /// Accounts for the change that was made: what was reserved is kept.
+    /// Accounts for the change that was made: the reserved bytes are kept.
     #[inline]
     pub fn commit(&mut self, outcome: &WriteOutcome) {
         self.grows = 0;

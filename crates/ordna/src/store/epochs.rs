@@ -1,9 +1,9 @@
-//! Epochs: registration of active writers, live snapshots, and quiesced epochs.
+//! Epochs: the registration of active writers, live snapshots, and quiesced epochs.
 //!
 //! # Contract
-//! Threads enter as writers, take snapshots and release them concurrently. The snapshot of epoch *t*
-//! is a consistent cut: it holds what writers of the epochs up to *t* write, and nothing of later
-//! ones. No write of a later epoch begins before all those are done.
+//! Threads enter as writers, take snapshots and release them concurrently. The snapshot of epoch
+//! *t* is a consistent cut: it holds everything that writers of the epochs up to *t* write, and
+//! nothing of later ones. No write of a later epoch begins before all those writes are done.
 //!
 //! # Protocol
 //! A writer *registers* in the current epoch, rechecks that this epoch is still the current one, and
@@ -19,30 +19,29 @@
 //!
 //! # Invariants
 //! 1. *Recheck.* Registration and recheck are sequentially consistent. So is the fence of a thread
-//!    that waits for *t* to quiesce: it runs after that thread learned that *t* is over, and before
-//!    it reads the counters of writers. If the writer's recheck still returns *t*, the recheck
-//!    precedes the store of *t* + 1 and thereby the fence in the single total order, and so does the
-//!    registration: the waiting thread sees the writer. Otherwise the writer withdraws and has
-//!    written nothing. So one pass over the stripes is enough: a writer that registers after the
-//!    pass withdraws.
-//! 2. *Two counters per stripe*, selected by the parity of the epoch, are enough: *t* + 2 begins
-//!    only after *t* is quiesced. A late registration in *t* that is about to be withdrawn may count
-//!    for *t* + 2 for a moment; this delays the wait and is harmless.
-//! 3. *A snapshot that is taken while the epoch before the current one is not quiesced* shares the
-//!    snapshot of that earlier epoch. The barrier is closed, so nothing was written in the current
-//!    epoch, and both cuts are equal. The barrier opens under the lock of the live snapshots, so all
-//!    writers of the current epoch see a snapshot that was registered under that lock while the
-//!    barrier was closed.
+//!    that waits for *t* to quiesce: it comes after that thread has learned that *t* is over, and
+//!    before it reads the counters of writers. If the writer's recheck still returns *t*, the
+//!    recheck precedes the store of *t* + 1, and thereby the fence, in the single total order. So
+//!    does the registration, and the waiting thread sees the writer. Otherwise the writer withdraws
+//!    and has written nothing. So one pass over the stripes is enough: a writer that registers
+//!    after the pass withdraws.
+//! 2. *Two counters per stripe*, selected by the parity of the epoch, are enough, because *t* + 2
+//!    begins only after *t* is quiesced. A late registration in *t* that is about to be withdrawn
+//!    may briefly count for *t* + 2. This only delays the wait.
+//! 3. *A snapshot that is taken before the previous epoch is quiesced* shares the snapshot of that
+//!    epoch. The barrier is closed, so nothing was written in the current epoch, and both cuts are
+//!    equal. The barrier opens under the lock of the live snapshots, so all writers of the current
+//!    epoch see a snapshot that was registered under that lock while the barrier was closed.
 //! 4. `youngest` is the youngest live snapshot whenever the lock is free. A writer of epoch *t* sees
 //!    all snapshots below *t* in it: they were registered under the lock before the barrier of *t*
 //!    opened under the same lock.
 //!
 //! # Progress
-//! Blocking, briefly: after a snapshot, writers and its readers wait for the writes in progress; a
-//! batch is one write. Snapshots wait for each other only.
+//! Blocking for a short time: after a snapshot, writers and the snapshot's readers wait for the
+//! writes in progress; a batch counts as one write. Snapshots wait only for each other.
 //!
-//! Source: the Nitro paper, §3.1, where writers are stopped while a snapshot is taken. The
-//! registration is ours. `tests/loom_epochs.rs` is its model.
+//! Source: the Nitro paper, §3.1, which stops writers while a snapshot is taken. The registration
+//! is our own. `tests/loom_epochs.rs` is its model.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -62,11 +61,11 @@ struct WriterStripe([AtomicUsize; 2]);
 /// A snapshot that a caller holds.
 #[derive(Debug)]
 pub struct Live {
-    /// When the first of its holders took it.
+    /// The time when its first holder took it.
     pub since: Instant,
     /// Number of [`Epochs::snapshot`] calls that returned it and were not released.
     holders: usize,
-    /// Number of items in it, once the epoch is quiesced.
+    /// Number of items in the snapshot, once its epoch is quiesced.
     len: Option<usize>,
 }
 
@@ -81,16 +80,16 @@ pub struct Epochs {
     youngest: AtomicEpoch,
     writers: Box<[WriterStripe]>,
     live: Lock<Lives>,
-    /// Items in the current state. Writers count while they are registered.
+    /// Number of items in the current state. Writers count while they are registered.
     pub items: StripedCounter,
     /// Number of times that a writer or a reader waited for an epoch to quiesce.
     pub waits: AtomicUsize,
 }
 
-/// The registration of a writer, until it is dropped.
+/// The registration of a writer, which ends when it is dropped.
 #[derive(Debug)]
 pub struct ActiveWriter<'a> {
-    /// The counter of writers that counts this one.
+    /// The counter that includes this writer.
     counter: &'a AtomicUsize,
     /// The epoch to write in.
     pub epoch: Epoch,
@@ -103,7 +102,7 @@ impl Drop for ActiveWriter<'_> {
 }
 
 impl Epochs {
-    /// Epoch 1 without snapshots. Writers register on `stripes` cache lines.
+    /// Creates the state of epoch 1, without snapshots. Writers register on `stripes` cache lines.
     pub fn new(stripes: usize) -> Self {
         Self {
             current: AtomicEpoch::new(Epoch::FIRST),
@@ -116,7 +115,7 @@ impl Epochs {
         }
     }
 
-    /// Locks the live snapshots. To be held briefly: taking a snapshot needs the lock.
+    /// Locks the live snapshots. Hold the lock briefly, because taking a snapshot needs it.
     pub fn live(&self) -> MutexGuard<'_, Lives> {
         self.live.lock()
     }
@@ -126,8 +125,8 @@ impl Epochs {
     pub fn enter(&self, stripe: usize) -> ActiveWriter<'_> {
         let stripe = &self.writers[stripe % self.writers.len()];
         loop {
-            // Acquire: pairs with the store in `open`. The snapshots below the epoch are in
-            // `youngest`.
+            // Acquire: pairs with the store in `open`, so that `youngest` includes the snapshots
+            // below the epoch.
             let epoch = self.current.load(Ordering::Acquire);
             point("store.enter.before_registration");
             let counter = &stripe.0[epoch.parity()];
@@ -144,16 +143,17 @@ impl Epochs {
         }
     }
 
-    /// Registers a writer that is the only one until it leaves: ends its epoch, so that later
-    /// writers wait at the barrier of the next one, and waits until the others of its epoch have
-    /// left. One caller at a time, which is no writer yet: two would wait for each other.
+    /// Registers a writer that is the only one until it leaves. Ends its epoch, so that later
+    /// writers wait at the barrier of the next one, and waits until the other writers of its epoch
+    /// have left. One caller runs at a time, and it must not be registered already: two would wait
+    /// for each other.
     ///
-    /// One pass over the stripes that sees no other writer is enough, by invariant 1: the fence
-    /// comes after the epoch has ended.
+    /// By invariant 1, one pass over the stripes that sees no other writer is enough, because the
+    /// fence comes after the end of the epoch.
     pub fn enter_alone(&self, stripe: usize) -> ActiveWriter<'_> {
         let writer = self.enter(stripe);
         {
-            // A snapshot may have ended it.
+            // A snapshot may have ended the epoch.
             let _live = self.live();
             let is_current = self.current.load(Ordering::Relaxed) == writer.epoch;
             if notice!("transaction.commit.ends_the_epoch", is_current) {
@@ -167,10 +167,10 @@ impl Epochs {
         writer
     }
 
-    /// Whether no other writer of the epoch of `writer`, which is over, is left.
+    /// Returns whether no other writer is left in the epoch of `writer`, which is over.
     fn is_alone(&self, writer: &ActiveWriter<'_>) -> bool {
         if !fault!("epochs.alone.fence") {
-            // Invariant 1.
+            // The fence of invariant 1.
             fence(Ordering::SeqCst);
         }
         // Acquire: pairs with the end of each registration.
@@ -181,8 +181,8 @@ impl Epochs {
         })
     }
 
-    /// Registers a snapshot of all that was written up to now, and opens the next epoch. Returns its
-    /// epoch. O(log s) with s live snapshots.
+    /// Registers a snapshot of everything written so far, and opens the next epoch. Returns the
+    /// snapshot's epoch. O(log s) with s live snapshots.
     pub fn snapshot(&self) -> Epoch {
         let mut live = self.live();
         let current = self.current.load(Ordering::Relaxed);
@@ -223,7 +223,7 @@ impl Epochs {
     /// Waits until no writer of `epoch`, which is over, is left.
     #[inline]
     pub fn wait_quiesced(&self, epoch: Epoch) {
-        // Acquire: pairs with the release that quiesced the epoch; its writes are visible.
+        // Acquire: pairs with the release that quiesced the epoch, so that its writes are visible.
         if self.quiesced.load(order!("epochs.quiesce.acquire", Acquire)) < epoch {
             self.wait_quiesced_slowly(epoch);
         }
@@ -242,10 +242,10 @@ impl Epochs {
         }
     }
 
-    /// Whether no writer of `epoch`, which the caller knows to be over, is left.
+    /// Returns whether no writer is left in `epoch`, which the caller knows to be over.
     fn has_no_writers(&self, epoch: Epoch) -> bool {
         if !fault!("epochs.quiesce.fence") {
-            // Invariant 1.
+            // The fence of invariant 1.
             fence(Ordering::SeqCst);
         }
         let stripes = self.writers.iter();
@@ -262,7 +262,8 @@ impl Epochs {
         );
         debug_assert!(self.quiesced.load(Ordering::Relaxed) < epoch, "an epoch quiesces once");
         if let Some(live) = live.get_mut(&epoch) {
-            // Exact: the writers of the epoch are gone, and those of the next await the store below.
+            // Exact: the writers of the epoch have left, and those of the next epoch wait for the
+            // store below.
             live.len = Some(self.items.sum());
         }
         // Release: publishes the writes of the epoch, which `has_no_writers` acquired.
@@ -270,35 +271,35 @@ impl Epochs {
         true
     }
 
-    /// Items in a live snapshot.
+    /// Returns the number of items in a live snapshot.
     pub fn len_at(&self, epoch: Epoch) -> usize {
         self.wait_quiesced(epoch);
         self.live().get(&epoch).and_then(|live| live.len).unwrap_or(0)
     }
 
-    /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`]. For a writer past the barrier: it sees all
-    /// snapshots below its epoch.
+    /// Returns the epoch of the youngest live snapshot, or [`Epoch::ZERO`]. A writer past the
+    /// barrier sees all snapshots below its epoch in it.
     #[inline]
     pub fn youngest(&self) -> Epoch {
         self.youngest.load(Ordering::Acquire)
     }
 
-    /// The live snapshots, oldest first, and the quiesced epoch of the same moment.
+    /// Returns the live snapshots, oldest first, and the quiesced epoch of the same moment.
     pub fn live_epochs(&self) -> (Vec<Epoch>, Epoch) {
         let live = self.live();
         (live.keys().copied().collect(), self.quiesced.load(Ordering::Acquire))
     }
 
-    /// The largest epoch *t* such that no snapshot below *t* lives or will live, and no writer is in
-    /// an epoch up to *t*.
+    /// Returns the largest epoch *t* such that no snapshot below *t* exists or can be created, and
+    /// no writer is in an epoch up to *t*.
     pub fn horizon(&self) -> Epoch {
         let live = self.live();
         let quiesced = self.quiesced.load(Ordering::Acquire);
         live.first_key_value().map_or(quiesced, |(oldest, _)| quiesced.min(*oldest))
     }
 
-    /// Ends the current epoch if no snapshot lives, so that it can quiesce.
-    /// Returns the epoch that ended last, unless a snapshot lives.
+    /// Ends the current epoch if there is no live snapshot, so that it can quiesce. Returns the
+    /// epoch that ended last, or `None` if there is a live snapshot.
     pub fn close_if_unseen(&self) -> Option<Epoch> {
         let live = self.live();
         if !live.is_empty() {
@@ -309,11 +310,12 @@ impl Epochs {
             self.open(current.next());
             return Some(current);
         }
-        // The epoch before is not quiesced yet: the current one holds no writes.
+        // The previous epoch is not quiesced yet, so the current one has no writes.
         Some(current.previous())
     }
 
-    /// Undoes one [`snapshot`](Self::snapshot). Returns whether it was the last of its epoch.
+    /// Undoes one call of [`snapshot`](Self::snapshot). Returns whether it was the last one of its
+    /// epoch.
     pub fn release(&self, epoch: Epoch) -> bool {
         let mut live = self.live();
         let Entry::Occupied(mut entry) = live.entry(epoch) else { return false };
@@ -329,8 +331,8 @@ impl Epochs {
     }
 }
 
-/// The order of registration and recheck. loom takes `SeqCst` for `AcqRel`: there a fence
-/// stands between them.
+/// Memory order of registration and recheck. loom treats `SeqCst` as `AcqRel`, so under loom there
+/// is a fence between them.
 const ORDER_OF_RECHECK: Ordering = if FENCED { Ordering::Relaxed } else { Ordering::SeqCst };
 const FENCED: bool = cfg!(any(loom, shuttle));
 const _: () = assert!(FENCED || matches!(ORDER_OF_RECHECK, Ordering::SeqCst));
@@ -344,8 +346,8 @@ fn register(counter: &AtomicUsize) {
     }
 }
 
-/// Release: pairs with the loads in `has_no_writers`. A thread that sees the epoch quiesced sees its
-/// writes.
+/// Release: pairs with the loads in `has_no_writers`. A thread that sees the epoch quiesced also
+/// sees its writes.
 fn order_of_leaving() -> Ordering {
     if fault!("epochs.leave.release") { Ordering::Relaxed } else { Ordering::Release }
 }

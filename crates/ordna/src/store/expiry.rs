@@ -1,17 +1,17 @@
-//! Time: the store's clock, and when keys expire.
+//! The store's clock, and the expiry of keys.
 //!
 //! # Contract
-//! Deadlines are milliseconds on the store's clock, the system's Unix time unless another was
-//! given. The store's time never runs backwards: it is the latest that the clock has ever told. So
-//! an expired key stays expired when the clock is set back. A version is expired at and after its
-//! deadline. The time can be held: it then stands still for all threads, and what is due by the
-//! clock expires when it is released.
+//! A deadline is a time of the store's clock in milliseconds: Unix time of the system, unless the
+//! store has another clock. The store's time never runs backwards: it is the latest time that the
+//! clock has returned. So an expired key stays expired when the clock is set back. A version is
+//! expired at and after its deadline. The time can be held. It then does not advance for any
+//! thread, and keys that become due in the meantime expire when it is released.
 //!
-//! # The background
-//! Every version with a deadline stands in an ordered list, by shard of its key. It enters the list
-//! before a reader can find it in the store, and leaves it when it is replaced, removed or expired.
-//! Collectors sleep until the earliest of them, but look at the clock once a minute: a change of
-//! the clock wakes no thread.
+//! # Removal of expired keys
+//! Each version with a deadline is recorded in a list ordered by deadline, one list for each shard
+//! of the keys. It is recorded before a reader can find it in the store, and removed from the list
+//! when it is replaced, removed or expired. Collectors sleep until the earliest deadline, but read
+//! the clock at least once a minute, because a change of the clock wakes no thread.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -22,31 +22,31 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ordna_base::Key;
 use ordna_base::sync::{Lock, MutexGuard, StripedCounter, fault, notice, point};
 
-/// Tells the time in milliseconds.
+/// A function that returns the time in milliseconds.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 const SHARDS: usize = 16;
-/// A clock that was set, perhaps back and now forward again, is noticed after so long.
+/// Maximum sleep of a collector, and so the time after which it notices that the clock was set.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 
-/// Milliseconds since 1970.
+/// Returns the system's time in milliseconds since 1970.
 pub fn system_clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// What [`Timekeeper`] holds while its time runs.
+/// Value of [`Timekeeper::held`] while the time is not held.
 const RUNS: u64 = u64::MAX;
-/// How often a collector looks again while the time is held.
+/// Interval at which a collector checks whether the time is still held.
 const HELD_SLEEP: Duration = Duration::from_millis(20);
 
-/// The latest time that a clock has told.
+/// The latest time that the clock has returned.
 pub struct Timekeeper {
     clock: Clock,
     latest: AtomicU64,
-    /// The time while it stands still, otherwise [`RUNS`].
+    /// The time at which the clock is held, or [`RUNS`].
     held: AtomicU64,
-    /// Number of [`HeldTime`].
+    /// Number of live [`HeldTime`] guards.
     holders: Lock<usize>,
 }
 
@@ -101,8 +101,9 @@ impl Timekeeper {
         self.come_to(told)
     }
 
-    /// The latest time, with what the clock has just told. Writes it only if it is later, once a
-    /// millisecond: all threads look at entries with deadlines.
+    /// Advances the store's time to `told`, which the clock has just returned, and returns the
+    /// store's time. Writes only if it is later, so at most once a millisecond, because all threads
+    /// read it when they look at entries with deadlines.
     fn come_to(&self, told: u64) -> u64 {
         let latest = self.latest.load(Ordering::Acquire);
         if told <= latest {
@@ -111,9 +112,9 @@ impl Timekeeper {
         self.latest.fetch_max(told, Ordering::AcqRel).max(told)
     }
 
-    /// How long to sleep until the store's time comes to `deadline`, if the clock runs on as it
-    /// does. While it is behind the store's time, because it was set back, that stands still. At
-    /// most [`LONGEST_SLEEP`].
+    /// Returns the real time until the store's time reaches `deadline`, at most [`LONGEST_SLEEP`].
+    /// If the clock was set back, the store's time does not advance until the clock has caught up,
+    /// and the result includes that.
     pub fn until(&self, deadline: u64) -> Duration {
         let told = (self.clock)();
         let now = self.come_to(told);
@@ -126,27 +127,27 @@ impl Timekeeper {
     }
 }
 
-/// How many versions of a key have a deadline, one for each (two only while one replaces another).
+/// Number of versions by deadline and key: one, or two while one replaces the other.
 type Shard<K> = BTreeMap<(u64, <K as ToOwned>::Owned), u32>;
 
 /// The keys that will expire, by deadline.
 pub struct Deadlines<K: Key + ?Sized> {
     shards: [Lock<Shard<K>>; SHARDS],
-    /// No deadline is earlier. May be too early; too late only while a thread looks for expired
-    /// keys.
+    /// Lower bound of all deadlines. It may be too low. It is too high only while a thread removes
+    /// expired keys.
     earliest: AtomicU64,
     used: AtomicBool,
     /// Locked by the thread that removes expired keys.
     removal: Lock<()>,
-    /// Number of due versions that were removed.
+    /// Number of expired versions that were removed.
     pub expired: AtomicU64,
     noted: StripedCounter,
     bytes: StripedCounter,
-    /// Called with each key that is removed because it has expired.
+    /// Called with each key that was removed because it has expired.
     pub report: OnceLock<Report<K>>,
 }
 
-/// A function that learns of expired keys.
+/// A function that is called with expired keys.
 pub struct Report<K: ?Sized>(pub Box<dyn Fn(&K) + Send + Sync>);
 
 impl<K: ?Sized> std::fmt::Debug for Report<K> {
@@ -162,7 +163,7 @@ impl<K: Key + ?Sized> Default for Deadlines<K> {
 }
 
 impl<K: Key + ?Sized> Deadlines<K> {
-    /// No deadlines.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self {
             shards: std::array::from_fn(|_| Lock::new(BTreeMap::new())),
@@ -181,7 +182,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
         self.shards[(hash % SHARDS as u64) as usize].lock()
     }
 
-    /// Notes a version that is about to be inserted.
+    /// Records a version that is about to be inserted.
     pub fn add(&self, key: &K, deadline: u64) {
         self.used.store(true, Ordering::Release);
         let mut shard = self.shard(key);
@@ -193,13 +194,14 @@ impl<K: Key + ?Sized> Deadlines<K> {
         }
     }
 
-    /// Calls for a look at `deadline`, after the insertion of a version that was noted: a look
-    /// before it would have found nothing to expire. Returns whether none was called for earlier.
+    /// Requests a removal of expired keys at `deadline`. Called after the insertion of a version
+    /// that was recorded: an earlier removal would not have found it. Returns whether this deadline
+    /// is the earliest one.
     pub fn schedule(&self, deadline: u64) -> bool {
         self.earliest.fetch_min(deadline, Ordering::AcqRel) > deadline
     }
 
-    /// Forgets a version.
+    /// Removes a version from the list.
     pub fn forget(&self, key: &K, deadline: u64) {
         let mut shard = self.shard(key);
         let at = (deadline, key.to_owned());
@@ -213,12 +215,12 @@ impl<K: Key + ?Sized> Deadlines<K> {
         }
     }
 
-    /// Whether a version ever had a deadline.
+    /// Returns whether a version ever had a deadline.
     pub fn are_used(&self) -> bool {
         self.used.load(Ordering::Acquire)
     }
 
-    /// When the next one is due; perhaps too early.
+    /// Returns the earliest deadline, or an earlier time.
     pub fn earliest(&self) -> u64 {
         self.earliest.load(Ordering::Acquire)
     }
@@ -228,14 +230,15 @@ impl<K: Key + ?Sized> Deadlines<K> {
         self.removal.lock()
     }
 
-    /// Keys with a deadline at or before `now`, at most `limit`. They stay noted until they are
-    /// forgotten. Meanwhile [`earliest`](Self::earliest) may tell of none or too late a deadline:
-    /// the caller wakes threads that sleep by it.
+    /// Returns the keys with a deadline at or before `now`, at most `limit`. They stay in the list
+    /// until [`forget`](Self::forget) removes them. During this call, [`earliest`](Self::earliest)
+    /// may return too late a time, so the caller must wake the threads that sleep until then.
     pub fn due(&self, now: u64, limit: usize) -> Vec<K::Owned> {
         if self.earliest() > now {
             return Vec::new();
         }
-        // Deadlines scheduled from now on count anew; the loop below finds the earlier ones.
+        // Deadlines that are scheduled from now on lower the value again; the loop below adds the
+        // others.
         self.earliest.store(u64::MAX, Ordering::Release);
         point("store.due.looks");
         let mut due = Vec::new();
@@ -252,8 +255,8 @@ impl<K: Key + ?Sized> Deadlines<K> {
         due
     }
 
-    /// Returns the keys that expire first, at most `limit` of each shard and of all, in the order of
-    /// their deadlines.
+    /// Returns the keys that expire first, in the order of their deadlines: at most `limit` of each
+    /// shard and in total.
     pub fn soonest(&self, limit: usize) -> Vec<K::Owned> {
         let mut soonest = Vec::new();
         for shard in &self.shards {
@@ -264,12 +267,13 @@ impl<K: Key + ?Sized> Deadlines<K> {
         soonest.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// About the bytes that a key takes in the list.
+    /// Estimated number of bytes that a key takes in the list.
     fn cost(key: &K) -> i64 {
         (size_of::<(u64, K::Owned, u32)>() + key.tail().len()) as i64
     }
 
-    /// Number of versions noted, and their bytes, estimated. Exact while no thread writes.
+    /// Returns the number of versions in the list and their estimated bytes. Exact while no thread
+    /// writes.
     pub fn size(&self) -> (usize, usize) {
         (self.noted.sum(), self.bytes.sum())
     }
@@ -286,7 +290,7 @@ mod tests {
         let time = Timekeeper::new(Arc::new(move || clock.load(Ordering::SeqCst)));
         assert_eq!(time.until(10_000_000), Duration::ZERO);
         assert_eq!(time.until(10_000_100), Duration::from_millis(100));
-        // Hours, if it were to catch up; but it may be put right.
+        // The clock would take hours to catch up, but it may be corrected earlier.
         hands.store(0, Ordering::SeqCst);
         assert_eq!(time.until(10_000_100), LONGEST_SLEEP);
         assert_eq!(time.until(10_000_000), Duration::ZERO);

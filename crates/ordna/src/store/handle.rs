@@ -22,34 +22,35 @@ use ordna_base::{Error, Key, Value};
 /// An ordered store with snapshots; see the [module](super).
 ///
 /// Point operations, scans and batches are those of [`OrderedIndex`](crate::OrderedIndex). The
-/// store may be dropped while snapshots live. Dropping a store that was opened in a directory ends
-/// its log, durably, and releases the directory before the drop returns. A small store with a long log
-/// is backed up first, see [`OpenOptions::checkpoint_after`](crate::OpenOptions::checkpoint_after).
+/// store may be dropped while snapshots are alive. Dropping a store that was opened in a directory
+/// syncs and closes its log and releases the directory before the drop returns. A small store with
+/// a long log is backed up first, see
+/// [`OpenOptions::checkpoint_after`](crate::OpenOptions::checkpoint_after).
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
-    /// What the store has if it was opened in a directory. Not in the engine, which snapshots and
-    /// collector threads may keep after the store is dropped. Declared before it: the last
-    /// checkpoint reads the engine.
+    /// The log and the backups of a store that was opened in a directory. Not in the engine, which
+    /// snapshots and collector threads may keep alive after the store is dropped. Declared before
+    /// the engine, because the last checkpoint reads it.
     pub(crate) attached: OnceLock<Attached<K, V>>,
     engine: Arc<Engine<K, V>>,
 }
 
-/// What a store that was opened in a directory has in addition to its memory.
+/// The parts that only a store with a directory has.
 pub(crate) struct Attached<K: Key + ?Sized, V: Value + ?Sized> {
-    /// Declared before the log, which is closed after the last checkpoint.
+    /// Declared before the log, because the log is closed after the last checkpoint.
     pub checkpoints: Option<Arc<CheckpointThread>>,
     pub current: Arc<Current<K, V>>,
     /// The log and the backups.
     pub durable: Arc<Durable<K>>,
-    /// The number by which the log knows the store.
+    /// The number that the log has given to the store.
     pub number: u64,
 }
 
-/// The store that a log belongs to: the opened one, or its last successor.
+/// The store to which a log belongs: the opened one, or its last successor.
 pub(crate) struct Current<K: Key + ?Sized, V: Value + ?Sized>(Lock<(Weak<Engine<K, V>>, u64)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Current<K, V> {
-    /// Returns another handle of the store, unless it is dropped. The handle does not keep the
-    /// thread that takes checkpoints.
+    /// Returns another handle of the store, unless it was dropped. The handle does not keep the
+    /// checkpoint thread alive.
     pub fn store(self: &Arc<Self>, durable: &Arc<Durable<K>>) -> Option<Store<K, V>> {
         let (engine, number) = {
             let current = self.0.lock();
@@ -74,19 +75,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Store<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// An empty store, as [`Options::new`] says.
+    /// Creates an empty store with the options of [`Options::new`].
     pub fn new() -> Self {
         Self::with_options(Options::new())
     }
 
-    /// An empty store.
+    /// Creates an empty store.
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
         let tree = Tree::new(options.sizes, Tree::<K, V>::memory(options.records_stay));
         Self::of(options, budget, tree)
     }
 
-    /// A store of a tree whose entries were paid for from the budget.
+    /// Creates a store of a tree whose entries are already accounted for in the budget.
     pub(super) fn of(options: Options, budget: Budget, tree: Tree<K, V>) -> Self {
         let engine = Arc::new_cyclic(|me| Engine::new(options, budget, tree, me.clone()));
         Self { attached: OnceLock::new(), engine }
@@ -97,13 +98,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         &self.engine
     }
 
-    /// The log and the backups, if the store has a directory.
+    /// Returns the log and the backups if the store has a directory.
     #[inline]
     pub(crate) fn durable(&self) -> Option<&Arc<Durable<K>>> {
         self.attached.get().map(|attached| &attached.durable)
     }
 
-    /// The number by which the log knows this store.
+    /// Returns the number that the log has given to this store.
     pub(crate) fn number_in_wal(&self) -> u64 {
         self.attached.get().map_or(0, |attached| attached.number)
     }
@@ -113,13 +114,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Arc::new(Current(Lock::new((Arc::downgrade(&self.engine), 0))))
     }
 
-    /// Logs all writes from now on. The store must have no log yet.
+    /// Logs all writes from now on. The store must not have a log.
     pub(crate) fn attach(&self, attached: Attached<K, V>) {
         let attached = self.attached.set(attached);
         debug_assert!(attached.is_ok(), "a store has one log");
     }
 
-    /// Takes over the log of a former store, which knows this one by the number.
+    /// Takes over the log of a former store, which has given this one the number.
     pub(crate) fn succeed(&self, former: &Attached<K, V>, number: u64) {
         *former.current.0.lock() = (Arc::downgrade(&self.engine), number);
         self.attach(Attached {
@@ -130,28 +131,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         });
     }
 
-    /// The thread that takes checkpoints, if there is one.
+    /// Returns the checkpoint thread, if there is one.
     pub(crate) fn checkpoint_thread(&self) -> Option<&CheckpointThread> {
         self.attached.get()?.checkpoints.as_deref()
     }
 
-    /// The log, if the store has a directory.
+    /// Returns the log if the store has a directory.
     #[inline]
     pub(super) fn wal(&self) -> Option<&Wal<K>> {
         let durable = self.durable()?;
-        // A write locks a part of the log before it reaches the engine.
+        // Checked here, because a write locks a part of the log before it reaches the engine.
         self.check_reentry();
         Some(&durable.wal)
     }
 
-    /// Panics if the closure of a write of this store runs on this thread, for operations that
+    /// Panics if this thread is inside the closure of a write of this store. For operations that
     /// stop all writers.
     pub(crate) fn check_reentry(&self) {
         reentry::check(self.engine());
     }
 
-    /// Tries something that may exceed the memory limit. While it does, collects a bounded part and tries
-    /// again, so that a write waits for no more than it needs.
+    /// Runs an operation that may exceed the memory limit. As long as it does, collects a bounded
+    /// amount of garbage and retries, so that a write does not wait longer than necessary.
     #[inline]
     pub(super) fn within_limit<R>(
         &self,
@@ -168,11 +169,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Whether the memory limit has room for `bytes` more. Callers ask before
-    /// [`lift_limit`](Self::lift_limit). Collects if it has not. O(1) if it has.
+    /// Checks whether the memory limit has room for `bytes` more, and collects garbage if it has
+    /// not. To be called before [`lift_limit`](Self::lift_limit). O(1) if there is room.
     ///
     /// # Errors
-    /// It has none.
+    /// The limit has no room.
     pub fn check_room(&self, bytes: usize) -> Result<(), Error> {
         self.within_limit(|engine| {
             engine.budget.reserve(bytes)?;
@@ -186,7 +187,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().budget.shared().lift()
     }
 
-    /// [`modify_entry`](Self::modify_entry) without the log, of a key that was checked.
+    /// Works like [`modify_entry`](Self::modify_entry), without the log, for a validated key.
     pub(super) fn modify_entry_unlogged<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
@@ -198,8 +199,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         .map(|_| ())
     }
 
-    /// Applies `change` to each item's key, without the log, from where `progress` stands. Keys
-    /// and values were checked.
+    /// Applies `change` to the key of each item, without the log, beginning at the position in
+    /// `progress`. Keys and values are validated.
     pub(super) fn write_many_unlogged<'a, I, T>(
         &self,
         items: &'a [I],
@@ -213,7 +214,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.within_limit(|engine| engine.apply_many(items, &key, &mut change, progress))
     }
 
-    /// [`modify_expiry`](Self::modify_expiry) without the log, of a key that was checked.
+    /// Works like [`modify_expiry`](Self::modify_expiry), without the log, for a validated key.
     pub(super) fn modify_expiry_unlogged<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
@@ -231,15 +232,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         .map(|_| ())
     }
 
-    /// The present time on the store's clock. Never runs backwards.
+    /// Returns the current time of the store's clock. It never runs backwards.
     pub fn now(&self) -> u64 {
         self.engine().time.now()
     }
 
-    /// Stops the store's time, for all threads, until the returned value is dropped. No key expires
-    /// meanwhile, so several operations see a key with a deadline alike. Time that is held more
-    /// than once continues when the last [`HeldTime`] is dropped; what is due by the clock then
-    /// expires. O(1).
+    /// Stops the store's time for all threads until the returned value is dropped. No key expires
+    /// in the meantime, so several operations agree on whether a key with a deadline is present.
+    /// Calls nest: the time continues when the last [`HeldTime`] is dropped, and keys that are due
+    /// by the clock expire then. O(1).
     ///
     /// # Examples
     ///
@@ -258,29 +259,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         HeldTime::new(&self.engine().time)
     }
 
-    /// [`remove_range`](Self::remove_range) without the log.
+    /// Works like [`remove_range`](Self::remove_range), without the log.
     pub(super) fn remove_range_unlogged(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         if bounds_cross(lower, upper) { 0 } else { self.engine().remove_range(lower, upper) }
     }
 
-    /// A snapshot: every write that ended before this call, none that begins after it. O(log s)
-    /// with s live snapshots, whatever the number of items; waits for no writer. The first read of
-    /// it waits for the writes that were under way.
+    /// Takes a snapshot: it holds every write that ended before this call, and none that begins
+    /// after it. O(log s) with s live snapshots, whatever the number of items. Waits for no writer.
+    /// The first read of the snapshot waits for the writes that were in progress.
     pub fn snapshot(&self) -> Snapshot<K, V> {
         self.snapshot_with(Vec::new())
     }
 
-    /// A snapshot that carries something of the caller's: the position in a change stream, say.
+    /// Takes a snapshot that carries bytes of the caller, for example the position in a change
+    /// stream.
     pub fn snapshot_with(&self, metadata: impl Into<Vec<u8>>) -> Snapshot<K, V> {
         Snapshot::take(Arc::clone(&self.engine), metadata.into())
     }
 
-    /// Has `report` called with each key that is removed because its deadline has passed, after its
-    /// removal. The thread that removes the key calls it: it must not block, and must not wait for
-    /// that thread. It must not write to the store or collect its garbage either: that thread may
-    /// be a writer that makes room below the memory limit, and holds locks for which such a write
-    /// would wait. The first call counts; returns whether it was this one. A key that is written
-    /// after its deadline and before its removal is not reported.
+    /// Registers a function that is called with each key that was removed because its deadline has
+    /// passed. The thread that removes the key calls it, so it must not block or wait for that
+    /// thread. It must not write to the store or collect its garbage either: the thread may be a
+    /// writer that makes room within the memory limit and holds locks for which such a write would
+    /// wait. Only the first call has an effect; returns whether this was the first. A key that is
+    /// written between its deadline and its removal is not reported.
     ///
     /// # Examples
     ///
@@ -298,20 +300,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().deadlines.report.set(Report(Box::new(report))).is_ok()
     }
 
-    /// Whether a snapshot is of this store.
+    /// Returns whether a snapshot was taken of this store.
     pub(crate) fn has_taken(&self, snapshot: &Snapshot<K, V>) -> bool {
         snapshot.is_of(self.engine())
     }
 
-    /// Removes expired keys and frees the undo records that no snapshot needs, and waits for the
-    /// writes under way. Collection runs by itself; this is for a moment of quiet.
+    /// Removes expired keys and frees the undo records that no snapshot needs. Waits for the writes
+    /// in progress. Collection also runs by itself; call this when the store is idle.
     pub fn collect_garbage(&self) {
         self.engine().collect();
     }
 
-    /// A part of [`collect_garbage`](Self::collect_garbage) with bounded work, for a thread that needs
-    /// memory within the limit: removes some expired keys, and frees the undo records that no snapshot
-    /// needs. Waits for the writes under way. Returns whether there may be more expired keys.
+    /// Does a bounded part of [`collect_garbage`](Self::collect_garbage), for a thread that needs
+    /// memory within the limit: removes some expired keys and frees the undo records that no
+    /// snapshot needs. Waits for the writes in progress. Returns whether there may be more expired
+    /// keys.
     pub fn collect_some(&self) -> bool {
         self.engine().free_some_bytes()
     }

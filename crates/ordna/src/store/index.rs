@@ -28,7 +28,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
     }
 
     fn insert(&self, key: &K, value: &V) -> Result<Option<V::Owned>, Error> {
-        // Not by `modify`, which keeps the deadline of the entry that it replaces.
+        // Does not use `modify`, which keeps the deadline of the entry that it replaces.
         Self::insert(self, key, value)
     }
 
@@ -73,14 +73,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Store<K, V> {
         let engine = self.engine();
         self.check_reentry();
         let report = {
-            // Keys that expire and undo records that end would change what the audit compares; the
-            // guard keeps what it reads even beside a writer.
+            // Expired keys and freed undo records would change what the audit compares. The guard
+            // keeps the memory that the audit reads alive, even if a thread writes.
             let _expiry = engine.deadlines.lock_removal();
             let _freeing = engine.collection.freeing.lock();
             let _guard = (!fault!("store.check.pins")).then(|| engine.collector.pin());
             engine.tree.check_invariants()
         };
-        // A compaction that was turned away meanwhile.
+        // Makes up for a compaction that was refused during the audit.
         engine.help();
         report
     }

@@ -1,12 +1,12 @@
-//! Scans that are under way, and the long ones among them.
+//! Counts of the scans in progress, and start times of the long ones.
 //!
 //! # Contract
-//! A scan is one call that visits entries. It is counted from its beginning to its end, however it
-//! ends, on its thread's stripe: two changes of a word that other threads do not touch. One that
-//! has come far is noted, once, with the time, under a lock of the stripe. Reads of single keys are
-//! no scans.
+//! A scan is one call that visits entries. It is counted on its thread's stripe from its beginning
+//! to its end, however it ends. This costs two changes of a word that other threads rarely touch. A
+//! scan that becomes long registers its start time once, under a lock of the stripe. Reads of
+//! single keys are not counted.
 //!
-//! Statistics only: no protocol rests on it.
+//! For statistics only: no protocol depends on these counts.
 
 use std::time::{Duration, Instant};
 
@@ -18,24 +18,24 @@ const STRIPES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Scans {
     under_way: StripedCounter,
-    /// Since when long ones are.
+    /// The times since when scans have been long, by stripe.
     long: [Lock<Vec<Instant>>; STRIPES],
 }
 
 impl Scans {
-    /// A scan begins on this thread.
+    /// Counts a scan that begins on this thread.
     #[inline]
     pub fn begin(&self) -> ScanInProgress<'_> {
         self.under_way.add(1);
         ScanInProgress { scans: self, long_since: None }
     }
 
-    /// How many there are.
+    /// Returns the number of scans in progress.
     pub fn under_way(&self) -> usize {
         self.under_way.sum()
     }
 
-    /// For how long the long ones have been that, longest first.
+    /// Returns how long the long scans have been long, longest first.
     pub fn long(&self) -> Vec<Duration> {
         let list = |list: &Lock<Vec<Instant>>| -> Vec<Duration> {
             list.lock().iter().map(Instant::elapsed).collect()
@@ -46,7 +46,7 @@ impl Scans {
     }
 }
 
-/// A scan under way, until it is dropped. Stays on its thread.
+/// A scan in progress. It ends when this is dropped, on the same thread.
 pub struct ScanInProgress<'a> {
     scans: &'a Scans,
     long_since: Option<Instant>,
@@ -57,7 +57,7 @@ impl ScanInProgress<'_> {
         self.scans.long[stripe_of_this_thread() % STRIPES].lock()
     }
 
-    /// It has come far.
+    /// Registers the scan as long.
     pub fn note_as_long(&mut self) {
         if self.long_since.is_none() {
             let now = Instant::now();
@@ -72,7 +72,7 @@ impl Drop for ScanInProgress<'_> {
     fn drop(&mut self) {
         if let Some(since) = self.long_since {
             let mut list = self.list();
-            // Of two noted at the same time either will do.
+            // If two scans were registered at the same time, it does not matter which is removed.
             if let Some(at) = list.iter().position(|noted| *noted == since) {
                 list.swap_remove(at);
             }

@@ -1,4 +1,4 @@
-//! The store: latest state at the speed of its tree, snapshots in O(1), batches, expiry, a memory
+//! The store: the latest state, snapshots in O(1), batches, transactions, expiry and a memory
 //! limit.
 //!
 //! ```
@@ -17,18 +17,18 @@
 //!
 //! # Consistency
 //! Writes of single keys and reads of the latest state are linearizable: a [`Store`] is an
-//! [`OrderedIndex`](crate::OrderedIndex), with its live scans. A [`Snapshot`] is a *cut*: it holds
-//! every write that ended before it was taken and none that began after. It holds all of a batch or
-//! nothing of it. If it holds a write, it holds all writes before that one. It never changes. A
-//! write that was under way when the snapshot was taken may be in it and yet be done a moment
-//! after.
+//! [`OrderedIndex`](crate::OrderedIndex), with live scans. A [`Snapshot`] is a *cut*: it holds
+//! every write that ended before it was taken and none that began afterwards. It holds a batch
+//! completely or not at all. If it holds a write, it holds all writes before that one. It never
+//! changes. A write that was in progress when the snapshot was taken may be in it, even if it ends
+//! a moment later.
 //!
 //! # How it works
-//! The tree holds the latest state. The epoch is a number that each snapshot increments. A write
-//! that changes what a live snapshot sees first pushes an undo record onto its leaf. Undo records
-//! are freed in bulk once no snapshot older than them lives.
+//! The tree holds the latest state. The epoch is a number that each snapshot increments. Before a
+//! write changes something that a live snapshot sees, it pushes an undo record onto the leaf. Undo
+//! records are freed in bulk when no older snapshot is alive.
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `handle`, `options` | the type [`Store`] and its options |
 //! | `operations` | reads, writes and iterators by their usual names |
@@ -44,10 +44,10 @@
 //! | `engine` | tree, epochs, budget and clock, which a store and its snapshots share |
 //! | `epochs` | the registration of writers, the snapshot point, the live snapshots |
 //! | `collection`, `collection_state` | freeing undo records, removing expired keys, compaction |
-//! | `collectors` | the threads that do so, for one store or several |
+//! | `collectors` | the threads that collect, for one store or several |
 //! | `budget` | the memory limit |
-//! | `expiry` | the clock, and when keys expire |
-//! | `owned` | a store written by owners, each with pointers to its entries |
+//! | `expiry` | the clock, and the deadlines of keys |
+//! | `owned` | a store that is written by owners, which hold pointers to its entries |
 //!
 //! Sources: the Nitro paper (VLDB 2016), §3 to §5; `docs/design/store.md`.
 

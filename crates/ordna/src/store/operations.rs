@@ -1,6 +1,6 @@
-//! Reads, writes and iterators of a store by their usual names. They do what those of
-//! [`OrderedIndex`] do, take keys and values in any form that is an [`AsData`], and report
-//! a log that has failed.
+//! Reads, writes and iterators of a store under their usual names. They work like those of
+//! [`OrderedIndex`], take keys and values in any form that implements [`AsData`], and report a
+//! failed log.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -15,10 +15,10 @@ use ordna_base::key::prefix_end;
 use ordna_base::sync::notice;
 use ordna_base::{AsData, Error, Key, KeyRange, OrderedIndex, Value, Violation};
 
-/// An entry, copied.
+/// A copy of an entry.
 type Entry<K, V> = (<K as ToOwned>::Owned, <V as ToOwned>::Owned);
 
-/// The change of an entry that keeps its deadline.
+/// Converts a change of a value to a change of the entry that keeps its deadline.
 pub(super) fn keeping_deadline<T, V: ?Sized>(
     change: Change<T>,
     found: Option<Found<'_, V>>,
@@ -90,14 +90,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().get_many(View::Latest, keys.iter().map(AsData::as_data), each);
     }
 
-    /// Calls `each` with the position of a range and its entries in order, range by range, at most
-    /// as many entries of a range as stand beside it. The memory accesses of all ranges overlap.
+    /// Calls `each` with the position of a range and the range's entries in order, range by range.
+    /// The number next to each range is the maximum number of its entries. The memory accesses of
+    /// all ranges overlap.
     pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
         self.engine().scan_many(View::Latest, ranges, each);
     }
 
-    /// Returns the number of entries: exact while no thread writes, otherwise off by at most the
-    /// writes in progress. O(1).
+    /// Returns the number of entries. Exact while no thread writes; otherwise it is off by at most
+    /// the writes in progress. O(1).
     pub fn len(&self) -> usize {
         self.approximate_len()
     }
@@ -127,9 +128,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         OrderedIndex::ceiling(self, key.as_data())
     }
 
-    /// Returns the entries of a range, in order, from both ends. Reads ahead in chunks and holds
-    /// no lock between calls. A live scan: see [`OrderedIndex`]. O(log n), then amortized O(1) an
-    /// entry; [`Range::next_ref`] lends entries where the iterator copies them.
+    /// Returns an iterator over the entries of a range, in order, from both ends. It reads ahead in
+    /// chunks and holds no lock between calls. A live scan: see [`OrderedIndex`]. O(log n), then
+    /// amortized O(1) per entry. The iterator copies entries; [`Range::next_ref`] lends them.
     ///
     /// ```
     /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
@@ -149,9 +150,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks: the fastest
-    /// scan, without a copy. Bounds that cross hold nothing. `visit` must not write to this store,
-    /// and long work in it delays the freeing of memory. O(log n), then O(1) an entry.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. This is the
+    /// fastest scan, without a copy. Crossed bounds hold no entries. `visit` must not write to this
+    /// store, and long work in it delays the freeing of memory. O(log n), then O(1) per entry.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -162,7 +163,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         OrderedIndex::visit(self, lower, upper, direction, visit);
     }
 
-    /// Returns the bytes held, by part. O(n); exact while no thread writes.
+    /// Returns the memory use in bytes, by part. O(n). Exact while no thread writes.
     pub fn memory_usage(&self) -> MemoryUsage {
         OrderedIndex::memory_usage(self)
     }
@@ -170,7 +171,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Audits the structure: order, links and counts. O(n); call it while no thread writes.
     ///
     /// # Errors
-    /// The first invariant found broken.
+    /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         OrderedIndex::check_invariants(self)
     }
@@ -188,9 +189,9 @@ impl<V: Value + ?Sized> Store<[u8], V> {
 
 /// # Writes
 ///
-/// All writes of one key are linearizable. They fail with [`Error::KeyTooLong`],
-/// [`Error::ValueTooLong`], [`Error::MemoryLimit`], or, in a store that was opened in a directory,
-/// [`Error::LogFailed`]; the latter is the only one after which a write may have been made.
+/// Writes of single keys are linearizable. They fail with [`Error::KeyTooLong`],
+/// [`Error::ValueTooLong`], [`Error::MemoryLimit`] or, in a store that was opened in a directory,
+/// [`Error::LogFailed`]. Only after [`Error::LogFailed`] may the write have been made.
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Sets the value of `key`. The entry does not expire. O(log n).
     ///
@@ -202,8 +203,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.change_entry(key.as_data(), |_| Change::Put(put))
     }
 
-    /// Sets the value of `key` and returns the one it had; [`put`](Self::put) does so without a
-    /// copy of the former value. The entry does not expire. O(log n).
+    /// Sets the value of `key` and returns its former value. [`put`](Self::put) does the same
+    /// without a copy of the former value. The entry does not expire. O(log n).
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -242,8 +243,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.insert_until(key.as_data(), value.as_data(), self.deadline_after(life))
     }
 
-    /// Makes the entry of `key` expire after `life`, whatever its deadline was; returns whether
-    /// the key is present. [`set_expiry`](Self::set_expiry) with `None` removes a deadline.
+    /// Sets a deadline after `life` for the entry of `key`, replacing any other deadline. Returns
+    /// whether the key is present. [`set_expiry`](Self::set_expiry) with `None` removes a deadline.
     /// O(log n).
     ///
     /// # Errors
@@ -252,8 +253,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.set_expiry(key.as_data(), Some(self.deadline_after(life)))
     }
 
-    /// Returns the time on the store's clock after a span, rounded up to a millisecond: the deadline
-    /// of an entry that lives so long.
+    /// Returns the time of the store's clock after a span, rounded up to a millisecond: the
+    /// deadline of an entry that is to live for that span.
     pub fn deadline_after(&self, span: Duration) -> u64 {
         let millis = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         self.now().saturating_add(millis)
@@ -266,7 +267,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.expiry(key.as_data()).map(|expires_at| expires_at.map(left))
     }
 
-    /// Inserts `key` unless it is present; returns the value that it has in that case. O(log n).
+    /// Inserts `key` unless it is present; if it is, returns its value. O(log n).
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -278,8 +279,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         OrderedIndex::insert_if_absent(self, key.as_data(), value.as_data())
     }
 
-    /// Returns the value of `key`; if the key is absent, the value that `make` returns is inserted
-    /// first. If another thread inserts one at the same time, its value is returned. O(log n).
+    /// Returns the value of `key`. If the key is absent, first inserts the value that `make`
+    /// returns. If another thread inserts one at the same time, its value is returned. O(log n).
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -296,10 +297,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(self.insert_if_absent(key, Borrow::<V>::borrow(&made))?.unwrap_or(made))
     }
 
-    /// Removes `key` and returns the value it had. A key beyond the limit is absent. O(log n).
+    /// Removes `key` and returns its former value. A key that is too long is absent. O(log n).
     ///
     /// # Errors
-    /// [`Error::LogFailed`]. If the log had failed before, the key is still there.
+    /// [`Error::LogFailed`]. If the log had failed earlier, the key is still present.
     pub fn remove(&self, key: impl AsData<K>) -> Result<Option<V::Owned>, Error> {
         let mut old = None;
         let done = self.change_entry::<&V, _>(key.as_data(), |found| {
@@ -313,18 +314,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         }
     }
 
-    /// Shows the value of `key` (`None`: absent) to `change` and does what it says, as one step. A
-    /// value that it puts has the deadline of the one that it replaces. O(log n).
+    /// Calls `change` with the value of `key`, or `None` if the key is absent, and applies the
+    /// returned change, as one step. A new value keeps the deadline of the former one. O(log n).
     ///
-    /// `change` may run several times; the last run counts. It runs under the lock of a leaf: it
-    /// must be short and must not use this store or its snapshots. If it panics, nothing is
-    /// changed.
+    /// `change` may run several times; the result of the last run counts. It runs under the lock of
+    /// a leaf, so it must be short and must not use this store or its snapshots. If it panics,
+    /// nothing is changed.
     ///
     /// # Errors
     /// See [writes](#writes).
     ///
     /// # Panics
-    /// If `change` does, or if it uses this store or a snapshot of it: it would wait for itself.
+    /// If `change` panics, or if it uses this store or a snapshot of it, which would otherwise
+    /// deadlock.
     ///
     /// ```
     /// use ordna::{Change, Store};
@@ -344,8 +346,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
-    /// if the key is absent. The rules for `update` are those of [`modify`](Self::modify).
+    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
+    /// is absent. The rules for `update` are those for the closure of [`modify`](Self::modify).
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -357,8 +359,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         OrderedIndex::update(self, key.as_data(), update)
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
-    /// absent). Returns `Ok(Err(actual))` if it is not. O(log n).
+    /// Sets `key` to `new`, or removes it if `new` is `None`, provided that its value is
+    /// `expected`, or that it is absent if `expected` is `None`. Otherwise returns
+    /// `Ok(Err(actual))`. O(log n).
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -371,13 +374,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         OrderedIndex::compare_exchange(self, key.as_data(), expected, new)
     }
 
-    /// Inserts every pair, later ones over earlier ones; returns how many keys were new. Each is a
-    /// write of its own, and their memory accesses overlap;
-    /// [`write_batch`](Self::write_batch) makes them one.
+    /// Inserts every pair and returns how many keys were new. If a key occurs twice, the later pair
+    /// wins. Each pair is a separate write, and their memory accesses overlap;
+    /// [`write_batch`](Self::write_batch) makes them one step.
     ///
     /// # Errors
-    /// A key or value is too long: nothing is written. Otherwise see [writes](#writes): the pairs
-    /// before the one that failed are written.
+    /// A key or value is too long, and nothing is written. Otherwise see [writes](#writes): the
+    /// pairs before the one that failed are written.
     pub fn insert_many<Q: AsData<K>, W: AsData<V>>(
         &self,
         pairs: &[(Q, W)],
@@ -385,8 +388,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.insert_pairs(pairs.iter().map(|(key, value)| (key.as_data(), value.as_data())))
     }
 
-    /// Removes every key; returns how many were present. Each is a write of its own, and their
-    /// memory accesses overlap.
+    /// Removes every key and returns how many were present. Each removal is a separate write, and
+    /// their memory accesses overlap.
     ///
     /// # Errors
     /// [`Error::LogFailed`]: the keys before the one that failed are removed.
@@ -394,12 +397,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.remove_keys(keys.iter().map(AsData::as_data))
     }
 
-    /// Removes every key of a range; returns how many. Every snapshot holds all of them or none;
-    /// keys inserted in the meantime may stay. O(log n) each.
+    /// Removes every key of a range and returns how many there were. Every snapshot holds all of
+    /// them or none. Keys that are inserted concurrently may stay. O(log n) for each key.
     ///
     /// # Errors
-    /// [`Error::LogFailed`]. If the log had failed before, nothing is removed. If it fails at this
-    /// write, the keys are gone from memory, and a crash may bring them back.
+    /// [`Error::LogFailed`]. If the log had failed earlier, nothing is removed. If it fails at this
+    /// write, the keys are removed from memory, and a crash may bring them back.
     ///
     /// ```
     /// let log: ordna::Store<u64, [u8]> = ordna::Store::new();
@@ -441,7 +444,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         find: impl Fn(&Self) -> Option<Entry<K, V>>,
     ) -> Result<Option<Entry<K, V>>, Error> {
         while let Some((key, value)) = find(self) {
-            // Another thread may have taken or changed it.
+            // Another thread may have taken or changed the entry.
             let value_now = Some(Borrow::<V>::borrow(&value));
             if self.compare_exchange(Borrow::<K>::borrow(&key), value_now, None)?.is_ok() {
                 return Ok(Some((key, value)));
@@ -450,11 +453,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(None)
     }
 
-    /// Removes the entries for which `keep` returns `false`; returns how many. An entry that
-    /// changes in the meantime stays. O(n).
+    /// Removes the entries for which `keep` returns `false` and returns how many were removed. An
+    /// entry that changes concurrently stays. O(n).
     ///
     /// # Errors
-    /// [`Error::LogFailed`]: the entries before the one that failed are gone.
+    /// [`Error::LogFailed`]: the entries before the one that failed are removed.
     pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, Error> {
         let (mut removed, mut entries) = (0, self.iter());
         while let Some((key, value)) = entries.next_ref() {

@@ -15,7 +15,7 @@ pub struct Options {
     pub(super) background_collector: bool,
     pub(super) shared_collectors: Option<Collectors>,
     pub(super) sizes: Sizes,
-    /// Whether records keep their addresses, because owners point at them.
+    /// Whether records keep their addresses, because owners hold pointers to them.
     pub(super) records_stay: bool,
     pub(super) clock: Clock,
 }
@@ -50,32 +50,34 @@ impl Options {
         Self::default()
     }
 
-    /// Refuses writes after which entries and undo records would hold more than this many bytes.
-    /// Counts key, value and a share of the leaf for each entry, but no memory that waits to be
-    /// freed. A write that replaces an entry needs only the bytes beyond that one's. Removals are
-    /// never refused, nor are writes under [`Store::lift_limit`](super::Store::lift_limit) and what
-    /// [`Store::open`](super::Store::open) reads, nor is
-    /// [`Store::modify_expiry`](super::Store::modify_expiry) unless a snapshot keeps a large entry.
+    /// Sets the maximum size in bytes of all entries and undo records. Writes that would exceed it
+    /// fail. An entry counts with key, value and its share of the leaf; memory that waits to be
+    /// freed does not count. A write that replaces an entry needs only the additional bytes.
+    /// Removals never fail, and neither do writes under
+    /// [`Store::lift_limit`](super::Store::lift_limit) and the entries that
+    /// [`Store::open`](super::Store::open) reads.
+    /// [`Store::modify_expiry`](super::Store::modify_expiry) fails only if a snapshot makes it copy
+    /// a large entry.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }
 
-    /// The same limit for all stores that share the budget: their bytes count together, until a
-    /// store and its snapshots are dropped and freed. While one of them is opened the limit is
-    /// lifted for all.
+    /// Sets one limit for all stores that share the budget. The bytes of a store count until the
+    /// store and its snapshots are dropped and freed. While one of the stores is opened, the limit
+    /// is lifted for all.
     pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
 
-    /// Sets whether a background thread frees undo records, removes expired keys and compacts (the
-    /// default). The first work starts it. Otherwise the thread that ends a snapshot frees, and
-    /// only [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and
-    /// compacts what removals and overwrites left.
+    /// Sets whether a background thread frees undo records, removes expired keys and compacts the
+    /// tree (the default). The thread starts when there is work. Without it, the thread that ends a
+    /// snapshot frees undo records, and only
+    /// [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and compacts.
     pub fn background_collector(self, wanted: bool) -> Self {
         Self { background_collector: wanted, shared_collectors: None, ..self }
     }
 
-    /// Lets a pool of threads do that for all stores that share it.
+    /// Uses a pool of collector threads that several stores share.
     pub fn shared_collectors(self, collectors: &Collectors) -> Self {
         Self { shared_collectors: Some(collectors.clone()), ..self }
     }
@@ -92,7 +94,7 @@ impl Options {
         }
     }
 
-    /// These options, with the memory limit lifted until the guard is dropped.
+    /// Returns these options, with the memory limit lifted until the guard is dropped.
     pub(crate) fn lift_limit(self) -> (Self, Lifted) {
         let limit = self.memory_limit.unwrap_or(usize::MAX);
         let budget = self.memory_budget.clone().unwrap_or_else(|| MemoryBudget::new(limit));
@@ -100,20 +102,20 @@ impl Options {
         (self.memory_budget(&budget), lifted)
     }
 
-    /// Whether the store is to have a memory limit.
+    /// Returns whether the options set a memory limit.
     pub(crate) fn is_limited(&self) -> bool {
         self.memory_limit.is_some() || self.memory_budget.is_some()
     }
 
-    /// Sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an inner node
-    /// (3 to 64).
+    /// Sets the sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an
+    /// inner node (3 to 64).
     #[doc(hidden)]
     pub fn sizes(self, slots: usize, fanout: usize) -> Self {
         let sizes = Sizes { slots: slots.clamp(2, SLOTS), fanout: fanout.clamp(3, FANOUT) };
         Self { sizes, ..self }
     }
 
-    /// Keeps records at their addresses, because owners point at them.
+    /// Keeps records at their addresses, because owners hold pointers to them.
     pub(crate) fn records_stay(self) -> Self {
         Self { records_stay: true, ..self }
     }

@@ -1,17 +1,18 @@
-//! A store whose entries belong to owners: what needs the way back from something to its entries
-//! keeps pointers to their records, not copies of their keys.
+//! A store whose entries belong to owners. A reverse map, which leads from a subject to its
+//! entries, can hold pointers to their records instead of copies of their keys.
 //!
 //! # Contract
-//! An [`OwnedStore`] is written through its [`Owner`]s only. An owner belongs to one thread at a
-//! time; owners of one store work at once. Snapshots and statistics are those of [`Store`].
+//! An [`OwnedStore`] is written only through its [`Owner`]s. An owner belongs to one thread at a
+//! time; the owners of a store work concurrently. Snapshots and statistics are those of [`Store`].
 //!
 //! # Invariants
-//! 1. Each entry of the store is in the table of one owner at most: an insert succeeds only if the
+//! 1. Each entry of the store is in the table of at most one owner: an insert succeeds only if the
 //!    key is absent.
-//! 2. The record of an entry in a table is not freed: it does not move while its entry lives,
-//!    nothing overwrites it, and its owner alone removes the entry, after it has left the table.
+//! 2. The record of an entry in a table is not freed. It does not move during its entry's life,
+//!    nothing overwrites it, and only its owner removes the entry, after removing it from the
+//!    table.
 //!
-//! Source: the Nitro paper (VLDB 2016), §9: the reverse map points at the index's nodes.
+//! Source: the Nitro paper (VLDB 2016), §9, whose reverse map points at the index's nodes.
 
 #![expect(unsafe_code, reason = "owners read the records of their entries")]
 
@@ -32,13 +33,13 @@ use ordna_base::index::Change;
 use ordna_base::record::Record;
 use ordna_base::{Error, Key, MemoryUsage};
 
-/// A record of an entry, and the entry's hash.
+/// The record of an entry, and the entry's hash.
 type Hashed = (u64, Record<[u8], u64>);
 
-/// Computes the hash of an entry, by which its owner finds it.
+/// A function that computes the hash by which an owner finds an entry.
 pub type EntryHash = Arc<dyn Fn(&[u8], u64) -> u64 + Send + Sync>;
 
-/// A store that its [`Owner`]s write.
+/// A store that is written by [`Owner`]s.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -59,13 +60,13 @@ pub type EntryHash = Arc<dyn Fn(&[u8], u64) -> u64 + Send + Sync>;
 pub struct OwnedStore(Store<[u8], u64>);
 
 impl OwnedStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new(options: Options) -> Self {
         Self(Store::with_options(options.records_stay()))
     }
 
-    /// Divides the entries of a store among owners. O(n), in parallel. The store has no log, and
-    /// its records stay where they are.
+    /// Divides the entries of a store among owners. O(n), in parallel. The store must have no log,
+    /// and its records must keep their addresses.
     pub(crate) fn adopt(
         store: Store<[u8], u64>,
         owners: usize,
@@ -82,7 +83,8 @@ impl OwnedStore {
                 records.clone().for_each(Record::prefetch);
                 for record in records {
                     let place = |key: &_, value| (owner_of(key, value), hash(key, value));
-                    // SAFETY: invariant 2; the entry is in no table yet, so nothing removes it.
+                    // SAFETY: invariant 2; the entry is not in any table yet, so nothing removes
+                    // it.
                     let (owner, hash) = unsafe { with(record, place) };
                     sorted[owner % owners].push((hash, record));
                 }
@@ -111,27 +113,28 @@ impl OwnedStore {
         (store, owners)
     }
 
-    /// The store, to be read.
+    /// Returns the store, for reads.
     pub(crate) fn store(&self) -> &Store<[u8], u64> {
         &self.0
     }
 
-    /// As [`Store::snapshot`].
+    /// Takes a snapshot, like [`Store::snapshot`].
     pub fn snapshot(&self) -> Snapshot<[u8], u64> {
         self.0.snapshot()
     }
 
-    /// As [`Store::statistics`].
+    /// Returns the statistics, like [`Store::statistics`].
     pub fn statistics(&self) -> Statistics {
         self.0.statistics()
     }
 
-    /// As [`OrderedIndex::memory_usage`](ordna_base::OrderedIndex::memory_usage).
+    /// Returns the memory use, like
+    /// [`OrderedIndex::memory_usage`](ordna_base::OrderedIndex::memory_usage).
     pub fn memory_usage(&self) -> MemoryUsage {
         self.0.memory_usage()
     }
 
-    /// As [`Store::collect_garbage`].
+    /// Collects garbage, like [`Store::collect_garbage`].
     pub fn collect_garbage(&self) {
         self.0.collect_garbage();
     }
@@ -142,11 +145,11 @@ impl OwnedStore {
 /// # Safety
 /// The record is not freed during the call.
 unsafe fn with<R>(record: Record<[u8], u64>, f: impl FnOnce(&[u8], u64) -> R) -> R {
-    // SAFETY: as the caller says.
+    // SAFETY: the caller upholds the contract.
     unsafe { record.with_value(|value| f(record.key(), *value)) }
 }
 
-/// The entries that a subject is to have, see [`Owner::set_many`].
+/// The entries that a subject should have, see [`Owner::set_many`].
 #[derive(Debug, Clone)]
 pub struct Wanted<'a> {
     /// Name of the subject.
@@ -155,14 +158,15 @@ pub struct Wanted<'a> {
     pub hash: u64,
     /// The value of its entries.
     pub value: u64,
-    /// Positions of its keys.
+    /// Positions of its keys in the list of keys.
     pub keys: Range<usize>,
 }
 
-/// The only writer of some entries of an [`OwnedStore`]: a hash table of pointers to their records.
+/// The only writer of some entries of an [`OwnedStore`], with a hash table of pointers to their
+/// records.
 ///
-/// Entries are found by a hash that the caller computes from key and value; several may have the
-/// same one. The entries of a dropped owner stay in the store for good.
+/// Entries are found by a hash that the caller computes from key and value; several entries may
+/// have the same hash. The entries of a dropped owner stay in the store permanently.
 pub struct Owner {
     store: Arc<OwnedStore>,
     table: HashTable<Record<[u8], u64>>,
@@ -176,19 +180,19 @@ impl std::fmt::Debug for Owner {
 }
 
 impl Owner {
-    /// An owner of no entries yet.
+    /// Creates an owner without entries.
     pub fn new(store: &Arc<OwnedStore>, hash: EntryHash) -> Self {
         Self { store: Arc::clone(store), table: HashTable::new(), hash }
     }
 
-    /// The hash of a record in the table or about to enter it.
+    /// Returns the hash of a record that is in the table or about to enter it.
     fn hash_of(hash: &EntryHash, record: Record<[u8], u64>) -> u64 {
         // SAFETY: invariant 2.
         unsafe { with(record, |key, value| hash(key, value)) }
     }
 
-    /// Makes room in the table. A growing table needs the hash of each record. The records of a
-    /// batch are fetched together, so that their cache misses overlap.
+    /// Makes room in the table. A growing table needs the hash of each record; the records of a
+    /// batch are prefetched together, so that their cache misses overlap.
     fn reserve(&mut self, entries: usize) {
         const BATCH: usize = 64;
         let needed = self.table.len() + entries;
@@ -215,14 +219,14 @@ impl Owner {
         self.table = grown;
     }
 
-    /// Makes the keys of each subject its entries; returns how many entries came or went. Entries
-    /// that stay are not touched. `is_of` tells whether an entry is a subject's. Subjects differ,
-    /// and no two of them have a key in common. O(log n) for each entry that comes or goes; memory
-    /// accesses of the subjects overlap.
+    /// Makes the given keys of each subject its entries, and returns how many entries were inserted
+    /// or removed. Other entries are not changed. `is_of` returns whether an entry belongs to a
+    /// subject. Subjects must differ and must not have keys in common. O(log n) for each inserted
+    /// or removed entry; the memory accesses of the subjects overlap.
     ///
     /// # Errors
-    /// A key is too long; nothing was changed. The store's memory limit is reached; entries are
-    /// missing.
+    /// A key is too long; nothing was changed. Or the memory limit of the store is reached; some
+    /// entries are missing.
     pub fn set_many(
         &mut self,
         subjects: &[Wanted<'_>],
@@ -266,7 +270,7 @@ impl Owner {
         Ok(gone.len() + self.insert_many(&new)?)
     }
 
-    /// Inserts entries of key, value, and hash, in groups; returns how many keys were absent.
+    /// Inserts entries of key, value and hash in groups. Returns how many keys were absent.
     fn insert_many(&mut self, entries: &[(&[u8], u64, u64)]) -> Result<usize, Error> {
         self.reserve(entries.len());
         let (mut done, mut inserted) = (0, 0);
@@ -303,7 +307,7 @@ impl Owner {
         Ok(inserted)
     }
 
-    /// Removes all of the owner's entries but those for which `keep` answers `true`. O(owned).
+    /// Removes the owner's entries for which `keep` returns `false`. O(owned).
     pub fn retain(&mut self, mut keep: impl FnMut(&[u8], u64) -> bool) -> usize {
         let store = &self.store;
         // SAFETY: invariant 2.
@@ -313,42 +317,41 @@ impl Owner {
         gone.len()
     }
 
-    /// Forgets all of the owner's entries, which stay in the store until
-    /// [`OwnedStore::clear`].
+    /// Clears the owner's table. The entries stay in the store until [`OwnedStore::clear`].
     pub fn forget(&mut self) {
         self.table = HashTable::new();
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Whether it owns nothing.
+    /// Returns whether the owner has no entries.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
-    /// Bytes of the table.
+    /// Returns the size of the table in bytes.
     pub fn memory(&self) -> usize {
         self.table.allocation_size()
     }
 }
 
 impl OwnedStore {
-    /// Removes all entries, leaf by leaf. Every owner has [forgotten](Owner::forget) its own, and none
-    /// writes meanwhile.
+    /// Removes all entries, leaf by leaf. Every owner must have [forgotten](Owner::forget) its
+    /// entries, and no owner may write concurrently.
     pub fn clear(&self) {
         self.0.remove_range_unlogged(Bound::Unbounded, Bound::Unbounded);
     }
 
-    /// Removes the entries of records that have just left the table of their owner.
+    /// Removes the entries of records that have just been removed from their owner's table.
     fn remove_many(&self, records: &[Record<[u8], u64>]) {
         let engine = self.0.engine();
         let _guard = engine.collector.pin();
         for group in records.chunks(GROUP) {
-            // SAFETY: invariant 2 up to the removal below; from there on the guard keeps the
-            // record.
+            // SAFETY: invariant 2 up to the removal below; afterwards the guard keeps the record
+            // alive.
             let key = |record: &Record<[u8], u64>| unsafe { record.key() };
             let probes: Vec<_> = group.iter().map(|record| Probe::new(key(record))).collect();
             engine.writing(|scope| {

@@ -1,5 +1,5 @@
-//! Reads of the latest state beyond those of [`OrderedIndex`](crate::OrderedIndex): deadlines,
-//! counts and positions.
+//! Reads of the latest state in addition to those of [`OrderedIndex`](crate::OrderedIndex):
+//! deadlines, counts and positions.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -18,7 +18,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Same as [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
+    /// Works like [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
     pub fn visit_entries(
         &self,
         lower: Bound<&K>,
@@ -35,11 +35,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns the number of keys within the bounds. O(log n + l), where l is the number of leaves
-    /// within them, of some 40 entries each, that have changed since the last count that has passed
-    /// them or hold entries with deadlines. The first count passes all leaves. Concurrent writes
-    /// count as in a scan: a key that is present throughout counts once. At a
-    /// [`Snapshot`](crate::Snapshot) it is exact, and l is the number of all leaves within the
-    /// bounds.
+    /// within the bounds, of about 40 entries each, that hold entries with deadlines or have
+    /// changed since the last count that included them. The first count visits all leaves.
+    /// Concurrent writes count as in a scan: a key that is present throughout counts once. At a
+    /// [`Snapshot`](crate::Snapshot) the count is exact, and l is the number of all leaves within
+    /// the bounds.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }
@@ -61,11 +61,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().select(View::Latest, position, read)
     }
 
-    /// Calls `read` with an entry that stands near `key`, which need not be present: one of some 40
-    /// with successive keys, chosen by `place`. With random keys and places each entry is about as
-    /// likely as the others, if the keys are as dense everywhere. `None` if there is none here, or
-    /// the chosen one has expired: then another key or place may find one. The read is one step.
-    /// O(log n).
+    /// Calls `read` with an entry near `key`, which need not be present: one of about 40 entries
+    /// with successive keys, selected by `place`. With random keys and places, all entries are
+    /// about equally likely if the keys are distributed evenly. Returns `None` if there is no entry
+    /// here or the selected one has expired; another key or place may then find one. The read is
+    /// one step. O(log n).
     ///
     /// ```
     /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
@@ -82,20 +82,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.engine().get(View::Latest, key, |found| found.expires_at)
     }
 
-    /// Returns the keys that expire first, at most `limit`, in the order of their deadlines. Some may have
-    /// changed or expired in the meantime. O(limit).
+    /// Returns the keys that expire first, at most `limit`, in the order of their deadlines. Some
+    /// may have changed or expired in the meantime. O(limit).
     pub fn next_to_expire(&self, limit: usize) -> Vec<K::Owned> {
         self.engine().deadlines.soonest(limit)
     }
 
-    /// Returns at most `parts - 1` keys, in order, that divide the store into parts of about the
-    /// same number of entries. O(parts): a store of few leaves is read in full.
+    /// Returns at most `parts - 1` keys, in order, that divide the store into parts with about
+    /// equal numbers of entries. O(parts), except that a store of few leaves is read completely.
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
         self.check_reentry();
         let wanted = parts.saturating_mul(8);
         let mut sample = self.engine().tree.sample(wanted);
         if sample.len() < wanted {
-            // Few leaves: their keys divide them more evenly than their low fences.
+            // With few leaves, keys divide the entries more evenly than low fences.
             sample.clear();
             let all = (Bound::Unbounded, Bound::Unbounded);
             self.engine().visit(View::Latest, all, Direction::Ascending, usize::MAX, |key, _| {
@@ -128,7 +128,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> EntrySource<K, V> for Store<K, V> {
     }
 }
 
-/// For keys of bytes only: the removal of a range of integers may drop whole leaves without reading
+/// Only for keys of bytes: the removal of a range of integers may drop whole leaves without reading
 /// their keys.
 impl<V: Value + ?Sized> Store<[u8], V> {
     /// Starts to count the items whose keys are less than `end`, for [`len_below`](Self::len_below).
@@ -154,8 +154,8 @@ impl<V: Value + ?Sized> Store<[u8], V> {
     /// Returns the number of items below the key given to [`count_below`](Self::count_below), or
     /// `None` if it was not called.
     ///
-    /// The number is exact while nobody writes below that key. Writes in progress below it may or
-    /// may not be included; writes elsewhere do not matter. O(1).
+    /// The number is exact while no thread writes below that key. Writes in progress below it may
+    /// or may not be included; other writes do not matter. O(1).
     pub fn len_below(&self) -> Option<usize> {
         self.engine().below.get().map(|below| below.items.sum())
     }

@@ -2,22 +2,23 @@
 //!
 //! # Contract
 //! The closure of a conditional write runs under the lock of its key's leaf, within an epoch, and
-//! under a lock of the log. A read or write of the same store, or a read of its snapshots, could
-//! wait for one of these forever. It panics instead, and the write that runs the closure changes
-//! nothing.
+//! under a lock of the log. If it read or wrote the same store, or read its snapshots, it could
+//! wait for one of these forever. Such a use panics instead, and the write that runs the closure
+//! changes nothing.
 //!
-//! Each read and write loads one word of its thread for this.
+//! Each read and write loads one thread-local word for this check.
 
 use std::cell::Cell;
 
-/// Stores whose closures a thread can run inside each other with detection. Programs have two at
-/// most: a closure of one store that uses another one. A use within more closures may hang.
+/// Maximum depth of closures of different stores for which the check works. Programs rarely need
+/// more than two: a closure of one store that uses another one. At a greater depth a use may
+/// deadlock.
 const NESTED: usize = 4;
 
-/// The stores whose closures a thread runs.
+/// The stores whose closures this thread is running.
 struct Deciding {
     depth: Cell<usize>,
-    /// Their addresses, outermost first.
+    /// Addresses of the stores, outermost first.
     stores: [Cell<usize>; NESTED],
 }
 
@@ -26,7 +27,7 @@ thread_local! {
         const { Deciding { depth: Cell::new(0), stores: [const { Cell::new(0) }; NESTED] } };
 }
 
-/// Threads of these models share one thread of the system.
+/// In these models, all threads share one thread of the system.
 const IS_MODEL: bool = cfg!(any(loom, shuttle));
 
 /// Runs the closure of a conditional write of the store at this address.
@@ -52,10 +53,10 @@ pub fn deciding<T, R>(store: *const T, decide: impl FnOnce() -> R) -> R {
     decide()
 }
 
-/// Checks that no closure of a conditional write of this store runs on this thread.
+/// Checks that this thread is not inside the closure of a conditional write of this store.
 ///
 /// # Panics
-/// If one does.
+/// If it is.
 #[inline]
 #[track_caller]
 pub fn check<T>(store: *const T) {

@@ -1,4 +1,4 @@
-//! A stable state of the store.
+//! [`Snapshot`]: a state of the store that does not change.
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -21,7 +21,7 @@ struct SharedSnapshot<K: Key + ?Sized, V: Value + ?Sized> {
     time: u64,
     metadata: Vec<u8>,
     taken: Instant,
-    /// The number of items, once a caller had them counted.
+    /// Number of items, once it was counted.
     counted: OnceLock<usize>,
 }
 
@@ -32,7 +32,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for SharedSnapshot<K, V> {
     }
 }
 
-/// A snapshot without a time yet: it is released if the caller's clock panics.
+/// A registered snapshot that has no time yet. It is released if the caller's clock panics.
 struct Registered<'a, K: Key + ?Sized, V: Value + ?Sized>(&'a Engine<K, V>, Epoch);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Registered<'_, K, V> {
@@ -45,13 +45,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Registered<'_, K, V> {
     }
 }
 
-/// A stable state of a [`Store`](super::Store), as of the moment it was taken.
+/// The state of a [`Store`](super::Store) at the moment when the snapshot was taken.
 ///
-/// Clones share it; it ends with the last of them. It keeps the versions that it sees. The store
-/// may be dropped first.
+/// Clones share the snapshot, which ends when the last one is dropped. It keeps the versions that
+/// it sees in memory. The store may be dropped first.
 ///
-/// A key that expires (on the store's clock) after the snapshot was taken stays in it. A key that
-/// had expired is not in it.
+/// A key that expires (by the store's clock) after the snapshot was taken stays in it. A key that
+/// had expired earlier is not in it.
 pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<SharedSnapshot<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
@@ -72,17 +72,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         point("store.snapshot.half_taken");
         let epoch = engine.epochs.snapshot();
         let registered = Registered(&engine, epoch);
-        // After the cut: a key that a write in the cut has seen expired is expired in the snapshot.
+        // Read after the cut: a key that a write in the cut has seen expired is expired in the
+        // snapshot.
         let time = early.unwrap_or_else(|| engine.time.now());
         std::mem::forget(registered);
         let (taken, counted) = (Instant::now(), OnceLock::new());
         Self(Arc::new(SharedSnapshot { engine, epoch, time, metadata, taken, counted }))
     }
 
-    /// The engine, once all writes that the snapshot holds are done.
+    /// Returns the engine after all writes that belong to the snapshot are done.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.engine;
-        // It would wait for the epoch of its own thread's write.
+        // Otherwise it would wait for the epoch of this thread's own write.
         reentry::check(Arc::as_ptr(engine));
         if !fault!("store.read.quiesces") {
             engine.epochs.wait_quiesced(self.0.epoch);
@@ -90,12 +91,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         engine
     }
 
-    /// Whether it is of the store of this engine.
+    /// Returns whether the snapshot was taken of the store of this engine.
     pub(super) fn is_of(&self, engine: &Engine<K, V>) -> bool {
         std::ptr::eq(Arc::as_ptr(&self.0.engine), engine)
     }
 
-    /// The epoch, for a thread that has read the snapshot: its writes are done.
+    /// Returns the epoch. The caller has read the snapshot, so its writes are done.
     pub(super) fn quiesced_epoch(&self) -> Epoch {
         self.engine();
         self.0.epoch
@@ -105,25 +106,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         View::At { epoch: self.0.epoch, time: self.0.time }
     }
 
-    /// The last epoch whose writes are in it. Grows from one snapshot to the next, but two with no
-    /// write begun and completed between them may share it; then they hold the same versions. A
-    /// plain number, for logs and comparisons: nothing of the store takes it back.
+    /// Returns the last epoch whose writes are in the snapshot. It increases from one snapshot to
+    /// the next, but two snapshots without a write between them may share it and then hold the same
+    /// versions. A plain number for logs and comparisons; no method takes it as an argument.
     pub fn epoch(&self) -> u64 {
         self.0.epoch.get()
     }
 
-    /// The caller's bytes that it carries.
+    /// Returns the bytes that the caller attached to the snapshot.
     pub fn metadata(&self) -> &[u8] {
         &self.0.metadata
     }
 
-    /// When it was taken.
+    /// Returns the time when the snapshot was taken.
     pub fn taken(&self) -> Instant {
         self.0.taken
     }
 
-    /// Number of items, exact. O(1) if nothing in the store ever had a deadline; otherwise the
-    /// first call counts them.
+    /// Returns the exact number of items. O(1) if no entry of the store ever had a deadline;
+    /// otherwise the first call counts them.
     pub fn len(&self) -> usize {
         let engine = self.engine();
         if !engine.deadlines.are_used() {
@@ -139,7 +140,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         })
     }
 
-    /// Whether there are no items.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -149,30 +150,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.get_entry_with(key.as_data(), |entry| read(entry.value))
     }
 
-    /// Calls `read` with value and deadline of `key`. O(log n).
+    /// Calls `read` with the value and the deadline of `key`. O(log n).
     pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
         self.engine().get(self.view(), key, |found| {
             read(Put { value: found.value, expires_at: found.expires_at })
         })
     }
 
-    /// The value of `key`, copied. O(log n).
+    /// Returns the value of `key`, copied. O(log n).
     pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
         self.get_with(key, ToOwned::to_owned)
     }
 
-    /// The value of `key`, borrowed without a copy; as [`Store::get_ref`](super::Store::get_ref).
+    /// Returns the value of `key`, borrowed without a copy; see
+    /// [`Store::get_ref`](super::Store::get_ref).
     pub fn get_ref(&self, key: impl AsData<K>) -> Option<ValueRef<'_, V>> {
         self.engine().get_ref(self.view(), key.as_data())
     }
 
-    /// Whether `key` is present. O(log n).
+    /// Returns whether `key` is present. O(log n).
     pub fn contains_key(&self, key: impl AsData<K>) -> bool {
         self.get_with(key, |_| ()).is_some()
     }
 
-    /// Calls `each` with the position and value of every key, in the order of `keys`, overlapping
-    /// their memory accesses.
+    /// Calls `each` with the position and value of every key, in the order of `keys`. Their memory
+    /// accesses overlap.
     pub fn get_many_with<Q: AsData<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
         self.engine().get_many(self.view(), keys.iter().map(AsData::as_data), each);
     }
@@ -183,37 +185,38 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
     }
 
-    /// Calls `each` with the position of a range and its entries in order, range by range; at most
-    /// as many entries of a range as stand beside it. Their memory accesses overlap.
+    /// Calls `each` with the position of a range and the range's entries in order, range by range.
+    /// The number next to each range is the maximum number of its entries. The memory accesses of
+    /// all ranges overlap.
     pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
         self.engine().scan_many(self.view(), ranges, each);
     }
 
-    /// How many keys lie within the bounds, exact. O(log n + l) with l leaves within them, and O(1)
-    /// for each entry of a leaf that has changed since.
+    /// Returns the exact number of keys within the bounds. O(log n + l) with l leaves within the
+    /// bounds, and O(1) for each entry of a leaf that has changed since the snapshot.
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(self.view(), (lower, upper))
     }
 
-    /// How many keys are below `key`, exact: its position from the front, if it is there. As
+    /// Returns the exact number of keys below `key`: its position, if it is present. Same cost as
     /// [`count`](Self::count).
     pub fn rank(&self, key: &K) -> usize {
         self.count(Bound::Unbounded, Bound::Excluded(key))
     }
 
-    /// The entry at this position from the front, the first one at 0. As [`count`](Self::count).
+    /// Returns the entry at a position, counted from 0. Same cost as [`count`](Self::count).
     pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
         self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
     }
 
-    /// Calls `read` with the entry at this position, see [`select`](Self::select).
+    /// Calls `read` with the entry at a position, see [`select`](Self::select).
     pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
         self.engine().select(self.view(), position, read)
     }
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
-    /// O(1) amortized for each version passed. Memory freed by others is held back for short
-    /// stretches only, however long the scan.
+    /// amortized O(1) for each version on the way. Even a long scan delays the freeing of memory
+    /// only for short periods.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -224,7 +227,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         self.scan_with((lower, upper), direction, usize::MAX, |key, found| visit(key, found.value));
     }
 
-    /// As [`visit`](Self::visit), with the deadlines.
+    /// Works like [`visit`](Self::visit), with the deadlines.
     pub fn visit_entries(
         &self,
         lower: Bound<&K>,
@@ -237,7 +240,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         });
     }
 
-    /// Calls `visit` with at most `limit` entries: no more is fetched ahead.
+    /// Calls `visit` with at most `limit` entries; no further ones are prefetched.
     fn scan_with(
         &self,
         (lower, upper): Bounds<'_, K>,
@@ -250,27 +253,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         }
     }
 
-    /// The entry with the smallest key. O(log n).
+    /// Returns the entry with the smallest key. O(log n).
     pub fn first(&self) -> Option<(K::Owned, V::Owned)> {
         self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Ascending)
     }
 
-    /// The entry with the largest key. O(log n).
+    /// Returns the entry with the largest key. O(log n).
     pub fn last(&self) -> Option<(K::Owned, V::Owned)> {
         self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Descending)
     }
 
-    /// The entry with the largest key that is at most `key`. O(log n).
+    /// Returns the entry with the largest key that is at most `key`. O(log n).
     pub fn floor(&self, key: impl AsData<K>) -> Option<(K::Owned, V::Owned)> {
         self.nearest(Bound::Unbounded, Bound::Included(key.as_data()), Direction::Descending)
     }
 
-    /// The entry with the smallest key that is at least `key`. O(log n).
+    /// Returns the entry with the smallest key that is at least `key`. O(log n).
     pub fn ceiling(&self, key: impl AsData<K>) -> Option<(K::Owned, V::Owned)> {
         self.nearest(Bound::Included(key.as_data()), Bound::Unbounded, Direction::Ascending)
     }
 
-    /// The first entry within the bounds in the given direction.
+    /// Returns the first entry within the bounds in the given direction.
     fn nearest(
         &self,
         lower: Bound<&K>,
@@ -285,20 +288,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         found
     }
 
-    /// The entries of a range, in order, from both ends; as [`Store::range`](super::Store::range).
+    /// Returns an iterator over the entries of a range, in order, from both ends; see
+    /// [`Store::range`](super::Store::range).
     pub fn range(&self, range: impl KeyRange<K>) -> Range<'_, Self> {
         let (lower, upper) = range.ends();
         Range::new(self, lower.map(ToOwned::to_owned), upper.map(ToOwned::to_owned))
     }
 
-    /// All entries, from both ends.
+    /// Returns an iterator over all entries, in order, from both ends.
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }
 }
 
 impl<V: Value + ?Sized> Snapshot<[u8], V> {
-    /// The entries whose key starts with `prefix`, from both ends.
+    /// Returns an iterator over the entries whose key starts with `prefix`, in order, from both
+    /// ends.
     pub fn prefix(&self, prefix: impl AsData<[u8]>) -> Range<'_, Self> {
         let prefix = prefix.as_data();
         let end = key::prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);

@@ -1,4 +1,4 @@
-//! Writes at a position of a byte string: `APPEND` and its kin.
+//! Writes at a position within a value: appends and overwrites of a part.
 
 use std::borrow::Cow;
 
@@ -13,12 +13,12 @@ use ordna_base::sync::notice;
 use ordna_base::value::MAX_LEN;
 use ordna_base::{Change, Error, Key};
 
-/// The bytes that a splice wrote, for the log.
+/// The bytes that a splice has written, for the log.
 struct Written<T> {
     splice: Splice<T>,
     /// The new length of the value.
     len: usize,
-    /// Whether the key was absent: then the value is zeros and what was written.
+    /// Whether the key was absent. The value then consists of zeros and the written bytes.
     is_new: bool,
 }
 
@@ -42,7 +42,7 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
             };
             let prepare = |cost: WriteCost| {
                 let needs = cost.grows.saturating_sub(cost.shrinks);
-                // While the limit is lifted, too, room is taken within it only.
+                // Even while the limit is lifted, spare room is taken only within it.
                 if let Some(limit) = self.budget.limit()
                     && cost.room
                     && self.budget.used() + needs > limit
@@ -60,7 +60,8 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
             if kept {
                 return Ok(None);
             }
-            // Absent or expired: an entry like any other, unless it has come meanwhile.
+            // The entry is absent or expired: insert a new one, unless another thread inserts it
+            // first.
             let (mut written, mut refused, mut came) = (None, None, false);
             self.apply::<Vec<u8>, _>(key, scope, Payment::Due, |found| {
                 came = found.is_some();
@@ -87,13 +88,13 @@ impl<K: Key + ?Sized> Engine<K, [u8]> {
 }
 
 impl<K: Key + ?Sized> Store<K, [u8]> {
-    /// Appends to the value of `key` (absent: creates it); returns its new length. A snapshot keeps
-    /// the value as it was. O(log n) and the bytes appended, amortized: a value of 256 bytes or
-    /// more that grows gets as much room behind it as it has, at most 1 MiB. The room counts
-    /// against the memory limit.
+    /// Appends to the value of `key`, which is created if it is absent, and returns the new length.
+    /// A snapshot keeps the value as it was. Amortized O(log n) and the bytes appended: a value of
+    /// 256 bytes or more that grows gets spare room of its own size, at most 1 MiB. Spare room
+    /// counts against the memory limit.
     ///
     /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
+    /// Those of [`modify_entry`](Self::modify_entry).
     ///
     /// ```
     /// let log: ordna::Store<[u8], [u8]> = ordna::Store::new();
@@ -107,14 +108,15 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         Ok(written.unwrap_or_default())
     }
 
-    /// Shows the entry of `key` to `decide`, and writes the bytes that it returns at the position
-    /// that it returns, as one step; `None` changes nothing. Returns the new length if it wrote.
-    /// Zeros fill what lies between the value's end and the position. The deadline stays. Past the
-    /// end it costs what [`append`](Self::append) does; inside the value it copies, O(length).
-    /// `decide` may run several times, under the lock of the key's leaf.
+    /// Calls `decide` with the entry of `key`, and writes the bytes that it returns at the position
+    /// that it returns, as one step. `None` changes nothing. Returns the new length if it wrote. A
+    /// gap between the end of the value and the position is filled with zeros. The deadline is
+    /// kept. A write past the end costs as much as [`append`](Self::append); a write inside the
+    /// value copies it, O(length). `decide` may run several times and runs under the lock of the
+    /// key's leaf.
     ///
     /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
+    /// Those of [`modify_entry`](Self::modify_entry).
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         key: &K,
@@ -151,7 +153,7 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
         Ok(len)
     }
 
-    /// [`splice`](Self::splice) without the log, of a key that was checked.
+    /// Works like [`splice`](Self::splice), without the log, for a validated key.
     fn splice_unlogged<T: AsRef<[u8]>>(
         &self,
         key: &K,

@@ -25,14 +25,14 @@ pub struct Statistics {
     pub items: usize,
     /// Number of entries and undo records.
     pub versions: usize,
-    /// Number of keys that were removed because their deadline had passed. Those that a write replaced
-    /// before that are not counted.
+    /// Number of keys that were removed because their deadline had passed. Keys that were
+    /// overwritten between their deadline and their removal are not counted.
     pub expired: u64,
     /// Number of undo records: states that live snapshots see, or that wait to be freed.
     pub dead: usize,
-    /// Bytes of undo records freed so far.
+    /// Total size in bytes of the undo records freed so far.
     pub collected: usize,
-    /// Bytes of entries and undo records.
+    /// Size in bytes of entries and undo records.
     pub bytes: usize,
     /// Limit of `bytes`, summed over all stores that share the budget.
     pub memory_limit: Option<usize>,
@@ -40,9 +40,9 @@ pub struct Statistics {
     pub expiring: (usize, usize),
     /// The live snapshots, oldest first.
     pub snapshots: Vec<LiveSnapshot>,
-    /// Number of scans in progress: calls of `visit` of the store and its snapshots, and the reads
-    /// ahead of their ranges. Each delays the freeing of memory for a short time only, unless its
-    /// callback blocks. (The Nitro paper counts sessions of its access barrier, which the store
+    /// Number of scans in progress: calls of `visit` on the store and its snapshots, and chunks
+    /// that ranges read ahead. Each delays the freeing of memory for a short time only, unless its
+    /// callback blocks. (The Nitro paper counts sessions of its access barrier, which this store
     /// does not have.) Reads of single keys and of groups of keys are not counted.
     pub scans: usize,
     /// Ages of the scans in progress that have passed about 1,000 entries, longest first.

@@ -1,13 +1,13 @@
-//! Transactions: reads at a snapshot, writes of their own, and a commit that is one step.
+//! Transactions: reads at a snapshot, buffered writes, and a commit that applies them as one step.
 //!
 //! # Contract
-//! A transaction belongs to one thread at a time. Transactions of one store run at once.
+//! A transaction belongs to one thread at a time. Transactions of a store run concurrently.
 //!
-//! # How
-//! Reads come from a snapshot and from the transaction's own writes, which are kept aside. The
-//! transaction notes the keys and ranges that it reads, also those that are absent. `commit`
-//! checks that they are as they were and applies the writes; no other writer writes in between.
-//! The module `commit` says how, and why that is serializable.
+//! # Protocol
+//! Reads come from a snapshot and from the transaction's own writes, which are buffered. The
+//! transaction records the keys and ranges that it reads, including absent keys. `commit` checks
+//! that they are unchanged and applies the writes; no other writer writes in between. The module
+//! `commit` describes how, and why that is serializable.
 
 use std::borrow::Borrow;
 use std::cell::RefCell;
@@ -24,12 +24,12 @@ use crate::entry::Put;
 use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
 use ordna_base::{AsData, Entries, Error, Key, KeyRange, Value};
 
-/// Keys read after which a transaction notes the range from the smallest to the largest of them in
-/// their place, and ranges after which it notes the one that covers them. So what it notes has a
-/// bound; the price is conflicts with writes in between.
+/// Number of recorded keys above which a transaction records the range from the smallest to the
+/// largest instead, and number of recorded ranges above which it records one that covers all. This
+/// bounds the record, at the price of conflicts with writes in between.
 const NOTED: usize = 1 << 16;
 
-/// Longest pause before a retry: several times as long as other transactions mostly take.
+/// Longest pause before a retry: several times the usual duration of a transaction.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Options of transactions.
@@ -46,31 +46,31 @@ impl Default for TransactionOptions {
 }
 
 impl TransactionOptions {
-    /// Returns the default options: 100 attempts, an age of one minute.
+    /// Returns the default options: 100 attempts and an age limit of one minute.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how often [`Store::transaction`] runs a transaction that conflicts with others, at
+    /// Sets how many times [`Store::transaction`] runs a transaction that conflicts with others, at
     /// least once.
     pub fn attempts(self, attempts: u32) -> Self {
         Self { attempts: attempts.max(1), ..self }
     }
 
-    /// Sets the age after which a transaction can no longer commit. Its snapshot keeps the
-    /// versions that it sees, so a program that never ends one fills the memory;
-    /// [`Store::statistics`] shows the age of the oldest snapshot.
+    /// Sets the age after which a transaction can no longer commit. Its snapshot keeps the versions
+    /// that it sees, so a program that never ends a transaction fills the memory;
+    /// [`Store::statistics`] reports the age of the oldest snapshot.
     pub fn age_limit(self, age_limit: Duration) -> Self {
         Self { age_limit, ..self }
     }
 }
 
-/// An entry, copied.
+/// A copy of an entry.
 type Entry<K, V> = (<K as ToOwned>::Owned, <V as ToOwned>::Owned);
-/// Bounds, copied.
+/// A copy of bounds.
 type OwnedBounds<K> = (Bound<<K as ToOwned>::Owned>, Bound<<K as ToOwned>::Owned>);
 
-/// What a transaction has read.
+/// The keys and ranges that a transaction has read.
 #[derive(Debug)]
 pub(super) struct ReadSet<K: Key + ?Sized> {
     pub keys: Vec<K::Owned>,
@@ -91,7 +91,7 @@ impl<K: Key + ?Sized> ReadSet<K> {
     }
 
     fn note_range(&mut self, lower: Bound<K::Owned>, upper: Bound<K::Owned>) {
-        // The next chunk of a scan goes on where the last one ended.
+        // The next chunk of a scan continues where the previous one ended.
         if let Some((from, to)) = self.ranges.last_mut() {
             match (&*to, &lower) {
                 (Bound::Included(end), Bound::Excluded(start)) if end == start => {
@@ -115,23 +115,23 @@ impl<K: Key + ?Sized> ReadSet<K> {
     }
 }
 
-/// What a transaction has read and will write.
+/// The reads and the buffered writes of a transaction.
 pub(super) struct Footprint<K: Key + ?Sized, V: Value + ?Sized> {
     pub reads: ReadSet<K>,
-    /// `None`: removes the key.
+    /// The buffered writes; `None` removes the key.
     pub writes: BTreeMap<K::Owned, Option<Put<V::Owned>>>,
-    /// Whether nothing is to be written after all.
+    /// Whether the writes were abandoned.
     is_abandoned: bool,
 }
 
-/// A transaction of a [`Store`], made by [`Store::transaction`] or [`Store::begin`].
+/// A transaction of a [`Store`], created by [`Store::transaction`] or [`Store::begin`].
 ///
-/// Reads see the store as it was when the transaction began, and the transaction's own writes.
-/// [`commit`](Self::commit) applies these writes as one step if nothing that the transaction has
-/// read was changed in the meantime, ranges and absent keys included; otherwise it fails with
-/// [`Error::Conflict`] and changes nothing. So transactions are serializable, together with single
-/// writes and batches of other threads, and with snapshots. A transaction that writes nothing never
-/// conflicts. Dropping a transaction forgets its writes.
+/// Reads return the state of the store when the transaction began, with the transaction's own
+/// writes. [`commit`](Self::commit) applies these writes as one step if nothing that the
+/// transaction has read, including ranges and absent keys, was changed in the meantime. Otherwise
+/// it fails with [`Error::Conflict`] and changes nothing. So transactions are serializable,
+/// together with single writes and batches of other threads, and with snapshots. A transaction that
+/// writes nothing never conflicts. Dropping a transaction discards its writes.
 ///
 /// Reads of the latest state that are not part of a transaction may see some of its writes before
 /// the others, as with a [batch](Store::write_batch).
@@ -143,8 +143,8 @@ pub struct Transaction<'s, K: Key + ?Sized, V: Value + ?Sized> {
     footprint: RefCell<Footprint<K, V>>,
 }
 
-/// A transaction without its store, made by [`Transaction::suspend`] and continued by
-/// [`Store::resume`]: to be kept in a struct or sent to another thread.
+/// A transaction without a reference to its store, created by [`Transaction::suspend`] and
+/// continued by [`Store::resume`]. It can be kept in a struct or sent to another thread.
 pub struct SuspendedTransaction<K: Key + ?Sized, V: Value + ?Sized> {
     snapshot: Snapshot<K, V>,
     began: Instant,
@@ -175,17 +175,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> fmt::Debug for Transaction<'_, K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Runs `work` in a transaction and commits it. If it conflicts with other writes, runs it
-    /// again after a pause that grows, up to 100 times. `work` must have no other effects that
-    /// matter if it runs again. If it returns an error, nothing is written.
+    /// again, up to 100 times, after pauses that become longer. `work` may run several times, so it
+    /// should have no other effects. If it returns an error, nothing is written.
     ///
-    /// A commit stops other writers for O(k log n) with k keys read and written, and O(l) with l
-    /// leaves of some 40 entries within the ranges read; O(n) for n entries of a range in which
-    /// something has changed. Readers go on.
+    /// A commit blocks other writers for O(k log n) with k keys read and written, plus O(l) with l
+    /// leaves of about 40 entries within the ranges read, or O(n) for the n entries of a range in
+    /// which something has changed. Readers are not blocked.
     ///
     /// # Errors
-    /// Those of `work`; [`Error::Conflict`] if each attempt failed, [`Error::TransactionTooOld`]
-    /// after a minute; those of [`write_batch`](Self::write_batch). Nothing is written, but after
-    /// [`Error::LogFailed`] it may be.
+    /// Those of `work`; [`Error::Conflict`] if each attempt failed; [`Error::TransactionTooOld`]
+    /// after a minute; those of [`write_batch`](Self::write_batch). Nothing is written, except that
+    /// after [`Error::LogFailed`] the writes may have been applied.
     ///
     /// ```
     /// let accounts: ordna::Store<[u8], u64> = ordna::Store::new();
@@ -209,7 +209,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.transaction_with(&TransactionOptions::new(), work)
     }
 
-    /// [`transaction`](Self::transaction) with options.
+    /// Works like [`transaction`](Self::transaction), with options.
     ///
     /// # Errors
     /// Those of [`transaction`](Self::transaction).
@@ -252,7 +252,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.begin_with(&TransactionOptions::new())
     }
 
-    /// [`begin`](Self::begin) with options, of which the number of attempts has no meaning here.
+    /// Works like [`begin`](Self::begin), with options. The number of attempts is ignored.
     pub fn begin_with(&self, options: &TransactionOptions) -> Transaction<'_, K, V> {
         let reads = ReadSet { keys: Vec::new(), ranges: Vec::new() };
         Transaction {
@@ -273,7 +273,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Continues a transaction of this store. O(1).
     ///
     /// # Errors
-    /// [`Error::OtherStore`] if the transaction is of another store; it ends.
+    /// [`Error::OtherStore`] if the transaction belongs to another store. The transaction then
+    /// ends.
     ///
     /// ```
     /// let store: ordna::Store<u64, u64> = ordna::Store::new();
@@ -299,8 +300,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-/// Waits before an attempt: at first only lets others run, then up to twice as long each time, at
-/// random, so that two transactions do not meet again.
+/// Waits before another attempt. The first pauses only yield to other threads; later ones are
+/// random and up to twice as long each time, so that two transactions do not conflict again.
 fn pause(attempts: u32) {
     if attempts < 3 {
         return thread::yield_now();
@@ -354,8 +355,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         self.get_with(key, |_| ()).is_some()
     }
 
-    /// Returns the entries of a range, in order, from both ends. What it reads ahead, at most as
-    /// much as it has returned, counts as read. O(log n), then amortized O(1) an entry.
+    /// Returns an iterator over the entries of a range, in order, from both ends. The entries that
+    /// it reads ahead, at most as many as it has returned, count as read. O(log n), then amortized
+    /// O(1) per entry.
     pub fn range(&self, range: impl KeyRange<K>) -> Range<'_, Self> {
         let (lower, upper) = range.ends();
         Range::new(self, lower.map(ToOwned::to_owned), upper.map(ToOwned::to_owned))
@@ -412,7 +414,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         self.count(Bound::Unbounded, Bound::Excluded(key))
     }
 
-    /// Calls `read` with the entry at a position from the front, the first one at 0. O(position).
+    /// Calls `read` with the entry at a position, counted from 0. O(position).
     pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
         let mut entries = self.iter();
         for _ in 0..position {
@@ -421,13 +423,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         entries.next_ref().map(|(key, value)| read(key, value))
     }
 
-    /// Returns the snapshot that the transaction reads. Reads of it do not count as the
-    /// transaction's.
+    /// Returns the snapshot that the transaction reads. Reads of the snapshot itself do not count
+    /// as reads of the transaction.
     pub fn snapshot(&self) -> &Snapshot<K, V> {
         &self.snapshot
     }
 
-    /// Returns the transaction without its store, to be continued by [`Store::resume`]. O(1).
+    /// Returns the transaction without its store; [`Store::resume`] continues it. O(1).
     pub fn suspend(self) -> SuspendedTransaction<K, V> {
         let Self { snapshot, began, age_limit, footprint, .. } = self;
         SuspendedTransaction { snapshot, began, age_limit, footprint: footprint.into_inner() }
@@ -441,7 +443,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
 
 /// # Writes
 ///
-/// They are kept aside until the commit, and fail with [`Error::KeyTooLong`] and
+/// Writes are buffered until the commit, and fail with [`Error::KeyTooLong`] and
 /// [`Error::ValueTooLong`] only.
 impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
     /// Sets the value of `key`, without a read. The entry does not expire.
@@ -475,7 +477,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         Ok(())
     }
 
-    /// Sets the value of `key` and returns the one it had.
+    /// Sets the value of `key` and returns its former value.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -490,8 +492,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         Ok(old)
     }
 
-    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
-    /// if the key is absent. The entry keeps its deadline.
+    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
+    /// is absent. The entry keeps its deadline.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -507,7 +509,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         Ok(Some(value))
     }
 
-    /// Removes `key` and returns the value it had.
+    /// Removes `key` and returns its former value.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -520,7 +522,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         Ok(old)
     }
 
-    /// Removes every key of a range; returns how many. O(n) for the entries of the range.
+    /// Removes every key of a range and returns how many there were. O(n) with n entries in the
+    /// range.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -556,20 +559,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
         Ok(last)
     }
 
-    /// Forgets all writes: the transaction ends without a change, and never conflicts. Writes that
-    /// follow are forgotten, too.
+    /// Discards all writes: the transaction ends without a change and never conflicts. Later writes
+    /// are discarded, too.
     pub fn abandon(&self) {
         self.footprint.borrow_mut().is_abandoned = true;
     }
 
-    /// Applies the writes if nothing that was read has changed since the transaction began, all as
-    /// one step; see [`Store::transaction`] for the cost. After a crash, a store that was opened in
-    /// a directory holds all of them or none. The linearization point lies within this call.
+    /// Applies the writes as one step if nothing that the transaction has read has changed since it
+    /// began; see [`Store::transaction`] for the cost. After a crash, a store that was opened in a
+    /// directory holds all of the writes or none. The linearization point is within this call.
     ///
     /// # Errors
     /// [`Error::Conflict`], [`Error::TransactionTooOld`], and those of
-    /// [`write_batch`](Store::write_batch). Nothing is written, but after [`Error::LogFailed`] it
-    /// may be.
+    /// [`write_batch`](Store::write_batch). Nothing is written, except that after
+    /// [`Error::LogFailed`] the writes may have been applied.
     pub fn commit(self) -> Result<(), Error> {
         let footprint = self.footprint.into_inner();
         if footprint.is_abandoned || footprint.writes.is_empty() {
@@ -582,8 +585,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
     }
 }
 
-/// Chunks of the snapshot, merged with the transaction's own writes. What a chunk covers is noted
-/// as read.
+/// Reads chunks of the snapshot, merged with the transaction's own writes. The range of a chunk is
+/// recorded as read.
 impl<K: Key + ?Sized, V: Value + ?Sized> Source for Transaction<'_, K, V> {
     type Key = K;
     type Value = V;
@@ -608,7 +611,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Transaction<'_, K, V> {
             }
             chunk.clear();
             let more = self.snapshot.read_ahead(bounds.0, bounds.1, direction, limit, &mut chunk);
-            // What the chunk covers.
+            // The last key that the chunk covers.
             let last = chunk.last().filter(|_| more).map(|(key, _)| key.to_owned());
             let (low, high) = match (&last, direction) {
                 (None, _) => (lower.clone(), upper.clone()),
@@ -624,7 +627,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Source for Transaction<'_, K, V> {
             merge(&footprint.writes, &chunk, within, direction, out);
             footprint.reads.note_range(low, high);
             drop(footprint);
-            // If the transaction removes all of a chunk, the next one has what follows.
+            // If the transaction removes all entries of a chunk, the next chunk is read.
             let Some(last) = last.filter(|_| out.len() == before) else { return more };
             match direction {
                 Direction::Ascending => lower = Bound::Excluded(last),

@@ -1,4 +1,4 @@
-//! The public writes of a store, each of which passes the log. `insert`, `remove` and `modify` of
+//! The public writes of a store, all of which are logged. `insert`, `remove` and `modify` of
 //! [`OrderedIndex`](crate::OrderedIndex) end here too: they call [`Store::modify_entry`].
 
 use std::borrow::Borrow;
@@ -15,12 +15,13 @@ use ordna_base::sync::point;
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Shows the entry of `key` (`None`: absent or expired) to `change` and does what it says, as
-    /// one step. As [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values
-    /// that do not expire, and under the same rules. O(log n).
+    /// Calls `change` with the entry of `key`, or `None` if the key is absent or expired, and
+    /// applies the returned change, as one step. The rules for `change` are those of
+    /// [`OrderedIndex::modify`](ordna_base::OrderedIndex::modify), which puts values that do not
+    /// expire. O(log n).
     ///
     /// # Errors
-    /// Key or value too long, or the memory limit is reached: nothing is changed. Or
+    /// The key or value is too long, or the memory limit is reached; nothing is changed. Or
     /// [`Error::LogFailed`].
     pub fn modify_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
@@ -31,8 +32,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.change_entry(key, |found| reentry::deciding(engine, || change(found)))
     }
 
-    /// [`modify_entry`](Self::modify_entry) with a closure of this crate, which does not use the
-    /// store.
+    /// Works like [`modify_entry`](Self::modify_entry), for closures of this crate, which do not
+    /// use the store.
     #[inline]
     pub(super) fn change_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
@@ -62,16 +63,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Shows the entry of the first key (`None`: absent or expired) to `change`, and does to both keys
-    /// what it says, as one step: every snapshot, and after a crash a store that was opened in a directory, holds
-    /// both changes or none. The entry of the second key is not shown, so the caller knows it, or does not need to.
-    /// A [`write_batch`](Self::write_batch) of two writes that depend on one of them, without a look before. The
-    /// rules for `change` are those of [`modify_entry`](Self::modify_entry). The memory limit may refuse the
-    /// first change, and then nothing is changed; it counts the second one, and does not refuse it. Readers
-    /// of the latest state may see the first change before the second. O(log n).
+    /// Calls `change` with the entry of the first key, or `None` if it is absent or expired, and
+    /// applies the two returned changes to both keys, as one step. Every snapshot holds both
+    /// changes or none, and so does a store that was opened in a directory after a crash. `change`
+    /// does not see the entry of the second key. This is a [`write_batch`](Self::write_batch) of
+    /// two writes that depend on the state of one key, without a separate read. The rules for
+    /// `change` are those of [`modify_entry`](Self::modify_entry). If the memory limit refuses the
+    /// first change, nothing is changed; the second change counts against the limit, but is never
+    /// refused. Readers of the latest state may see the first change before the second. O(log n).
     ///
     /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
+    /// Those of [`modify_entry`](Self::modify_entry).
     ///
     /// ```
     /// use ordna::{Change, Put};
@@ -109,7 +111,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// [`modify_two`](Self::modify_two) without the log, of keys that were checked. Returns what was done.
+    /// Works like [`modify_two`](Self::modify_two), without the log, for validated keys. Returns
+    /// the result.
     fn modify_two_unlogged<'v, F>(
         &self,
         keys: [&K; 2],
@@ -142,15 +145,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(changes)
     }
 
-    /// As [`modify_entry`](Self::modify_entry), but what `change` puts is a deadline for the value
-    /// as it is (`None`: it does not expire). Of an absent key there is none to be put.
+    /// Works like [`modify_entry`](Self::modify_entry), but `change` returns a new deadline for the
+    /// existing value, or `None` for no deadline. An absent key stays absent.
     ///
-    /// If a snapshot keeps the version that had the former deadline, the new one is a copy. The memory
-    /// limit refuses that of an entry of more than a KiB. It refuses nothing else, and may be exceeded:
-    /// by a deadline's eight bytes or by the copy.
+    /// If a snapshot keeps the version with the former deadline, the new version is a copy. The
+    /// memory limit refuses the copy of an entry of more than 1 KiB. It refuses nothing else, and
+    /// may be exceeded by the eight bytes of a deadline or by a smaller copy.
     ///
     /// # Errors
-    /// Key too long, or the memory limit has no room for the copy: nothing is changed. Or
+    /// The key is too long, or the memory limit has no room for the copy; nothing is changed. Or
     /// [`Error::LogFailed`].
     pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
@@ -180,20 +183,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds on the store's
+    /// Sets the value of `key`, which expires at `expires_at`, in milliseconds of the store's
     /// clock.
     ///
     /// # Errors
-    /// As [`modify_entry`](Self::modify_entry).
+    /// Those of [`modify_entry`](Self::modify_entry).
     pub fn insert_until(&self, key: &K, value: &V, expires_at: u64) -> Result<(), Error> {
         let put = Put { value, expires_at: Some(expires_at) };
         self.change_entry(key, |_| Change::Put(put))
     }
 
-    /// Sets or removes (`None`) the deadline of `key`; returns whether the key is present.
+    /// Sets the deadline of `key`, or removes it if `expires_at` is `None`. Returns whether the key
+    /// is present.
     ///
     /// # Errors
-    /// As [`modify_expiry`](Self::modify_expiry).
+    /// Those of [`modify_expiry`](Self::modify_expiry).
     pub fn set_expiry(&self, key: &K, expires_at: Option<u64>) -> Result<bool, Error> {
         let mut present = false;
         self.modify_expiry(key, |found| {
@@ -203,17 +207,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(present)
     }
 
-    /// Applies the writes in order. Every snapshot holds all of them or none. Readers of the latest
-    /// state may see some before the others. O(log n) each; snapshots taken meanwhile are readable
-    /// when it is done. After a crash, a store that was opened in a directory holds all or none.
+    /// Applies the writes in order. Every snapshot holds all of them or none, and so does a store
+    /// that was opened in a directory after a crash. Readers of the latest state may see some
+    /// writes before the others. O(log n) for each; a snapshot that is taken during the call can be
+    /// read when it has ended.
     ///
     /// # Errors
-    /// A key or value is too long, or the batch would exceed the memory limit (what it overwrites
-    /// does not count against what it adds): nothing is applied. Or [`Error::LogFailed`].
+    /// A key or value is too long, or the batch would exceed the memory limit (overwritten entries
+    /// do not make room for added ones); nothing is applied. Or [`Error::LogFailed`].
     ///
     /// # Panics
-    /// If the store's clock does. Then some of the writes may be applied, and the log refuses further
-    /// ones until a backup.
+    /// If the store's clock panics. Some of the writes may then be applied, and the log refuses
+    /// further writes until a backup.
     pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let Some(wal) = self.wal() else { return self.write_batch_unlogged(writes) };
         let keys: Vec<&K> = writes.iter().map(Write::key).collect();
@@ -224,12 +229,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Applies the writes in order, each a step of its own. Keys and values were checked.
+    /// Applies the writes in order, each as a separate step. Keys and values are validated.
     ///
     /// # Errors
-    /// The memory limit is reached, or [`Error::LogFailed`]: the writes before are done.
+    /// The memory limit is reached, or [`Error::LogFailed`]; earlier writes are applied.
     pub(super) fn write_many(&self, writes: &[Write<'_, K, V>]) -> Result<WriteProgress, Error> {
-        /// Writes that are recorded together.
+        /// Number of writes that are logged together.
         const AT_ONCE: usize = 256;
         let mut all = WriteProgress::default();
         let run = |writes, progress: &mut WriteProgress| {
@@ -251,8 +256,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(all)
     }
 
-    /// [`insert_many`](Self::insert_many) of pairs that are asked for once: what is checked is
-    /// what is written.
+    /// Works like [`insert_many`](Self::insert_many), for pairs that are converted only once, so
+    /// that the validated bytes are the ones that are written.
     pub(super) fn insert_pairs<'a>(
         &self,
         pairs: impl Iterator<Item = (&'a K, &'a V)>,
@@ -264,7 +269,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(progress.done - progress.present)
     }
 
-    /// [`remove_many`](Self::remove_many). Keys beyond the limit are absent.
+    /// Works like [`remove_many`](Self::remove_many). Keys that are too long are absent.
     pub(super) fn remove_keys<'a>(
         &self,
         keys: impl Iterator<Item = &'a K>,
@@ -274,13 +279,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(self.write_many(&writes)?.present)
     }
 
-    /// [`remove_range`](Self::remove_range).
+    /// Works like [`remove_range`](Self::remove_range).
     pub(crate) fn remove_within(&self, lower: Bound<&K>, upper: Bound<&K>) -> Result<usize, Error> {
         let Some(wal) = self.wal() else {
             return Ok(self.remove_range_unlogged(lower, upper));
         };
         if bounds_cross(lower, upper) {
-            // Like any other write that changes nothing: refused if the log has failed.
+            // Like any other write that changes nothing, it fails if the log has failed.
             return self.check_log().map(|()| 0);
         }
         let mut removed = 0;
@@ -294,14 +299,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         done.map(|()| removed)
     }
 
-    /// Runs `work`; after a crash, a store that was opened in a directory holds all writes of this
-    /// thread in it, or none. No other thread writes meanwhile. Without a directory: only runs
-    /// `work`. For readers and snapshots the writes stay single; [`write_batch`](Self::write_batch)
-    /// joins them.
+    /// Runs `work` and logs all writes that this thread makes in it as one group: after a crash, a
+    /// store that was opened in a directory holds all of them or none. No other thread writes
+    /// during the call. Without a directory, this only runs `work`. Readers and snapshots see the
+    /// writes one by one; [`write_batch`](Self::write_batch) makes them one step for them, too.
     ///
     /// # Errors
-    /// [`Error::LogFailed`], before `work` ran or after. After it, the writes are in memory, and a
-    /// [`successor`](Self::successor) that was made in it has the directory.
+    /// [`Error::LogFailed`], before or after `work` ran. If `work` ran, its writes are in memory,
+    /// and a [`successor`](Self::successor) that it created has the directory.
     pub fn log_group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
         match self.wal() {
             Some(wal) => wal.group(work),
@@ -310,7 +315,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-/// The put that gives this entry.
+/// Returns the put that reproduces this entry.
 pub(super) fn put_of<V: ?Sized>(found: Found<'_, V>) -> Put<&V> {
     Put { value: found.value, expires_at: found.expires_at }
 }

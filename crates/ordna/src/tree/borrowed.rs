@@ -1,8 +1,9 @@
-//! Values that are read where they are stored.
+//! [`ValueRef`]: values that are read without a copy, where they are stored.
 //!
 //! # Contract
-//! That of [the tree](super). The guard within a borrowed value keeps the value's memory: a record
-//! that is replaced, removed or moved is retired, not freed, and its bytes never change.
+//! The contract is that of [the tree](super). The guard in a borrowed value keeps the value's
+//! memory alive: a record that is replaced, removed or moved is retired, not freed, and its bytes
+//! never change.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -19,18 +20,19 @@ use crate::epoch::Epoch;
 /// The value of a key, borrowed from a [`Store`](crate::Store) or [`Snapshot`](crate::Snapshot)
 /// without a copy.
 ///
-/// It stays as it is when the key is changed or removed. While it lives, memory that any thread
-/// retires in this store is not freed, so it is for short use; [`to_owned`](ToOwned::to_owned)
-/// copies the value. It locks nothing, and stays on its thread.
+/// The borrowed value stays as it is when the key is changed or removed. While it lives, memory
+/// that any thread retires in this store is not freed, so hold it only briefly;
+/// [`to_owned`](ToOwned::to_owned) copies the value. It holds no lock and cannot be sent to another
+/// thread.
 pub struct ValueRef<'a, V: Value + ?Sized> {
     value: Place<V>,
     _guard: Guard<'a>,
 }
 
 enum Place<V: Value + ?Sized> {
-    /// A word, which is overwritten in place: a copy.
+    /// A copy of a word, because words are overwritten in place.
     Word(V::Owned),
-    /// In the entry's record, or in the buffer that the record shares.
+    /// A pointer into the entry's record, or into the buffer that the record shares.
     Record(NonNull<V>),
 }
 
@@ -62,7 +64,7 @@ impl<V: Value + ?Sized> fmt::Debug for ValueRef<'_, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// The value of the key, borrowed, if `shows` returns `true` for its deadline. O(log n).
+    /// Borrows the value of the key if `shows` returns `true` for its deadline. O(log n).
     #[inline]
     pub fn get_ref<'a>(
         &self,

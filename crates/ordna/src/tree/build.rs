@@ -1,9 +1,9 @@
-//! Leaves from entries that are sorted already: recovery, and loading in bulk.
+//! Construction of leaves from sorted entries, for recovery and bulk loads.
 //!
 //! # Contract
 //! A [`Run`] belongs to one thread. [`Tree::from_runs`] takes runs in ascending order. O(n).
 //!
-//! Source: Nitro §5.2: runs are built bottom-up in parallel and stitched.
+//! Source: Nitro §5.2: runs are built bottom-up in parallel and then linked.
 
 use std::borrow::Borrow;
 
@@ -17,29 +17,29 @@ use super::leaf::{Leaf, LeafEntry, LeafMut, Probe, is_inline};
 use super::reshape::separator;
 use super::{LARGE, Sizes, Tree, TreeMemory};
 
-/// A chain of leaves, filled in ascending order.
+/// A chain of leaves that is filled in ascending order.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
     pool: Pool,
     arena: Option<Arena>,
-    /// Entries before the arena is used.
+    /// Number of entries that are stored before the arena is used.
     plain: usize,
     leaves: Vec<LeafMut<'static, K, V>>,
     first: Option<K::Owned>,
     last: Option<K::Owned>,
-    /// Entries of a leaf before the next one begins.
+    /// Number of entries after which the next leaf begins.
     fill: usize,
-    /// Entries in the last leaf.
+    /// Number of entries in the last leaf.
     filled: usize,
     entries: usize,
 }
 
-// SAFETY: leaves of the run's own, of Send kinds.
+// SAFETY: the run owns its leaves, and keys and values are Send.
 #[expect(unsafe_code, reason = "the run owns its leaves")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Run<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
-    /// An empty run. Leaves are filled to seven eighths: later inserts find room.
-    /// It is one of `runs`, which share the memory of leaves and records.
+    /// Creates an empty run. Leaves are filled to seven eighths, so that later inserts find room.
+    /// The run is one of `runs` runs, which share the memory of leaves and records.
     pub fn new(sizes: Sizes, memory: &TreeMemory, runs: usize) -> Self {
         Self {
             pool: memory.pool.clone(),
@@ -54,12 +54,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
         }
     }
 
-    /// Entries so far.
+    /// Returns the number of entries so far.
     pub fn len(&self) -> usize {
         self.entries
     }
 
-    /// Appends an entry. `false` if its key is not above the last one.
+    /// Appends an entry. Returns `false` if its key is not above the last one.
     pub fn push(&mut self, key: &K, value: &V, deadline: u64) -> bool {
         if self.last.as_ref().is_some_and(|last| key <= last.borrow()) {
             return false;
@@ -90,7 +90,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
         self.entries += 1;
         self.first.get_or_insert_with(|| key.to_owned());
         match &mut self.last {
-            // Into the memory that it has.
+            // Reuses the memory of the former key.
             Some(last) => key.clone_into(last),
             None => self.last = Some(key.to_owned()),
         }
@@ -99,10 +99,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// A tree of the runs, whose leaves and records are in this memory.
+    /// Creates a tree of the runs, whose leaves and records are in this memory.
     ///
     /// # Errors
-    /// The number of the first run that does not lie above those before it.
+    /// The number of the first run whose keys are not above those of the previous runs.
     pub fn from_runs(
         sizes: Sizes,
         memory: TreeMemory,
@@ -140,7 +140,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Run<K, V> {
             let copy = leaf.copy();
             if !is_inline::<K, V>() {
                 for word in &copy.words[..copy.count] {
-                    // SAFETY: nobody else knows the run.
+                    // SAFETY: no other thread knows the run.
                     let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
                 }
             }

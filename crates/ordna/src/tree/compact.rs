@@ -1,15 +1,16 @@
-//! Compaction: sparse leaves merge; leaves and records leave sparse slabs, which then go.
+//! Compaction: merges sparse leaves, and moves leaves and records out of sparse slabs to free
+//! these.
 //!
 //! # Contract
-//! [`Tree::compact`] runs beside everything. It holds two neighbours' locks at a time. A record
-//! moves under its leaf's lock: the copy takes its place in the slot, and the record is retired. It
-//! has the same key, value and deadline, so readers need no new version. A word value that is
-//! overwritten afterwards changes in the copy only: a reader that found the record got the value of
-//! the moment of the move, or an older one.
+//! [`Tree::compact`] runs concurrently with all other operations. It holds two neighbours' locks at
+//! a time. A record moves under its leaf's lock: the copy takes its place in the slot, and the
+//! record is retired. The copy has the same key, value and deadline, so readers need no new
+//! version. If a word value is overwritten afterwards, only the copy changes: a reader that found
+//! the record gets the value at the time of the move, or an older one.
 //!
-//! # Why
-//! Removals merge a leaf once it is under a quarter, and only a slab without leaves is freed. After
-//! random removals half-empty leaves stand in all slabs.
+//! # Purpose
+//! Removals merge a leaf when it is less than a quarter full, and only a slab without leaves is
+//! freed. After random removals, all slabs would hold half-empty leaves.
 
 use std::borrow::Borrow;
 
@@ -22,10 +23,10 @@ use ordna_base::{Key, Value};
 use super::Tree;
 use super::leaf::{Leaf, LeafMut};
 
-/// Leaves that are looked at in one reading section.
+/// Number of leaves that are examined in one reading section.
 const SECTION: usize = 256;
 
-/// The turn of a thread that compacts, or keeps others from it.
+/// The turn of a thread that compacts or prevents compaction. It ends on drop.
 struct Compacting<'a>(&'a AtomicBool);
 
 impl<'a> Compacting<'a> {
@@ -41,8 +42,8 @@ impl Drop for Compacting<'_> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// Whether removals have left slabs of leaves more than a quarter empty, or slabs of records
-    /// more than a third.
+    /// Returns whether removals have left more than a quarter of the leaves' slabs, or more than a
+    /// third of the records' slabs, empty.
     #[inline]
     pub fn is_sparse(&self) -> bool {
         self.sparse.load(Ordering::Relaxed) || self.arena.as_ref().is_some_and(Arena::has_much_room)
@@ -56,18 +57,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// If slabs are sparse, merges neighbours that fit, and moves leaves and records of the
-    /// emptiest slabs to others. O(n). One thread at a time; another one returns at once. Returns
-    /// whether another compaction is worth its while: removals or the merges have called for it, or
-    /// slabs of records are still sparse.
+    /// If slabs are sparse, merges neighbours that fit into one leaf, and moves leaves and records
+    /// of the emptiest slabs to other slabs. O(n). One thread runs at a time; another one returns
+    /// immediately. Returns whether another compaction is worthwhile, because removals or the
+    /// merges have requested it or slabs of records are still sparse.
     pub fn compact(&self, collector: &Collector) -> bool {
-        // Release: the thread that compacts sees the call of a thread that it turns away.
+        // Release: the thread that compacts sees the request of a thread that returns here.
         if !self.is_sparse() {
             return false;
         }
         let Some(compacting) = Compacting::begin(&self.compacting) else { return false };
-        // This is the only clear: removals beside a compaction call for the next one. The merges
-        // below call for it too; it then finds none.
+        // The flag is cleared only here: removals during a compaction request the next one. The
+        // merges below request one too, which then finds nothing to do.
         if self.sparse.swap(false, Ordering::Relaxed) {
             self.compact_leaves(collector);
         }
@@ -76,23 +77,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if notice!("tree.compact.moves_records", is_worth_it) {
             self.for_each_leaf(collector, |leaf, guard| self.move_records(leaf, guard));
         }
-        // Retired memory that waits in the lists of idle threads would keep its slabs.
+        // Retired memory that waits in the lists of idle threads would keep its slabs alive.
         collector.pin().flush_all();
         self.look_for_room();
         drop(compacting);
         self.is_sparse()
     }
 
-    /// Judges anew whether slabs of records are sparse. O(slabs).
+    /// Recomputes whether slabs of records are sparse. O(slabs).
     pub fn look_for_room(&self) {
         if let Some(arena) = &self.arena {
             arena.look();
         }
     }
 
-    /// Merges neighbours that fit, and moves the leaves of the emptiest slabs.
+    /// Merges neighbours that fit into one leaf, and moves the leaves of the emptiest slabs.
     fn compact_leaves(&self, collector: &Collector) {
-        // Merges first: they decide how many leaves need a place.
+        // Merges come first, because they determine how many leaves need room.
         self.for_each_leaf(collector, |leaf, guard| while self.absorb_next(leaf, guard) {});
         collector.pin().flush_all();
         let is_worth_it = self.pool.begin_compaction();
@@ -118,8 +119,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         f()
     }
 
-    /// Calls `each` with every leaf from left to right; leaves that split or merge meanwhile may be
-    /// left out.
+    /// Calls `each` with every leaf from left to right. Leaves that split or merge concurrently may
+    /// be left out.
     fn for_each_leaf(&self, collector: &Collector, mut each: impl FnMut(Leaf<K, V>, &Guard<'_>)) {
         let mut from: Option<K::Owned> = None;
         loop {
@@ -130,7 +131,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             for _ in 0..SECTION {
                 each(leaf, &guard);
-                // An unlinked leaf still leads to the right.
+                // An unlinked leaf still has a link to the right.
                 let Some(next) = leaf.next() else { return };
                 leaf = next;
             }
@@ -138,9 +139,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Moves the records of a leaf that lie in sparse slabs.
+    /// Moves the records of a leaf that are in sparse slabs.
     fn move_records(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
-        // A leaf that is locked by another thread may hold words of records that have moved on.
+        // If another thread locks the leaf, its words may name records that have already moved.
         if fault!("tree.compact.locks") {
             return self.move_locked_records(&LeafMut::exclusive(leaf), guard);
         }
@@ -149,11 +150,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         locked.unlock_unchanged();
     }
 
-    /// [`Tree::move_records`] of a locked leaf.
+    /// Works like [`Tree::move_records`], for a locked leaf.
     fn move_locked_records(&self, leaf: &LeafMut<'_, K, V>, guard: &Guard<'_>) {
         let sparse = |slot: &usize| {
             #[expect(unsafe_code, reason = "the record of a locked entry")]
-            // SAFETY: as the reason says.
+            // SAFETY: see the reason at the top of the file.
             Leaf::<K, V>::record(leaf.word(*slot))
                 .is_some_and(|record| unsafe { record.is_in_sparse_slab() })
         };
@@ -171,9 +172,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Moves the leaf behind this one out of its slab, if that is to become empty.
+    /// Moves the next leaf out of its slab if that slab should become empty.
     fn move_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) {
-        // Unlocked: a leaf that another thread puts here meanwhile stays until the next compaction.
+        // Read without a lock: a leaf that another thread links here concurrently stays until the
+        // next compaction.
         if left.next().is_none_or(|next| !next.is_in_sparse_slab()) {
             return;
         }
@@ -197,7 +199,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         drop(left);
         self.pool.forget();
         #[expect(unsafe_code, reason = "the leaf is unlinked")]
-        // SAFETY: neither the list nor the search layer leads to it any more.
+        // SAFETY: neither the list nor the search layer leads to the leaf any longer.
         unsafe {
             guard.retire(right.as_retired())
         };

@@ -1,4 +1,4 @@
-//! The audit of a tree that no thread writes, and its bytes.
+//! The audit of a tree that no thread writes, and its memory use.
 
 use std::borrow::Borrow;
 
@@ -14,7 +14,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     /// Audits leaves, fences, slots, undo lists and the search layer. O(n log n).
     ///
     /// # Errors
-    /// The first invariant found broken.
+    /// The first violated invariant.
     pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         self.without_compaction(|| self.validate_at_rest())
     }
@@ -97,15 +97,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Bytes of leaves, records, and the search layer. O(n).
+    /// Returns the bytes of leaves, of records, and of the search layer. O(n).
     pub fn memory_usage(&self) -> (usize, usize, usize) {
         let (mut leaves, mut records) = (0, 0);
         let mut next = Some(self.first);
         while let Some(leaf) = next {
             leaves += Leaf::<K, V>::size() + leaf.extra_bytes();
             if !is_inline::<K, V>() {
-                // A leaf that a split has not emptied yet holds words of its neighbour's records.
-                // An unlinked one has none.
+                // A leaf that a split has not yet emptied holds words of its neighbour's records.
+                // An unlinked leaf holds none.
                 let copy = self.consistent(&leaf, |_| Some(leaf.copy()));
                 let copy = copy.unwrap_or_else(|_| LeafCopy::empty());
                 for word in &copy.words[..copy.count] {
@@ -120,12 +120,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         (leaves, records, self.search.memory_usage())
     }
 
-    /// Bytes in slabs of leaves that no leaf takes, and in slabs of records that no record takes.
+    /// Returns the unused bytes in slabs of leaves and in slabs of records.
     pub fn spare_bytes(&self) -> (usize, usize) {
         (self.pool.spare(), self.arena.as_ref().map_or(0, Arena::spare))
     }
 
-    /// At most `limit` low fences, evenly spread, in order.
+    /// Returns at most `limit` low fences, evenly spaced, in order.
     pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
         self.search.sample(limit)
     }

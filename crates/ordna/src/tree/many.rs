@@ -1,7 +1,7 @@
-//! Groups of keys: a group goes down all layers together, so that its cache misses overlap.
+//! Operations on groups of keys, which descend together so that their cache misses overlap.
 //!
 //! # Contract
-//! As many single reads or writes, each linearizable by itself.
+//! A group is a number of single reads or writes, each of which is linearizable.
 //!
 //! Source: PI, whose batches descend level by level.
 
@@ -15,8 +15,8 @@ use super::leaf::{Leaf, Probe, is_inline};
 use super::search::{GROUP, LeafAddress};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// The addresses of up to [`GROUP`] keys, each to be passed on with its key under the same
-    /// guard. Asks for what reads and writes of the keys look at.
+    /// Returns the addresses of the leaves of up to [`GROUP`] keys, each to be used with its key
+    /// under the same guard. Prefetches what reads and writes of the keys need.
     pub fn locate_many(&self, probes: &[Probe<'_, K>], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
         let mut addresses = [self.first.address(); GROUP];
         let Some(first) = probes.first() else { return addresses };
@@ -38,8 +38,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         addresses
     }
 
-    /// The addresses where scans from up to [`GROUP`] keys upwards begin; asks for the whole
-    /// leaves.
+    /// Returns the addresses of the leaves where ascending scans from up to [`GROUP`] keys begin,
+    /// and prefetches these leaves.
     pub fn locate_scans(&self, keys: &[&K], guard: &Guard<'_>) -> [LeafAddress; GROUP] {
         let mut addresses = [self.first.address(); GROUP];
         let keys = &keys[..keys.len().min(GROUP)];

@@ -1,17 +1,18 @@
-//! The store's tree: a search layer over a list of slotted leaves, with undo records for snapshots.
+//! The store's tree: a search layer above a list of slotted leaves, with undo records for
+//! snapshots.
 //!
 //! # Contract
-//! Any number of threads read and write at once, each under a guard of one collector. A write is
-//! one step: the store of its slot, or the release of its leaf's lock. Every write lies in an epoch
-//! of the caller, who has registered in it (see [`crate::store::epochs`]). A read at a snapshot's epoch
-//! needs the snapshot to live and its epoch to be quiesced.
+//! Any number of threads read and write concurrently, each under a guard of one collector. A write
+//! is one step: the store of its slot, or the release of its leaf's lock. Every write belongs to an
+//! epoch in which the caller has registered (see [`crate::store::epochs`]). A read at a snapshot's
+//! epoch requires that the snapshot is alive and its epoch is quiesced.
 //!
 //! # Protocol
-//! A search leads to a leaf, or to one on its left. The reader takes the leaf's version, looks for
-//! the key, and validates. A leaf that does not cover the key leads to its right neighbour. An
-//! unlinked leaf sends the search back to the search layer. After [`RETRIES`] failed validations a
-//! reader takes the leaf's lock. Writers lock their leaf; a split or merge locks two neighbours,
-//! the left one first.
+//! A search leads to a leaf that covers the key, or to one on its left. The reader takes the leaf's
+//! version, looks for the key, and validates. A leaf that does not cover the key leads to the next
+//! leaf. An unlinked leaf sends the search back to the search layer. After [`RETRIES`] failed
+//! validations a reader takes the leaf's lock. Writers lock their leaf. A split or merge locks two
+//! neighbours, the left one first.
 //!
 //! # Invariants
 //! 1. Keys move to the right only, or with a leaf that is unlinked. So a leaf that once covered a
@@ -24,13 +25,13 @@
 //! Readers are obstruction-free up to the retry bound, then blocking per leaf. Writers block per
 //! leaf.
 //!
-//! Sources: HydraList (§4.2, a data list that is always right under a search layer), Wormhole
-//! (§2.3), Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` argues the
-//! whole.
+//! Sources: HydraList (§4.2, a data list that is always correct below a search layer), Wormhole
+//! (§2.3), Nitro (§3, versions), OLC (Leis et al., DaMoN 2016). `docs/design/store.md` has the full
+//! argument.
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
-//! | `search` | the way from a key to its leaf; counts of entries |
+//! | `search` | the search from a key to its leaf; counts of entries |
 //! | `leaf` | slots, buckets, fences |
 //! | `undo` | former states that snapshots need |
 //! | `range_versions` | undo records of all keys of a range |
@@ -40,7 +41,7 @@
 //! | `borrowed` | values that are read where they are stored |
 //! | `splice` | writes at a position of a byte string |
 //! | `reshape` | splits, shifts, merges, removal of ranges |
-//! | `scan` | ordered scans |
+//! | `scan` | ordered scans; counts and positions |
 //! | `many` | groups of keys |
 //! | `count` | positions from the front |
 //! | `compact` | merges sparse leaves, empties sparse slabs |
@@ -89,8 +90,8 @@ pub mod models {
     pub use crate::epoch::Epoch;
 }
 
-/// Number of slots of a tree's leaves from which new records come from slabs. Small trees stay
-/// small without them.
+/// Number of slots of all leaves above which new records are allocated in slabs. Small trees use
+/// less memory without slabs.
 const LARGE: usize = 1024 * SLOTS;
 
 /// Number of failed validations of a read before it takes the leaf's lock.
@@ -111,11 +112,11 @@ impl Default for Sizes {
     }
 }
 
-/// The memory of a tree: where its leaves and small records come from.
+/// The memory from which a tree allocates its leaves and small records.
 #[derive(Clone)]
 pub struct TreeMemory {
     pool: Pool,
-    /// `None` if records must not move, or if there are none.
+    /// The arena of records; `None` if records must not move or if there are none.
     arena: Option<Arena>,
 }
 
@@ -125,26 +126,26 @@ pub struct Tree<K: Key + ?Sized, V: Value + ?Sized> {
     log: UndoLog<K, V>,
     first: Leaf<K, V>,
     pool: Pool,
-    /// Memory of small records; `None` if records must not move, or if there are none.
+    /// The arena of small records; `None` if records must not move or if there are none.
     arena: Option<Arena>,
     /// Maximum number of entries of a leaf.
     slots: usize,
     simd: InstructionSet,
     leaves: AtomicUsize,
-    /// Whether slabs have much room; see `compact`.
+    /// Whether slabs have much unused room; see `compact`.
     sparse: AtomicBool,
-    /// Whether a thread compacts.
+    /// Whether a thread is compacting.
     compacting: AtomicBool,
 }
 
-// SAFETY: leaves are atomics under their locks; records are Send + Sync.
+// SAFETY: leaves consist of atomics, changed under their locks; records are Send + Sync.
 #[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Tree<K, V> {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "the tree owns what its handles lead to")]
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for Tree<K, V> {}
 
-/// The epoch that a writer is registered in, and what it read after the registration.
+/// The epoch in which a writer is registered, and what it read after the registration.
 pub struct WriteScope<'a> {
     pub epoch: Epoch,
     /// The epoch of the youngest live snapshot, or [`Epoch::ZERO`].
@@ -153,38 +154,38 @@ pub struct WriteScope<'a> {
 }
 
 impl WriteScope<'_> {
-    /// The youngest snapshot that does not see its writes.
+    /// Returns the epoch of the youngest snapshot that does not see the writer's writes.
     fn seen_by(&self) -> Epoch {
         self.youngest.min(self.epoch.previous())
     }
 }
 
-/// A write that is about to happen, in bytes of the memory limit.
+/// The cost of a write that is about to happen, in bytes of the memory limit.
 #[derive(Debug, Clone, Copy)]
 pub struct WriteCost {
     /// Bytes of the new entry.
     pub grows: usize,
-    /// Bytes of the entry that it replaces.
+    /// Bytes of the replaced entry.
     pub shrinks: usize,
     /// Bytes that the undo record takes from the limit.
     pub undo: usize,
     /// The deadline of the new entry; [`FOREVER`] if it has none.
     pub deadline: u64,
-    /// Whether the new entry takes room for later; if refused, the write is tried without.
+    /// Whether the new entry has spare room. If that is refused, the write is tried without it.
     pub room: bool,
 }
 
 /// The effect of a write that changed an entry.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOutcome {
-    /// The deadline of the entry before, if there was one.
+    /// The deadline of the former entry, if there was one.
     pub before: Option<u64>,
-    /// The deadline of the entry after, if there is one.
+    /// The deadline of the new entry, if there is one.
     pub after: Option<u64>,
-    /// Bytes of the entry that went.
+    /// Bytes of the removed entry.
     pub shrinks: usize,
-    /// Bytes that undo records took, and gave back.
+    /// Bytes that undo records took and gave back.
     pub undo: (usize, usize),
-    /// The word of the new entry; 0 if none was made.
+    /// The word of the new entry, or 0 if there is none.
     pub word: u64,
 }

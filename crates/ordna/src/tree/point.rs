@@ -1,7 +1,9 @@
-//! Reads and writes of single keys, and what other operations of a tree share with them.
+//! Reads and writes of single keys, and helpers that the other operations of a tree share with
+//! them.
 //!
 //! # Contract
-//! That of [the tree](super). A write is decided, prepared and done under the lock of one leaf.
+//! The contract is that of [the tree](super). A write is decided, prepared and applied under the
+//! lock of one leaf.
 
 use std::borrow::Borrow;
 
@@ -21,23 +23,24 @@ use super::search::{LeafAddress, SearchLayer};
 use super::undo::{LeafReading, LiveEpochs, Lookup, OldState, UndoLog};
 use super::{LARGE, RETRIES, Sizes, Tree, TreeMemory, WriteCost, WriteOutcome, WriteScope};
 
-/// A conditional write of one key: what it decides, and what its caller does around the change.
+/// A conditional write of one key: its decision, and what its caller does before and after the
+/// change.
 ///
-/// All methods but [`WriteStep::done`] run under the lock of the key's leaf.
+/// All methods except [`WriteStep::done`] run under the lock of the key's leaf.
 pub trait WriteStep<V: Value + ?Sized> {
     /// The value that the write puts.
     type New: Borrow<V>;
 
-    /// Decides the change, given value and deadline of the present entry. May run several times.
+    /// Decides the change, given value and deadline of the current entry. May run several times.
     fn decide(&mut self, old: Option<(&V, u64)>) -> Change<(Self::New, u64)>;
 
-    /// Prepares to put an entry, right before the change.
+    /// Prepares to put an entry, immediately before the change.
     ///
     /// # Errors
-    /// An error refuses the write; nothing is changed.
+    /// An error makes the write fail; nothing is changed.
     fn prepare(&mut self, cost: WriteCost) -> Result<(), Error>;
 
-    /// Returns the live snapshots, for prunes; `None` forbids them.
+    /// Returns the live snapshots, for a prune; `None` forbids prunes.
     fn live(&self) -> Option<LiveEpochs>;
 
     /// Accounts for a change that was made. Runs after the leaf is unlocked.
@@ -47,9 +50,9 @@ pub trait WriteStep<V: Value + ?Sized> {
 /// The entry that [`Tree::write`] changes.
 struct SlotWrite<'a, K: Key + ?Sized> {
     probe: &'a Probe<'a, K>,
-    /// Slot and present entry.
+    /// The slot and the current entry.
     old: Option<(usize, LeafEntry)>,
-    /// Whether a live snapshot needs the present state.
+    /// Whether a live snapshot needs the current state.
     undo: bool,
 }
 
@@ -61,14 +64,15 @@ enum Seek<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// Memory for a new tree. Records that are not to stay in place may move.
+    /// Creates the memory for a new tree. Records may move unless `records_stay`.
     pub fn memory(records_stay: bool) -> TreeMemory {
         let stay = notice!("tree.arena.records_stay", records_stay);
         let arena = (!is_inline::<K, V>() && !stay).then(Arena::new);
         TreeMemory { pool: Leaf::<K, V>::pool(), arena }
     }
 
-    /// An empty tree. If the memory has an arena, small records lie there, and move.
+    /// Creates an empty tree. If the memory has an arena, small records are stored there and may
+    /// move.
     pub fn new(sizes: Sizes, TreeMemory { pool, arena }: TreeMemory) -> Self {
         let first = Leaf::create(None, &pool).leaf();
         Self {
@@ -89,18 +93,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.leaves.load(Ordering::Relaxed) * self.slots >= LARGE
     }
 
-    /// Where new records go.
+    /// Returns the arena if new records should be allocated there.
     #[inline]
     pub(super) fn arena_if_large(&self) -> Option<&Arena> {
         self.arena.as_ref().filter(|_| self.is_large())
     }
 
-    /// The undo records: their memory, and its end.
+    /// Returns the undo log.
     pub fn log(&self) -> &UndoLog<K, V> {
         &self.log
     }
 
-    /// Bytes of an entry against the memory limit: its record, its share of a leaf, its deadline.
+    /// Returns the bytes of an entry that count against the memory limit: its record, its share of
+    /// a leaf and its deadline.
     pub fn cost(key: &K, value: &V, deadline: u64) -> usize {
         if is_inline::<K, V>() {
             return Leaf::<K, V>::SHARE + Self::cost_of_deadline(deadline);
@@ -108,18 +113,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Self::cost_of_len(key, value.tail().len(), deadline)
     }
 
-    /// Bytes that the deadline of an entry takes.
+    /// Returns the number of bytes that the deadline of an entry takes.
     fn cost_of_deadline(deadline: u64) -> usize {
         if deadline == FOREVER { 0 } else { size_of::<u64>() }
     }
 
-    /// The cost of an entry whose value takes so many bytes of its record, or beside it.
+    /// Returns the cost of an entry whose value takes `value` bytes, in its record or in a buffer.
     pub(super) fn cost_of_len(key: &K, value: usize, deadline: u64) -> usize {
         let record = Record::<K, V>::size_with_tails(key.tail().len() + value);
         Leaf::<K, V>::SHARE + record + Self::cost_of_deadline(deadline)
     }
 
-    /// The cost of an entry that stands in a leaf.
+    /// Returns the cost of an entry in a leaf.
     pub(super) fn cost_of(word: u64, deadline: u64) -> usize {
         let record = if is_inline::<K, V>() {
             0
@@ -134,24 +139,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     #[inline]
     pub(super) fn leaf_at(address: LeafAddress) -> Leaf<K, V> {
         #[expect(unsafe_code, reason = "addresses are leaves")]
-        // SAFETY: the search layer leads to leaves that its callers' guards keep.
+        // SAFETY: the search layer leads to leaves that its callers' guards keep alive.
         unsafe {
             Leaf::at(address)
         }
     }
 
-    /// The header, for as long as the guard keeps the leaf.
+    /// Returns the header, which lives as long as the guard.
     #[inline]
     pub(super) fn header<'g>(leaf: &Leaf<K, V>, _: &'g Guard<'_>) -> &'g LeafHeader {
         let header: *const LeafHeader = leaf.header();
         #[expect(unsafe_code, reason = "a longer borrow")]
-        // SAFETY: the guard outlives the borrow and keeps the leaf's memory.
+        // SAFETY: the guard outlives the borrow and keeps the leaf's memory alive.
         unsafe {
             &*header
         }
     }
 
-    /// Locks the leaf, for as long as the guard keeps it.
+    /// Locks the leaf, which the guard keeps alive.
     ///
     /// # Errors
     /// The leaf is unlinked.
@@ -171,8 +176,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         locked
     }
 
-    /// Runs `read` on a leaf until what it read is of one moment. `None` of `read` asks for another
-    /// try.
+    /// Runs `read` on a leaf until everything that it read was of one moment. If `read` returns
+    /// `None`, it is called again.
     ///
     /// # Errors
     /// The leaf is unlinked.
@@ -202,7 +207,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Looks for the key in one leaf, at a snapshot or in the latest state. `None` if it was torn.
+    /// Searches one leaf for the key, at a snapshot or in the latest state. Returns `None` if the
+    /// read was torn.
     #[inline]
     fn seek(
         &self,
@@ -235,7 +241,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Word and deadline of the key, at a snapshot or in the latest state.
+    /// Returns word and deadline of the key, at a snapshot or in the latest state.
     #[inline]
     fn find(
         &self,
@@ -248,7 +254,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.find_from(leaf, probe, snapshot, guard)
     }
 
-    /// [`Tree::find`] from a leaf that the search layer told of.
+    /// Works like [`Tree::find`], but begins at a leaf that the search layer has returned.
     #[inline]
     pub(super) fn find_from(
         &self,
@@ -280,8 +286,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         Some(Leaf::<K, V>::with_value(word, |value| read(value, deadline)))
     }
 
-    /// Calls `read` with entry number `place`, modulo the number of entries, of the leaf in which the
-    /// key belongs. The entries have no particular order. `None` if the leaf is empty. O(log n).
+    /// Calls `read` with the entry number `place`, modulo the number of entries, of the leaf that
+    /// covers the key. The entries are in no particular order. Returns `None` if the leaf is empty.
+    /// O(log n).
     pub fn near<R>(
         &self,
         key: &K,
@@ -304,8 +311,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }))
     }
 
-    /// The leaf that covers the key, locked. The search begins at `from`, which the search layer
-    /// told of under the same guard, if it is given.
+    /// Returns the leaf that covers the key, locked. If `from` is given, the search begins there;
+    /// the search layer has returned it under the same guard.
     #[inline]
     pub(super) fn lock<'g>(
         &self,
@@ -315,7 +322,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     ) -> LockedLeaf<'g, K, V> {
         let look = |address| {
             let leaf = Self::leaf_at(address);
-            // The version waits for the header; the buckets come meanwhile.
+            // Reading the version waits for the header; the buckets arrive in the meantime.
             leaf.prefetch(probe);
             leaf.prefetch_next_bucket(probe);
             leaf.header().lock.try_read().ok().flatten()
@@ -324,7 +331,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let (address, covered) = match from.take() {
                 Some(address) => (address, None),
                 None if K::HEAD_IS_KEY => (self.search.find(probe.key, false, guard), None),
-                // The fence of byte strings is a record of the next leaf: two more misses.
+                // With byte strings, the high fence is a record of the next leaf: two more cache
+                // misses.
                 None => self.search.find_fenced(probe.key, look, guard),
             };
             let mut leaf = Self::leaf_at(address);
@@ -361,7 +369,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Whether a live snapshot still needs the key's present state.
+    /// Returns whether a live snapshot still needs the current state of the key.
     #[inline]
     pub(super) fn needs_undo(
         &self,
@@ -417,7 +425,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             let shrinks = old.map_or(0, |old| Self::cost_of(old.word, old.deadline));
             let undo = self.needs_undo(leaf, probe, scope);
-            // Asked for once: a `Borrow` of the caller's may answer differently the next time.
+            // Borrowed once, because a caller's `Borrow` may return something else the next time.
             let put: Option<(&V, u64)> =
                 put.as_ref().map(|(value, deadline)| (value.borrow(), *deadline));
             if let Some((value, deadline)) = &put {
@@ -444,13 +452,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             if sparse {
                 self.merge_around(leaf, scope.guard);
             }
-            // By reference: a copy would wait for the stores above.
+            // Passed by reference: a copy would wait for the stores above.
             step.done(&outcome);
             return Ok(outcome.word);
         }
     }
 
-    /// Prunes the undo records of a leaf that was written to, if that is due, and unlocks it.
+    /// Unlocks a leaf after a write, and prunes its undo records first if that is due.
     #[inline]
     pub(super) fn prune_and_unlock(
         &self,
@@ -473,8 +481,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Tells the search layer that the number of entries of a locked leaf is about to change, or
-    /// its first deadline comes. The leaf covers `key`.
+    /// Reports to the search layer that the number of entries of a locked leaf is about to change,
+    /// or that it gets its first deadline. The leaf covers `key`.
     #[inline]
     pub(super) fn report(&self, leaf: &LeafMut<'_, K, V>, key: &K, guard: &Guard<'_>) {
         #[cold]
@@ -488,7 +496,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             point("tree.report.forgotten");
             tree.search.report(key, leaf.leaf().address(), guard);
         }
-        // loom takes `SeqCst` for `AcqRel`: there a fence follows the lock.
+        // loom treats `SeqCst` as `AcqRel`, so under loom a fence follows the lock.
         if cfg!(any(loom, shuttle)) {
             fence(Ordering::SeqCst);
         }
@@ -532,7 +540,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             // Readers of the emptied slot need the new version.
             return fault!("tree.remove.new_version");
         };
-        // A word in a record is overwritten in place unless the record goes to the undo list.
+        // A word in a record is overwritten in place unless the record becomes part of the undo
+        // list.
         if let (Some((_, old)), false) = (old, undo)
             && !is_inline::<K, V>()
             && V::IN_PLACE
@@ -579,13 +588,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         false
     }
 
-    /// The record of an entry; `None` if its key and value stand in the slot.
+    /// Returns the record of an entry, or `None` if key and value are stored in the slot.
     pub fn record(word: u64) -> Option<Record<K, V>> {
         if is_inline::<K, V>() { None } else { Leaf::<K, V>::record(word) }
     }
 
-    /// The words of all entries, leaf by leaf in the order of keys. To be called while no thread
-    /// writes.
+    /// Returns the words of all entries, by leaf, in the order of keys. To be called while no
+    /// thread writes.
     pub fn words(&self) -> Vec<Vec<u64>> {
         let leaves = std::iter::successors(Some(self.first), |leaf| leaf.next());
         let words = leaves.map(|leaf| {
@@ -595,7 +604,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         words.collect()
     }
 
-    /// Retires the record behind a word that no snapshot needs.
+    /// Retires the record of a word that no snapshot needs.
     pub(super) fn retire(word: u64, guard: &Guard<'_>) {
         if is_inline::<K, V>() {
             return;
@@ -612,7 +621,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
     fn drop(&mut self) {
-        // From now on slabs go as they become empty.
+        // From now on, slabs are freed as they become empty.
         self.arena = None;
         let mut next = Some(self.first);
         while let Some(leaf) = next {
@@ -621,7 +630,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Tree<K, V> {
                 let copy = leaf.copy();
                 for word in &copy.words[..copy.count] {
                     #[expect(unsafe_code, reason = "the tree is gone")]
-                    // SAFETY: nobody else uses the tree.
+                    // SAFETY: no other thread uses the tree.
                     let _ = Leaf::<K, V>::record(*word).map(|record| unsafe { record.free() });
                 }
             }

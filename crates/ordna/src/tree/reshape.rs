@@ -1,15 +1,16 @@
-//! How leaves split, shift entries to the right, merge, and lose ranges.
+//! Changes of the structure: splits, shifts of entries to the right, merges, removals of ranges.
 //!
 //! # Contract
-//! A change of two leaves holds both locks, taken from left to right, until the search layer knows
-//! it. Readers that arrive meanwhile wait, or validate in vain. Every change keeps the undo records
-//! with the leaf that covers their keys.
+//! A change of two leaves holds both locks, taken from left to right, until the search layer is
+//! updated. Concurrent readers wait or fail to validate. Every change keeps the undo records with
+//! the leaf that covers their keys.
 //!
 //! # Policy
-//! A full leaf shifts entries to its right neighbour if a quarter of that is free. Else the two
-//! become three: leaves stay fuller than by splits alone, and few changes move much. The last leaf
-//! stays full when a key above all others arrives. A leaf that falls below a quarter merges with a
-//! neighbour if both fit into three quarters and their undo records are not too many.
+//! A full leaf shifts entries to its right neighbour if a quarter of that leaf is free. Otherwise
+//! the two become three. So leaves are fuller than with splits alone, and only few changes move
+//! many entries. The last leaf stays full when a key above all others arrives. A leaf that is less
+//! than a quarter full merges with a neighbour if both fit into three quarters of a leaf and do not
+//! have too many undo records.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -25,26 +26,28 @@ use ordna_base::{Key, Value};
 use super::leaf::{Leaf, LeafCopy, LeafEntry, LeafMut, LockedLeaf, Probe, is_inline};
 use super::{OldState, Tree, WriteOutcome, WriteScope};
 
-/// Unlinked leaves that wait for the collector at most, roughly: 16 KiB a thread.
+/// Maximum number of unlinked leaves that wait for the collector, per thread: about 16 KiB.
 const FLUSH: usize = 16;
 
-/// Undo records of a merged leaf at most, for each slot: reads at snapshots pass them all.
+/// Maximum number of undo records for each slot of a merged leaf, because reads at snapshots pass
+/// all of them.
 const UNDO: usize = 4;
 
-/// Leaves that a range removal drops under one lock of the leaf on their left at most: some 50 µs.
+/// Maximum number of leaves that a range removal drops while it holds the lock of the leaf on their
+/// left: about 50 µs.
 const AT_ONCE: usize = 64;
 
-/// A part of what the removal of a range took.
+/// A part of the entries that the removal of a range has removed.
 pub enum RemovedEntries<'a, K: Key + ?Sized> {
     Entry(&'a K, WriteOutcome),
-    /// All entries of a leaf, without deadlines, and their bytes of the memory limit.
+    /// All entries of a leaf, none with a deadline, and their bytes of the memory limit.
     Leaf {
         entries: usize,
         bytes: usize,
     },
 }
 
-/// The shortest low fence above `below` and not above `above`.
+/// Returns the shortest low fence above `below` and not above `above`.
 pub fn separator<K: Key + ?Sized>(below: &K, above: &K) -> K::Owned {
     if K::HEAD_IS_KEY {
         return above.to_owned();
@@ -84,7 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let entries = self.in_order(left, &copy, prefix);
             self.shift(&held, &right_held, &entries, copy.count - all / 2, guard);
         } else {
-            // The misses of both leaves' records overlap.
+            // The cache misses of both leaves' records overlap.
             let right_copy = right.copy();
             let right_prefix = Self::prefix(right, &right_copy);
             let mut entries = self.in_order(left, &copy, prefix);
@@ -95,8 +98,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         drop(held);
     }
 
-    /// Bytes that all keys of a locked leaf share: those that its fences share. Asks
-    /// for its records as far as their order most probably needs.
+    /// Returns the number of bytes that all keys of a locked leaf share, because its fences share
+    /// them. Prefetches the part of its records that sorting probably needs.
     fn prefix(leaf: Leaf<K, V>, copy: &LeafCopy<K, V>) -> usize {
         if K::HEAD_IS_KEY {
             return 0;
@@ -114,7 +117,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         shared
     }
 
-    /// The entries of a locked leaf in order, whose keys share a prefix.
+    /// Returns the entries of a locked leaf in order. Their keys share a prefix.
     fn in_order(&self, leaf: Leaf<K, V>, copy: &LeafCopy<K, V>, prefix: usize) -> Vec<LeafEntry> {
         debug_assert_eq!(leaf.count(), copy.count, "the leaf is locked");
         let order = copy.sorted_behind(prefix, self.simd);
@@ -131,11 +134,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         entries
     }
 
-    /// A new last leaf for keys from `low_fence` on; the left one stays full.
+    /// Appends a new last leaf for keys from `low_fence` on. The left leaf stays full.
     fn append(&self, left: &LeafMut<'_, K, V>, low_fence: &K) {
         let right = Leaf::create(Some(low_fence), &self.pool);
-        // A scan downwards may follow the link to the new leaf, which is not locked: its undo
-        // records are there before the link is.
+        // A descending scan may follow the link to the new leaf, which is not locked. So the leaf
+        // gets its undo records before the link is stored.
         let links_first = fault!("tree.append.divides_first");
         if !links_first {
             self.log.divide(left, &right, low_fence);
@@ -147,15 +150,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.search.insert(low_fence, right.address());
     }
 
-    /// Forgets that locked leaves are counted: their fences change in the search layer next, which
-    /// marks them as stale there.
+    /// Clears the counted bits of locked leaves. The search layer changes next: their fences change
+    /// there, which marks them as stale.
     fn forget_counts(leaves: &[&LeafMut<'_, K, V>]) {
         if !fault!("tree.count.forgets") {
             leaves.iter().for_each(|leaf| leaf.forget_count());
         }
     }
 
-    /// Puts a new leaf behind a locked one.
+    /// Links a new leaf after a locked one.
     fn link(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, low_fence: &K) {
         self.leaves.fetch_add(1, Ordering::Relaxed);
         Self::forget_counts(&[left]);
@@ -183,7 +186,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.search.insert(low_fence, right.address());
     }
 
-    /// Spreads the entries of two neighbours over three leaves: all that move go to the right.
+    /// Distributes the entries of two neighbours over three leaves. Entries move to the right only.
     fn split_two(
         &self,
         left: &LeafMut<'_, K, V>,
@@ -202,7 +205,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         self.log.divide(right, &last, middle_end);
         self.link(right, &last, middle_end);
         right.fill(middle.iter().copied());
-        // The new low fence may be the right leaf's former one, or lie below it: that goes first.
+        // The new low fence may be equal to the right leaf's former one or below it, so that fence
+        // is removed first.
         let lowers_first = !fault!("tree.split_two.lowers_first");
         if lowers_first {
             self.lower(left, right, low_end, guard);
@@ -214,7 +218,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         left.fill(low.iter().copied());
     }
 
-    /// Lowers the low fence of the right one of two locked leaves, in the search layer too.
+    /// Lowers the low fence of the right one of two locked leaves, in the search layer, too.
     fn lower(
         &self,
         left: &LeafMut<'_, K, V>,
@@ -258,14 +262,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
     fn retire_fence(low_fence: Option<ordna_base::record::Record<K, u64>>, guard: &Guard<'_>) {
         if let Some(low_fence) = low_fence {
             #[expect(unsafe_code, reason = "the low fence left its leaf")]
-            // SAFETY: taken out under the leaf's lock.
+            // SAFETY: removed from the leaf under its lock.
             unsafe {
                 low_fence.retire(guard)
             };
         }
     }
 
-    /// A low fence between two sorted runs.
+    /// Returns a low fence between two sorted runs.
     fn between(low: &[LeafEntry], high: &[LeafEntry]) -> K::Owned {
         let (below, above) = (low.last().expect("not empty"), high.first().expect("not empty"));
         Leaf::<K, V>::with_key(below, |below| {
@@ -276,7 +280,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Merges a sparse leaf with its right neighbour, or else with its left one, if they fit.
+    /// Merges a sparse leaf with its right neighbour, or otherwise with its left one, if they fit.
     pub(super) fn merge_around(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) {
         if self.absorb_next(leaf, guard) || leaf == self.first {
             return;
@@ -292,8 +296,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Moves the entries of the right neighbour here and unlinks it, if both fit into three
-    /// quarters of a leaf.
+    /// Moves the entries of the right neighbour into this leaf and unlinks the neighbour, if both
+    /// fit into three quarters of a leaf. Returns whether it did.
     pub(super) fn absorb_next(&self, left: Leaf<K, V>, guard: &Guard<'_>) -> bool {
         let Ok(left_held) = Self::lock_leaf(left, guard) else { return false };
         let Some(right) = left.next() else {
@@ -324,9 +328,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         true
     }
 
-    /// Removes the entries within the bounds, a leaf at a time, and calls `each` with what went.
-    /// Leaves that become empty go. A leaf within the bounds goes as a whole if no snapshot needs
-    /// it. O(log n) and O(1) amortized for each entry; with integers, for each leaf.
+    /// Removes the entries within the bounds, one leaf at a time, and calls `each` with what was
+    /// removed. Leaves that become empty are unlinked. A leaf within the bounds is dropped as a
+    /// whole if no snapshot needs it. O(log n), and amortized O(1) for each entry or, with
+    /// integers, for each leaf.
     pub fn remove_range(
         &self,
         lower: Bound<&K>,
@@ -402,8 +407,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Unlinks the leaf behind a locked one if it lies below the bound as a whole; no snapshot
-    /// needs its entries. Returns whether it did.
+    /// Unlinks the leaf after a locked one if all of it is below the bound and no snapshot needs
+    /// its entries. Returns whether it did.
     fn drop_next(
         &self,
         left: &LeafMut<'_, K, V>,
@@ -436,8 +441,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         true
     }
 
-    /// Takes a leaf out of the list and the search layer, whose entries went or are on its left
-    /// now. Both are locked.
+    /// Removes a leaf, whose entries were removed or moved to the leaf on its left, from the list
+    /// and the search layer. Both leaves are locked.
     fn unlink(&self, left: &LeafMut<'_, K, V>, right: &LeafMut<'_, K, V>, guard: &Guard<'_>) {
         self.log.merge(left, right);
         Self::forget_counts(&[left]);
@@ -455,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let leaves = self.leaves.fetch_sub(1, Ordering::Relaxed);
         self.forget_leaf();
         #[expect(unsafe_code, reason = "the leaf is unlinked")]
-        // SAFETY: neither the list nor the search layer leads to it any more.
+        // SAFETY: neither the list nor the search layer leads to the leaf any longer.
         unsafe {
             guard.retire(leaf.as_retired())
         };

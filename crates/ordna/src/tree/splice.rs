@@ -1,16 +1,17 @@
-//! Writes at a position of a byte string; those at its end cost what they write, amortized.
+//! Writes at a position of a byte string. Writes at its end cost, amortized, only the written
+//! bytes.
 //!
 //! # Contract
-//! As for [`Tree::apply`]. A value that grows to [`SHARED_FROM`] bytes or more moves to a buffer
-//! with room behind it ([`ordna_base::buffer`]). The next write at its end claims some of that room
-//! under the leaf's lock, and publishes a new small record; undo records and readers keep the old
-//! one, of the same buffer with a shorter length. A write inside the value copies it: bytes that a
-//! record shows never change. An entry counts with its buffer's whole room against the memory
-//! limit, and so does an undo record that shares it.
+//! The contract is that of [`Tree::apply`]. A value that grows to [`SHARED_FROM`] bytes or more
+//! moves to a buffer with spare room after it ([`ordna_base::buffer`]). The next write at its end
+//! claims some of that room under the leaf's lock, and publishes a new small record. Undo records
+//! and readers keep the old record, which has a shorter length in the same buffer. A write inside
+//! the value copies it, because bytes that a record shows never change. An entry counts with its
+//! whole buffer against the memory limit, and so does an undo record that shares the buffer.
 //!
 //! # Shares
-//! If an undo record keeps the old record, both own a share. Otherwise the new record takes over
-//! the share of the old one, whose memory alone is retired.
+//! If an undo record keeps the old record, both records own a share of the buffer. Otherwise the
+//! new record takes over the share of the old one, and only the old record's own memory is retired.
 
 #![expect(unsafe_code, reason = "the records of a locked entry")]
 
@@ -24,13 +25,13 @@ use super::leaf::{Leaf, Probe};
 use super::undo::{LiveEpochs, OldState};
 use super::{Tree, WriteCost, WriteOutcome, WriteScope};
 
-/// Values of this length get room behind them when they grow: below it, a copy costs no more than
-/// the allocation of a record.
+/// Length from which values get spare room when they grow. Below it, a copy costs no more than the
+/// allocation of a record.
 const SHARED_FROM: usize = 256;
-/// Room behind a value at most, in bytes; below it, as much as the value has.
+/// Maximum spare room of a value in bytes. Shorter values get as much room as their length.
 const MOST_ROOM: usize = 1 << 20;
 
-/// A write at a position: where, and what.
+/// A write at a position of the value.
 pub struct Splice<T> {
     pub at: usize,
     pub bytes: T,
@@ -45,12 +46,12 @@ pub struct Spliced<T> {
 }
 
 impl<K: Key + ?Sized> Tree<K, [u8]> {
-    /// Shows value and deadline of the key to `decide` and writes as it says. `None`: the key is
-    /// absent or `decide` said so, and nothing was changed. `prepare` and `live` as for
-    /// [`Tree::apply`].
+    /// Calls `decide` with value and deadline of the key and writes what it returns. Returns
+    /// `None`, without a change, if the key is absent or `decide` returns `None`. `prepare` and
+    /// `live` are those of [`Tree::apply`].
     ///
     /// # Errors
-    /// Those of `prepare`, and a value that is too long. Nothing is changed.
+    /// Those of `prepare`, and an error if the value becomes too long. Nothing is changed.
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         probe: &Probe<'_, K>,
@@ -102,7 +103,7 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         };
         let mut prepared = prepare(step);
         if prepared.is_err() && claim.is_none() && capacity.take().is_some() {
-            // It may fit without room.
+            // It may fit without spare room.
             step.room = false;
             step.grows = Self::cost_of_len(probe.key, new_len, old.deadline);
             prepared = prepare(step);
@@ -135,18 +136,18 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
                 point("tree.splice.filled");
                 Record::of_buffer(self.arena_if_large(), probe.key, buffer, new_len)
             }
-            // SAFETY: as above: the undo record that now keeps it, if any, does not end under the
-            // lock.
+            // SAFETY: as above; an undo record that now keeps the old record does not end while the
+            // lock is held.
             None => unsafe {
                 record.with_value(|value| self.copied(probe.key, value, at, bytes, capacity))
             },
         };
-        // The deadline stays, so a reader that finds old or new word needs no new version.
+        // The deadline stays, so a reader may see the old or the new word without a new version.
         outcome.word = Leaf::word_of(probe, new);
         leaf.set_word(slot, outcome.word);
         match (undo, extends) {
             (true, _) => {}
-            // SAFETY: unlinked under the leaf's lock; the new record has the share.
+            // SAFETY: unlinked under the leaf's lock; the new record has taken over the share.
             (false, true) => unsafe { record.retire_without_share(scope.guard) },
             (false, false) => Self::retire(old.word, scope.guard),
         }
@@ -154,7 +155,8 @@ impl<K: Key + ?Sized> Tree<K, [u8]> {
         Ok(Some(Spliced { splice, len: new_len, outcome }))
     }
 
-    /// A record of a value with bytes written over it; with room behind it if there is a capacity.
+    /// Creates a record of the value with bytes written over it, and with spare room if there is a
+    /// capacity.
     fn copied(
         &self,
         key: &K,

@@ -1,4 +1,4 @@
-//! Typed writes that belong together.
+//! [`Batch`]: typed writes that are applied as one step.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::stored::{StoreAs, Stored};
 use crate::tuple::{Decode, Like};
 use crate::{Error, Store, Write};
 
-/// Writes to maps of one store; every snapshot holds all of them or none.
+/// Writes to maps of one store. Every snapshot holds all of them or none.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -34,32 +34,32 @@ pub struct Batch {
 }
 
 impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
-    /// An empty batch of writes to this map and others of its store.
+    /// Creates an empty batch of writes to this map and others of its store.
     pub fn batch(&self) -> Batch {
         Batch::new(&self.store)
     }
 }
 
 impl Batch {
-    /// An empty batch for maps of this store.
+    /// Creates an empty batch for maps of this store.
     pub fn new(store: &Arc<Store<[u8], [u8]>>) -> Self {
         Self { store: Arc::clone(store), bytes: Vec::new(), writes: Vec::new() }
     }
 
-    /// Number of writes.
+    /// Returns the number of writes.
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
-    /// Whether there are no writes.
+    /// Returns whether there are no writes.
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Will set the value of `key` in `map`.
+    /// Adds a write that sets the value of `key` in `map`.
     ///
     /// # Errors
-    /// The map is of another store, or the value cannot be stored.
+    /// The map belongs to another store, or the value cannot be encoded.
     pub fn insert<K: Decode, V: Stored, M: Mode>(
         &mut self,
         map: &Map<K, V, M>,
@@ -73,10 +73,10 @@ impl Batch {
         Ok(self)
     }
 
-    /// Will remove `key` from `map`. A key that is too long is absent.
+    /// Adds a write that removes `key` from `map`. A key that is too long is absent.
     ///
     /// # Errors
-    /// The map is of another store.
+    /// The map belongs to another store.
     pub fn remove<K: Decode, V: Stored, M: Mode>(
         &mut self,
         map: &Map<K, V, M>,
@@ -106,7 +106,7 @@ impl Batch {
     /// Applies the writes in order; see [`Store::write_batch`].
     ///
     /// # Errors
-    /// A key or value is too long, or the memory limit is reached: nothing is applied.
+    /// A key or value is too long, or the memory limit is reached; nothing is applied.
     pub fn commit(self) -> Result<(), Error> {
         let writes = self.writes.iter().map(|(key, value)| {
             let key = &self.bytes[key.clone()];

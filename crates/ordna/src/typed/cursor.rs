@@ -1,4 +1,4 @@
-//! Cursors: positions between two entries that move both ways.
+//! [`Cursor`]: a position between two entries that can move in both directions.
 
 use std::marker::PhantomData;
 use std::ops::Bound;
@@ -11,13 +11,12 @@ use crate::Error;
 use crate::index::{Direction, Ends};
 use crate::tuple::Decode;
 
-/// A position between two entries of a map or snapshot, made by
-/// [`Map::lower_bound`](super::Map::lower_bound) and
-/// [`Map::upper_bound`](super::Map::upper_bound).
+/// A position between two entries of a map or snapshot, created by
+/// [`Map::lower_bound`](super::Map::lower_bound) or [`Map::upper_bound`](super::Map::upper_bound).
 ///
-/// [`next`](Self::next) and [`prev`](Self::prev) step over the entry after or before the position
-/// and return it. A cursor of a map is live: it sees what is inserted ahead of it. A step costs
-/// O(log n) where the direction changes, otherwise amortized O(1).
+/// [`next`](Self::next) and [`prev`](Self::prev) move past the entry after or before the position
+/// and return it. A cursor of a map is live: it sees entries that are inserted ahead of it. A step
+/// costs O(log n) where the direction changes, and otherwise amortized O(1).
 ///
 /// ```
 /// use std::ops::Bound;
@@ -31,20 +30,20 @@ use crate::tuple::Decode;
 /// assert_eq!(cursor.peek_prev(), Some((3, 'c')));
 /// ```
 pub struct Cursor<K, V, M, H: Holds> {
-    /// Of the whole map: it decodes the entries.
+    /// A handle of the whole map, which decodes the entries.
     source: H,
     all: ByteBounds,
     lead: usize,
-    /// The bound of the entries after the position, and of those before it.
+    /// The bounds of the entries after and before the position.
     after: Bound<Vec<u8>>,
     before: Bound<Vec<u8>>,
-    /// Entries read ahead in one direction.
+    /// Entries that were read ahead in one direction.
     ahead: Option<(Direction, Ends<H::Source>)>,
     types: Types<K, V, M>,
 }
 
 impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
-    /// A cursor before the first entry that `after` admits.
+    /// Creates a cursor before the first entry within the bound `after`.
     pub(super) fn new(source: H, lead: &[u8], after: Bound<Vec<u8>>) -> Self {
         let all = ByteBounds::with_lead(lead);
         let after = match after {
@@ -56,7 +55,7 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
         Self { source, all, lead: lead.len(), after, before, ahead: None, types }
     }
 
-    /// A cursor after the last entry that `before` admits.
+    /// Creates a cursor after the last entry within the bound `before`.
     pub(super) fn new_after(source: H, lead: &[u8], before: Bound<Vec<u8>>) -> Self {
         let all = ByteBounds::with_lead(lead);
         let last = match before {
@@ -77,7 +76,7 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
         self.step(Direction::Ascending, true)
     }
 
-    /// Returns the entry before the position and moves before it.
+    /// Returns the entry before the position and moves in front of it.
     pub fn prev(&mut self) -> Option<M::Read<(K, V)>> {
         self.step(Direction::Descending, true)
     }
@@ -103,7 +102,7 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
         let (_, ahead) = self.ahead.insert((direction, ahead));
         let found = ahead.advance(self.source.source(), direction);
         let Some((key, value)) = found else {
-            // More may come.
+            // Entries may still be inserted there.
             self.ahead = None;
             return None;
         };
@@ -121,7 +120,7 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
     }
 }
 
-/// The bound of the entries on the other side of a position.
+/// Returns the bound of the entries on the other side of a position.
 fn opposite(bound: Bound<Vec<u8>>) -> Bound<Vec<u8>> {
     match bound {
         Bound::Included(key) => Bound::Excluded(key),

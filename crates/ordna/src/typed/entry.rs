@@ -1,4 +1,4 @@
-//! The place of a key in a map.
+//! [`Entry`]: operations on a key that may be present or absent.
 
 use super::map::Map;
 use super::mode::Mode;
@@ -6,18 +6,18 @@ use super::stored::{StoreAs, Stored};
 use crate::tuple::{Decode, Like};
 use crate::{Change, Error};
 
-/// The place of a key in a [`Map`], made by [`Map::entry`]. Nothing is locked: each method that
-/// ends it is one step.
+/// A key of a [`Map`], present or absent, returned by [`Map::entry`]. Nothing is locked: each
+/// method that consumes the entry is one step.
 #[must_use = "an entry changes nothing before `or_insert`, `or_insert_with` or `or_default`"]
 pub struct Entry<'a, K, V, M, F = fn(&mut V)> {
     map: &'a Map<K, V, M>,
-    /// In the bytes of the store.
+    /// The key in its encoded form.
     key: Vec<u8>,
     modify: Option<F>,
 }
 
 impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
-    /// Returns the place of a key, for an insertion or a change of what is there, as one step.
+    /// Returns the entry of a key, to insert a value or change the present one in one step.
     ///
     /// ```
     /// let words: ordna::Map<String, u64> = ordna::Map::new();
@@ -37,15 +37,15 @@ impl<'a, K: Decode, V: Stored, M: Mode> Entry<'a, K, V, M> {
         Self { map, key, modify: None }
     }
 
-    /// Changes the value by `modify` if the key is present. `modify` may run several times, each
-    /// on a value that no other run has changed; the rules of [`Map::modify`] apply.
+    /// Changes the value with `modify` if the key is present. `modify` may run several times, each
+    /// time on an unmodified value; the rules of [`Map::modify`] apply.
     pub fn and_modify<F: FnMut(&mut V)>(self, modify: F) -> Entry<'a, K, V, M, F> {
         Entry { map: self.map, key: self.key, modify: Some(modify) }
     }
 }
 
 impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
-    /// Inserts `value` if the key is absent; returns a copy of the value that it has then. O(log n).
+    /// Inserts `value` if the key is absent. Returns a copy of the resulting value. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -57,8 +57,8 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
         self.or_insert_with(|| made)
     }
 
-    /// Inserts the default value if the key is absent; returns a copy of the value that it has
-    /// then. O(log n).
+    /// Inserts the default value if the key is absent. Returns a copy of the resulting value. O(log
+    /// n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -69,8 +69,8 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
         self.or_insert_with(V::default)
     }
 
-    /// Inserts the value that `make` returns if the key is absent; returns a copy of the value that
-    /// it has then. `make` may use the map. O(log n).
+    /// Inserts the value that `make` returns if the key is absent. Returns a copy of the resulting
+    /// value. `make` may use the map. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -88,8 +88,8 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
         }
     }
 
-    /// Modifies the value if the key is present, otherwise inserts `made`, if it is made. Returns
-    /// the value that was present, as it is now.
+    /// Changes the value if the key is present, and otherwise inserts `made`, if it is given.
+    /// Returns the resulting value if the key was present.
     fn change(&mut self, made: Option<&[u8]>) -> Result<Option<V>, Error>
     where
         V: StoreAs<V>,

@@ -17,13 +17,13 @@ type Bytes = [u8];
 /// A store of byte strings.
 pub type ByteStore = Store<[u8], [u8]>;
 
-/// What a map's entries are read from: a store or a snapshot.
+/// A source from which a map's entries are read: a store or a snapshot.
 pub trait MapSource: Source<Key = Bytes, Value = Bytes> {}
 impl MapSource for Store<Bytes, Bytes> {}
 impl MapSource for Snapshot<Bytes, Bytes> {}
 impl MapSource for Transaction<'_, Bytes, Bytes> {}
 
-/// How an iterator holds its source: by reference, or as a handle of its own.
+/// The way in which an iterator holds its source: by reference or as a handle.
 pub trait Holds {
     #[doc(hidden)]
     type Source: MapSource;
@@ -55,9 +55,9 @@ impl Holds for Snapshot<Bytes, Bytes> {
 /// The entries of a map, of a snapshot, or of a range of them, in order, from both ends.
 ///
 /// Reads ahead in chunks and holds no lock and no reading section between calls. O(log n), then
-/// amortized O(1) an entry and the decoding. An iterator that was made by value
-/// ([`Map::into_iter`](super::Map), [`Map::into_range`](super::Map::into_range)) holds its map: it
-/// is `Send + 'static`, so tasks and threads may own it.
+/// amortized O(1) per entry, plus the decoding. An iterator that was created by value
+/// ([`Map::into_iter`](super::Map), [`Map::into_range`](super::Map::into_range)) owns a handle of
+/// its map and is `Send + 'static`, so that tasks and threads may own it.
 pub struct Iter<K, V, M, H: Holds> {
     source: H,
     ends: Ends<H::Source>,
@@ -72,7 +72,7 @@ impl<K, V, M, H: Holds> Iter<K, V, M, H> {
 }
 
 impl<K: Decode, V: Stored, M: Mode, H: Holds> Iter<K, V, M, H> {
-    /// The next entry of one side, as bytes.
+    /// Returns the next entry of one side, in encoded form.
     fn advance(&mut self, direction: Direction) -> Option<(&[u8], &[u8])> {
         let (key, value) = self.ends.advance(self.source.source(), direction)?;
         Some((key.get(self.lead..).unwrap_or_default(), value))
@@ -86,7 +86,7 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Iter<K, V, M, H> {
         self.advance(direction).map(|(key, value)| M::read(read(key, value)))
     }
 
-    /// Calls `read` with the next key and its value, which is lent without a copy.
+    /// Calls `read` with the next key and its value, which is borrowed without a copy.
     ///
     /// ```
     /// let names: ordna::Map<u64, String> = [(1, "Lund"), (2, "Uppsala")].into_iter().collect();

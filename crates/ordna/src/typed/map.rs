@@ -1,4 +1,4 @@
-//! The typed map: its constructors and writes.
+//! The typed map [`Map`]: its constructors and writes.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -22,15 +22,16 @@ use crate::{
     BackupError, Change, Direction, Error, MemoryUsage, Options, Snapshot, Statistics, Store,
 };
 
-/// An ordered map of typed keys and values that many threads use at once.
+/// An ordered map of typed keys and values for concurrent use by many threads.
 ///
-/// `Map<K, V>` owns its store, so its reads return what they read. [`Table<K, V>`](Table) is a map
-/// in a store that holds others too; its reads return a `Result`, because an entry may be of other
-/// types. Below, `M::Read<T>` is `T` for the former and `Result<T, Error>` for the latter.
+/// `Map<K, V>` owns its store, so its reads return plain values. [`Table<K, V>`](Table) is a map in
+/// a store that holds others, too; its reads return a `Result`, because an entry may have other
+/// types. In the signatures below, `M::Read<T>` is `T` for the former and `Result<T, Error>` for
+/// the latter.
 ///
-/// A map is a handle: its clones are one map. Writes take `&self`. Keys and values are given by
-/// value or by reference, or in a borrowed form (`&str` for `String`). Point operations are
-/// linearizable; iteration is live, as [`OrderedIndex`](crate::OrderedIndex) says; a
+/// A map is a handle: its clones refer to the same map. Writes take `&self`. Keys and values are
+/// passed by value, by reference, or in a borrowed form (`&str` for `String`). Point operations are
+/// linearizable; iteration is live, see [`OrderedIndex`](crate::OrderedIndex); a
 /// [`snapshot`](Self::snapshot) does not change.
 ///
 /// ```
@@ -50,21 +51,21 @@ use crate::{
 /// ```
 ///
 /// # Errors
-/// Writes fail with [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::MemoryLimit`] and
-/// [`Error::LogFailed`]; the latter is the only one after which a write may have been made. A
-/// write to a `Table` fails with [`Error::WrongValue`] if the entry has a value of another type,
-/// and then changes nothing.
+/// Writes fail with [`Error::KeyTooLong`], [`Error::ValueTooLong`], [`Error::MemoryLimit`] or
+/// [`Error::LogFailed`]. Only after [`Error::LogFailed`] may the write have been made. A write to a
+/// `Table` fails with [`Error::WrongValue`] if the entry has a value of another type; nothing is
+/// then changed.
 ///
 /// # Panics
-/// Reads of a `Map<K, V>` panic if a value does not come back from its bytes: if the type's
-/// [`Stored`] or serde implementation does not read what it wrote.
+/// Reads of a `Map<K, V>` panic if a value cannot be decoded, that is, if the type's [`Stored`] or
+/// serde implementation cannot read what it has written.
 pub struct Map<K, V, M = Own> {
     pub(super) store: Arc<Store<[u8], [u8]>>,
     pub(super) lead: Box<[u8]>,
     types: Types<K, V, M>,
 }
 
-/// A [`Map`] in a store that is shared: with other maps, or with code that uses the store itself.
+/// A [`Map`] in a store that it shares with other maps, or with code that uses the store directly.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -80,7 +81,7 @@ pub struct Map<K, V, M = Own> {
 /// ```
 pub type Table<K, V> = Map<K, V, Shared>;
 
-/// A handle of the same map, not a copy of its entries.
+/// Returns another handle of the same map; the entries are not copied.
 impl<K, V, M> Clone for Map<K, V, M> {
     fn clone(&self) -> Self {
         Self::with_lead(Arc::clone(&self.store), &self.lead)
@@ -124,8 +125,8 @@ impl<K: Decode, V: Stored> Map<K, V> {
         Self::with_lead(Arc::new(Store::with_options(options)), &[])
     }
 
-    /// Opens the map of a directory, which is created if it does not exist; see [`Store::open`].
-    /// Checks that all entries are of these types. O(n).
+    /// Opens the map in a directory, which is created if it does not exist; see [`Store::open`].
+    /// Checks that all entries have these types. O(n).
     ///
     /// # Errors
     /// [`Error::Durability`], or [`Error::WrongKey`] or [`Error::WrongValue`] if the directory
@@ -153,7 +154,8 @@ impl<K: Decode, V: Stored> Map<K, V> {
     /// Creates a map of pairs in ascending order of distinct keys, bottom-up. O(n).
     ///
     /// # Errors
-    /// [`Error::NotSorted`] with the number of the first pair that is not above the one before it.
+    /// [`Error::NotSorted`] with the number of the first pair whose key is not above the previous
+    /// one.
     pub fn from_sorted<Q: Like<K>, W: StoreAs<V>>(
         options: Options,
         pairs: impl IntoIterator<Item = (Q, W)>,
@@ -170,7 +172,7 @@ impl<K: Decode, V: Stored> Map<K, V> {
         self.store.statistics()
     }
 
-    /// Returns the bytes held, by part. O(n).
+    /// Returns the memory use in bytes, by part. O(n).
     pub fn memory_usage(&self) -> MemoryUsage {
         self.store.memory_usage()
     }
@@ -194,16 +196,16 @@ impl<K: Decode, V: Stored> Map<K, V> {
 
 /// # A map in a shared store
 impl<K: Decode, V: Stored> Table<K, V> {
-    /// Opens the map of a name in a store; it is created if there is none. O(log n).
+    /// Opens the map with a name in a store. The map is created if it does not exist. O(log n).
     ///
-    /// Types are not written down: a map that is opened with other ones than before returns errors
-    /// where it reads older entries.
+    /// The types are not stored: if a map is opened with other types than before, reads of older
+    /// entries return errors.
     ///
     /// # Errors
     /// The memory limit is reached, or the name is longer than a key may be.
     pub fn named(store: &Arc<Store<[u8], [u8]>>, name: &str) -> Result<Self, Error> {
         const LAST: &[u8] = &[0];
-        // Behind the counter's own key, whatever the name is.
+        // Stored after the counter's own key, whatever the name is.
         let entry = [LAST, &[1], name.as_bytes()].concat();
         let mut number = store.get(&entry);
         if number.is_none() {
@@ -218,7 +220,8 @@ impl<K: Decode, V: Stored> Table<K, V> {
                     Err(_) => Change::Keep,
                 }
             })?;
-            // Another thread may have named it in the meantime; then this number stays unused.
+            // Another thread may have created the map in the meantime; this number then stays
+            // unused.
             let mine = next?.to_le_bytes();
             number = store.insert_if_absent(&entry, mine)?.or(Some(mine.to_vec()));
         }
@@ -226,12 +229,12 @@ impl<K: Decode, V: Stored> Table<K, V> {
         Ok(Self::with_lead(Arc::clone(store), &encode(&number)))
     }
 
-    /// Returns the map that is all of a store: every key of the store is a key of the map.
+    /// Returns the map that covers a whole store: every key of the store is a key of the map.
     pub fn over(store: Arc<Store<[u8], [u8]>>) -> Self {
         Self::with_lead(store, &[])
     }
 
-    /// Returns the store under the map.
+    /// Returns the store of the map.
     pub fn store(&self) -> &Arc<Store<[u8], [u8]>> {
         &self.store
     }
@@ -241,8 +244,8 @@ impl<K: Decode, V: Stored> Table<K, V> {
 impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
     reads!(store: Store<[u8], [u8]>);
 
-    /// Returns the number of entries: O(1) and exact while no thread writes, if the map is all of
-    /// its store; otherwise as [`count`](Self::count).
+    /// Returns the number of entries. O(1), and exact while no thread writes, if the map covers its
+    /// whole store; otherwise see [`count`](Self::count).
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
             return self.store.len();
@@ -256,7 +259,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| self.store.expires_in(key))
     }
 
-    /// Returns the entries of a range, in an iterator that holds this handle: it is `Send +
+    /// Returns an iterator over the entries of a range that owns this handle. It is `Send +
     /// 'static`.
     pub fn into_range(self, range: impl MapRange<K>) -> Iter<K, V, M, Arc<ByteStore>> {
         let (byte_bounds, lead) = (range.byte_bounds(&self.lead), self.lead.len());
@@ -268,10 +271,10 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         MapSnapshot::new(self.store.snapshot(), &self.lead)
     }
 
-    /// Returns this map as a snapshot of its store has it.
+    /// Returns this map as it is in a snapshot of its store.
     ///
     /// # Errors
-    /// [`Error::OtherStore`] if the snapshot is of another store.
+    /// [`Error::OtherStore`] if the snapshot was taken of another store.
     pub fn at(
         &self,
         snapshot: impl Borrow<Snapshot<[u8], [u8]>>,
@@ -296,8 +299,8 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| value.with_bytes(|value| self.store.put(key, value)))?
     }
 
-    /// Sets the value of `key`; returns the one it had, which [`put`](Self::put) does not read.
-    /// The entry does not expire. O(log n).
+    /// Sets the value of `key` and returns its former value, which [`put`](Self::put) does not
+    /// read. The entry does not expire. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -341,8 +344,8 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| value.with_bytes(|value| self.store.insert_for(key, value, life)))?
     }
 
-    /// Makes the entry of `key` expire after `life`, whatever its deadline was; returns whether
-    /// the key is present. O(log n).
+    /// Sets a deadline after `life` for the entry of `key`, replacing any other deadline. Returns
+    /// whether the key is present. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -350,7 +353,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| self.store.expire_in(key, life))
     }
 
-    /// Removes the deadline of `key`; returns whether the key is present. O(log n).
+    /// Removes the deadline of `key`. Returns whether the key is present. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -358,8 +361,8 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| self.store.set_expiry(key, None))
     }
 
-    /// Inserts all pairs, later ones over earlier ones, in groups of which each pair is a write of
-    /// its own. O(log n) each.
+    /// Inserts all pairs in groups, each pair as a separate write. If a key occurs twice, the later
+    /// pair wins. O(log n) for each pair.
     ///
     /// # Errors
     /// See [errors](Map#errors): the pairs before the group that failed are inserted.
@@ -367,7 +370,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         &self,
         pairs: impl IntoIterator<Item = (Q, W)>,
     ) -> Result<(), Error> {
-        /// Pairs of a group: enough that memory accesses overlap.
+        /// Number of pairs in a group: enough for overlapping memory accesses.
         const AT_ONCE: usize = 256;
         let mut pairs = pairs.into_iter();
         let mut group: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
@@ -384,7 +387,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         }
     }
 
-    /// Inserts `key` unless it is present; returns the value that it has in that case. O(log n).
+    /// Inserts `key` unless it is present; if it is, returns its value. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -405,8 +408,8 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         })?
     }
 
-    /// Returns the value of `key`; if the key is absent, the value that `make` returns is inserted
-    /// first. If another thread inserts one at the same time, its value is returned.
+    /// Returns the value of `key`. If the key is absent, first inserts the value that `make`
+    /// returns. If another thread inserts one at the same time, its value is returned.
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -421,17 +424,17 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.entry(key).or_insert_with(make)
     }
 
-    /// Shows the value of `key` (`None`: absent) to `change` and does what it says, as one step. A
-    /// value that it puts has the deadline of the one that it replaces. O(log n).
+    /// Calls `change` with the value of `key`, or `None` if the key is absent, and applies the
+    /// returned change, as one step. A new value keeps the deadline of the former one. O(log n).
     ///
-    /// `change` may run several times; the last run counts. It must be short and must not use the
-    /// map, its store or its snapshots.
+    /// `change` may run several times; the result of the last run counts. It must be short and must
+    /// not use the map, its store or its snapshots.
     ///
     /// # Errors
     /// See [errors](Map#errors).
     ///
     /// # Panics
-    /// If `change` does, or if it uses the map, its store or a snapshot; then nothing is changed.
+    /// If `change` panics, or if it uses the map, its store or a snapshot. Nothing is then changed.
     pub fn modify(
         &self,
         key: impl Like<K>,
@@ -443,7 +446,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         self.with_key(key, |key| self.modify_bytes(key, change))
     }
 
-    /// [`modify`](Self::modify) of a key in the bytes of the store.
+    /// Works like [`modify`](Self::modify), for a key in its encoded form.
     pub(super) fn modify_bytes(
         &self,
         key: &[u8],
@@ -470,8 +473,8 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         refused.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
-    /// if the key is absent. The rules for `update` are those of [`modify`](Self::modify).
+    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
+    /// is absent. The rules for `update` are those for the closure of [`modify`](Self::modify).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -491,8 +494,9 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         Ok(new)
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
-    /// absent); returns whether it was. Values are compared as they are stored. O(log n).
+    /// Sets `key` to `new`, or removes it if `new` is `None`, provided that its value is
+    /// `expected`, or that it is absent if `expected` is `None`. Returns whether it did. Values are
+    /// compared in their encoded form. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -510,7 +514,7 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         Ok(done?.is_ok())
     }
 
-    /// Removes `key`; returns the value it had. A key that is too long is absent. O(log n).
+    /// Removes `key` and returns its former value. A key that is too long is absent. O(log n).
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -528,11 +532,11 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
         }
     }
 
-    /// Removes the entries for which `keep` returns `false`; returns how many. An entry that
-    /// changes in the meantime stays. O(n).
+    /// Removes the entries for which `keep` returns `false` and returns how many were removed. An
+    /// entry that changes concurrently stays. O(n).
     ///
     /// # Errors
-    /// See [errors](Map#errors): the entries before the one that failed are gone.
+    /// See [errors](Map#errors): the entries before the one that failed are removed.
     pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, Error> {
         let (byte_bounds, mut removed) = (ByteBounds::with_lead(&self.lead), 0);
         let (lower, upper) = byte_bounds.as_ref();
@@ -572,15 +576,15 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
             });
             let Some((key, value)) = found else { return Ok(None) };
             let entry = (key_of(&key, self.lead.len())?, V::load(&value)?);
-            // Another thread may have taken or changed it.
+            // Another thread may have taken or changed the entry.
             if self.store.compare_exchange(&key, Some(&value), None)?.is_ok() {
                 return Ok(Some(entry));
             }
         }
     }
 
-    /// Removes every key of a range; returns how many. Every snapshot holds all of them or none.
-    /// See [`Store::remove_range`].
+    /// Removes every key of a range and returns how many there were. Every snapshot holds all of
+    /// them or none. See [`Store::remove_range`].
     ///
     /// # Errors
     /// See [errors](Map#errors).
@@ -608,7 +612,7 @@ impl<'a, K: Decode, V: Stored, M: Mode> IntoIterator for &'a Map<K, V, M> {
     }
 }
 
-/// The iterator holds this handle: it is `Send + 'static`. The entries stay in the map.
+/// The iterator owns this handle and is `Send + 'static`. The entries stay in the map.
 impl<K: Decode, V: Stored, M: Mode> IntoIterator for Map<K, V, M> {
     type Item = M::Read<(K, V)>;
     type IntoIter = Iter<K, V, M, Arc<ByteStore>>;
@@ -621,7 +625,7 @@ impl<K: Decode, V: Stored, M: Mode> IntoIterator for Map<K, V, M> {
 /// Inserts all pairs.
 ///
 /// # Panics
-/// If the map refuses a pair; [`Map::try_extend`] returns the error instead.
+/// If a pair cannot be inserted; [`Map::try_extend`] returns the error instead.
 impl<K: Decode, V: Stored, M: Mode, Q: Like<K>, W: StoreAs<V>> Extend<(Q, W)> for Map<K, V, M> {
     fn extend<I: IntoIterator<Item = (Q, W)>>(&mut self, pairs: I) {
         let inserted = self.try_extend(pairs);
@@ -632,7 +636,7 @@ impl<K: Decode, V: Stored, M: Mode, Q: Like<K>, W: StoreAs<V>> Extend<(Q, W)> fo
 /// Creates a map of all pairs.
 ///
 /// # Panics
-/// If the map refuses a pair; [`Map::try_extend`] returns the error instead.
+/// If a pair cannot be inserted; [`Map::try_extend`] returns the error instead.
 impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> FromIterator<(Q, W)> for Map<K, V> {
     fn from_iter<I: IntoIterator<Item = (Q, W)>>(pairs: I) -> Self {
         let mut map = Self::new();
@@ -644,7 +648,7 @@ impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>> FromIterator<(Q, W)> for M
 /// Creates a map of all pairs.
 ///
 /// # Panics
-/// As [`from_iter`](Self::from_iter).
+/// Like [`from_iter`](Self::from_iter).
 impl<K: Decode, V: Stored, Q: Like<K>, W: StoreAs<V>, const N: usize> From<[(Q, W); N]>
     for Map<K, V>
 {

@@ -1,7 +1,7 @@
 //! Typed maps over a store of byte strings.
 //!
-//! Keys are written in the [tuple encoding](crate::tuple), so their byte order is their own order;
-//! values as [`Stored`] says. A call costs its untyped twin plus the encoding.
+//! Keys are encoded as [tuples](crate::tuple), so that their bytes order as the keys do; values are
+//! encoded as [`Stored`] describes. A call costs as much as the untyped one, plus the encoding.
 //!
 //! ```
 //! use ordna::Map;
@@ -21,9 +21,9 @@
 //! ```
 //!
 //! # Several maps in one store
-//! [`Table::named`] gives each map of a store a number, which starts its keys. A [`Batch`] writes to
-//! several of them, a [transaction](crate::Transaction) reads and writes them, and [`Map::at`] reads
-//! them at one snapshot.
+//! [`Table::named`] assigns a number to each map of a store, with which the map's keys begin. A
+//! [`Batch`] writes to several maps, a [transaction](crate::Transaction) reads and writes them, and
+//! [`Map::at`] reads them at one snapshot.
 //!
 //! | entry of the store | key | value |
 //! |---|---|---|
@@ -34,9 +34,9 @@
 //! # For users of other maps
 //! | `BTreeMap`, `SkipMap`, papaya, redb | [`Map`] | why it differs |
 //! |---|---|---|
-//! | `get(&k) -> Option<&V>`, guards, entries | `get(k) -> Option<V>`; [`get_with`](Map::get_with) lends | a reference would keep removed memory from being freed |
+//! | `get(&k) -> Option<&V>`, guards, entries | `get(k) -> Option<V>`; [`get_with`](Map::get_with) borrows | a reference would keep removed memory from being freed |
 //! | `map[&k]` | `get(k)` | `Index` returns a reference |
-//! | `insert(k, v) -> Option<V>` | `Result<Option<V>, Error>`; [`put`](Map::put) does not read the old value | the memory limit, the log and the limits of lengths refuse writes |
+//! | `insert(k, v) -> Option<V>` | `Result<Option<V>, Error>`; [`put`](Map::put) does not read the old value | writes can fail: memory limit, log, limits of lengths |
 //! | `entry(k).or_insert(v) -> &mut V` | a copy of the value; [`and_modify`](Entry::and_modify) changes it | threads share the map |
 //! | `get_mut`, `iter_mut`, `values_mut` | [`modify`](Map::modify), [`update`](Map::update), [`entry`](Map::entry) | threads share the map |
 //! | `contains_key`, `first_key_value`, `last_key_value`, `pop_first`, `pop_last`, `len`, `is_empty`, `clear`, `retain` | the same; `SkipMap`'s `front`, `back` are [`first`](Map::first), [`last`](Map::last) | |

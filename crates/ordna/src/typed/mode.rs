@@ -1,27 +1,27 @@
-//! Whether a map owns its store, and what its reads return.
+//! [`Mode`]: whether a map owns its store, and therefore what its reads return.
 
 use std::fmt;
 use std::marker::PhantomData;
 
 use crate::Error;
 
-/// The types of a map, which holds none of their values.
+/// The types of a map that has no values of these types itself.
 pub(super) type Types<K, V, M> = PhantomData<fn() -> (K, V, M)>;
 
 mod sealed {
     pub trait Sealed {}
 }
 
-/// Whether a map owns its store: [`Own`] or [`Shared`].
+/// Marks whether a map owns its store: [`Own`] or [`Shared`].
 pub trait Mode: sealed::Sealed + 'static {
-    /// The result of a read: `T` of a map that owns its store, otherwise `Result<T, Error>`.
+    /// The result of a read: `T` in a map that owns its store, and otherwise `Result<T, Error>`.
     type Read<T>;
 
-    /// Returns what a read returns.
+    /// Converts the result of a read.
     #[doc(hidden)]
     fn read<T>(result: Result<T, Error>) -> Self::Read<T>;
 
-    /// Writes an entry of a map for debugging.
+    /// Formats an entry of a map for debugging.
     #[doc(hidden)]
     fn debug<K: fmt::Debug, V: fmt::Debug>(
         map: &mut fmt::DebugMap<'_, '_>,
@@ -29,13 +29,13 @@ pub trait Mode: sealed::Sealed + 'static {
     );
 }
 
-/// Of a map that owns its store. Nobody else can write to it, so all its entries are of the map's
-/// types, and its reads return what they read.
+/// The mode of a map that owns its store. No other code can write to it, so all its entries have
+/// the map's types, and reads return plain values.
 #[derive(Debug, Clone, Copy)]
 pub enum Own {}
 
-/// Of a map in a store that others can write to. An entry may be of other types, so its reads
-/// return a `Result`.
+/// The mode of a map in a store to which other code can write. An entry may have other types, so
+/// reads return a `Result`.
 #[derive(Debug, Clone, Copy)]
 pub enum Shared {}
 

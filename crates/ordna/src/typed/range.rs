@@ -1,4 +1,4 @@
-//! Ranges of typed keys, as bounds in the bytes of the store.
+//! Ranges of typed keys, and their bounds in encoded form.
 
 use std::ops::{
     Bound, Range, RangeBounds, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive,
@@ -9,23 +9,23 @@ use crate::key::prefix_end;
 use crate::tuple::{Decode, Like, Prefix, Reader};
 use ordna_base::WrongKey;
 
-/// Bounds in the bytes of the store.
+/// Bounds in encoded form.
 #[derive(Debug, Clone)]
 pub struct ByteBounds(pub(crate) Bound<Vec<u8>>, pub(crate) Bound<Vec<u8>>);
 
 impl ByteBounds {
-    /// The bounds of all keys that start with `lead`.
+    /// Returns the bounds of all keys that start with `lead`.
     pub(crate) fn with_lead(lead: &[u8]) -> Self {
         Self(Bound::Included(lead.to_vec()), end_of(lead))
     }
 
-    /// Both bounds, borrowed.
+    /// Returns both bounds, borrowed.
     pub(crate) fn as_ref(&self) -> (Bound<&[u8]>, Bound<&[u8]>) {
         (self.0.as_ref().map(Vec::as_slice), self.1.as_ref().map(Vec::as_slice))
     }
 }
 
-/// The bound above all keys that start with `lead`.
+/// Returns the bound above all keys that start with `lead`.
 fn end_of(lead: &[u8]) -> Bound<Vec<u8>> {
     prefix_end(lead).map_or(Bound::Unbounded, Bound::Excluded)
 }
@@ -44,8 +44,9 @@ pub trait MapRange<K> {
     fn byte_bounds(&self, lead: &[u8]) -> ByteBounds;
 }
 
-/// A range of prefixes of keys of a [`Map`](super::Map): as [`MapRange`], but the ends are tuples
-/// of the first fields of a tuple or struct. An included end includes all keys that begin so.
+/// A range of key prefixes of a [`Map`](super::Map), like [`MapRange`], except that the ends are
+/// tuples of the first fields of a tuple or struct. An included end includes all keys that begin
+/// with it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range of prefixes of the type `{K}`",
     label = "not a range of prefixes of `{K}`",
@@ -78,13 +79,14 @@ fn of_prefixes<K, P: Prefix<K>>(lead: &[u8], lower: Bound<&P>, upper: Bound<&P>)
         out
     };
     let ByteBounds(first, end) = ByteBounds::with_lead(lead);
-    // No key is a prefix of another one, so a key that starts with a prefix is above its bytes.
+    // No key is a prefix of another one, so a key that starts with a prefix is above the prefix's
+    // bytes.
     let lower = match lower {
         Bound::Unbounded => first,
         Bound::Included(prefix) => Bound::Included(encode(prefix)),
         Bound::Excluded(prefix) => match end_of(&encode(prefix)) {
             Bound::Excluded(end) => Bound::Included(end),
-            // Nothing is above.
+            // There are no keys above.
             _ => return ByteBounds(Bound::Excluded(Vec::new()), Bound::Excluded(Vec::new())),
         },
     };
@@ -142,7 +144,7 @@ impl<K, R: MapRange<K>> MapRange<K> for &R {
     }
 }
 
-/// The bounds of a point: from `key` to the end of the map, or from its start to `key`.
+/// Returns the bounds from `key` to the end of the map, or from its start to `key`.
 pub(super) fn from_key<K, Q: Like<K>>(lead: &[u8], lower: Bound<&Q>) -> ByteBounds {
     of_keys(lead, lower, Bound::Unbounded)
 }
@@ -151,7 +153,7 @@ pub(super) fn to_key<K, Q: Like<K>>(lead: &[u8], upper: Bound<&Q>) -> ByteBounds
     of_keys(lead, Bound::Unbounded, upper)
 }
 
-/// Reads a key whose first `lead` bytes name the map.
+/// Decodes a key whose first `lead` bytes name the map.
 pub(crate) fn key_of<K: Decode>(key: &[u8], lead: usize) -> Result<K, Error> {
     let mut reader = Reader::new(key.get(lead..).unwrap_or_default());
     let decoded = K::decode(&mut reader).and_then(|decoded| reader.finish().map(|()| decoded));

@@ -1,7 +1,7 @@
-//! The reading half of maps and of their snapshots.
+//! The reads that maps and their snapshots share.
 
-/// Reads of a type with the field `lead`, what starts the map's keys, and the named one, a store or
-/// snapshot of the type given.
+/// Implements the reads of a type with the field `lead`, the bytes with which the map's keys start,
+/// and the named field, a store or snapshot of the given type.
 macro_rules! reads {
     ($source:ident: $type:ty) => {
         #[inline]
@@ -9,7 +9,7 @@ macro_rules! reads {
             &self.$source
         }
 
-        /// Calls `f` with the bytes of a key.
+        /// Calls `f` with the encoded form of a key.
         #[inline]
         pub(super) fn with_key<R>(&self, key: impl Like<K>, f: impl FnOnce(&[u8]) -> R) -> R {
             with_scratch(|buffer| {
@@ -29,9 +29,9 @@ macro_rules! reads {
             M::read(value.transpose().map_err(Error::from))
         }
 
-        /// Calls `read` with the value of `key`, without copying it: a `&str` of a `String`, a
-        /// slice of a vector of bytes. `read` must be short and must not write to the map.
-        /// O(log n).
+        /// Calls `read` with the value of `key`, borrowed without a copy: a `&str` of a `String`, a
+        /// slice of a vector of bytes. `read` must be short and must not write to the map. O(log
+        /// n).
         pub fn get_with<R>(
             &self,
             key: impl Like<K>,
@@ -62,7 +62,7 @@ macro_rules! reads {
             self.iter_over(ByteBounds::with_lead(&self.lead))
         }
 
-        /// Returns all keys, in order, from both ends. Reads the values too.
+        /// Returns all keys, in order, from both ends. Also reads the values.
         pub fn keys(&self) -> Keys<K, V, M, &$type> {
             Keys(self.iter())
         }
@@ -72,8 +72,8 @@ macro_rules! reads {
             Values(self.iter())
         }
 
-        /// Returns the entries of a range, in order, from both ends. Bounds that cross hold
-        /// nothing.
+        /// Returns the entries of a range, in order, from both ends. Crossed bounds hold no
+        /// entries.
         ///
         /// ```
         /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
@@ -83,16 +83,16 @@ macro_rules! reads {
             self.iter_over(range.byte_bounds(&self.lead))
         }
 
-        /// Returns the entries whose keys begin with `prefix`: with the first elements of a tuple
-        /// or struct, with the beginning of a string. In order, from both ends.
+        /// Returns the entries whose keys begin with `prefix`: the first elements of a tuple or
+        /// struct, or the beginning of a string. In order, from both ends.
         pub fn prefix(&self, prefix: impl Prefix<K>) -> Iter<K, V, M, &$type> {
             let mut start = self.lead.to_vec();
             prefix.encode_prefix(&mut start);
             self.iter_over(ByteBounds::with_lead(&start))
         }
 
-        /// Returns the entries whose keys begin with a prefix of a range: of the first elements of
-        /// a tuple or struct.
+        /// Returns the entries whose keys begin with a prefix within a range: with the first
+        /// elements of a tuple or struct.
         ///
         /// ```
         /// let sales: ordna::Map<(String, u32, u64), u64> = ordna::Map::new();
@@ -107,13 +107,13 @@ macro_rules! reads {
             self.iter_over(range.byte_bounds(&self.lead))
         }
 
-        /// Returns a cursor before the first entry of a lower bound.
+        /// Returns a cursor before the first entry within a lower bound.
         pub fn lower_bound<Q: Like<K>>(&self, bound: Bound<Q>) -> Cursor<K, V, M, &$type> {
             let ByteBounds(after, _) = from_key(&self.lead, bound.as_ref());
             Cursor::new(self.source(), &self.lead, after)
         }
 
-        /// Returns a cursor after the last entry of an upper bound.
+        /// Returns a cursor after the last entry within an upper bound.
         pub fn upper_bound<Q: Like<K>>(&self, bound: Bound<Q>) -> Cursor<K, V, M, &$type> {
             let before = match &bound {
                 Bound::Unbounded => Bound::Unbounded,
@@ -132,12 +132,12 @@ macro_rules! reads {
             self.nearest(&ByteBounds::with_lead(&self.lead), Direction::Descending)
         }
 
-        /// The same as [`first_key_value`](Self::first_key_value).
+        /// Same as [`first_key_value`](Self::first_key_value).
         pub fn first(&self) -> M::Read<Option<(K, V)>> {
             self.first_key_value()
         }
 
-        /// The same as [`last_key_value`](Self::last_key_value).
+        /// Same as [`last_key_value`](Self::last_key_value).
         pub fn last(&self) -> M::Read<Option<(K, V)>> {
             self.last_key_value()
         }
@@ -166,9 +166,9 @@ macro_rules! reads {
             M::read(found.transpose())
         }
 
-        /// Calls `read` with each entry of a range, in order, until it breaks; the values are lent
-        /// without a copy. The fastest scan. `read` must be short and must not write to the map.
-        /// O(log n), then O(1) an entry.
+        /// Calls `read` with each entry of a range, in order, until it breaks. Values are borrowed
+        /// without a copy. This is the fastest scan. `read` must be short and must not write to the
+        /// map. O(log n), then O(1) per entry.
         ///
         /// ```
         /// use std::ops::ControlFlow;
@@ -199,28 +199,28 @@ macro_rules! reads {
             M::read(failed)
         }
 
-        /// Returns the number of keys of a range. O(log n + l), where l is the number of leaves
-        /// within it, of some 40 entries each, that have changed since the last count or hold
-        /// entries with deadlines; at a snapshot and in a transaction, of all leaves within it.
+        /// Returns the number of keys in a range. O(log n + l), where l is the number of leaves in
+        /// the range, of about 40 entries each, that hold entries with deadlines or have changed
+        /// since the last count; at a snapshot and in a transaction, l is the number of all leaves
+        /// in the range.
         pub fn count(&self, range: impl MapRange<K>) -> usize {
             self.count_within(&range.byte_bounds(&self.lead))
         }
 
-        /// Returns the number of keys below `key`: its position from the front, if it is present.
-        /// As [`count`](Self::count).
+        /// Returns the number of keys below `key`: its position, if it is present. Same cost as
+        /// [`count`](Self::count).
         pub fn rank(&self, key: impl Like<K>) -> usize {
             self.count_within(&to_key(&self.lead, Bound::Excluded(&key)))
         }
 
-        /// Returns the entry at this position from the front, the first one at 0. As
-        /// [`count`](Self::count).
+        /// Returns the entry at a position, counted from 0. Same cost as [`count`](Self::count).
         pub fn select(&self, position: usize) -> M::Read<Option<(K, V)>> {
             let before = match self.lead.is_empty() {
                 true => 0,
                 false => self.source().rank(&self.lead),
             };
             let found = self.source().select_with(before.saturating_add(position), |key, value| {
-                // The entries of other maps follow.
+                // Entries of other maps follow.
                 key.starts_with(&self.lead).then(|| {
                     key_of(key, self.lead.len()).and_then(|key| Ok((key, V::load(value)?)))
                 })

@@ -1,4 +1,4 @@
-//! A buffer that a thread keeps from call to call.
+//! A buffer that a thread keeps between calls.
 
 use std::cell::Cell;
 
@@ -6,10 +6,10 @@ thread_local! {
     static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Capacity in bytes beyond which a buffer is not kept for the next call: the longest key.
+/// Maximum capacity in bytes of a buffer that is kept for the next call: the longest key.
 const KEPT: usize = 64 << 10;
 
-/// Calls `f` with an empty buffer that the thread keeps; a nested call gets a new one.
+/// Calls `f` with an empty buffer that the thread reuses. A nested call gets a new one.
 pub(super) fn with_scratch<R>(f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     SCRATCH.with(|scratch| {
         let mut buffer = scratch.take();

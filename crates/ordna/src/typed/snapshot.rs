@@ -1,4 +1,4 @@
-//! A typed map at a snapshot.
+//! [`MapSnapshot`]: the state of a typed map in a snapshot.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -45,7 +45,7 @@ impl<K, V, M> MapSnapshot<K, V, M> {
         Self { snapshot, lead: lead.into(), types: PhantomData }
     }
 
-    /// Returns the snapshot of the store; [`Map::at`](super::Map::at) reads other maps there.
+    /// Returns the snapshot of the store, in which [`Map::at`](super::Map::at) can read other maps.
     pub fn snapshot(&self) -> &Snapshot<[u8], [u8]> {
         &self.snapshot
     }
@@ -54,8 +54,8 @@ impl<K, V, M> MapSnapshot<K, V, M> {
 impl<K: Decode, V: Stored, M: Mode> MapSnapshot<K, V, M> {
     reads!(snapshot: Snapshot<[u8], [u8]>);
 
-    /// Returns the number of entries. O(1) if the map is all of its store and no entry ever
-    /// expired; otherwise as [`count`](Self::count).
+    /// Returns the number of entries. O(1) if the map covers its whole store and no entry ever had
+    /// a deadline; otherwise see [`count`](Self::count).
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
             return self.snapshot.len();
@@ -73,7 +73,7 @@ impl<'a, K: Decode, V: Stored, M: Mode> IntoIterator for &'a MapSnapshot<K, V, M
     }
 }
 
-/// The iterator holds the snapshot: it is `Send + 'static`.
+/// The iterator owns the snapshot and is `Send + 'static`.
 impl<K: Decode, V: Stored, M: Mode> IntoIterator for MapSnapshot<K, V, M> {
     type Item = M::Read<(K, V)>;
     type IntoIter = Iter<K, V, M, Snapshot<[u8], [u8]>>;

@@ -1,4 +1,4 @@
-//! How values are stored.
+//! The encoding of typed values as bytes: [`Stored`], [`StoreAs`], [`Serde`].
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ fn error<T>(bytes: &[u8], reason: &str) -> ValueError {
     ValueError { len: bytes.len(), expected, reason: reason.to_owned() }
 }
 
-/// A type of values of a [`Map`](super::Map).
+/// A type that can be the value of a [`Map`](super::Map).
 ///
 /// | type | bytes |
 /// |---|---|
@@ -32,17 +32,17 @@ fn error<T>(bytes: &[u8], reason: &str) -> ValueError {
     note = "types of other crates that serde knows: `ordna::typed::Serde<{Self}>` (feature `serde`)"
 )]
 pub trait Stored: Sized + Borrow<Self::Ref> {
-    /// The form that reads lend without a copy: `str` of `String`, `[u8]` of `Vec<u8>`; `Self` of
-    /// types that have none.
+    /// The type that reads borrow without a copy: `str` for `String`, `[u8]` for `Vec<u8>`, and
+    /// `Self` for types without a borrowed form.
     type Ref: ?Sized;
 
-    /// Reads a value. It may run inside a reading section of the store: it must be short.
+    /// Decodes a value. This may run inside a reading section of the store, so it must be fast.
     ///
     /// # Errors
     /// The bytes are not a value of this type.
     fn load(bytes: &[u8]) -> Result<Self, ValueError>;
 
-    /// Calls `read` with the value, without a copy if the type has such a form.
+    /// Calls `read` with the value, without a copy if the type has a borrowed form.
     ///
     /// # Errors
     /// As [`load`](Self::load).
@@ -50,7 +50,7 @@ pub trait Stored: Sized + Borrow<Self::Ref> {
         Self::load(bytes).map(|value| read(value.borrow()))
     }
 
-    /// Reads a vector of values.
+    /// Decodes a vector of values.
     #[doc(hidden)]
     fn load_vec(bytes: &[u8]) -> Result<Vec<Self>, ValueError> {
         let mut parts = Parts(bytes);
@@ -68,7 +68,7 @@ pub trait Stored: Sized + Borrow<Self::Ref> {
     }
 }
 
-/// A type that is stored as a `V`: a borrowed form of it, or `V` itself.
+/// A type that can be stored as a `V`: `V` itself or a borrowed form of it.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored as a value of the type `{V}`",
     label = "expected `{V}` or a borrowed form of it",
@@ -79,7 +79,7 @@ pub trait StoreAs<V> {
     /// Calls `store` with the bytes of the value.
     ///
     /// # Errors
-    /// The value has no such form. Only types of serde refuse.
+    /// The value cannot be encoded. Only types of serde fail.
     fn with_bytes<R>(&self, store: impl FnOnce(&[u8]) -> R) -> Result<R, ValueError>;
 
     /// Calls `store` with the bytes of a vector of values.
@@ -94,7 +94,7 @@ pub trait StoreAs<V> {
     }
 }
 
-/// Appends the bytes of a value after their length.
+/// Appends the length of a value and its bytes.
 fn put_part<V>(value: &(impl StoreAs<V> + ?Sized), out: &mut Vec<u8>) -> Result<(), ValueError> {
     value.with_bytes(|bytes| {
         let mut len = bytes.len();
@@ -107,7 +107,7 @@ fn put_part<V>(value: &(impl StoreAs<V> + ?Sized), out: &mut Vec<u8>) -> Result<
     })
 }
 
-/// Values after each other.
+/// An iterator over values that are stored one after the other.
 struct Parts<'a>(&'a [u8]);
 
 impl Parts<'_> {
@@ -118,7 +118,7 @@ impl Parts<'_> {
                 return Err(error::<V>(self.0, ": the value ends early"));
             };
             self.0 = rest;
-            // Values are far below 2^35 bytes.
+            // Values are much shorter than 2^35 bytes.
             if shift > 28 {
                 return Err(error::<V>(self.0, ": a length is too large"));
             }
@@ -164,7 +164,7 @@ macro_rules! numbers {
     )* };
 }
 
-/// A vector of bytes is its bytes.
+/// Implements vectors of bytes, which are stored as they are.
 macro_rules! plain_vec {
     (load) => {
         fn load_vec(bytes: &[u8]) -> Result<Vec<u8>, ValueError> {
@@ -187,7 +187,7 @@ numbers! {
     u8, plain_vec; u16; u32; u64; u128; usize; i8; i16; i32; i64; i128; isize; f32; f64;
 }
 
-/// Types that are stored as another one.
+/// Implements types that are stored as another type.
 macro_rules! as_other {
     ($($type:ty, $to:expr, $load:expr;)*) => { $(
         impl Stored for $type {
@@ -219,7 +219,7 @@ as_other! {
     SystemTime, |value: &Self| tuple::encode(value), |bytes| tuple::decode(bytes).ok();
 }
 
-/// Strings are their bytes.
+/// Implements strings, which are stored as their bytes.
 macro_rules! strings {
     ($($type:ty),*) => { $(
         impl Stored for $type {
@@ -351,9 +351,9 @@ impl<V, T: StoreAs<V> + ?Sized> StoreAs<V> for &T {
     }
 }
 
-/// A value of any type that serde knows, stored in the format of the crate `postcard`. A write
-/// takes `Serde(value)` or `Serde(&value)`. For types of your own, `derive(Stored)` saves the
-/// wrapper.
+/// A wrapper that stores any type of serde in the format of the crate `postcard`. Writes take
+/// `Serde(value)` or `Serde(&value)`. For your own types, `derive(Stored)` makes the wrapper
+/// unnecessary.
 #[cfg(feature = "serde")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Serde<T>(pub T);
@@ -371,7 +371,7 @@ impl<T: serde::de::DeserializeOwned> Stored for Serde<T> {
     }
 }
 
-/// What `derive(Stored)` asks of type parameters.
+/// The bounds that `derive(Stored)` puts on type parameters.
 #[cfg(feature = "serde")]
 #[doc(hidden)]
 pub trait SerdeOwned: serde::Serialize + serde::de::DeserializeOwned {}

@@ -17,9 +17,9 @@ use crate::store::Transaction;
 use crate::tuple::{Decode, Like, Prefix};
 use crate::{Direction, Error, Put};
 
-/// A [`Map`] within a transaction, made by [`Map::transaction`] or [`Transaction::map`].
+/// A [`Map`] within a transaction, created by [`Map::transaction`] or [`Transaction::map`].
 ///
-/// Reads are those of the map, at the transaction's snapshot and with its own writes; see
+/// The reads are those of a map, at the transaction's snapshot and including its own writes; see
 /// [`Transaction`].
 pub struct MapTransaction<'t, K, V, M = Own> {
     transaction: &'t Transaction<'t, [u8], [u8]>,
@@ -76,7 +76,7 @@ impl Transaction<'_, [u8], [u8]> {
     /// Returns a map within this transaction.
     ///
     /// # Errors
-    /// [`Error::OtherStore`] if the map is of another store.
+    /// [`Error::OtherStore`] if the map belongs to another store.
     ///
     /// ```
     /// use std::cmp::Reverse;
@@ -131,7 +131,7 @@ impl<'t, K: Decode, V: Stored, M: Mode> MapTransaction<'t, K, V, M> {
 
 /// # Writes
 ///
-/// They are kept aside until the commit, and fail with [`Error::KeyTooLong`],
+/// Writes are buffered until the commit, and fail with [`Error::KeyTooLong`],
 /// [`Error::ValueTooLong`] and [`Error::WrongValue`] only.
 impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     /// Sets the value of `key`, without a read. The entry does not expire.
@@ -157,7 +157,7 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
         })?
     }
 
-    /// Sets the value of `key`; returns the one it had.
+    /// Sets the value of `key` and returns its former value.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -169,8 +169,8 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
         })
     }
 
-    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
-    /// if the key is absent. The entry keeps its deadline.
+    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
+    /// is absent. The entry keeps its deadline.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -188,7 +188,7 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
         })
     }
 
-    /// Removes `key`; returns the value it had.
+    /// Removes `key` and returns its former value.
     ///
     /// # Errors
     /// See [writes](#writes).
@@ -200,7 +200,8 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
         })
     }
 
-    /// Removes every key of a range; returns how many. O(n) for the entries of the range.
+    /// Removes every key of a range and returns how many there were. O(n) with n entries in the
+    /// range.
     ///
     /// # Errors
     /// See [writes](#writes).

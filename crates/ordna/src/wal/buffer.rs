@@ -1,4 +1,4 @@
-//! The records and saved states of a stripe.
+//! The buffer of a stripe: records of the log, and states saved for a backup.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use crate::files::codec::{
 };
 use crate::wal::copy_before_write::CopyBeforeWrite;
 
-/// Size in bytes at which a stripe passes its saved states to the set. Those of all stripes fit a
-/// core's cache.
+/// Size in bytes at which a stripe passes its saved states to the copy-before-write set. The
+/// buffers of all stripes together fit into the cache of a core.
 const GATHERED: usize = 4 << 10;
 
 /// The keys that a write may change.
@@ -22,30 +22,30 @@ pub(crate) enum WrittenKeys<'a, K: ?Sized> {
     Key(&'a K),
     Keys(&'a [&'a K]),
     Range(Bound<&'a K>, Bound<&'a K>),
-    /// The keys that a transaction writes. No other write of these, or of those that it has read,
-    /// runs next to it.
+    /// The keys that a transaction writes. No other write of these keys, or of keys that the
+    /// transaction has read, runs concurrently.
     Transaction {
         written: &'a [&'a K],
         read: &'a [&'a K],
-        /// Whether it has read ranges, of which any key may be.
+        /// Whether the transaction has read ranges, which may contain any key.
         reads_any: bool,
     },
 }
 
 /// The records and saved states of a stripe, for writes in its critical section.
 pub(crate) struct StripeBuffer<K: Key + ?Sized> {
-    /// The copy-before-write set of the backup in progress. The same in all stripes.
+    /// The copy-before-write set of the backup in progress. It is the same in all stripes.
     pub(super) copies: Option<Arc<CopyBeforeWrite<K>>>,
-    /// Whether the current write must save the state that it finds.
+    /// Whether the current write must save the state of its keys before the change.
     pub(super) saves_old_state: bool,
     /// Saved states that the set has not received yet.
     states: Vec<u8>,
-    /// The range of each, and its end in `states`.
+    /// Beginning and end of each saved state in `states`.
     ends: Vec<(usize, usize)>,
-    /// Records of the current write, or of the group.
+    /// Records of the current write or, in a group, of its writes so far.
     pub(super) records: Vec<u8>,
     pub(super) count: u64,
-    /// In a group: whether the store was replaced in it.
+    /// In a group: whether one of its writes replaced the store.
     pub(super) cleared: bool,
 }
 
@@ -64,8 +64,8 @@ impl<K: Key + ?Sized> Default for StripeBuffer<K> {
 }
 
 pub fn hash<K: Key + ?Sized>(key: &K) -> u64 {
-    // Uses the first and the last eight bytes and the length: cheap, and keys with a common prefix
-    // differ at their end.
+    // Uses only the first and last eight bytes and the length. This is cheap, and keys with a
+    // common prefix usually differ at their end.
     const MIX: u64 = 0x9E37_79B9_7F4A_7C15;
     let tail = key.tail();
     let last = tail.last_chunk().map_or(0, |last| u64::from_le_bytes(*last));
@@ -75,13 +75,14 @@ pub fn hash<K: Key + ?Sized>(key: &K) -> u64 {
 }
 
 impl<K: Key + ?Sized> StripeBuffer<K> {
-    /// Drops the records of the current write, but not the state from [`was`](Self::was).
+    /// Drops the records of the current write, but keeps the state that [`was`](Self::was) has
+    /// saved.
     pub fn start_over(&mut self) {
         self.records.clear();
         self.count = 0;
     }
 
-    /// Saves the state of the write's one key just before it changes, if a backup needs it.
+    /// Saves the state of the write's only key just before it changes, if a backup needs it.
     pub fn was<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
         let absent_is_lost = old.is_none() && fault!("live.absent.spills");
         if self.saves_old_state && !absent_is_lost {
@@ -94,7 +95,7 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
         self.count += 1;
     }
 
-    /// Records bytes that were written at a position of the value, which is present.
+    /// Records that bytes were written at a position of an existing value.
     pub fn splice(&mut self, key: &K, at: usize, bytes: &[u8]) {
         encode_splice(key, at, bytes, &mut self.records);
         self.count += 1;
@@ -117,14 +118,15 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
 }
 
 impl<K: Key + ?Sized> StripeBuffer<K> {
-    /// Attaches the buffer to another backup, or to none. Its saved states go to the former set.
+    /// Attaches the buffer to another backup, or to none. Its saved states are passed to the former
+    /// set.
     pub(super) fn attach(&mut self, copies: Option<Arc<CopyBeforeWrite<K>>>) {
         self.flush_states();
         self.copies = copies;
         (self.states, self.ends) = (Vec::new(), Vec::new());
     }
 
-    /// Passes the saved states to the set.
+    /// Passes the saved states to the copy-before-write set.
     fn flush_states(&mut self) {
         let mut begin = 0;
         for (range, end) in self.ends.drain(..) {
@@ -167,7 +169,7 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
         }
     }
 
-    /// Whether a write of `key` must save its state.
+    /// Returns whether a write of `key` must save its state.
     pub(super) fn needs_state(&self, key: &K) -> bool {
         self.copies.as_ref().is_some_and(|copies| copies.needs_copy(key))
     }
@@ -175,13 +177,14 @@ impl<K: Key + ?Sized> StripeBuffer<K> {
     /// Saves the state that `key` has before the current write.
     fn save_state<V: Value + ?Sized>(&mut self, key: &K, old: Option<Put<&V>>) {
         let Some(copies) = &self.copies else { return };
-        // A write that restarts has saved it before.
+        // If the write was restarted, the state is already saved.
         let Some(end) = copies.saves(key) else { return };
         encode_was(key, end, old, &mut self.states);
         self.ends.push((copies.range_of(key), self.states.len()));
     }
 
-    /// Passes the saved states to the set if they are many.
+    /// Passes the saved states to the copy-before-write set if they have reached [`GATHERED`]
+    /// bytes.
     pub(super) fn flush_full_states(&mut self) {
         if self.states.len() >= GATHERED {
             self.flush_states();

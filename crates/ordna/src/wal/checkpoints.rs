@@ -1,13 +1,14 @@
-//! When an opened store backs itself up, and how it gives way to backups that a caller makes.
+//! Scheduling of checkpoints: when an opened store backs itself up, and how it gives way to
+//! callers' backups.
 //!
 //! # Contract
-//! All methods may be called by many threads at once. One thread takes checkpoints: it calls
-//! [`Checkpoints::next`]. Writers of the log call [`Checkpoints::logged`], which is one load and
-//! one branch while nothing is due.
+//! All methods may be called concurrently by many threads. One thread takes checkpoints: it calls
+//! [`Checkpoints::next`]. Writers of the log call [`Checkpoints::logged`], which costs one load and
+//! one branch while no checkpoint is due.
 //!
 //! # Protocol
-//! A caller's backup cancels the checkpoint in progress, waits for its end, and holds off others
-//! until it is done itself. So it never fails because of a checkpoint. The end of the store does the
+//! A caller's backup cancels the checkpoint in progress, waits for its end, and prevents others
+//! until it is finished. So it never fails because of a checkpoint. The end of the store does the
 //! same.
 
 use std::cell::Cell;
@@ -25,31 +26,31 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Notes that this thread works for a checkpoint, which waits for it.
+/// Marks this thread as working for a checkpoint, which waits for it.
 pub(crate) fn mark_worker() {
     IS_WORKER.set(true);
 }
 
-/// No checkpoint is due, whatever is logged.
+/// Value of `due_at` with which no checkpoint is ever due.
 pub(crate) const NEVER: u64 = u64::MAX;
-/// Delay after which a checkpoint that failed is tried again; it doubles with each failure.
+/// Delay before a failed checkpoint is retried. It doubles with each failure.
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-/// Longest such delay.
+/// Upper bound of that delay.
 const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
-/// What the thread has to do.
+/// The next task of the checkpoint thread.
 #[derive(Debug)]
 pub(crate) enum Checkpoint {
     /// Take a checkpoint, which ends early if the progress is cancelled.
     Take(Progress),
-    /// The store ends.
+    /// The store is being dropped.
     End,
 }
 
-/// When checkpoints are taken.
+/// The schedule of checkpoints.
 #[derive(Debug)]
 pub(crate) struct Checkpoints {
-    /// Bytes of the log, counted as `Queue::logged` does, from which on a checkpoint is due.
+    /// Number of logged bytes, counted as `Queue::logged`, at which a checkpoint is due.
     due_at: AtomicU64,
     state: Mutex<CheckpointState>,
     changed: Condvar,
@@ -60,7 +61,7 @@ struct CheckpointState {
     is_due: bool,
     /// The checkpoint in progress.
     running: Option<Progress>,
-    /// Backups of callers that run or wait.
+    /// Number of callers' backups that run or wait.
     callers: usize,
     ends: bool,
 }
@@ -71,7 +72,7 @@ impl Default for Checkpoints {
     }
 }
 
-/// A checkpoint in progress, until it is dropped.
+/// A checkpoint in progress. It ends on drop.
 struct Running<'a>(&'a Checkpoints);
 
 impl Drop for Running<'_> {
@@ -81,7 +82,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A caller's backup, which runs alone until this is dropped.
+/// The turn of a caller's backup. No checkpoint runs until this is dropped.
 pub(crate) struct CallersTurn<'a>(&'a Checkpoints);
 
 impl Drop for CallersTurn<'_> {
@@ -100,11 +101,11 @@ impl Checkpoints {
         self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a checkpoint due once this many bytes are logged, and none before.
+    /// Makes a checkpoint due when this many bytes are logged, and none before.
     pub fn set_due_at(&self, due_at: u64, logged: u64) {
         {
-            // Under the lock: a writer that reaches the former limit now must not make a checkpoint
-            // due after this, which would replace a backup with metadata.
+            // Under the lock: a writer that has just reached the former limit must not make a
+            // checkpoint due after this call, because it would replace a backup with metadata.
             let mut state = self.lock();
             state.is_due = false;
             self.due_at.store(due_at, Ordering::Relaxed);
@@ -112,10 +113,10 @@ impl Checkpoints {
         self.logged(logged);
     }
 
-    /// Starts a checkpoint if it is due, now that this many bytes are logged.
+    /// Starts a checkpoint if it is due, given the number of logged bytes.
     #[inline]
     pub fn logged(&self, bytes: u64) {
-        // Relaxed: a writer that finds an older limit is followed by others that do not.
+        // Relaxed: a writer may read an older limit, but later writers will not.
         if bytes >= self.due_at.load(Ordering::Relaxed) {
             self.begin();
         }
@@ -130,14 +131,14 @@ impl Checkpoints {
         }
     }
 
-    /// Cancels the checkpoint in progress: the log needs the space.
+    /// Cancels the checkpoint in progress, because the log needs the disk space.
     pub fn cancel(&self) {
         if let Some(running) = &self.lock().running {
             running.cancel();
         }
     }
 
-    /// Waits until no checkpoint runs, and holds off others while the returned value lives.
+    /// Waits until no checkpoint runs, and prevents others until the returned value is dropped.
     pub fn callers_turn(&self) -> CallersTurn<'_> {
         let mut state = self.lock();
         state.callers += 1;
@@ -150,8 +151,8 @@ impl Checkpoints {
         CallersTurn(self)
     }
 
-    /// Takes checkpoints with `take` as they are due; returns once the store ends. `take` returns
-    /// whether the checkpoint succeeded. After a failure it is tried again with growing delays.
+    /// Calls `take` for each checkpoint that is due, until the store is dropped. `take` returns
+    /// whether the checkpoint succeeded. After a failure it is retried with increasing delays.
     pub fn run(&self, mut take: impl FnMut(Progress) -> bool) {
         let mut delay = Duration::ZERO;
         while let Checkpoint::Take(progress) = self.next(delay) {
@@ -178,7 +179,7 @@ impl Checkpoints {
         take(progress);
     }
 
-    /// Waits until a checkpoint is due and no caller's backup runs, for `delay` at least.
+    /// Waits for at least `delay`, and until a checkpoint is due and no caller's backup runs.
     fn next(&self, delay: Duration) -> Checkpoint {
         let began = Instant::now();
         let mut state = self.lock();
@@ -224,16 +225,16 @@ impl CheckpointThread {
         Self { checkpoints, thread: Lock::new(Some(thread)) }
     }
 
-    /// Ends the thread and waits for that.
+    /// Ends the thread and waits for it.
     pub fn end(&self) {
         self.checkpoints.end();
         let thread = self.thread.lock().take();
-        // The caller's clock may drop the last store, on a thread of the checkpoint.
+        // The caller's clock may drop the last store on a thread of the checkpoint itself.
         let is_own = |it: &JoinHandle<()>| {
             IS_WORKER.get() || it.thread().id() == std::thread::current().id()
         };
         if let Some(thread) = thread.filter(|it| !is_own(it)) {
-            // A panic of the caller's clock was reported by the checkpoint.
+            // The checkpoint has reported a panic of the caller's clock.
             let _ = thread.join();
         }
     }

@@ -1,34 +1,36 @@
 //! The copy-before-write set of a live backup: old states of keys that were written before the
-//! backup read them. They go into a delta file (Nitro §5.3, with writers in place of collectors).
+//! backup read them. They are stored in delta files (Nitro §5.3, with writers in place of
+//! collectors).
 //!
 //! # Contract
-//! All methods may be called by many threads at once. A writer calls
+//! All methods may be called concurrently by many threads. A writer calls
 //! [`CopyBeforeWrite::needs_copy`] before it changes a key, with the key's stripe locked, and
 //! appends the state at any time before [`CopyBeforeWrite::finish`]. The worker of a range calls
 //! [`CopyBeforeWrite::passed`].
 //!
 //! # Protocol
-//! The paper's collectors write what they unlink to delta files. Here the writers do so one step
-//! earlier: before a write changes a key, it saves the key's state, so no dead version must be
-//! kept.
+//! In the paper, collectors write the versions that they unlink to delta files. Here writers do so
+//! one step earlier: before a write changes a key, it saves the key's state, so that no dead
+//! version must be kept.
 //!
 //! 1. INIT: the files are created; nothing is saved.
 //! 2. ACTIVE, from the snapshot point on: a write of key k saves its state unless the worker of k's
-//!    range has passed k. The worker scans the *latest* state. It publishes its position after it
+//!    range has passed k. The worker scans the *latest* state and publishes its position after it
 //!    has read up to there.
-//! 3. TERMINATING, once all workers are done: nothing is saved any more, and the file is closed.
+//! 3. TERMINATING, when all workers are done: nothing more is saved, and the files are closed.
 //!
 //! # Invariant
-//! A key's state at the snapshot point is its saved state with the smallest end, or, if none was saved,
-//! the state that its worker read. A write after the snapshot point that changes k before the
-//! worker reads k finds k not passed, and saves its state. If the first such write saved nothing,
-//! the worker had read k before it. Saving more than that is harmless: later ends are larger.
+//! A key's state at the snapshot point is its saved state with the smallest end or, if none was
+//! saved, the state that its worker read. A write after the snapshot point that changes k before
+//! the worker reads k finds that k is not passed, and saves its state. If the first such write
+//! saved nothing, the worker had read k before it. Saving more states is harmless, because their
+//! ends are larger.
 //!
 //! # Bounds
-//! A key's state is saved once: the set remembers up to [`MOST_REMEMBERED`] keys, by hashes that
-//! cannot be predicted. So the delta files are not larger than what the backup is of, whatever is
-//! overwritten how often. Each range has a delta file of its own, created with its first state, and a
-//! restore needs memory for the deltas of those ranges only that it builds at the moment.
+//! A key's state is saved once: the set remembers up to [`MOST_REMEMBERED`] keys by unpredictable
+//! hashes. So the delta files are not larger than the backed-up data, no matter what is overwritten
+//! how often. Each range has its own delta file, created with its first state. A restore needs
+//! memory only for the deltas of the ranges that it is currently building.
 //!
 //! # Limits
 //! A key that expires during the backup may be missing from it; its deadline has passed by then. If
@@ -47,27 +49,28 @@ use crate::files::error::BackupError;
 use crate::files::manifest::{COMMON_DELTA, FileEntry, delta_of};
 use ordna_base::encoding::Encoding;
 
-/// Bytes of records per block of a delta file, at most: a reader holds this much at once.
+/// Maximum size in bytes of the records in a block of a delta file: a reader holds this much at a
+/// time.
 const LARGEST_BLOCK: usize = 256 << 10;
-/// Bytes of records per block of a delta file, at least: less would be mostly headers.
+/// Minimum size in bytes of the records in a block of a delta file: less would be mostly headers.
 const SMALLEST_BLOCK: usize = 4 << 10;
-/// Bytes of records of all delta files that wait for their blocks to be full.
+/// Total size in bytes of the records of all delta files that wait for their blocks to be full.
 const ALL_BLOCKS: usize = 8 << 20;
-/// Bytes of states that ranges without a file may have together so that one file takes them all, for
-/// each file costs a sync. Every shard reads that file when it is restored.
+/// Maximum total size in bytes of the states of ranges that share one file, because each file costs
+/// a sync. A restore reads that file for every shard.
 const LARGEST_COMMON: usize = 1 << 20;
-/// Number of keys that a backup remembers to have saved; they take 20 to 40 bytes each, so up to 160
-/// MiB. A key that is not remembered is saved again with each write until the backup has read it. Tests
-/// of debug builds reach the limit.
+/// Number of saved keys that a backup remembers. They take 20 to 40 bytes each, up to 160 MiB
+/// together. A key that is not remembered is saved again with each write until the backup has read
+/// it. In debug builds the number is small, so that tests reach it.
 const MOST_REMEMBERED: usize = if cfg!(debug_assertions) { 8 << 10 } else { 4 << 20 };
-/// Number of sets that the remembered keys are divided among, so that writers do not contend.
+/// Number of sets among which the remembered keys are divided, so that writers do not contend.
 const SETS: usize = 64;
 
 const INIT: u8 = 0;
 const ACTIVE: u8 = 1;
 const TERMINATING: u8 = 2;
 
-/// How far a worker has read its range.
+/// The part of its range that a worker has read.
 #[derive(Debug)]
 enum Passed<K> {
     Nothing,
@@ -75,12 +78,12 @@ enum Passed<K> {
     All,
 }
 
-/// How far the worker of a range is. Padded, so that ranges do not share a cache line.
+/// The progress of the worker of a range. Padded, so that ranges do not share a cache line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Range<K> {
-    /// Head of the last key read: smaller heads are passed, larger ones are not, this one may be
-    /// either.
+    /// Head of the last key read. Keys with smaller heads are passed, keys with larger ones are
+    /// not; a key with this head may be either.
     head: AtomicU64,
     passed: Lock<Passed<K>>,
 }
@@ -94,7 +97,7 @@ struct Delta {
     failed: Option<BackupError>,
 }
 
-/// Passes a hash on as it is.
+/// A hasher for keys that are hashes already.
 #[derive(Debug, Default)]
 struct IsHash(u64);
 
@@ -109,12 +112,12 @@ impl Hasher for IsHash {
     }
 }
 
-/// The keys whose state was saved, as hashes of 128 bits under secret keys: two keys of one hash do
-/// not occur.
+/// The keys whose state was saved, as 128-bit hashes with secret keys, so that collisions do not
+/// occur in practice.
 struct SavedKeys {
     hashers: [RandomState; 2],
     sets: Vec<Lock<HashSet<u128, BuildHasherDefault<IsHash>>>>,
-    /// Largest number of keys in each set.
+    /// Maximum number of keys in each set.
     most: usize,
 }
 
@@ -143,7 +146,7 @@ impl SavedKeys {
         set.is_some_and(|set| set.lock().contains(&hash))
     }
 
-    /// Adds a key, if there is room; returns whether it was there.
+    /// Adds a key if there is room. Returns whether it was already there.
     fn add<K: Key + ?Sized>(&self, key: &K) -> bool {
         let hash = self.hash(key);
         let Some(set) = self.sets.get(hash as usize % SETS) else { return false };
@@ -155,25 +158,25 @@ impl SavedKeys {
     }
 }
 
-/// Creates the delta file of a number.
+/// Creates the delta file with a number.
 pub(crate) type CreateDelta = Box<dyn Fn(usize) -> Result<BlockWriter, BackupError> + Send + Sync>;
 
 /// The copy-before-write set of one backup.
 pub(crate) struct CopyBeforeWrite<K: Key + ?Sized> {
     state: AtomicU8,
-    /// Lower bounds of all ranges but the first, ascending.
+    /// Lower bounds of all ranges except the first, in ascending order.
     bounds: Vec<K::Owned>,
     /// One for each range.
     ranges: Vec<Range<K::Owned>>,
     create: CreateDelta,
     /// One for each range.
     deltas: Vec<Lock<Delta>>,
-    /// Bytes of records per block.
+    /// Size in bytes of the records in a block.
     block: usize,
     saved: SavedKeys,
     /// The largest end so far.
     ends: AtomicU64,
-    /// Bytes of the states so far.
+    /// Total size in bytes of the saved states.
     bytes: AtomicU64,
 }
 
@@ -205,7 +208,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
 
     /// Starts the saving of old states, at the snapshot point of the backup.
     pub fn activate(&self) {
-        // Relaxed: the caller holds off all writers, and its locks order this.
+        // Relaxed: the caller excludes all writers, and its locks order this store.
         if !fault!("live.delta.activates") {
             self.state.store(ACTIVE, Ordering::Relaxed);
         }
@@ -222,17 +225,18 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         self.is_unread(key) && !notice!("live.delta.saves_once", self.saved.contains(key))
     }
 
-    /// Returns whether `key` may change the backup: the worker of its range has not passed it.
+    /// Returns whether a change of `key` may affect the backup, because the worker of its range has
+    /// not passed it.
     fn is_unread(&self, key: &K) -> bool {
-        // Relaxed: states change while the caller of `activate` or `terminate` holds off all
-        // writers.
+        // Relaxed: the state changes only while the caller of `activate` or `terminate` excludes
+        // all writers.
         if self.state.load(Ordering::Relaxed) != ACTIVE {
             return false;
         }
         let Some(range) = self.ranges.get(self.range_of(key)) else { return true };
         // Acquire: pairs with the release in `passed`. A writer that finds its key passed changes
-        // it after the worker's read. One that finds an older head saves the state, which is
-        // harmless.
+        // it after the worker has read it. A writer that reads an older head saves the state, which
+        // is harmless.
         match key.head().cmp(&range.head.load(Ordering::Acquire)) {
             std::cmp::Ordering::Less => false,
             std::cmp::Ordering::Greater => true,
@@ -244,8 +248,8 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         }
     }
 
-    /// Remembers that the state of `key` is saved; returns the end of that state, larger than all
-    /// before, or `None` if it was saved already.
+    /// Marks the state of `key` as saved. Returns the end of that state, which is larger than all
+    /// earlier ones, or `None` if the state was already saved.
     pub fn saves(&self, key: &K) -> Option<u64> {
         let was_saved = self.saved.add(key);
         if notice!("live.delta.saves_once", was_saved) {
@@ -254,7 +258,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         Some(self.ends.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Bytes of states that were saved so far.
+    /// Returns the total size in bytes of the states saved so far.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -273,7 +277,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
         }
     }
 
-    /// Writes the states of a range that wait.
+    /// Writes the collected states of a range.
     fn write(&self, range: usize, delta: &mut Delta) -> Result<(), BackupError> {
         let writer = match &mut delta.writer {
             Some(writer) => writer,
@@ -301,7 +305,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
     /// Closes the files and makes them durable. Ranges without a state have none.
     ///
     /// # Errors
-    /// The first failure of an append, or that of the end.
+    /// The first error of an append, or an error of this call.
     pub fn finish(&self) -> Result<Vec<FileEntry>, BackupError> {
         let waiting = |delta: &Lock<Delta>| {
             let delta = delta.lock();
@@ -335,7 +339,7 @@ impl<K: Key + ?Sized> CopyBeforeWrite<K> {
     }
 }
 
-/// Ends a file of a backup, makes it durable, and describes it.
+/// Ends a file of a backup, makes it durable, and returns its description.
 pub(crate) fn close<K: Encoding + ?Sized>(
     writer: &mut BlockWriter,
     from: Option<&K>,

@@ -1,4 +1,4 @@
-//! What an opened store has in addition to its memory.
+//! The durable part of an opened store: log, backups and directory.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ use crate::files::error::BackupError;
 use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 
-/// Returns the size in bytes that the log may have after a backup of these sizes before a
-/// checkpoint is due: with the backup, seven eighths of twice the entries and `after` bytes. At
-/// least a quarter of the larger of both, so that checkpoints write at most four times what the log does.
+/// Returns how large the log may become, in bytes, after a backup of these sizes before a
+/// checkpoint is due. Log and backup together may have seven eighths of twice the entries plus
+/// `after` bytes. The result is at least a quarter of the larger of both, so that checkpoints write
+/// at most four times as much as the log.
 fn log_allowance(after: u64, sizes: BackupSizes) -> u64 {
     let limit = sizes.shards.saturating_mul(2).saturating_add(after);
     let least = after.max(sizes.shards) / 4;
@@ -32,17 +33,18 @@ pub struct BackupStatus {
     pub last_error: Option<Arc<str>>,
     /// Position of the log at the snapshot point of the last backup.
     pub backed_up: u64,
-    /// Number of records appended up to there, since the opening.
+    /// Number of records appended up to that position since the opening.
     pub records_backed_up: u64,
-    /// Whether the newest backup has metadata, which a checkpoint cannot compute.
+    /// Whether the newest backup has metadata, which a checkpoint could not compute.
     pub has_metadata: bool,
     /// Number of backups to keep.
     pub keep: usize,
-    /// Whether a caller has said so since the opening, which cannot tell backups from checkpoints.
+    /// Whether a caller has set `keep` since the opening; an opening cannot tell backups from
+    /// checkpoints.
     pub is_keep_known: bool,
     /// Number of the newest backup, if it is a checkpoint that was taken since the opening.
     pub checkpoint: Option<u64>,
-    /// `Queue::logged` at the snapshot point of the newest backup.
+    /// Value of `Queue::logged` at the snapshot point of the newest backup.
     pub logged: u64,
 }
 
@@ -70,7 +72,7 @@ pub(crate) struct Durable<K: Key + ?Sized> {
 }
 
 impl<K: Key + ?Sized> Durable<K> {
-    /// Reports a checkpoint that failed, unless it gave way to something else.
+    /// Reports a failed checkpoint, unless it was cancelled for something else.
     pub fn note_failed_checkpoint(&self, error: &BackupError) {
         if !matches!(error, BackupError::Cancelled | BackupError::Busy | BackupError::Replaced) {
             self.status.lock().last_error = Some(error.to_string().into());

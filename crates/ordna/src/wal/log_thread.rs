@@ -1,5 +1,5 @@
-//! The thread of a log: it writes, syncs, rotates to new segments, and retries writes that failed.
-//! The module `queue` has the protocol.
+//! The thread of a log, which writes, syncs, rotates to new segments, and retries failed writes.
+//! The module `queue` describes the protocol.
 
 use std::mem;
 use std::sync::PoisonError;
@@ -14,13 +14,14 @@ use super::queue::{Chunk, Queue, lock, reached};
 use super::sync_policy::{SECOND, SyncPolicy};
 use crate::files::directory::Reserve;
 
-/// Without `SyncPolicy::Always`, the log's thread collects records for so long before it writes.
+/// Time for which the thread collects records before it writes, unless the policy is
+/// `SyncPolicy::Always`.
 const GATHER: Duration = Duration::from_millis(1);
-/// Longest delay between two retries, as a multiple of the first one. With [`FIRST_RETRY`] it is 5 s:
-/// space that was freed is used soon, and a disk that stays full costs little.
+/// Longest delay between two retries, as a multiple of the first one. With [`FIRST_RETRY`] it is 5
+/// s: freed space is used soon, and a disk that stays full costs little.
 const LONGEST_RETRY: u32 = 50;
 
-/// What the log's thread has to do.
+/// The next task of the thread.
 #[derive(PartialEq)]
 enum Wake {
     Work,
@@ -33,7 +34,8 @@ impl Queue {
     /// works again.
     fn retry(&self) -> bool {
         let Some((_, segments)) = &self.rotation else { return false };
-        // A backup that began after the failure keeps the number, and restarts the queue itself.
+        // A backup that began after the failure holds the number, and will restart the queue
+        // itself.
         let Some(mut next) = segments.next.try_lock() else { return false };
         let _syncing = lock(&self.syncer);
         let mut writer = lock(&self.writer);
@@ -48,7 +50,7 @@ impl Queue {
         let (written, synced) = (self.written.load(Ordering::Acquire), self.synced());
         let begun = segments.create_with(*next, |segment| {
             segment.start_at(written, synced)?;
-            // A start takes a segment that has records and no header for one that was damaged.
+            // A start would take a segment with records but without a header for a damaged one.
             if !fault!("faults.retry.header_is_first") {
                 segment.sync()?;
             }
@@ -59,7 +61,7 @@ impl Queue {
             }
             Ok(())
         });
-        // What was written before the failure. If this fails, it may be lost.
+        // Data that was written before the failure. If this sync fails, it may be lost.
         let current = writer.blocks.file();
         let are_synced = begun.is_ok() && {
             let mut files = writer.former.iter().chain([&current]);
@@ -71,7 +73,7 @@ impl Queue {
             state.chunks = chunks;
             return false;
         };
-        // The chunks lack the end of a group if it has removed everything since then.
+        // The chunks lack the end of a group if the group has removed everything since then.
         let is_whole = check!("faults.retry.is_whole_at_its_end", state.can_retry);
         if !are_synced || !is_whole {
             state.can_retry = false;
@@ -82,7 +84,7 @@ impl Queue {
         }
         self.add_logged(segment.written());
         *next += 1;
-        // The part of a block at the end of the former segment.
+        // Cuts off the incomplete block at the end of the former segment.
         let (path, len) = (writer.blocks.path().to_owned(), writer.blocks.written());
         if let Some(tail) = &mut state.tail {
             tail.continue_in(&segment);
@@ -100,7 +102,7 @@ impl Queue {
         true
     }
 
-    /// The log's thread: writes and syncs until [`stop`](Self::stop).
+    /// The thread's loop: writes and syncs until [`stop`](Self::stop).
     pub fn run(&self) {
         let mut last_sync = Instant::now();
         let mut delay = self.first_retry;
@@ -121,7 +123,7 @@ impl Queue {
                 SyncPolicy::Never => false,
             };
             point("log.run.before_drain");
-            // Failures are kept for the writers.
+            // Errors are stored for the writers.
             let drained = self.drain();
             if drained.is_ok() && !stopping {
                 point("log.run.before_rotation");
@@ -137,7 +139,7 @@ impl Queue {
         }
     }
 
-    /// Begins a new segment if the present one is full.
+    /// Begins a new segment if the current one is full.
     pub(super) fn rotate_full_segment(&self) {
         let Some((most, segments)) = &self.rotation else { return };
         if lock(&self.writer).blocks.written() >= *most {
@@ -145,7 +147,7 @@ impl Queue {
         }
     }
 
-    /// Waits for work, or for the time of the next sync or retry.
+    /// Waits for work, or until the next sync or retry is due.
     fn sleep(&self, last_sync: Instant, delay: Duration) -> Wake {
         let mut state = lock(&self.state);
         let begin = Instant::now();
@@ -153,7 +155,8 @@ impl Queue {
             if state.stopping {
                 return Wake::Stop;
             }
-            // Other threads may have written these records, or a sync that does not cover them.
+            // Other threads may have written these records, or are running a sync that does not
+            // cover them.
             let unsynced = self.appended() > self.synced() && state.failed.is_none();
             let waited_for =
                 notice!("faults.sleep.unsynced", unsynced) && self.policy() == SyncPolicy::Always;
@@ -184,7 +187,7 @@ impl Queue {
         }
     }
 
-    /// Makes the log's thread write and sync the records that wait, and end.
+    /// Makes the thread write and sync the waiting records and then end.
     pub fn stop(&self) {
         lock(&self.state).stopping = true;
         self.work.notify_all();

@@ -1,50 +1,51 @@
 //! The write-ahead log of a store.
 //!
 //! # Contract
-//! Every public write of a store passes here once. A store without a log pays one load and one
-//! branch. Removals of expired keys by collectors are not logged: deadlines are absolute, and
-//! replay applies them itself.
+//! Every public write of a store passes through this module once. A store without a log pays one
+//! load and one branch. Removals of expired keys by collectors are not logged: deadlines are
+//! absolute, and a replay applies them itself.
 //!
 //! The order of a key's records in the log is the order of its writes in memory. A batch, and the
-//! writes of a group, lie in one block: after a crash they are there whole or not at all.
+//! writes of a group, are in one block: after a crash, all or none of them are present.
 //!
 //! # Protocol
-//! Each key belongs to one of 64 stripes by its hash. A write takes its stripe's lock, changes the
-//! memory, and appends its records to the queue, all in that critical section; so two writers of
-//! one key cannot append in the other order than they wrote. A batch takes its stripes in ascending
-//! order; a range, a group and a snapshot point take all, so there is no circle of waiters. Under
-//! [`SyncPolicy::Always`](sync_policy::SyncPolicy::Always) the write waits for the fsync after it has unlocked the stripe.
+//! Each key belongs to one of 64 stripes, by its hash. A write locks its stripe, changes the
+//! memory, and appends its records to the queue in one critical section. So two writers of one key
+//! append in the order in which they write. A batch locks its stripes in ascending order; a range,
+//! a group and a snapshot point lock all, so that deadlocks are impossible. Under
+//! [`SyncPolicy::Always`](sync_policy::SyncPolicy::Always), the write waits for the fsync after it
+//! has unlocked the stripe.
 //!
 //! While a backup without a snapshot runs, the critical section also saves the old state of each
-//! key that the backup has not passed (see `copy_before_write`). A write of one key takes
-//! that state from its own read of the entry, under the leaf's lock. The stripe's buffer collects
-//! such states and passes them to the set in groups.
+//! key that the backup has not passed (see `copy_before_write`). A write of one key takes that
+//! state from its own read of the entry, under the leaf's lock. The stripe's buffer collects such
+//! states and passes them to the set in groups.
 //!
 //! # Failure
-//! A log that cannot record refuses a write before the memory changes. If it learns of the failure
-//! later, it returns an error for a write that stays in memory. It refuses all writes that follow.
+//! If the log has failed, a write returns an error before the memory changes. If the log fails
+//! later, the error is returned for a write that stays in memory. All later writes fail.
 //!
 //! # Progress
-//! Blocking per stripe. A slow disk delays writers once 8 MiB wait for it.
+//! Blocking per stripe. A slow disk delays writers when 8 MiB are waiting for it.
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
 //! | `writer` | the stripes, and the writes that pass through them |
 //! | `buffer` | the records and old states of a stripe |
 //! | `queue` | group commit |
 //! | `log_thread` | the thread that writes, syncs and retries |
-//! | `waiting`, `waiting_threads` | waits for what is written or durable |
+//! | `waiting`, `waiting_threads` | waits for records to be written or durable |
 //! | `segments` | creation of segments |
-//! | `tail` | the records that wait, in a file that outlives the process |
+//! | `tail` | the waiting records, in a file that outlives the process |
 //! | `checkpoints` | when a store backs itself up |
 //! | `copy_before_write` | old states of keys for a live backup |
-//! | `durable` | what an opened store has in addition to its memory |
+//! | `durable` | the log, the backups and the directory of an opened store |
 //! | `sink` | a second destination of the records, for replication |
 //! | `sync_policy` | when the log is made durable |
 //! | `sync_times` | durations of fsyncs |
 //! | `reports` | reports of openings, replays and backups |
 //!
-//! Reading the log is in `durability::replay`.
+//! The module `durability::replay` reads the log.
 
 pub mod buffer;
 pub mod checkpoints;

@@ -1,33 +1,35 @@
-//! The log's buffer and the files behind it: group commit.
+//! The log's buffer and its files: group commit.
 //!
 //! # Contract
-//! All methods may be called by many threads at once. Positions count bytes of records since the
-//! log began; they grow by what is appended and never repeat.
+//! All methods may be called concurrently by many threads. Positions count bytes of records since
+//! the log began; they grow by what is appended and are never reused.
 //!
 //! # Protocol
 //! `append` copies records into the youngest frame under a short lock and returns their end
-//! position. So that a kill loses none of them, it copies them into the tail, too (module `tail`).
-//! `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes durable what was
-//! written. So one fsync serves all records appended before it. The log's thread
-//! does both, or one of the threads that wait for their records (module `waiting`). Locks are taken in
-//! the order writer, state; no lock is held while a file is synced, except the syncer's own.
+//! position. It also copies them into the tail (module `tail`), so that a killed process loses none
+//! of them. `drain` writes the waiting frames as blocks, one drainer at a time; `sync` makes the
+//! written blocks durable. So one fsync serves all records appended before it. The log's thread
+//! does both, or one of the threads that wait for their records (module `waiting`). The lock order
+//! is writer, state. No lock is held while a file is synced, except the syncer's own.
 //!
 //! # Failure
 //! The first failure of a write or sync is kept: later appends and waits return it. A file is not
 //! written or synced again after a failure, because the system may have dropped its dirty pages.
-//! There are two ways on:
+//! There are two ways to recover:
 //!
-//! - *Retry.* A write failed, mostly because the disk is full: all records are in files that accept a
-//!   sync, or still in the frames. The log's thread writes the frames to a new segment, again and
-//!   again with growing delays, and gives up a reserve of space for it. Then writes are accepted.
-//! - *Backup.* A sync failed, so records may be lost that no frame holds. [`Queue::restart`]
-//!   continues in a new segment once a backup holds everything that is in memory. The same holds if
-//!   the frames do not lead to what is in memory: a `clear` failed, a write panicked, or a segment
-//!   is to follow in between that a backup names.
+//! - *Retry.* A write has failed, usually because the disk is full. All records are in files that
+//!   can be synced, or still in the frames. The log's thread gives up reserved disk space and
+//!   writes the frames to a new segment, which it retries with increasing delays. Afterwards writes
+//!   succeed again.
+//! - *Backup.* A sync has failed, so records may be lost that are no longer in a frame.
+//!   [`Queue::restart`] continues in a new segment when a backup holds everything in memory. This
+//!   is also necessary if the frames do not lead to the state in memory: a `clear` failed, a write
+//!   panicked, or a backup has already named the next segment.
 //!
 //! # Invariants
 //! 1. `synced` ≤ `written` ≤ `appended`, all monotonic while the queue has not failed.
-//! 2. The records of one `append` lie in one frame, so in one block: a crash leaves all or none.
+//! 2. The records of one `append` are in one frame, and so in one block: after a crash, all or none
+//!    are present.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -52,15 +54,15 @@ use crate::files::blocks::{BlockKind, BlockWriter, Frame};
 use crate::files::error::BackupError;
 use crate::files::storage::OutFile;
 
-/// While the frames hold more than this many bytes, those that append write them: the log's thread
-/// is too slow, or syncs. So memory is bounded, and a disk that is too slow holds up the writers.
+/// Number of bytes in the frames above which appending threads write them, because the log's thread
+/// is too slow or is syncing. So memory is bounded, and a slow disk slows the writers down.
 const MOST_WAITING: usize = 8 << 20;
-/// Frames that are kept for reuse.
+/// Number of frames that are kept for reuse.
 const SPARE: usize = 2;
-/// Delay after which a write that failed is retried; it doubles with each failure.
+/// Delay before a failed write is retried. It doubles with each failure.
 pub(crate) const FIRST_RETRY: Duration = Duration::from_millis(100);
 
-/// Why a log that was closed refuses writes.
+/// Error text of a closed log.
 const CLOSED: &str = "the log is closed";
 
 pub(super) enum Chunk {
@@ -74,30 +76,30 @@ pub(super) struct QueueState {
     pub(super) chunks: VecDeque<Chunk>,
     pub(super) bytes: usize,
     pub(super) spare: Vec<Frame>,
-    /// What the chunks contain, for a process that is killed.
+    /// A copy of the waiting records that outlives a killed process.
     pub(super) tail: Option<Tail>,
     /// Tasks that wait for a position to be durable.
     pub(super) wakers: Vec<(u64, Waker)>,
-    /// Threads that do, see `waiting`.
+    /// Threads that wait for a position to be durable, see `waiting`.
     pub(super) waiting: Waiting,
     /// Tasks that wait for a position to be written.
     pub(super) writing: Vec<(u64, Waker)>,
     /// Tasks that wait for the end of a sync that takes too long.
     pub(super) stalled: Vec<(u64, Waker)>,
     pub(super) failed: Option<Arc<str>>,
-    /// Whether the failure was one of a write, so that the chunks can be written to a new segment.
+    /// Whether a write has failed (not a sync), so that the chunks can be written to a new segment.
     pub(super) can_retry: bool,
-    /// Position after the last record that removes everything for a successor.
+    /// Position after the last record that removes all entries for a successor.
     pub(super) cleared: u64,
     pub(super) stopping: bool,
-    /// The log ends: nothing is appended any more. Stays set.
+    /// Whether the log is being closed, so that nothing more is appended. Stays set.
     pub(super) closing: bool,
-    /// The log's thread waits for `work`.
+    /// Whether the log's thread waits for `work`.
     pub(super) asleep: bool,
 }
 
 impl QueueState {
-    /// Why nothing is appended now.
+    /// Returns the reason why nothing can be appended now.
     fn refusal(&self) -> Option<Error> {
         match &self.failed {
             Some(reason) => Some(failed(reason)),
@@ -109,13 +111,13 @@ impl QueueState {
 
 pub(super) struct Writer {
     pub(super) blocks: BlockWriter,
-    /// Former segments that are not known to be durable.
+    /// Former segments that may not be durable yet.
     pub(super) former: Vec<Arc<dyn OutFile>>,
 }
 
 /// The log's buffer.
 pub(crate) struct Queue {
-    /// The [`SyncPolicy`] as a number. Changes under the lock of `state`.
+    /// The [`SyncPolicy`] as a number. Changed under the lock of `state`.
     pub(super) policy: AtomicU8,
     /// The second destination of the records. Set once, under the lock of `state`.
     pub(super) sink: OnceLock<Arc<dyn LogSink>>,
@@ -125,7 +127,7 @@ pub(crate) struct Queue {
     pub(super) first_retry: Duration,
     pub(super) state: Mutex<QueueState>,
     pub(super) work: Condvar,
-    /// A sync has ended, or the queue has failed.
+    /// Notified when a sync has ended or the queue has failed.
     pub(super) moved: Condvar,
     /// Whether threads that wait for their records write and sync under `SyncPolicy::Always`.
     pub(super) waiters_sync: bool,
@@ -135,24 +137,24 @@ pub(crate) struct Queue {
     pub(super) written: AtomicU64,
     /// Position up to which records are in the tail or were written when they were appended.
     pub(super) kept: AtomicU64,
-    /// Whether there is a tail.
+    /// Whether the queue has a tail.
     pub(super) has_tail: bool,
     pub(super) synced: AtomicU64,
     pub(super) has_failed: AtomicBool,
-    /// Bytes of segments written so far, those included that the opening read.
+    /// Number of bytes of segments written so far, including those that the opening has read.
     pub logged: AtomicU64,
     pub checkpoints: Arc<Checkpoints>,
     /// When the queue was created.
     pub(super) created: Instant,
-    /// When the sync in progress began, in milliseconds after `created`; 0: there is none.
+    /// When the sync in progress began, in milliseconds after `created`; 0 if there is none.
     pub(super) syncing: AtomicU64,
     /// Number of failures so far.
     pub failures: AtomicU64,
-    /// fsyncs so far.
+    /// Number of fsyncs so far.
     pub syncs: AtomicU64,
-    /// How long they took.
+    /// Durations of the fsyncs.
     pub sync_times: SyncTimes,
-    /// Records appended so far.
+    /// Number of records appended so far.
     pub records: AtomicU64,
 }
 
@@ -160,7 +162,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the wakers of positions up to this one.
+/// Removes and returns the wakers of positions up to this one.
 pub(super) fn reached(wakers: &mut Vec<(u64, Waker)>, position: u64) -> Vec<Waker> {
     wakers.extract_if(.., |(at, _)| *at <= position).map(|(_, waker)| waker).collect()
 }
@@ -201,19 +203,20 @@ impl Queue {
         }
     }
 
-    /// Makes the log's thread rotate to a new segment once one has this many bytes.
+    /// Makes the log's thread rotate to a new segment when one has this many bytes.
     pub fn rotate_at(self, bytes: u64, segments: Arc<Segments>) -> Self {
         Self { rotation: Some((bytes, segments)), ..self }
     }
 
-    /// Sets the file that receives the records that wait.
+    /// Sets the file that receives a copy of the waiting records.
     pub fn tail(self, tail: Option<Tail>) -> Self {
         let has_tail = tail.is_some();
         lock(&self.state).tail = tail;
         Self { has_tail, ..self }
     }
 
-    /// Whether what was appended outlives the process once [`keep`](Self::keep) returns.
+    /// Returns whether appended records outlive the process after [`keep`](Self::keep) has
+    /// returned.
     pub fn has_tail(&self) -> bool {
         self.has_tail
     }
@@ -223,35 +226,35 @@ impl Queue {
         Self { first_retry: delay, ..self }
     }
 
-    /// Lets threads that wait for their records write and sync under `SyncPolicy::Always`, which spares two
-    /// switches between threads. Whoever appends must wait for the records then, or call
-    /// [`wake_thread`](Self::wake_thread).
+    /// Lets threads that wait for their records write and sync under `SyncPolicy::Always`, which
+    /// saves two switches between threads. Every thread that appends must then wait for its records
+    /// or call [`wake_thread`](Self::wake_thread).
     pub fn waiters_sync(self, waiters_sync: bool) -> Self {
         Self { waiters_sync, ..self }
     }
 
-    /// When records are synced.
+    /// Returns the sync policy.
     pub fn policy(&self) -> SyncPolicy {
         // Relaxed: a thread that has appended after a change reads the new policy, because `append`
         // took the lock under which it was changed.
         SyncPolicy::from_number(self.policy.load(Ordering::Relaxed))
     }
 
-    /// Changes the policy, and makes durable what was appended under the former one: some threads
-    /// may wait for that.
+    /// Changes the policy and makes everything durable that was appended under the former one,
+    /// because threads may be waiting for that.
     pub fn set_policy(&self, policy: SyncPolicy) -> Result<(), Error> {
         let state = lock(&self.state);
         self.policy.store(policy as u8, Ordering::Relaxed);
         drop(state);
-        // The log's thread sleeps as long as the former policy lets it.
+        // Otherwise the log's thread would sleep as long as the former policy allows.
         self.work.notify_all();
         self.drain()?;
         self.sync()
     }
 
     pub fn appended(&self) -> u64 {
-        // Acquire: pairs with the release in `append`, so a caller that learns of a position from
-        // another thread finds it here.
+        // Acquire: pairs with the release in `append`, so that a caller that learned of a position
+        // from another thread finds it here.
         self.appended.load(Ordering::Acquire)
     }
 
@@ -260,12 +263,12 @@ impl Queue {
         self.synced.load(Ordering::Acquire)
     }
 
-    /// The first failure.
+    /// Returns the first failure.
     pub fn failure(&self) -> Option<Arc<str>> {
         lock(&self.state).failed.clone()
     }
 
-    /// Refuses if the queue has failed or ends.
+    /// Returns an error if the queue has failed or is closing.
     #[inline]
     pub fn check(&self) -> Result<(), Error> {
         // Acquire: pairs with the release in `fail` and `close`.
@@ -277,8 +280,8 @@ impl Queue {
         self.sink.get().map_or(Ok(()), |sink| sink.check())
     }
 
-    /// Sets the destination of every group from now on; returns the position where the first one
-    /// begins, or `None` if there is a destination.
+    /// Sets the destination of all later groups. Returns the position where the first of them
+    /// begins, or `None` if there already is a destination.
     pub fn attach_sink(&self, sink: Arc<dyn LogSink>) -> Option<u64> {
         let _state = lock(&self.state);
         // Under the lock, so that no group is appended between the two.
@@ -288,7 +291,7 @@ impl Queue {
         Some(position)
     }
 
-    /// Reports to the sink that the memory holds a write that it does not receive.
+    /// Reports to the sink that the memory holds a write that the sink will not receive.
     fn report_loss(&self, reason: &str) {
         if let Some(sink) = self.sink.get()
             && !fault!("sinks.loss.is_reported")
@@ -297,18 +300,20 @@ impl Queue {
         }
     }
 
-    /// Refuses if the queue has failed. What was appended before it ends is still written.
+    /// Returns an error if the queue has failed. Records that were appended before it was closed
+    /// are still written.
     pub(super) fn check_failure(&self) -> Result<(), Error> {
         lock(&self.state).failed.as_ref().map_or(Ok(()), |reason| Err(failed(reason)))
     }
 
-    /// Appends the record of a `clear`: see [`append`](Self::append). If the queue fails before the
-    /// record is durable, the caller keeps the entries, so the log must not continue after it.
+    /// Appends the record of a `clear`, see [`append`](Self::append). If the queue fails before the
+    /// record is durable, the caller keeps the entries, so the log must not continue after the
+    /// record.
     pub fn append_clear(&self, records: &[u8], count: u64) -> Result<u64, Error> {
         self.append_records(records, count, true)
     }
 
-    /// Appends records as one group; returns the position after them.
+    /// Appends records as one group and returns the position after them.
     pub fn append(&self, records: &[u8], count: u64) -> Result<u64, Error> {
         self.append_records(records, count, false)
     }
@@ -324,7 +329,7 @@ impl Queue {
         let refused = state.refusal();
         if let Some(error) = &refused {
             state.can_retry &= !clears;
-            // The caller has changed the memory. A retry writes this, too.
+            // The caller has already changed the memory, so a retry writes these records, too.
             if !notice!("faults.retry.has_late_records", state.can_retry) {
                 self.report_loss(&error.to_string());
                 return Err(error.clone());
@@ -344,7 +349,7 @@ impl Queue {
         if let Some(tail) = &mut state.tail {
             // Acquire: pairs with the release in `write`.
             let written = self.written.load(Ordering::Acquire);
-            // Nobody acknowledges a write that is not durable.
+            // No thread acknowledges a write that is not durable.
             let is_synced = self.policy() == SyncPolicy::Always;
             if !is_synced && tail.append(start, records, count, self.synced()) {
                 if tail.has_no_gap(written) {
@@ -362,7 +367,7 @@ impl Queue {
         if clears {
             state.cleared = position;
         }
-        // Under the lock, so positions are in the order of the records.
+        // Stored under the lock, so that positions are in the order of the records.
         self.appended.store(position, Ordering::Release);
         if !self.waiters_lead() && mem::take(&mut state.asleep) {
             self.work.notify_one();
@@ -370,8 +375,8 @@ impl Queue {
         refused.map_or(Ok(position), Err)
     }
 
-    /// Has everything appended from now on written to another segment. If the queue has failed or
-    /// ends, the segment is returned.
+    /// Makes the log continue in another segment: everything appended from now on is written there.
+    /// If the queue has failed or is closing, the segment is returned.
     pub fn rotate(&self, mut segment: BlockWriter) -> Option<BlockWriter> {
         let mut state = lock(&self.state);
         if state.refusal().is_some() {
@@ -389,7 +394,7 @@ impl Queue {
         None
     }
 
-    /// Writes all frames that wait; returns the position up to which is written.
+    /// Writes all waiting frames and returns the position up to which records are written.
     pub fn drain(&self) -> Result<u64, Error> {
         self.drain_with(lock(&self.writer))
     }
@@ -404,7 +409,8 @@ impl Queue {
                 }
                 state.bytes = 0;
                 if state.chunks.is_empty() {
-                    // Before the state: records that come from now on find no writer at work.
+                    // Released before the state, so that the threads that append next find no
+                    // writer at work.
                     drop(writer);
                     let ready = reached(&mut state.writing, written);
                     drop(state);
@@ -412,7 +418,7 @@ impl Queue {
                     return Ok(written);
                 }
                 if let Some(tail) = &mut state.tail {
-                    // The chunks taken before are written, because this thread has the writer.
+                    // The chunks taken earlier are written, because this thread holds the writer.
                     tail.change_area(self.appended.load(Ordering::Relaxed));
                 }
                 (mem::take(&mut state.chunks), reached(&mut state.writing, written))
@@ -428,7 +434,7 @@ impl Queue {
         }
     }
 
-    /// Writes a chunk. After an error it is as before.
+    /// Writes a chunk. After an error, the chunk is unchanged.
     pub(super) fn write(&self, writer: &mut Writer, chunk: &mut Chunk) -> Result<(), BackupError> {
         let synced = self.synced();
         match chunk {
@@ -466,10 +472,11 @@ impl Queue {
         self.checkpoints.logged(logged);
     }
 
-    /// Bytes that the segments have once everything appended so far is written. The caller holds off
-    /// appends.
+    /// Returns the size in bytes that the segments will have when everything appended so far is
+    /// written. The caller excludes appends.
     pub fn logged_after_drain(&self) -> u64 {
-        // Before `logged`, so that a chunk which is being written is counted in one of the two.
+        // Loaded before `logged`, so that a chunk that is being written is counted in one of the
+        // two.
         let written = self.written.load(Ordering::Acquire);
         let waiting = match fault!("checkpoints.end.counts_waiting") {
             true => 0,
@@ -478,7 +485,7 @@ impl Queue {
         self.logged.load(Ordering::Relaxed) + waiting
     }
 
-    /// Makes durable what is written.
+    /// Makes everything written so far durable.
     pub fn sync(&self) -> Result<(), Error> {
         let _syncing = lock(&self.syncer);
         point("log.sync.begun");
@@ -492,7 +499,7 @@ impl Queue {
                 return self.check_failure();
             }
             let path = writer.blocks.path().to_owned();
-            // They stay in the list: if this sync ends early, a retry makes them durable.
+            // The files stay in the list: if this sync ends early, a retry makes them durable.
             let former = match fault!("faults.sync.keeps_former_segments") {
                 true => mem::take(&mut writer.former),
                 false => writer.former.clone(),
@@ -500,7 +507,7 @@ impl Queue {
             (former, writer.blocks.file(), path, target)
         };
         point("log.sync.targeted");
-        // For tasks that found the writer taken just now. A failure is kept.
+        // For tasks that just found the writer taken. A failure is stored in the queue.
         let _ = self.drain();
         self.check_failure()?;
         let synced = if fault!("faults.commit.syncs_former") { &[] } else { former.as_slice() };
@@ -516,7 +523,7 @@ impl Queue {
         done.map_err(|error| self.fail(&BackupError::io(&path, "sync")(error), None))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         if !former.is_empty() {
-            // Only a holder of the syncer removes some, so they are still the first ones.
+            // Only a holder of the syncer removes files, so they are still the first ones.
             let mut writer = lock(&self.writer);
             let synced = former.len().min(writer.former.len());
             writer.former.drain(..synced);
@@ -524,7 +531,7 @@ impl Queue {
         let (ready, threads) = {
             let mut state = lock(&self.state);
             debug_assert!(self.synced() <= target && target <= self.appended());
-            // Under the lock, so that a waiter that has just looked is in the list.
+            // Under the lock, so that a waiter that has just checked the position is in the list.
             self.synced.store(target, Ordering::Release);
             let mut ready = reached(&mut state.wakers, target);
             ready.append(&mut reached(&mut state.stalled, u64::MAX));
@@ -536,8 +543,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Keeps the first failure and wakes all that wait. `unwritten`: the chunks from the one on that
-    /// could not be written; `None`: records may be lost that were written.
+    /// Stores the first failure and wakes all waiting threads and tasks. `unwritten` has the chunks
+    /// that could not be written. If it is `None`, records that were written may be lost.
     pub(super) fn fail(&self, error: &dyn Display, unwritten: Option<VecDeque<Chunk>>) -> Error {
         let mut state = lock(&self.state);
         let is_first = state.failed.is_none();
@@ -545,13 +552,13 @@ impl Queue {
         let reason = Arc::clone(state.failed.get_or_insert_with(|| error.to_string().into()));
         state.can_retry = false;
         if let Some(tail) = &mut state.tail {
-            // Both areas may be needed.
+            // A retry may need both areas.
             tail.pause();
         }
         if let Some(mut unwritten) = unwritten.filter(|_| is_first) {
             unwritten.append(&mut state.chunks);
             let is_data = |chunk: &Chunk| matches!(chunk, Chunk::Data(_));
-            // A segment that follows in between has a number, which a backup may name.
+            // A segment that was to follow has a number, which a backup may already name.
             let has_segment = !unwritten.iter().all(is_data);
             let is_whole = check!("faults.retry.clears", state.cleared <= self.synced());
             state.can_retry = !has_segment && is_whole;
@@ -565,20 +572,20 @@ impl Queue {
         if fault!("faults.failure.is_kept") {
             state.failed = None;
         }
-        // It may have filled the disk.
+        // The checkpoint may have filled the disk.
         self.checkpoints.cancel();
         self.has_failed.store(true, Ordering::Release);
         self.wake_all(state);
         failed(&reason)
     }
 
-    /// Goes on after a failure, in a new segment, unless the log was closed. The caller holds off
+    /// Continues after a failure in a new segment, unless the log was closed. The caller excludes
     /// appends, and a backup holds everything appended so far.
     pub fn restart(&self, mut segment: BlockWriter) {
         let _syncing = lock(&self.syncer);
         let mut writer = lock(&self.writer);
         if notice!("faults.close.stays_closed", lock(&self.state).closing) {
-            // The log's thread has ended: nobody would write.
+            // The log's thread has ended, so nobody would write the segment.
             return;
         }
         let position = self.appended();
@@ -592,14 +599,15 @@ impl Queue {
         self.accept(&mut state, position);
     }
 
-    /// Writes what was appended, and refuses records until a backup has everything that is in memory.
+    /// Writes everything appended so far, and rejects records until a backup holds everything in
+    /// memory.
     pub fn require_backup(&self, reason: &str) {
         let _ = self.drain().and_then(|_| self.sync());
         self.report_loss(reason);
         self.fail(&reason, None);
     }
 
-    /// Gives up retries until a backup has everything that is in memory.
+    /// Gives up retries until a backup holds everything in memory.
     pub fn give_up_retries(&self) {
         lock(&self.state).can_retry = false;
     }
@@ -613,20 +621,20 @@ impl Queue {
         self.has_failed.store(false, Ordering::Release);
     }
 
-    /// Milliseconds since the queue was created; not 0.
+    /// Returns the milliseconds since the queue was created, but never 0.
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.created.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Ends the segment, durably. Nothing is appended any more: what is appended before is written,
-    /// and what comes later is refused. Again: tells whether that was done.
+    /// Ends the segment durably. Everything appended earlier is written, and later appends fail. A
+    /// second call returns the same result.
     pub fn close(&self) -> Result<(), Error> {
         {
             let mut state = lock(&self.state);
             if state.failed.as_deref() == Some(CLOSED) {
                 return Ok(());
             }
-            // Before the last drain, and under the lock, so that this finds every record.
+            // Set before the last drain and under the lock, so that the drain finds every record.
             state.closing = true;
             self.has_failed.store(true, Ordering::Release);
         }
@@ -647,7 +655,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Wakes all that wait: nothing is written any more.
+    /// Wakes all waiting threads and tasks, because nothing more is written.
     pub(super) fn wake_all(&self, mut state: MutexGuard<'_, QueueState>) {
         let mut wakers = mem::take(&mut state.wakers);
         wakers.append(&mut state.writing);

@@ -16,7 +16,8 @@ pub struct Summary {
     pub path: PathBuf,
     /// Number of entries in the shards.
     pub entries: u64,
-    /// States in the set: keys that were overwritten before a worker came to them.
+    /// Number of states in the copy-before-write set: keys that were overwritten before a worker
+    /// read them.
     pub spilled: u64,
     /// Size of all files in bytes.
     pub bytes: u64,
@@ -24,7 +25,7 @@ pub struct Summary {
     pub took: Duration,
 }
 
-/// What [`Store::open`](crate::Store::open) found and did.
+/// The results of [`Store::open`](crate::Store::open).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -36,7 +37,7 @@ pub struct Recovery {
     pub taken_ms: u64,
     /// Metadata of the backup.
     pub metadata: Vec<u8>,
-    /// What was replayed from the log.
+    /// The part of the log that was replayed.
     pub log: WalReplay,
     /// Duration of the opening.
     pub took: Duration,
@@ -50,12 +51,12 @@ pub struct Durability {
     pub dir: PathBuf,
     /// Policy by which the log is made durable.
     pub sync: SyncPolicy,
-    /// Whether writes outlive the process once they have returned. Otherwise a crash of the process
-    /// may lose the last few milliseconds, unless the policy is [`SyncPolicy::Always`].
+    /// Whether writes outlive the process as soon as they have returned. Otherwise a crash of the
+    /// process may lose the last few milliseconds, unless the policy is [`SyncPolicy::Always`].
     pub survives_kill: bool,
     /// Bytes of records appended to the log since it began.
     pub appended: u64,
-    /// Bytes of these that are known to be durable.
+    /// Number of these bytes that are known to be durable.
     pub synced: u64,
     /// Bytes of records since the last backup, or since the log began.
     pub since_backup: u64,
@@ -63,11 +64,12 @@ pub struct Durability {
     pub records_since_backup: u64,
     /// Number of fsyncs of the log since the opening.
     pub syncs: u64,
-    /// Histogram of their durations.
+    /// Histogram of the durations of fsyncs.
     pub sync_times: SyncCounts,
-    /// Number of times the log failed since the opening, also where it works again by itself.
+    /// Number of failures of the log since the opening, including those from which it has
+    /// recovered.
     pub failures: u64,
-    /// Reason for which writes are refused, if they are.
+    /// Reason why writes currently fail, if they do.
     pub failure: Option<Arc<str>>,
     /// Backup in progress, and when it started.
     pub running: Option<(Progress, Instant)>,
@@ -101,12 +103,12 @@ pub struct WalTruncation {
 pub struct WalReplay {
     /// Number of segments.
     pub segments: usize,
-    /// Number of whole blocks; each is one group commit.
+    /// Number of complete blocks; each is one group commit.
     pub blocks: u64,
     /// Number of records in these blocks.
     pub records: u64,
-    /// Number of records that only the tail had, the last ones: the process was killed before it
-    /// wrote them to a segment.
+    /// Number of records, the last ones, that only the tail had, because the process was killed
+    /// before it wrote them to a segment.
     pub tail: u64,
     /// Position after the last record.
     pub position: u64,

@@ -1,9 +1,9 @@
 //! Creation of the segments of a store's log.
 //!
 //! # Invariant
-//! Segments are created in the order of their numbers, without a gap: [`Segments::next`] is locked
-//! from the choice of a number until the log continues in that segment, or the file is removed
-//! again.
+//! Segments are created in the order of their numbers, without a gap. For this, [`Segments::next`]
+//! is locked from the choice of a number until the log continues in that segment or the file is
+//! removed again.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::files::directory::{Reserve, mark, reserve_path, segment_path, tail_pa
 use crate::files::error::BackupError;
 use crate::files::storage::{Storage, write_all};
 
-/// A frame is closed at this many bytes, so that a reader of the log needs little memory.
+/// Size in bytes at which a frame is closed, so that a reader of the log needs little memory.
 pub(super) const FRAME: usize = 1 << 20;
 
 /// Creates the segments of a store's log.
@@ -28,20 +28,20 @@ pub(crate) struct Segments {
     pub header: fn(u64) -> FileHeader,
     /// Number of the next segment.
     pub next: Lock<u64>,
-    /// Size in bytes of each part of the reserve; 0: there is none.
+    /// Size in bytes of each part of the reserved disk space; 0 if there is none.
     pub reserve: u64,
 }
 
 impl Segments {
-    /// Creates a segment durably, and its mark. After an error no file is left.
+    /// Creates a segment and its mark durably. After an error, no file is left.
     pub fn create(&self, number: u64) -> Result<BlockWriter, BackupError> {
         let segment = self.create_with(number, |_| Ok(()))?;
         mark(&*self.storage, &self.dir, number);
         Ok(segment)
     }
 
-    /// Creates a segment durably, and its mark, that begins at `position` with these records. After
-    /// an error no file is left.
+    /// Creates a segment and its mark durably. The segment begins at `position` with these records.
+    /// After an error, no file is left.
     pub fn create_at(
         &self,
         number: u64,
@@ -50,7 +50,7 @@ impl Segments {
     ) -> Result<BlockWriter, BackupError> {
         let segment = self.create_with(number, |segment| {
             segment.start_at(position, position)?;
-            // A start takes a segment that has records and no header for one that was damaged.
+            // A start would take a segment with records but without a header for a damaged one.
             if !records.is_empty() && !fault!("damage.tail.header_is_first") {
                 segment.sync()?;
             }
@@ -68,8 +68,8 @@ impl Segments {
         Ok(segment)
     }
 
-    /// Creates a segment durably, with what `write` writes. It has no mark yet. After an error no
-    /// file is left.
+    /// Creates a segment durably, with the data that `write` writes. It has no mark yet. After an
+    /// error, no file is left.
     pub fn create_with(
         &self,
         number: u64,
@@ -81,7 +81,7 @@ impl Segments {
             let create = || BlockWriter::create(&*self.storage, &path, &header, Compression::None);
             let mut segment = create().or_else(|error| match &error {
                 BackupError::Io { source, .. } if source.kind() == ErrorKind::AlreadyExists => {
-                    // Nobody else creates it: an attempt that failed has left it.
+                    // Only a failed attempt of this process can have left the file.
                     self.discard(number);
                     create()
                 }
@@ -100,34 +100,35 @@ impl Segments {
         made().inspect_err(|_| self.discard(number))
     }
 
-    /// Removes the tail: the segments have all records.
+    /// Removes the tail, because the segments have all records.
     pub fn remove_tail(&self) {
-        // Otherwise the next opening does it.
+        // If this fails, the next opening removes it.
         let _ = self.storage.remove(&tail_path(&self.dir));
     }
 
-    /// Removes a segment that is not used.
+    /// Removes a segment that was not used.
     pub fn discard(&self, number: u64) {
-        // If the file cannot be removed, the next attempt does it.
+        // If the file cannot be removed, the next attempt removes it.
         let _ = self.storage.remove(&segment_path(&self.dir, number));
     }
 
-    /// Marks a segment that the log continues in after a failed write, and cuts what the write left
-    /// at the end of the former one. Both only help: a start understands the files without that.
+    /// After a failed write, marks the segment in which the log continues, and cuts off what the
+    /// write left at the end of the former one. Neither is required: a start understands the files
+    /// without it.
     pub fn complete(&self, number: u64, former: &Path, len: u64) {
         mark(&*self.storage, &self.dir, number);
         let _ = self.storage.truncate(former, len);
     }
 
-    /// Gives up a part of the reserve, so that there is some space on a full disk.
+    /// Gives up a part of the reserve, to free some space on a full disk.
     pub fn free_reserve(&self, part: Reserve) {
         if self.reserve > 0 {
-            // It may have been given up before.
+            // It may already have been given up.
             let _ = self.storage.remove(&reserve_path(&self.dir, part));
         }
     }
 
-    /// Occupies a part of the reserve, if there is space for it.
+    /// Reserves disk space for `part`, if there is enough.
     pub fn fill_reserve(&self, part: Reserve) {
         if self.reserve == 0 {
             return;
@@ -139,7 +140,7 @@ impl Segments {
         let fill = || {
             let _ = self.storage.remove(&path);
             let file = self.storage.create(&path)?;
-            // Nothing that a file system stores in less space.
+            // Random bytes, which no file system can store in less space.
             const PIECE: u64 = 64 << 10;
             let mut word = 1_u64;
             let mut left = self.reserve;
@@ -155,7 +156,7 @@ impl Segments {
                 write_all(&*file, &bytes)?;
                 left -= bytes.len() as u64;
             }
-            // Space that is only promised may not be there when it is needed.
+            // Synced, because space that was only promised may not be available later.
             file.sync()
         };
         if fill().is_err() {
@@ -165,13 +166,14 @@ impl Segments {
 
     /// Passes a new segment to `take`, unless none can be created now.
     pub fn next(&self, take: impl FnOnce(BlockWriter)) {
-        // A backup that is about to begin a segment keeps the number. It may wait for writers, and
-        // they for the log's thread: so this thread does not wait.
+        // A backup that is about to begin a segment holds the lock. It may wait for writers, which
+        // may wait for the log's thread, so this thread must not wait.
         let Some(mut next) = self.next.try_lock() else { return };
-        // Without a new segment the log continues in the present one.
+        // Without a new segment, the log continues in the current one.
         let Ok(segment) = self.create(*next) else { return };
         *next += 1;
-        // If the log has failed meanwhile, the segment stays empty: its mark says that it exists.
+        // If the log has failed in the meantime, the segment stays empty; its mark says that it
+        // exists.
         take(segment);
     }
 }

@@ -3,12 +3,12 @@
 //! # Contract
 //! A [`LogSink`] receives every group of records that the log accepts, in the order of the log and
 //! without a gap, from the position where it was attached. The queue calls [`LogSink::take`] under
-//! its own lock, so the order needs no second lock.
+//! its own lock, so no second lock is needed for the order.
 //!
 //! # Failure
-//! A write that is in memory and that the log could not take leaves the sink without its records.
-//! The queue reports this through [`LogSink::lose`], and gives the sink no later group: a copy that
-//! was built from the groups up to there is a state that the store once had, and stays one.
+//! If a write is in memory but the log could not take it, the sink does not receive its records.
+//! The queue reports this through [`LogSink::lose`] and gives the sink no later group. So a copy
+//! that was built from the groups up to there is a state that the store once had, and stays one.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -16,7 +16,7 @@ use std::thread::{self, Thread};
 
 use crate::Error;
 
-/// Records that a store's log took in one step: a copy holds all of them or none.
+/// The records that a store's log took in one step. A copy must hold all of them or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogGroup<'a> {
     /// Position of the log at which the records begin. They end [`records.len()`](slice::len) later.
@@ -37,39 +37,41 @@ impl LogGroup<'_> {
 /// A second destination of a store's log. See
 /// [`Store::attach_log_sink`](crate::Store::attach_log_sink).
 ///
-/// No method may use the store.
+/// The methods must not use the store.
 pub trait LogSink: Send + Sync {
-    /// Tells the position at which the first group begins. Called once, before all else.
+    /// Receives the position at which the first group begins. Called once, before all other
+    /// methods.
     fn begin(&self, position: u64);
 
     /// Takes a group. Called for one group at a time, in the order of the log, while other writers
-    /// wait: it copies the records and returns. It cannot refuse, because the memory has changed; a
-    /// sink that has failed drops the group.
+    /// wait. It should only copy the records and return. It cannot fail, because the memory has
+    /// already changed; a sink that has failed drops the group.
     fn take(&self, group: LogGroup<'_>);
 
-    /// Reports that a write is in memory and in no group. No further group follows.
+    /// Reports that a write is in memory but in no group. No further group follows.
     fn lose(&self, reason: &str);
 
-    /// Decides whether the store may write. Called before the memory changes, so that a sink that
-    /// has failed, or that holds too many groups, leaves the store as it is.
+    /// Checks whether the store may write. Called before the memory changes, so that the store
+    /// stays as it is if the sink has failed or holds too many groups.
     ///
     /// # Errors
-    /// The reason why nothing may be written, usually [`Error::LogFailed`].
+    /// The reason why writes must fail, usually [`Error::LogFailed`].
     fn check(&self) -> Result<(), Error>;
 
-    /// Returns `Ready` once everything up to a position is acknowledged. Writes under
-    /// [`SyncPolicy::Always`](crate::SyncPolicy::Always) wait for it after their fsync.
+    /// Returns `Ready` when everything up to a position is acknowledged. Writes under
+    /// [`SyncPolicy::Always`](crate::SyncPolicy::Always) wait for this after their fsync.
     ///
     /// # Errors
-    /// The position will never be acknowledged. A position that was acknowledged is no error.
+    /// The position will never be acknowledged. For a position that is already acknowledged, there
+    /// is no error.
     fn poll_acknowledged(
         &self,
         position: u64,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Error>>;
 
-    /// Returns `Ready` once the groups that are not acknowledged are as few as the sink allows.
-    /// Writes under the other policies wait for it.
+    /// Returns `Ready` when the number of groups that are not acknowledged is within the sink's
+    /// limit. Writes under the other policies wait for this.
     ///
     /// # Errors
     /// The sink has failed.
@@ -94,7 +96,7 @@ pub(super) fn block_on(
     loop {
         match poll(&mut context) {
             Poll::Ready(done) => return done,
-            // Another call of `unpark` only makes it poll once more.
+            // A spurious wake-up only makes it poll once more.
             Poll::Pending => thread::park(),
         }
     }

@@ -6,20 +6,20 @@ use std::time::Duration;
 /// Number of buckets of the histogram of syncs: up to 1 µs, 2 µs, 4 µs, …, 4 s, and the rest.
 const SYNC_BUCKETS: usize = 24;
 
-/// Durations of the log's fsyncs, also of those that failed.
+/// Durations of the log's fsyncs, including failed ones.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SyncCounts {
-    /// Number of fsyncs of at most 2^n µs that took longer than those before; the last bucket has
-    /// all longer ones.
+    /// Number of fsyncs that took at most 2^n µs and did not fit into an earlier bucket. The last
+    /// bucket has all longer ones.
     pub buckets: [u64; SYNC_BUCKETS],
     /// Sum of the durations.
     pub total: Duration,
 }
 
 impl SyncCounts {
-    /// Returns the number of microseconds that `share` of the fsyncs did not exceed, rounded up to a
-    /// power of two; 0 if there was none.
+    /// Returns the number of microseconds that `share` of the fsyncs did not exceed, rounded up to
+    /// a power of two. Returns 0 if there were no fsyncs.
     pub fn percentile(&self, share: f64) -> u64 {
         let all: u64 = self.buckets.iter().sum();
         let wanted = (all as f64 * share).ceil() as u64;
@@ -66,7 +66,7 @@ mod tests {
     fn percentiles_are_the_upper_limits_of_buckets() {
         let times = SyncTimes::default();
         assert_eq!(times.counts().percentile(0.5), 0);
-        // 1 µs is in the first bucket, 2 µs in the second, 3 µs in the third; then 900 µs.
+        // 1 µs belongs to the first bucket, 2 µs to the second, 3 µs to the third.
         for micros in [1, 2, 3, 900] {
             times.add(Duration::from_micros(micros));
         }

@@ -1,31 +1,32 @@
-//! The tail of the log: the records that wait in the queue, in a file that outlives the process.
+//! The tail of the log: a copy of the records that wait in the queue, in a file that outlives the
+//! process.
 //!
 //! # Contract
-//! After a process was killed, [`read`] returns the records that the segments lack, in their order.
-//! Appending takes no system call.
+//! After a process was killed, [`read`] returns the records that the segments lack, in order.
+//! Appending needs no system call.
 //!
 //! # Protocol
-//! The file has two areas. The queue appends to the active one what it appends to its frames, under
-//! the lock of its state. The thread that takes the frames to write them makes the other area
+//! The file has two areas. The queue appends the same records to the active area as to its frames,
+//! under the lock of its state. The thread that takes the frames to write them makes the other area
 //! active. The records in that area are already written, because one thread writes at a time. So
-//! the two areas contain every record that was appended and is not yet written.
+//! the two areas together contain every record that was appended and is not yet written.
 //!
 //! Records that do not fit into the active area are left out, and so are the following ones, until
 //! the areas change. A later entry is valid only after the omitted records have been written. The
 //! thread that appends such records writes them to the segment before its write returns.
 //!
-//! An entry has the position of its records and a checksum. A reader takes the entries of an area
-//! as long as each begins where the one before it ends, and only those that continue the log. So
+//! An entry has the position of its records and a checksum. A reader accepts the entries of an area
+//! as long as each begins where the previous one ends, and only those that continue the log. So
 //! after a power failure, which may keep any part of the file, the log has a prefix of its records.
 //!
-//! An entry also has the position up to which the log was durable, as the blocks of a segment have:
-//! if the segments end before that, records are lost.
+//! Like the blocks of a segment, an entry also has the position up to which the log was durable. If
+//! the segments end before that position, records are lost.
 //!
-//! The file names the salts of the last two segments that the log was to continue in. A reader
-//! ignores a tail if neither is in the directory: it belongs to another log.
+//! The file names the salts of the last two segments of the log. A reader ignores a tail if neither
+//! segment is in the directory, because it belongs to another log.
 //!
-//! Positions may repeat after a power failure. An opening that has read a tail removes it, durably,
-//! before it appends.
+//! Positions may repeat after a power failure. So an opening that has read a tail removes it
+//! durably before it appends.
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
@@ -39,22 +40,22 @@ use crate::files::directory::tail_path;
 use crate::files::error::BackupError;
 use crate::files::storage::{SharedFile, Storage};
 
-/// Offset of the first area in bytes: a page.
+/// Offset of the first area in bytes: one page.
 const AREAS: usize = 4096;
 /// Offset of the salts of the last two segments in bytes.
 const SALTS: usize = FILE_HEADER;
 /// Length of the header of an entry in bytes.
 const ENTRY_HEADER: usize = 28;
-/// Default size of an area in bytes: what a writer logs while another thread writes, mostly.
+/// Default size of an area in bytes. It usually holds what writers log while another thread writes.
 pub(crate) const AREA: usize = 1 << 20;
-/// Largest file that is read, in bytes.
+/// Maximum size in bytes of a file that is read.
 const MOST: u64 = 256 << 20;
 
 /// The records of one `append`.
 pub(crate) struct TailEntry {
     /// Position of the first record.
     pub start: u64,
-    /// Position up to which the log was durable then.
+    /// Position up to which the log was durable when the entry was written.
     synced: u64,
     /// Number of records.
     pub count: u64,
@@ -67,7 +68,7 @@ impl TailEntry {
     }
 }
 
-/// The file that the queue appends to.
+/// The file to which the queue appends.
 #[derive(Debug)]
 pub(crate) struct Tail {
     file: Box<dyn SharedFile>,
@@ -75,19 +76,19 @@ pub(crate) struct Tail {
     area_len: usize,
     /// Offset of the active area.
     area: usize,
-    /// Bytes of it that are used.
+    /// Number of bytes of the active area in use.
     used: usize,
-    /// Position that its next entry begins at; `u64::MAX`: it takes none.
+    /// Position at which the next entry begins, or `u64::MAX` if no entry is accepted.
     next: u64,
     /// Position after the last records that were left out.
     left_out: u64,
-    /// Offset of the salt of the segment before the present one.
+    /// Offset of the salt of the segment before the current one.
     former: usize,
 }
 
 impl Tail {
-    /// Creates the file of a directory that has none, for a log that continues in `segment`. `None`
-    /// if the storage cannot share files, or lacks the space.
+    /// Creates the file in a directory that has none, for a log that continues in `segment`.
+    /// Returns `None` if the storage cannot share files or lacks the space.
     pub fn create(
         storage: &dyn Storage,
         dir: &Path,
@@ -112,13 +113,13 @@ impl Tail {
         Some(tail)
     }
 
-    /// Notes that the log is to continue in a new segment.
+    /// Records that the log continues in a new segment.
     pub fn continue_in(&mut self, segment: &BlockWriter) {
         self.file.write_at(self.former, &segment.salt().to_le_bytes());
         self.former = if self.former == SALTS { SALTS + 8 } else { SALTS };
     }
 
-    /// Appends the records at a position. `synced`: the position up to which the log is durable.
+    /// Appends the records at a position. `synced` is the position up to which the log is durable.
     /// Returns whether the records outlive the process.
     pub fn append(&mut self, start: u64, records: &[u8], count: u64, synced: u64) -> bool {
         let len = ENTRY_HEADER + records.len();
@@ -129,7 +130,7 @@ impl Tail {
         let mut header = [0; ENTRY_HEADER];
         header[..8].copy_from_slice(&start.to_le_bytes());
         header[8..16].copy_from_slice(&synced.to_le_bytes());
-        // It fits an area, which is less than 4 GiB.
+        // The length fits into four bytes, because an area is smaller than 4 GiB.
         header[16..20].copy_from_slice(&(records.len() as u32).to_le_bytes());
         header[20..24].copy_from_slice(&count.to_le_bytes());
         let crc = checksum(self.salt, &header, records);
@@ -144,23 +145,24 @@ impl Tail {
         true
     }
 
-    /// Notes that the tail lacks the records before a position.
+    /// Marks the records before a position as missing in the tail.
     pub fn leave_out(&mut self, position: u64) {
         self.left_out = position;
     }
 
-    /// Whether the tail has everything that is not written, up to its last entry.
+    /// Returns whether the tail has all unwritten records up to its last entry.
     pub fn has_no_gap(&self, written: u64) -> bool {
         written >= self.left_out
     }
 
-    /// Makes the other area active, whose records are written. The next entry begins at `position`.
+    /// Makes the other area active, whose records are already written. Its first entry begins at
+    /// `position`.
     pub fn change_area(&mut self, position: u64) {
         self.area = if self.area == AREAS { AREAS + self.area_len } else { AREAS };
         (self.used, self.next) = (0, position);
     }
 
-    /// Takes no more entries until the areas change: the log has failed.
+    /// Accepts no more entries until the areas change, because the log has failed.
     pub fn pause(&mut self) {
         self.next = u64::MAX;
     }
@@ -191,12 +193,12 @@ fn word64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// What a tail contains.
+/// The contents of a tail.
 #[derive(Default)]
 pub(crate) struct TailContents {
     /// The entries of both areas, by their positions.
     entries: Vec<TailEntry>,
-    /// Bytes of the records of another log.
+    /// Size in bytes of the records of another log.
     pub foreign: u64,
 }
 
@@ -219,11 +221,11 @@ impl TailContents {
     }
 }
 
-/// Reads the tail of a directory with these segments. Damage is no error: it ends the tail, as the
-/// end of the log does. Of a tail of another log only the size is returned.
+/// Reads the tail of a directory with these segments. Damage is not an error: it ends the tail,
+/// like the end of the log. If the tail belongs to another log, only its size is returned.
 ///
 /// # Errors
-/// The file cannot be read, or is of a newer version.
+/// The file cannot be read, or has a newer version.
 pub(crate) fn read(
     storage: &dyn Storage,
     dir: &Path,
@@ -232,7 +234,7 @@ pub(crate) fn read(
     let path = tail_path(dir);
     let input = match storage.open(&path) {
         Ok((input, _)) => input,
-        // The store that had it has just ended.
+        // The store that owned the file has just closed it.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(TailContents::default()),
         Err(error) => return Err(BackupError::io(&path, "open")(error)),
     };
@@ -268,7 +270,7 @@ pub(crate) fn read(
     Ok(TailContents { entries, foreign: 0 })
 }
 
-/// The entries of an area.
+/// Returns the entries of an area.
 fn entries(mut area: &[u8], salt: u64) -> Vec<TailEntry> {
     let mut entries: Vec<TailEntry> = Vec::new();
     while let Some(entry) = decode(area, salt)
@@ -283,7 +285,7 @@ fn entries(mut area: &[u8], salt: u64) -> Vec<TailEntry> {
 /// Removes the file of a directory, durably.
 ///
 /// # Errors
-/// Those of the storage.
+/// I/O errors of the storage.
 pub(crate) fn remove(storage: &dyn Storage, dir: &Path) -> Result<(), BackupError> {
     let path = tail_path(dir);
     storage.remove(&path).map_err(BackupError::io(&path, "remove"))?;

@@ -1,22 +1,18 @@
-//! Waits for what a log has written or synced: by threads and by tasks.
+//! Waits of threads and tasks until records of the log are written or synced.
 //!
 //! # Protocol
-//! Under `SyncPolicy::Always` one of the threads that wait is the *leader*: it writes and syncs
-//! what all of
-//! them have appended. The flag for that and the list of the others are under the lock of the
-//! queue's
-//! state. A thread leads if no other one does; otherwise it adds itself to the list and parks. At
-//! the
-//! end of its turn the leader clears the flag and then wakes one thread of the list, which leads
-//! next. So does a sync of another thread while nobody leads, because it may serve the thread that
-//! was to
-//! lead. A thread that was woken finds that its records are durable, or leads, or adds itself
-//! again,
-//! because another one leads. So no thread stays in the list while nobody leads or was woken to
-//! lead.
+//! Under `SyncPolicy::Always`, one of the waiting threads is the *leader*: it writes and syncs what
+//! all of them have appended. A flag says whether there is a leader; the flag and the list of the
+//! other threads are protected by the lock of the queue's state. A thread becomes the leader if
+//! there is none; otherwise it adds itself to the list and parks. At the end of its turn, the
+//! leader clears the flag and then wakes one thread of the list, which leads next. A sync of
+//! another thread does the same while there is no leader, because it may have served the thread
+//! that was to lead. A woken thread finds that its records are durable, or becomes the leader, or
+//! adds itself to the list again because there is another leader. So no thread stays in the list
+//! unless there is a leader or a thread was woken to lead.
 //!
-//! Positions in the list are above `synced`, so its threads wait. One that wakes without a reason
-//! is in the list twice until it is served.
+//! Positions in the list are above `synced`, so its threads have to wait. A thread that wakes
+//! spuriously is in the list twice until it is served.
 
 use std::mem;
 use std::sync::atomic::Ordering;
@@ -31,7 +27,7 @@ use super::queue::{Queue, QueueState, failed, lock};
 use super::sync_policy::{STALLED, SyncPolicy};
 use crate::Error;
 
-/// The turn of a leader, until it is dropped.
+/// The turn of a leader. It ends on drop.
 struct Turn<'a>(&'a Queue);
 
 impl Drop for Turn<'_> {
@@ -49,21 +45,20 @@ impl Drop for Turn<'_> {
 }
 
 impl Queue {
-    /// Whether threads that wait for their records write and sync.
+    /// Returns whether threads that wait for their records write and sync.
     pub(super) fn waiters_lead(&self) -> bool {
         self.waiters_sync && self.policy() == SyncPolicy::Always
     }
 
-    /// Wakes the log's thread: nobody waits for what was appended.
+    /// Wakes the log's thread, because no thread waits for the appended records.
     pub fn wake_thread(&self) {
         if mem::take(&mut lock(&self.state).asleep) {
             self.work.notify_one();
         }
     }
 
-    /// Waits for those that the last sync served, as one sync for all is cheapest: a quarter of the
-    /// time
-    /// of a sync at most.
+    /// Waits up to a quarter of the duration of a sync for the threads that the last sync served,
+    /// because one sync for all of them is cheapest.
     fn gather<'a>(&'a self, mut state: MutexGuard<'a, QueueState>) {
         let (began, limit) = (Instant::now(), state.waiting.took / 4);
         while state.waiting.is_small() && began.elapsed() < limit {
@@ -73,7 +68,7 @@ impl Queue {
         }
     }
 
-    /// Writes and syncs for all that wait. A failure is kept.
+    /// Writes and syncs for all waiting threads. A failure is stored in the queue.
     fn lead(&self) {
         let _turn = Turn(self);
         point("log.lead.begun");
@@ -85,8 +80,8 @@ impl Queue {
 
     /// Returns whether a sync takes so long that writes must wait for it.
     fn is_stalled(&self) -> bool {
-        // Acquire: pairs with the release in `sync`, so that a waiter that is told of its end finds
-        // it ended.
+        // Acquire: pairs with the release in `sync`, so that a waiter that was notified of its end
+        // sees it ended.
         let began = self.syncing.load(Ordering::Acquire);
         began > 0
             && self.policy() == SyncPolicy::EverySecond
@@ -109,21 +104,21 @@ impl Queue {
         self.check_failure()
     }
 
-    /// Whether everything up to a position outlives the process.
+    /// Returns whether everything up to a position outlives the process.
     fn is_kept(&self, position: u64) -> bool {
         // Acquire: pairs with the releases in `append` and `write`.
         self.has_tail && self.kept.load(Ordering::Acquire) >= position
             || self.written.load(Ordering::Acquire) >= position
     }
 
-    /// Makes everything up to a position outlive the process, if there is a tail: writes what the
-    /// tail had no space for.
+    /// If there is a tail, makes everything up to a position outlive the process, by writing the
+    /// records for which the tail had no space.
     pub fn keep(&self, position: u64) -> Result<(), Error> {
         if !self.has_tail || self.is_kept(position) || fault!("kill.tail.writes_what_is_left_out") {
             return Ok(());
         }
         let drained = self.drain();
-        // The end of the log may have written it just before.
+        // The thread that closes the log may have written the records just before.
         if self.is_kept(position) { Ok(()) } else { drained.map(drop) }
     }
 
@@ -149,14 +144,15 @@ impl Queue {
         }
     }
 
-    /// As [`poll_synced`](Self::poll_synced), and until the sink has acknowledged the position.
+    /// Works like [`poll_synced`](Self::poll_synced), and also waits until the sink has
+    /// acknowledged the position.
     pub fn poll(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         ready!(self.poll_synced(position, context))?;
         let sink = self.sink.get().filter(|_| !fault!("sinks.acknowledgement.is_awaited"));
         sink.map_or(Poll::Ready(Ok(())), |sink| sink.poll_acknowledged(position, context))
     }
 
-    /// As [`wait`](Self::wait), for a task.
+    /// Works like [`wait`](Self::wait), for a task.
     fn poll_synced(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.synced() >= position {
             return Poll::Ready(Ok(()));
@@ -164,7 +160,7 @@ impl Queue {
         self.register(position, context, || self.synced() >= position, |state| &mut state.wakers)
     }
 
-    /// Adds the task to a list of wakers, unless its condition holds by now.
+    /// Adds the task to a list of wakers, unless its condition already holds.
     fn register(
         &self,
         position: u64,
@@ -180,14 +176,14 @@ impl Queue {
             return Poll::Ready(Err(failed(reason)));
         }
         wakers(&mut state).push((position, context.waker().clone()));
-        // The one who appended may not wait.
+        // The thread that has appended the records may not be waiting for them.
         if self.waiters_lead() && mem::take(&mut state.asleep) {
             self.work.notify_one();
         }
         Poll::Pending
     }
 
-    /// As [`poll_in_file`](Self::poll_in_file), and until the sink has room.
+    /// Works like [`poll_in_file`](Self::poll_in_file), and also waits until the sink has room.
     pub fn poll_written(
         &self,
         position: u64,
@@ -197,7 +193,8 @@ impl Queue {
         self.sink.get().map_or(Poll::Ready(Ok(())), |sink| sink.poll_room(context))
     }
 
-    /// Ready once the position is written. The task writes itself, unless another thread does so.
+    /// Returns `Ready` when the position is written. The task itself writes, unless another thread
+    /// does.
     fn poll_in_file(&self, position: u64, context: &mut Context<'_>) -> Poll<Result<(), Error>> {
         if self.is_stalled() {
             let has_ended = || !self.is_stalled();
@@ -214,13 +211,13 @@ impl Queue {
             Ok(writer) => writer,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => {
-                // The other thread looks for records once more: it unlocks the writer only when it
-                // finds none, under the state's lock.
+                // The other thread looks for records once more: it releases the writer only when it
+                // finds none, under the lock of the state.
                 return self.register(position, context, is_written, |state| &mut state.writing);
             }
         };
         let drained = self.drain_with(writer).map(|_| ());
-        // The end of the log may have written it just before.
+        // The thread that closes the log may have written the records just before.
         Poll::Ready(if is_written() { Ok(()) } else { drained })
     }
 }

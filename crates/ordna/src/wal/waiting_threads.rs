@@ -1,6 +1,5 @@
-//! The list of threads that wait for a log, and its leader; the module `waiting` has the protocol.
-//! All of it is
-//! under the lock of the queue's state.
+//! The list of threads that wait for a log, and its leader. The lock of the queue's state protects
+//! both. The module `waiting` describes the protocol.
 
 use std::mem;
 use std::thread::Thread;
@@ -10,18 +9,17 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Waiting {
     pub threads: Vec<(u64, Thread)>,
-    /// Whether one of those that wait, and is not in the list, writes and syncs.
+    /// Whether one of the waiting threads, which is not in the list, writes and syncs.
     pub has_leader: bool,
-    /// Number of threads that the last sync served, and how long it took.
+    /// Number of threads that the last sync served, and its duration.
     served: usize,
     pub took: Duration,
 }
 
 impl Waiting {
-    /// Takes the threads to wake after a sync: those whose positions are durable, and one that
-    /// leads next,
-    /// unless there is a leader, who will wake one. The thread that was to lead may be among
-    /// the former.
+    /// Removes and returns the threads to wake after a sync: those whose positions are durable and,
+    /// if there is no leader, one that leads next. A leader would wake one at its end. The thread
+    /// that was to lead may be among the former.
     pub fn synced(&mut self, position: u64, took: Duration) -> Vec<Thread> {
         let served = self.threads.extract_if(.., |(at, _)| *at <= position);
         let mut woken: Vec<Thread> = served.map(|(_, thread)| thread).collect();
@@ -32,13 +30,13 @@ impl Waiting {
         woken
     }
 
-    /// Takes all threads.
+    /// Removes and returns all threads.
     pub fn take_all(&mut self) -> Vec<Thread> {
         mem::take(&mut self.threads).into_iter().map(|(_, thread)| thread).collect()
     }
 
-    /// Whether the leader should wait for others: the last sync served more threads, which may be
-    /// about to append again.
+    /// Returns whether the leader should wait for other threads, because the last sync served more
+    /// threads, which may be about to append again.
     pub fn is_small(&self) -> bool {
         self.threads.len() + 1 < self.served
     }

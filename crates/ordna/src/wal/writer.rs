@@ -1,4 +1,4 @@
-//! The stripes of the log, and the writes that pass through them. The module `wal` has the
+//! The stripes of the log, and the writes that pass through them. The module `wal` describes the
 //! protocol.
 
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::entry::EntrySource;
 use crate::files::codec::encode_clear;
 use crate::wal::copy_before_write::CopyBeforeWrite;
 
-/// Number of stripes: one bit each in a word.
+/// Number of stripes; each is one bit of a word.
 const STRIPES: usize = 64;
 
 /// A write in memory that adds its records to a buffer.
@@ -33,20 +33,21 @@ type LockedStripe<'a, K> = MutexGuard<'a, StripeBuffer<K>>;
 /// The write-ahead log of a store.
 pub(crate) struct Wal<K: Key + ?Sized> {
     stripes: Vec<WalStripe<K>>,
-    /// The thread whose group holds all stripes, as [`this_thread`] names it; 0: none.
+    /// The thread whose group holds all stripes, as [`this_thread`] identifies it; 0 if there is
+    /// none.
     owner: AtomicUsize,
     /// The buffer of the group.
     group: Lock<StripeBuffer<K>>,
     pub queue: Arc<Queue>,
-    /// Number of the store that the log belongs to: each successor has the next one. Changes while
-    /// all stripes are locked.
+    /// Number of the store to which the log belongs. Each successor has the next number. Changed
+    /// while all stripes are locked.
     owner_number: AtomicU64,
-    /// Whether writers wait for their fsync themselves under [`SyncPolicy::Always`].
+    /// Whether writers themselves wait for their fsync under [`SyncPolicy::Always`].
     waits: bool,
     thread: Lock<Option<JoinHandle<()>>>,
 }
 
-/// Returns a number that no other living thread has; not 0.
+/// Returns a number that identifies this thread among all living ones. It is never 0.
 fn this_thread() -> usize {
     thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
     HERE.with(|here| std::ptr::from_ref(here).addr())
@@ -60,7 +61,7 @@ fn stripe_of<K: Key + ?Sized>(key: &K) -> usize {
 }
 
 impl<K: Key + ?Sized> Wal<K> {
-    /// Starts a log on a queue, with a thread that writes and syncs.
+    /// Starts a log with a queue and a thread that writes and syncs.
     pub fn start(queue: Queue, waits: bool) -> std::io::Result<Self> {
         let queue = Arc::new(queue.waiters_sync(waits));
         let running = Arc::clone(&queue);
@@ -88,14 +89,15 @@ impl<K: Key + ?Sized> Wal<K> {
         held
     }
 
-    /// Whether this thread is in a group of its own.
+    /// Returns whether this thread is in a group.
     pub fn in_group(&self) -> bool {
         // Relaxed: only this thread can have stored its own number.
         let owner = self.owner.load(Ordering::Relaxed);
         owner != 0 && owner == this_thread()
     }
 
-    /// Runs `work` while no thread writes. Its argument sets or clears the set of all stripes.
+    /// Runs `work` while no other thread writes. Its argument sets or clears the copy-before-write
+    /// set of all stripes.
     pub fn stop_writers<R>(
         &self,
         work: impl FnOnce(&mut dyn FnMut(Option<Arc<CopyBeforeWrite<K>>>)) -> R,
@@ -106,7 +108,7 @@ impl<K: Key + ?Sized> Wal<K> {
         })
     }
 
-    /// Appends the records of a buffer; returns the position after them, or 0 if there are none.
+    /// Appends the records of a buffer. Returns the position after them, or 0 if there are none.
     fn append(&self, buffer: &mut StripeBuffer<K>) -> Result<u64, Error> {
         let count = std::mem::take(&mut buffer.count);
         let done = match buffer.cleared {
@@ -120,7 +122,7 @@ impl<K: Key + ?Sized> Wal<K> {
         done
     }
 
-    /// Waits for the fsync if writers do, or for one that takes too long.
+    /// Waits for the fsync if writers have to, or for a sync that takes too long.
     fn wait(&self, position: u64) -> Result<(), Error> {
         let waits = notice!("faults.commit.waits", self.waits);
         if position == 0 || !waits {
@@ -142,16 +144,16 @@ impl<K: Key + ?Sized> Wal<K> {
         }
     }
 
-    /// Returns whether the log belongs to the store of this number. The answer stays true while the
-    /// caller holds off writers, see [`stop_writers`](Self::stop_writers).
+    /// Returns whether the log belongs to the store with this number. The result stays valid while
+    /// the caller excludes writers, see [`stop_writers`](Self::stop_writers).
     pub fn belongs_to(&self, number: u64) -> bool {
         // Relaxed: ordered by the locks of the stripes.
         self.owner_number.load(Ordering::Relaxed) == number
     }
 
-    /// Records that all keys are removed, for a store that replaces the former one; returns the
-    /// number of the new store. A backup in progress reads the former store, so no states are saved
-    /// for it any more. A backup that has not reached its snapshot point fails.
+    /// Logs the removal of all keys, for a store that replaces the former one, and returns the
+    /// number of the new store. A backup in progress reads the former store, so no more states are
+    /// saved for it. A backup that has not reached its snapshot point fails.
     pub fn clear(&self) -> Result<u64, Error> {
         let next = || self.owner_number.fetch_add(1, Ordering::Relaxed) + 1;
         if self.in_group() {
@@ -180,19 +182,19 @@ impl<K: Key + ?Sized> Wal<K> {
         Ok(number)
     }
 
-    /// Writes and syncs everything, and ends the log's thread and segment. Again: waits for that, and
-    /// tells whether it was done.
+    /// Writes and syncs everything, and ends the log's thread and segment. A second call waits for
+    /// that and returns the same result.
     pub fn close(&self) -> Result<(), Error> {
         let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
             self.queue.stop();
-            // If it panicked, closing the segment reports what it left.
+            // If the thread panicked, closing the segment reports the consequences.
             let _ = thread.join();
         }
         self.queue.close()
     }
 
-    /// Runs `write` while no other write of the scope's keys runs, and appends its records as one
+    /// Runs `write` while no other write of the same keys runs, and appends its records as one
     /// group.
     ///
     /// # Errors
@@ -208,8 +210,8 @@ impl<K: Key + ?Sized> Wal<K> {
             if !fault!("live.group.spills") {
                 group.save_scope(scope, store);
             }
-            // A buffer of its own, so that a write that fails or restarts keeps the records
-            // before it.
+            // Uses a separate buffer, so that a write that fails or restarts keeps the earlier
+            // records.
             let mut buffer = StripeBuffer::default();
             Running { queue: &self.queue, scope, buffer: &mut buffer, has_ended: false }
                 .run(write)?;
@@ -248,8 +250,8 @@ impl<K: Key + ?Sized> Wal<K> {
         self.wait(position)
     }
 
-    /// Runs `work` while no other thread writes, and appends everything that this thread writes in
-    /// it as one group.
+    /// Runs `work` while no other thread writes, and appends all records of this thread's writes as
+    /// one group.
     ///
     /// # Errors
     /// [`Error::LogFailed`], before `work` ran or after.
@@ -273,7 +275,7 @@ impl<K: Key + ?Sized> Wal<K> {
         Ok(done)
     }
 
-    /// Saves old states, writes and appends, while the scope's stripes are locked.
+    /// Saves old states, writes, and appends, while the stripes of the keys are locked.
     fn write_locked<V: Value + ?Sized>(
         &self,
         buffer: &mut StripeBuffer<K>,
@@ -283,8 +285,7 @@ impl<K: Key + ?Sized> Wal<K> {
     ) -> Result<u64, Error> {
         self.queue.check()?;
         match scope {
-            // Before the write: once the key has changed, a worker may read the new state and pass
-            // it.
+            // Before the write, because after it a worker may read the new state and pass the key.
             WrittenKeys::Key(key) => buffer.saves_old_state = buffer.needs_state(key),
             _ => {
                 buffer.saves_old_state = false;
@@ -307,14 +308,14 @@ impl<K: Key + ?Sized> Wal<K> {
 
 impl<K: Key + ?Sized> Drop for Wal<K> {
     fn drop(&mut self) {
-        // Nobody receives the error; the next opening reports a log that was not closed.
+        // The error cannot be returned here; the next opening reports a log that was not closed.
         let _ = self.close();
     }
 }
 
-/// A write in memory, whose records are not in the log yet. If it panics, in the caller's clock, the
-/// memory may have changed without a record. Then the log takes no more records until a backup has
-/// what is in memory: a later one could depend on what is missing.
+/// A write in memory whose records are not in the log yet. If it panics in the caller's clock, the
+/// memory may have changed without a record. The log then accepts no more records until a backup
+/// has the contents of the memory, because later records could depend on the missing one.
 struct Running<'a, 'k, K: Key + ?Sized> {
     queue: &'a Queue,
     scope: &'a WrittenKeys<'k, K>,
@@ -332,7 +333,7 @@ impl<K: Key + ?Sized> Running<'_, '_, K> {
 
 impl<K: Key + ?Sized> Drop for Running<'_, '_, K> {
     fn drop(&mut self) {
-        // A single key is recorded before it changes.
+        // The change of a single key is recorded before the key changes.
         let may_differ = self.buffer.count > 0 || !matches!(self.scope, WrittenKeys::Key(_));
         if notice!("faults.panics.stop_the_log", !self.has_ended && may_differ) {
             self.queue.require_backup("a write panicked: the log lacks it until the next backup");
@@ -340,7 +341,7 @@ impl<K: Key + ?Sized> Drop for Running<'_, '_, K> {
     }
 }
 
-/// Releases a group's ownership even if its work panics: what it wrote is in memory, so it is
+/// Releases a group's ownership even if its work panics. The writes are in memory, so they are
 /// logged.
 struct OpenGroup<'a, K: Key + ?Sized> {
     log: &'a Wal<K>,
@@ -369,7 +370,7 @@ impl<K: Key + ?Sized> OpenGroup<'_, K> {
 impl<K: Key + ?Sized> Drop for OpenGroup<'_, K> {
     fn drop(&mut self) {
         if !self.held.is_empty() {
-            // Its work has panicked: nobody waits for its records.
+            // The work has panicked, so no thread waits for its records.
             self.end();
             self.log.queue.wake_thread();
         }

@@ -1,9 +1,9 @@
-//! Leaves that may be changed.
+//! Handles for changes of leaves: [`LeafMut`], [`LockedLeaf`].
 //!
 //! # Contract
-//! A [`LeafMut`] is borrowed from a [`LockedLeaf`], or of a leaf that no other thread knows. Readers
-//! of a locked leaf validate, so all its changes become visible with the unlock, but for those of
-//! [`LeafMut::set_word`].
+//! A [`LeafMut`] is borrowed from a [`LockedLeaf`], or belongs to a leaf that no other thread
+//! knows. Readers of a locked leaf validate, so all changes except those of [`LeafMut::set_word`]
+//! become visible when the leaf is unlocked.
 
 #![expect(unsafe_code, reason = "reads the line of deadlines and the low fence by address")]
 
@@ -25,8 +25,9 @@ use super::{
 };
 use crate::epoch::{AtomicEpoch, Epoch};
 
-/// Number of overflow bits from which on an insert that finds room in a bucket with such a bit
-/// computes them anew. A leaf at the usual fill needs two of its seven; fewer cost a search little.
+/// Number of overflow bits at which an insert that finds room in a bucket with such a bit
+/// recomputes all of them. A leaf at its usual fill needs two of its seven bits; fewer than this
+/// many cost a search little.
 const STALE: u32 = 3;
 
 /// A leaf that its holder may change.
@@ -66,21 +67,22 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LockedLeaf<'a, K, V> {
         Self { leaf: LeafMut::exclusive(leaf), lock }
     }
 
-    /// Unlocks the leaf with its former version: nothing was changed that readers must notice.
+    /// Unlocks the leaf with its former version, because nothing has changed that readers must
+    /// notice.
     #[inline]
     pub fn unlock_unchanged(self) {
         self.lock.unlock_unchanged();
     }
 
-    /// Unlocks the leaf for good: it is unlinked.
+    /// Unlocks an unlinked leaf, which becomes obsolete.
     pub fn unlock_obsolete(self) {
         self.lock.unlock_obsolete();
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
-    /// An empty leaf that covers the keys from `low_fence` on (`None`: all), and that no other thread
-    /// knows.
+    /// Creates an empty leaf that no other thread knows. It covers the keys from `low_fence` on, or
+    /// all keys if `low_fence` is `None`.
     pub fn create(low_fence: Option<&K>, pool: &Pool) -> LeafMut<'static, K, V> {
         let (memory, pooled) = match pool.allocate() {
             Some(memory) => (memory, POOLED),
@@ -102,7 +104,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             order: Default::default(),
         };
         let _ = memory.as_ptr().expose_provenance();
-        // SAFETY: new memory of the layout; the lines begin behind the header, aligned.
+        // SAFETY: new memory of the layout; the lines begin after the header and are aligned.
         unsafe {
             memory.cast::<LeafHeader>().write(header);
             let lines = memory.as_ptr().add(size_of::<LeafHeader>()).cast::<Line>();
@@ -119,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
-    /// The leaf, which the caller has locked, or which no other thread knows.
+    /// Wraps a leaf that the caller has locked or that no other thread knows.
     #[inline]
     pub fn exclusive(leaf: Leaf<K, V>) -> Self {
         Self { leaf, lock: PhantomData }
@@ -131,11 +133,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         self.leaf
     }
 
-    /// Sets the leaf on the right.
+    /// Sets the next leaf.
     pub fn set_next(&self, next: Option<Leaf<K, V>>) {
         let next = next.map_or(0, |next| next.address().get().get() as u64);
         let link = &self.header().next;
-        // A count may set or clear its bit in the meantime.
+        // A count may concurrently set or clear its bit.
         let _ = link
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |old| Some(next | old & COUNTED));
     }
@@ -145,7 +147,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         self.header().high_fence.store(high, Ordering::Relaxed);
     }
 
-    /// Lowers the low fence. Returns the record of the former one, to be retired.
+    /// Lowers the low fence. Returns the record of the former one, which the caller must retire.
     #[must_use]
     pub fn replace_low_fence(&self, low_fence: &K) -> Option<Record<K, u64>> {
         let new = if K::HEAD_IS_KEY {
@@ -161,14 +163,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(old as usize)) }
     }
 
-    /// Overwrites the word of a slot: the key stays. Needs no new version, as a reader gets the old
-    /// word or the new one; the release store hands on the undo record that was pushed before.
+    /// Overwrites the word of a slot; the key stays. This needs no new version, because a reader
+    /// gets either the old word or the new one. The release store publishes the undo record that
+    /// was pushed before.
     #[inline]
     pub fn set_word(&self, slot: usize, word: u64) {
         self.words(slot / LANES).0[slot % LANES].store(word, Ordering::Release);
     }
 
-    /// Sets the deadline of a slot. Returns the bytes that this took.
+    /// Sets the deadline of a slot. Returns the number of additional bytes.
     pub fn set_deadline(&self, slot: usize, deadline: u64) -> usize {
         let mut line = self.header().deadlines.load(Ordering::Relaxed);
         let mut taken = 0;
@@ -180,19 +183,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
             line = Box::into_raw(Box::new(std::array::from_fn(|_| AtomicU64::new(FOREVER))));
             self.header().deadlines.store(line, Ordering::Release);
         }
-        // SAFETY: not null: the branch above stored a line if there was none. A line lives as long
-        // as its leaf, and only the holder of the lock replaces it.
+        // SAFETY: not null, because the branch above has stored a line if there was none. A line
+        // lives as long as its leaf, and only the holder of the lock replaces it.
         let deadlines = unsafe { &*line };
         deadlines[slot].store(deadline, Ordering::Relaxed);
         taken
     }
 
-    /// Puts an entry into a free slot of its probe order. `false` if there is none.
+    /// Puts an entry into a free slot of its probe order. Returns `false` if there is none.
     pub fn put(&self, probe: &Probe<'_, K>, entry: LeafEntry) -> bool {
         self.put_from(probe.bucket, entry)
     }
 
-    /// [`LeafMut::put`] of an entry of another leaf. Reads no record.
+    /// Works like [`LeafMut::put`], for an entry of another leaf. Reads no record.
     pub fn put_entry(&self, entry: LeafEntry) -> bool {
         self.put_from(bucket_of(K::from_head(&entry.key).map_or(entry.word, hash_of)), entry)
     }
@@ -210,7 +213,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
                 self.set_word(slot, entry.word);
                 self.set_deadline(slot, entry.deadline);
                 used |= 1 << slot;
-                // Only a removal makes room in a bucket that was passed.
+                // A bucket that was passed can have room only after a removal.
                 let is_passed = used >> (SLOTS + bucket) & 1 == 1;
                 let are_many = (used & OVERFLOW_BITS).count_ones() >= STALE;
                 if is_passed && are_many {
@@ -226,9 +229,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         false
     }
 
-    /// Moves entries that passed a bucket to the first one of their probe order that has room now,
-    /// and computes the overflow bits anew. Returns the new `used`; the caller makes a new version.
-    /// Reads no record. O(1): some 100 ns.
+    /// Moves entries that had to pass a full bucket to the first bucket of their probe order that
+    /// now has room, and recomputes the overflow bits. Returns the new `used`; the caller makes a
+    /// new version. Reads no record. O(1), about 100 ns.
     fn tidy(&self, mut used: u64) -> u64 {
         used &= !OVERFLOW_BITS;
         for bucket in 0..BUCKETS {
@@ -258,7 +261,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         used
     }
 
-    /// Copies an entry to a free slot, and empties its own.
+    /// Copies an entry to a free slot and empties its former slot.
     fn relocate(&self, from: usize, to: usize) {
         let entry = self.entry(from);
         if K::HEAD_IS_KEY {
@@ -300,8 +303,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafMut<'_, K, V> {
         }
     }
 
-    /// Becomes what another leaf is, but for its low fence and its undo records. Takes the
-    /// deadlines from it; a reader that stands there finds its version changed.
+    /// Copies everything but the low fence and undo records from `other`, and takes over its
+    /// deadlines. Readers of `other` find its version changed.
     pub fn copy_from(&self, other: Leaf<K, V>) {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED;
         for at in 0..Leaf::<K, V>::LINES {

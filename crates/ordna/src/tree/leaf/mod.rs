@@ -1,11 +1,11 @@
-//! Leaves: slots in buckets of a cache line, a lock, fences, and the way to what snapshots still
-//! need.
+//! Leaves: slots in buckets of one cache line each, a lock, fences, and the list of undo records.
 //!
 //! # Contract
-//! A [`Leaf`] is a handle, an address. Its header and lines are atomics; a thread that follows a
-//! handle holds a guard of the tree's collector. [`LeafMut`] has the methods that change a leaf: its
-//! lock is held, or no other thread knows it. Readers take a version first and validate it; what they read
-//! before is then of one moment. Two changes need no new version, see [`LeafMut::set_word`].
+//! A [`Leaf`] is a handle: the address of a leaf. Its header and lines are atomics, and a thread
+//! that dereferences a handle holds a guard of the tree's collector. [`LeafMut`] has the methods
+//! that change a leaf whose lock is held or that no other thread knows. Readers take a version
+//! first and validate it at the end; everything that they read in between is then of one moment.
+//! Two kinds of changes need no new version, see [`LeafMut::set_word`].
 //!
 //! # Layout
 //!
@@ -16,20 +16,21 @@
 //! | 128 | 64 each | integers: for each bucket a line of keys and a line of words; byte strings: a line of words |
 //! | 576 | 64 | byte strings: fingerprints of the keys in the order of the slots |
 //!
-//! A *word* is the value if key and value are integers, else the address of a record. With
-//! byte-string keys its upper 16 bits are a tag from the key's hash, which tells the bucket too. So
-//! a reader that knows key and leaf waits for the header and one bucket, which it fetches at once.
-//! Then it waits for the record if there is one.
+//! A *word* is the value if key and value are integers, and otherwise the address of a record. With
+//! byte-string keys, its upper 16 bits are a tag from the key's hash, which also determines the
+//! bucket. So a reader that knows key and leaf first waits for the header and one bucket, which it
+//! fetches together, and then for the record if there is one.
 //!
 //! # Invariants
-//! 1. Bit *i* of `used` stands for slot *i* (bits 0 to 55). A key stands in the first bucket of its
-//!    probe order, from the bucket of its hash on, that had a free slot; every bucket passed has
-//!    its overflow bit (bits 56 to 62). A removal leaves these bits; an insert that finds several
-//!    of them stale computes them anew. Bit 63: the memory comes from a pool.
-//! 2. The keys of a leaf lie in [low fence, low fence of the next leaf). `high_fence` is the head
-//!    of that fence, `u64::MAX` for the last leaf.
-//! 3. The low fence never rises: keys move to the right, or with their whole leaf.
-//! 4. The order is valid if its number is the version's.
+//! 1. Bit *i* of `used` says whether slot *i* is in use (bits 0 to 55). A key is in the first
+//!    bucket of its probe order, beginning with the bucket of its hash, that had a free slot. Every
+//!    bucket that was passed has its overflow bit set (bits 56 to 62). A removal leaves these bits
+//!    set; an insert that finds several stale ones recomputes them. Bit 63: the memory comes from a
+//!    pool.
+//! 2. The keys of a leaf are in [low fence, low fence of the next leaf). `high_fence` is the head
+//!    of that high fence, or `u64::MAX` for the last leaf.
+//! 3. The low fence never rises: keys move to the right, or together with their whole leaf.
+//! 4. The order is valid if its number matches the leaf's version.
 //! 5. The lowest bit of `next` says that the search layer has counted the leaf, see `counted`.
 //!
 //! Source: slotted leaves of HydraList §4.2; Wormhole §2.3, whose tags give direct positions.
@@ -63,22 +64,25 @@ use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use ordna_base::sync::{VersionLock, check, point};
 use ordna_base::{Key, Value};
 
-/// Buckets of a leaf: what leaves room for header, order and bits in a size without waste (1 KiB).
+/// Number of buckets of a leaf. With seven, header, order and bits fill a size of 1 KiB without
+/// waste.
 pub const BUCKETS: usize = 7;
 /// Slots of a leaf.
 pub const SLOTS: usize = BUCKETS * LANES;
 const SLOT_BITS: u64 = (1 << SLOTS) - 1;
 const OVERFLOW_BITS: u64 = ((1 << BUCKETS) - 1) << SLOTS;
 const POOLED: u64 = 1 << 63;
-/// The bit of [`LeafHeader::next`] that says that the leaf is counted. Leaves are aligned.
+/// The bit of [`LeafHeader::next`] that says that the leaf is counted. It is free because leaves
+/// are aligned.
 const COUNTED: u64 = 1;
-/// Bits of a word that are a record's address. Linux and macOS give programs 47 or 48.
+/// The bits of a word that hold a record's address. Linux and macOS give programs 47 or 48 bits.
 pub const ADDRESS: u64 = (1 << 48) - 1;
-/// Bytes of a record that are fetched ahead at most, beside the last line of its key.
+/// Maximum number of bytes of a record that are prefetched, in addition to the last line of its
+/// key.
 const MOST_AHEAD: usize = 256;
-/// The length assumed of an unknown key: it ends in its record's second line.
+/// Assumed length of an unknown key: such a key ends in the second cache line of its record.
 pub const USUAL_KEY: usize = 64;
-/// No deadline.
+/// Deadline of an entry that does not expire.
 pub const FOREVER: u64 = u64::MAX;
 
 /// One deadline for each slot; [`FOREVER`] if the entry does not expire.
@@ -91,7 +95,7 @@ pub struct LeafHeader {
     /// Address of the next leaf, and the bit [`COUNTED`].
     next: AtomicU64,
     used: AtomicU64,
-    /// Address of the youngest undo record; above it a countdown to the next prune.
+    /// Address of the youngest undo record. Its upper bits hold a countdown to the next prune.
     pub undo: AtomicU64,
     /// The largest end epoch among the undo records.
     pub newest_end: AtomicEpoch,
@@ -102,7 +106,7 @@ pub struct LeafHeader {
     order: [AtomicU64; BUCKETS + 1],
 }
 
-/// A handle of a leaf.
+/// A handle of a leaf: its address.
 pub struct Leaf<K: Key + ?Sized, V: Value + ?Sized> {
     header: NonNull<LeafHeader>,
     kinds: PhantomData<(*const K, *const V)>,
@@ -129,7 +133,7 @@ pub struct Probe<'a, K: Key + ?Sized> {
     bucket: usize,
 }
 
-/// An entry as a slot holds it.
+/// An entry in the form in which a slot holds it.
 #[derive(Debug, Clone, Copy)]
 pub struct LeafEntry {
     /// The key if it is an integer.
@@ -139,13 +143,13 @@ pub struct LeafEntry {
     pub deadline: u64,
 }
 
-/// Whether key and value are integers, which stand in the slots themselves.
+/// Returns whether key and value are integers, which are stored in the slots themselves.
 pub const fn is_inline<K: Key + ?Sized, V: Value + ?Sized>() -> bool {
     K::HEAD_IS_KEY && V::IN_PLACE
 }
 
-/// Spreads the bits of a key. Not keyed: a client that makes keys collide makes one leaf's probes
-/// longer, 56 slots at most.
+/// Hashes a key. The hash is not keyed: a client that makes keys collide only makes the probes of
+/// one leaf longer, at most 56 slots.
 fn hash_of<K: Key + ?Sized>(key: &K) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     if K::HEAD_IS_KEY {
@@ -162,7 +166,8 @@ fn hash_of<K: Key + ?Sized>(key: &K) -> u64 {
     (hash ^ (hash >> 32)).wrapping_mul(ODD)
 }
 
-/// The bucket of a hash, by the bits that are a byte string's tag: a word tells its bucket.
+/// Returns the bucket of a hash. It uses the bits that are a byte string's tag, so that a word
+/// determines its bucket.
 fn bucket_of(hash: u64) -> usize {
     (((hash >> 48) * BUCKETS as u64) >> 16) as usize
 }
@@ -175,13 +180,13 @@ impl<'a, K: Key + ?Sized> Probe<'a, K> {
         Self { key, head, hash, bucket: bucket_of(hash) }
     }
 
-    /// The upper bits of the key's words.
+    /// Returns the upper bits of the key's words.
     fn tag(&self) -> u64 {
         if K::HEAD_IS_KEY { 0 } else { self.hash & !ADDRESS }
     }
 }
 
-/// A copy of what a leaf held at one moment.
+/// A copy of the contents of a leaf at one moment.
 pub struct LeafCopy<K: Key + ?Sized, V: Value + ?Sized> {
     pub keys: [u64; SLOTS],
     pub words: [u64; SLOTS],
@@ -206,7 +211,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     const LINES: usize = if K::HEAD_IS_KEY { 2 * BUCKETS } else { BUCKETS + 1 };
 
-    /// An entry's share of its leaf at the usual fill, in bytes.
+    /// Share of an entry in its leaf at the usual fill, in bytes.
     pub const SHARE: usize = Self::LAYOUT.size() * 4 / (SLOTS * 3);
 
     const LAYOUT: Layout = {
@@ -217,25 +222,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     };
 
-    /// A pool for leaves.
+    /// Creates a pool for leaves.
     pub fn pool() -> Pool {
         Pool::new(Self::LAYOUT)
     }
 
-    /// Bytes of a leaf.
+    /// Returns the size of a leaf in bytes.
     pub const fn size() -> usize {
         Self::LAYOUT.size()
     }
 
-    /// The address, for the search layer.
+    /// Returns the address, for the search layer.
     #[inline]
     pub fn address(self) -> LeafAddress {
         LeafAddress::new(self.header.expose_provenance())
     }
 
     /// # Safety
-    /// `address` comes from [`Leaf::address`] of a leaf of these kinds that the caller's guard
-    /// keeps.
+    /// `address` was returned by [`Leaf::address`] of a leaf with these types of keys and values,
+    /// which the caller's guard keeps alive.
     #[inline]
     pub unsafe fn at(address: LeafAddress) -> Self {
         let header = NonNull::with_exposed_provenance(address.get());
@@ -244,7 +249,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     #[inline]
     pub fn header(&self) -> &LeafHeader {
-        // SAFETY: handles are followed under a guard, see the contract.
+        // SAFETY: handles are dereferenced under a guard, see the contract.
         unsafe { self.header.as_ref() }
     }
 
@@ -265,7 +270,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.line(if K::HEAD_IS_KEY { 2 * bucket + 1 } else { bucket })
     }
 
-    /// Asks for the header and the bucket where a search for the key begins.
+    /// Prefetches the header and the bucket where a search for the key begins.
     #[inline]
     pub fn prefetch(self, probe: &Probe<'_, K>) {
         prefetch(self.header.as_ptr());
@@ -277,7 +282,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Asks for the bucket that follows. Two fifths of the keys inserted find their own one full.
+    /// Prefetches the next bucket. Two fifths of the inserted keys find their own bucket full.
     #[inline]
     pub fn prefetch_next_bucket(self, probe: &Probe<'_, K>) {
         let bucket = if probe.bucket + 1 == BUCKETS { 0 } else { probe.bucket + 1 };
@@ -289,13 +294,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Asks for the header.
+    /// Prefetches the header.
     #[inline]
     pub fn prefetch_header(self) {
         prefetch(self.header.as_ptr());
     }
 
-    /// Asks for all lines.
+    /// Prefetches all lines.
     #[inline]
     pub fn prefetch_whole(self) {
         for line in 0..Self::LAYOUT.size() / 64 {
@@ -303,7 +308,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// Slots in use.
+    /// Returns the slots in use.
     #[inline]
     pub fn used(self) -> u64 {
         self.header().used.load(Ordering::Acquire) & SLOT_BITS
@@ -315,7 +320,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
 
     pub fn next(self) -> Option<Self> {
         let next = self.header().next.load(Ordering::Acquire) & !COUNTED;
-        // SAFETY: the address of a leaf of these kinds; it is followed under the caller's guard.
+        // SAFETY: the address of a leaf with these types, dereferenced under the caller's guard.
         NonZero::new(next as usize).map(|next| unsafe { Self::at(LeafAddress::new(next)) })
     }
 
@@ -323,8 +328,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.header().high_fence.load(Ordering::Relaxed)
     }
 
-    /// Whether keys from the low fence on, up to this one, belong here and not further to the
-    /// right. To be validated.
+    /// Returns whether this leaf covers the key, given that the key is not below the low fence. To
+    /// be validated.
     #[inline]
     pub fn covers(self, probe: &Probe<'_, K>) -> bool {
         let high = self.high_fence();
@@ -339,24 +344,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             })
     }
 
-    /// Calls `f` with the low fence; `None` for the first leaf of byte strings, which has the empty
-    /// key.
+    /// Calls `f` with the low fence. It is `None` for the first leaf of byte strings, whose low
+    /// fence is the empty key.
     pub fn with_low_fence<R>(self, f: impl FnOnce(Option<&K>) -> R) -> R {
         Self::with_fence_word(self.low_fence_word(), f)
     }
 
-    /// The low fence, or the address of its record. While a guard lasts, equal words are equal
-    /// low fences.
+    /// Returns the low fence, or the address of its record. While a guard is held, equal words mean
+    /// equal low fences.
     pub fn low_fence_word(self) -> u64 {
         self.header().low_fence.load(Ordering::Acquire)
     }
 
-    /// Calls `f` with a low fence that a leaf had under the caller's guard.
+    /// Calls `f` with a low fence that a leaf had while the caller held its guard.
     pub fn with_fence_word<R>(low_fence: u64, f: impl FnOnce(Option<&K>) -> R) -> R {
         if K::HEAD_IS_KEY {
             return f(K::from_head(&low_fence));
         }
-        // SAFETY: null or a record that is retired, not freed, when it is replaced.
+        // SAFETY: null, or a record that is retired and not freed when it is replaced.
         let record = unsafe {
             Record::<K, u64>::from_ptr(ptr::with_exposed_provenance_mut(low_fence as usize))
         };
@@ -364,35 +369,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         f(record.map(|record| unsafe { record.key() }))
     }
 
-    /// The record behind a word.
+    /// Returns the record whose address a word holds.
     #[inline]
     pub fn record(word: u64) -> Option<Record<K, V>> {
         let address = ptr::with_exposed_provenance_mut((word & ADDRESS) as usize);
-        // SAFETY: words of these kinds are addresses of such records, or null.
+        // SAFETY: words of these types are addresses of such records, or null.
         unsafe { Record::from_ptr(address) }
     }
 
-    /// A record's word.
+    /// Returns the word of a record.
     pub fn word_of(probe: &Probe<'_, K>, record: Record<K, V>) -> u64 {
         let address = record.as_ptr().expose_provenance() as u64;
         assert_eq!(address & !ADDRESS, 0, "addresses have 48 bits on the systems supported");
         address | probe.tag()
     }
 
-    /// The word of a copy of a record.
+    /// Returns the word of a record's copy.
     pub fn word_with(word: u64, copy: Record<K, V>) -> u64 {
         let address = copy.as_ptr().expose_provenance() as u64;
         assert_eq!(address & !ADDRESS, 0, "addresses have 48 bits on the systems supported");
         word & !ADDRESS | address
     }
 
-    /// The slots in use, from the first.
+    /// Returns the slots in use, in ascending order.
     pub fn slots(self) -> impl Iterator<Item = usize> {
         let used = self.used();
         (0..SLOTS).filter(move |slot| used >> slot & 1 == 1)
     }
 
-    /// The slot of the key. To be validated by readers.
+    /// Returns the slot of the key. To be validated by readers.
     #[inline]
     pub fn find(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<usize> {
         let used = self.header().used.load(Ordering::Acquire);
@@ -420,7 +425,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         None
     }
 
-    /// The word of the first slot of the key's bucket that may be the key's. To be validated.
+    /// Returns the word of the first slot of the key's bucket that may hold the key. To be
+    /// validated.
     #[inline]
     pub fn candidate(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<u64> {
         let words = self.words(probe.bucket);
@@ -432,18 +438,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (matches != 0).then(|| words.get(matches.trailing_zeros() as usize))
     }
 
-    /// The address in a word.
+    /// Returns the address in a word.
     pub fn record_address(word: u64) -> *const u8 {
         ptr::with_exposed_provenance((word & ADDRESS) as usize)
     }
 
     fn has_key(&self, bucket: usize, lane: usize, key: &K) -> bool {
         let word = self.words(bucket).0[lane].load(Ordering::Acquire);
-        // SAFETY: a record that stood here under the caller's guard is not freed.
+        // SAFETY: a record that was in a slot under the caller's guard is not freed.
         Self::record(word).is_some_and(|record| unsafe { record.key::<'_>() } == key)
     }
 
-    /// The word of a slot. Acquire: what the word leads to is seen whole.
+    /// Returns the word of a slot. Acquire: the record to which the word leads is seen completely.
     #[inline]
     pub fn word(self, slot: usize) -> u64 {
         self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
@@ -454,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         LeafEntry { key, word: self.word(slot), deadline: self.deadline(slot) }
     }
 
-    /// Whether some entry has or had a deadline.
+    /// Returns whether some entry has or had a deadline.
     pub fn has_deadlines(self) -> bool {
         !self.header().deadlines.load(Ordering::Relaxed).is_null()
     }
@@ -466,10 +472,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         deadlines.map_or(FOREVER, |deadlines| deadlines[slot].load(Ordering::Relaxed))
     }
 
-    /// Whether the leaf stands in a slab that is to become empty.
+    /// Returns whether the leaf is in a slab that should become empty.
     pub fn is_in_sparse_slab(self) -> bool {
         let pooled = self.header().used.load(Ordering::Relaxed) & POOLED != 0;
-        // SAFETY: pooled memory, which the caller's guard keeps.
+        // SAFETY: pooled memory that the caller's guard keeps alive.
         pooled && unsafe { Pool::is_sparse(self.header.cast()) }
     }
 
@@ -497,15 +503,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         unsafe { record.with_value(f) }
     }
 
-    /// A copy of the entries; to be validated before anything is made of it.
+    /// Returns a copy of the entries. To be validated before it is used.
     pub fn copy(self) -> LeafCopy<K, V> {
         let mut copy = LeafCopy::empty();
         let _ = self.copy_to(&mut copy);
         copy
     }
 
-    /// Copies the entries; to be validated before anything is made of them. Returns the slots that
-    /// they stood in.
+    /// Copies the entries and returns the slots that held them. To be validated before the copy is
+    /// used.
     pub fn copy_to(self, copy: &mut LeafCopy<K, V>) -> u64 {
         let LeafCopy { keys, words, deadlines, .. } = copy;
         let used = self.used();
@@ -531,7 +537,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         used
     }
 
-    /// Bytes of the low fence and the deadlines.
+    /// Returns the size of the low fence and the deadlines in bytes.
     pub fn extra_bytes(self) -> usize {
         let low_fence = if K::HEAD_IS_KEY {
             0
@@ -545,7 +551,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         low_fence + if self.has_deadlines() { size_of::<DeadlineLine>() } else { 0 }
     }
 
-    /// Frees the leaf's memory, and its low fence and deadlines; not its records.
+    /// Frees the memory of the leaf, its low fence and its deadlines, but not its records.
     ///
     /// # Safety
     /// No other thread can reach it.
@@ -572,18 +578,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
-    /// The memory, for [`ordna_base::reclaim::Guard::retire`].
+    /// Returns the memory, for [`ordna_base::reclaim::Guard::retire`].
     pub fn as_retired(self) -> *mut RetiredLeaf<K, V> {
         self.header.as_ptr().cast()
     }
 }
 
-/// A retired leaf, as the collector frees it.
+/// A retired leaf, in the form in which the collector frees it.
 pub struct RetiredLeaf<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: the address of a leaf of these kinds, exclusively the caller's.
+        // SAFETY: the address of a leaf with these types, exclusively the caller's.
         unsafe {
             if let Some(header) = NonNull::new(memory.cast::<LeafHeader>()) {
                 Leaf::<K, V> { header, kinds: PhantomData }.free();
@@ -593,8 +599,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredLeaf<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
-    /// Positions of the entries in the order of their keys. Follows records: the caller's guard
-    /// keeps every record that stood in the leaf.
+    /// Returns the positions of the entries in the order of their keys. Reads records: the caller's
+    /// guard keeps every record that was in the leaf.
     pub fn sorted(&self, simd: InstructionSet) -> [u8; order::MOST] {
         if !K::HEAD_IS_KEY {
             self.prefetch_records(0..self.count as u8, USUAL_KEY);
@@ -602,9 +608,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         self.in_order(0, |_| (), simd)
     }
 
-    /// Drops all entries but one: the first that is not below the bound, or, if `first` is `false`,
-    /// the last that is not above it. Returns `false`, and drops none, if there is no such entry.
-    /// Follows records, as [`sorted`](Self::sorted) does.
+    /// Removes all entries but one: the first that is not below the bound or, if `first` is
+    /// `false`, the last that is not above it. If there is no such entry, removes none and returns
+    /// `false`. Reads records, as [`sorted`](Self::sorted) does.
     pub fn keep_outer(&mut self, first: bool, bound: Bound<&K>) -> bool {
         self.prefetch_records(0..self.count as u8, USUAL_KEY);
         let mut outer: Option<(usize, LeafEntry)> = None;
@@ -629,8 +635,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         true
     }
 
-    /// [`LeafCopy::sorted`] for keys that share a prefix of `shared` bytes: what follows it decides.
-    /// The caller has fetched the records up to eight bytes behind the prefix.
+    /// Works like [`LeafCopy::sorted`], for keys that share a prefix of `shared` bytes, so that the
+    /// bytes after it decide. The caller has prefetched the records up to eight bytes after the
+    /// prefix.
     pub fn sorted_behind(&self, shared: usize, simd: InstructionSet) -> [u8; order::MOST] {
         let prefetch = |at| self.prefetch_records(std::iter::once(at), shared + USUAL_KEY);
         self.in_order(shared, prefetch, simd)
@@ -647,7 +654,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
             return order::of_integers(&self.keys[..self.count], simd);
         }
         let key = |at: u8| {
-            // A torn copy may hold an empty word; its order is thrown away.
+            // A torn copy may hold an empty word; its order is discarded.
             Leaf::<K, V>::record(self.words[usize::from(at)]).map_or(&[][..], |record| {
                 // SAFETY: under the caller's guard.
                 unsafe { record.key::<'_>() }.tail()
@@ -656,7 +663,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> LeafCopy<K, V> {
         order::of_strings(self.count, |at| head_at(key(at), shared), prefetch, key, simd)
     }
 
-    /// Asks for the records at these positions, up to the end of a key of `len` bytes.
+    /// Prefetches the records at these positions, up to the end of a key of `len` bytes.
     #[inline]
     pub fn prefetch_records(&self, positions: impl Iterator<Item = u8>, len: usize) {
         if is_inline::<K, V>() {

@@ -1,15 +1,17 @@
-//! The order of a leaf's slots, computed by the first scan of a version, used by the next ones.
+//! The sorted order of a leaf's slots, computed by the first scan of a version and used by later
+//! ones.
 //!
 //! # Contract
-//! Scans publish an order without the leaf's lock. Its number is that of the version that it was
-//! computed of, plus one: a reader of that version finds the order right or does not find it.
-//! Racing scans of one version write the same.
+//! Scans publish an order without the leaf's lock. Its number is the version that it was computed
+//! from, plus one. So a reader of that version either finds the right order or finds none.
+//! Concurrent scans of one version write the same order.
 //!
 //! # Fingerprints
-//! An order of byte strings comes with a *fingerprint* of each key: eight bits from the first bit
-//! on in which the leaf's keys differ. A bound's fingerprint tells where the bound probably lies,
-//! so a scan fetches only the records from there on. The scan compares the bound with the records
-//! around that position: the fingerprint of a key with another prefix tells nothing.
+//! An order of byte strings comes with a *fingerprint* of each key: eight bits, beginning with the
+//! first bit in which the leaf's keys differ. The fingerprint of a bound shows where the bound
+//! probably lies, so a scan fetches only the records from there on. The scan compares the bound
+//! with the records around that position, because the fingerprint of a key with another prefix
+//! means nothing.
 
 use std::ops::Bound;
 
@@ -21,23 +23,23 @@ use ordna_base::{Key, Value, order};
 
 use super::{BUCKETS, FOREVER, Leaf, LeafCopy, SLOTS};
 
-/// The line of the fingerprints in a leaf of byte strings.
+/// Index of the line of fingerprints in a leaf of byte strings.
 const FINGERPRINTS: usize = BUCKETS;
-/// A byte for each position.
+/// One byte for each position.
 type Positions = [u8; order::MOST];
 
-/// What [`Leaf::copy_ordered`] has copied.
+/// The result of [`Leaf::copy_ordered`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct OrderedCopy {
-    /// Whether the leaf has entries behind the last one copied.
+    /// Whether the leaf has entries after the last one copied.
     pub more: bool,
-    /// The lower bound lies between these positions, most probably.
+    /// Positions between which the lower bound probably lies.
     pub guess: (usize, usize),
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
-    /// Copies entries in the order of their keys, if that order is published for `version`: at most
-    /// `most`, of integers those within the lower bound. To be validated.
+    /// Copies at most `most` entries in the order of their keys, if that order is published for
+    /// `version`. Of integers it copies only those within the lower bound. To be validated.
     #[inline]
     pub fn copy_ordered(
         self,
@@ -71,7 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         Some(OrderedCopy { more: end < count, guess })
     }
 
-    /// How many integers are outside of the lower bound.
+    /// Returns how many integers are outside of the lower bound.
     #[inline]
     fn below(self, lower: Bound<&K>, used: u64, simd: InstructionSet) -> usize {
         let (key, bounded) = match lower {
@@ -86,8 +88,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (below & used).count_ones() as usize
     }
 
-    /// Between which positions of the published order the bound lies, by the fingerprints. It may
-    /// lie elsewhere, also as another order may be published since the caller has seen one.
+    /// Returns the positions of the published order between which the bound probably lies, by the
+    /// fingerprints. It may be elsewhere, for example because another order has been published
+    /// since.
     pub fn guess(self, lower: Bound<&K>, count: usize) -> (usize, usize) {
         let (Bound::Included(key) | Bound::Excluded(key)) = lower else { return (0, 0) };
         let line = self.line(FINGERPRINTS);
@@ -98,8 +101,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         (below, below + fingerprints.iter().filter(|other| **other == fingerprint).count())
     }
 
-    /// The positions in order of a copy that was read at `version` from the slots `used`. Sorts
-    /// the copy and publishes the order if none is published.
+    /// Returns the positions in order of a copy that was read at `version` from the slots `used`.
+    /// If no order is published, sorts the copy and publishes its order.
     pub fn order(
         self,
         copy: &LeafCopy<K, V>,
@@ -108,7 +111,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         simd: InstructionSet,
     ) -> Positions {
         if let Some((slots, ())) = self.published_order(version + 1, || ()) {
-            // A slot's position is the number of used slots before it.
+            // The position of a slot is the number of used slots before it.
             return slots.map(|slot| (used & ((1 << slot) - 1)).count_ones() as u8);
         }
         let positions = copy.sorted(simd);
@@ -119,7 +122,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
             rest &= rest.wrapping_sub(1);
         }
         let ordered = positions.map(|position| slots[usize::from(position) % order::MOST]);
-        // 0 is the number of no version.
+        // No version has the order's number 0.
         self.publish_order(&ordered, version + 1, || {
             if !K::HEAD_IS_KEY {
                 self.publish_fingerprints(copy, &positions[..copy.count]);
@@ -128,13 +131,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         positions
     }
 
-    /// Whether an order is published for `version`.
+    /// Returns whether an order is published for `version`.
     pub fn has_order(self, version: u64) -> bool {
         self.header().order[BUCKETS].load(Ordering::Relaxed) == version + 1
     }
 
-    /// The slots in the order of their keys, if the order with this number is published, and what
-    /// `read` returns of the fingerprints.
+    /// Returns the slots in the order of their keys and the result of `read` on the fingerprints,
+    /// if the order with this number is published.
     fn published_order<R>(self, number: u64, read: impl FnOnce() -> R) -> Option<(Positions, R)> {
         let words = &self.header().order;
         if words[BUCKETS].load(Ordering::Acquire) == number {
@@ -147,14 +150,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         None
     }
 
-    /// Publishes the order of the version `number` − 1, and what `store` stores. Racing threads of
-    /// one version write the same; a thread that comes late for its version finds another number or
-    /// is overtaken.
+    /// Publishes the order of the version `number` − 1, and what `store` stores. Concurrent threads
+    /// of one version write the same order. A thread that is too late for its version finds another
+    /// number, or is overtaken.
     fn publish_order(self, positions: &Positions, number: u64, store: impl FnOnce()) {
         const BUSY: u64 = u64::MAX;
         let words = &self.header().order;
         let seen = words[BUCKETS].load(Ordering::Relaxed);
-        // Versions grow: an order of a later one stays.
+        // Versions increase, so an order of a later version is kept.
         if seen == BUSY || seen >= number {
             return;
         }
@@ -163,8 +166,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         if taken.is_err() {
             return;
         }
-        // Pairs with the fence in `published_order`: a reader that sees a new position sees `BUSY`
-        // or later.
+        // Release: pairs with the fence in `published_order`, so that a reader that sees a new
+        // position also sees `BUSY` or a later number.
         fence(Ordering::Release);
         write(&words[..BUCKETS], positions);
         store();
@@ -193,14 +196,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 }
 
-/// Eight bits of a byte string from a bit on; behind its end are zeroes.
+/// Returns eight bits of a byte string, beginning with `bit`. After its end there are zeroes.
 fn fingerprint(key: &[u8], bit: usize) -> u8 {
     let byte = |at: usize| u16::from(key.get(at).copied().unwrap_or(0));
     let (at, shift) = (bit / 8, bit % 8);
     ((byte(at) << 8 | byte(at + 1)) >> (8 - shift)) as u8
 }
 
-/// The bytes in these words; those behind them are 0.
+/// Returns the bytes in these words; the remaining bytes are 0.
 fn load(words: &[AtomicU64]) -> Positions {
     let mut positions = [0; order::MOST];
     for (eight, word) in positions.as_chunks_mut().0.iter_mut().zip(words) {

@@ -7,19 +7,19 @@ use super::{BUCKETS, FOREVER, LANES, Leaf, LeafEntry, LeafMut, OVERFLOW_BITS, Pr
 
 type Integers = Leaf<u64, u64>;
 
-/// Entries at the usual fill of a leaf, 79 %.
+/// Number of entries at the usual fill of a leaf, 79 %.
 const USUAL: usize = SLOTS * 79 / 100;
-/// Keys that a leaf may hold in these tests.
+/// Number of different keys in these tests.
 const KEYS: u64 = 100_000;
 
-/// A generator of numbers (Steele and others 2014).
+/// Returns the next random number (Steele and others 2014).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let mixed = (*state ^ (*state >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed ^ (mixed >> 31)
 }
 
-/// Buckets at which a search for an absent key looks.
+/// Returns how many buckets a search for an absent key examines.
 fn looked_at(leaf: Integers, probe: &Probe<'_, u64>) -> usize {
     let used = leaf.header().used.load(Ordering::Relaxed);
     let mut bucket = probe.bucket;
@@ -32,7 +32,7 @@ fn looked_at(leaf: Integers, probe: &Probe<'_, u64>) -> usize {
     BUCKETS
 }
 
-/// Buckets at which a search for an absent key looks on average.
+/// Returns how many buckets a search for an absent key examines on average.
 fn average(leaf: Integers) -> f64 {
     let looks = (KEYS..KEYS + 700).map(|key| looked_at(leaf, &Probe::new(&key)));
     looks.sum::<usize>() as f64 / 700.0
@@ -74,7 +74,7 @@ fn misses_look_at_few_buckets_after_churn() {
         }
         churned += average(leaf.leaf());
         #[expect(unsafe_code, reason = "the test made the leaf")]
-        // SAFETY: no other thread knows it.
+        // SAFETY: no other thread knows the leaf.
         unsafe {
             leaf.leaf().free()
         };
@@ -99,7 +99,7 @@ fn an_empty_leaf_has_no_overflow() {
     }
     assert_eq!((leaf.count(), bits()), (0, 0));
     #[expect(unsafe_code, reason = "the test made the leaf")]
-    // SAFETY: no other thread knows it.
+    // SAFETY: no other thread knows the leaf.
     unsafe {
         leaf.leaf().free()
     };

@@ -1,26 +1,27 @@
-//! Positions from the front: how many entries lie within bounds, and the entry at a position.
+//! Counts of the entries within bounds, and the entry at a position.
 //!
 //! # Contract
-//! Counts add up leaves, each read at one moment, from left to right. Beside writers a count of the
-//! latest state is that of a scan: every key that is present throughout counts once, no absent key
-//! counts. At a snapshot it is exact.
+//! A count adds up leaves from left to right, each read at one moment. If writers are active, a
+//! count of the latest state is that of a scan: every key that is present throughout counts once,
+//! and no absent key counts. At a snapshot it is exact.
 //!
-//! # How
-//! Of the latest state, runs of leaves without deadlines count at once: the search layer keeps how
-//! many entries it leads to, see `search::ranks`. So a count reads the leaves around its bounds
-//! and those that have changed since the last count.
+//! # Method
+//! In the latest state, runs of leaves without deadlines are counted together: the search layer
+//! knows how many entries are below each of its nodes, see `search::ranks`. So a count reads only
+//! the leaves around its bounds and those that have changed since the last count.
 //!
-//! Others are passed leaf by leaf: short ranges, which do not make the search layer keep counts,
-//! leaves with deadlines, leaves that a writer has locked, and all leaves at a snapshot. A leaf that
-//! lies within the bounds as a whole, has no deadline and no undo record above the snapshot counts
-//! by its header alone: one cache line for some 40 entries. The search layer tells which headers
-//! come next, so their misses overlap.
+//! Other leaves are counted one by one: those of short ranges, for which the search layer does not
+//! keep counts, leaves with deadlines, leaves that a writer has locked, and all leaves at a
+//! snapshot. A leaf that is completely within the bounds and has neither a deadline nor an undo
+//! record above the snapshot is counted by its header alone: one cache line for about 40 entries.
+//! The search layer returns the next headers in advance, so that their cache misses overlap.
 //!
 //! # Invariants
-//! A leaf counts whole only if its low fence is the high fence of the leaf before, as both were
-//! read. Else entries have moved between the two reads, and the leaf is searched for the first one
-//! not yet counted. A run in the search layer begins at such a low fence too. It ends at a low fence
-//! that the layer has at that moment, with which the next leaf is compared.
+//! A leaf is counted as a whole only if its low fence equals the high fence of the previous leaf,
+//! as both were read. Otherwise entries have moved between the two reads, and the leaf is searched
+//! for the first entry that is not yet counted. A run in the search layer begins at such a low
+//! fence, too. It ends at a low fence that the layer has at that moment, with which the next leaf
+//! is compared.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -37,23 +38,24 @@ use crate::tree::Tree;
 use crate::tree::leaf::{FOREVER, Leaf, LeafEntry};
 use crate::tree::search::ranks::Skipped;
 
-/// Leaves that a count reads in one reading section.
+/// Number of leaves that a count reads in one reading section.
 const SECTION: usize = 1024;
 
-/// Leaves that a count passes before it asks for those that follow: most counts end sooner.
+/// Number of leaves that a count passes before it prefetches the following ones. Most counts end
+/// sooner.
 const NEAR: usize = 4;
 
-/// Leaves at most that a count passes between two tries to pass a run of leaves at once.
+/// Maximum number of leaves between two attempts to count a run of leaves together.
 const FAR: usize = 64;
 
-/// Where a count stands: all below is counted.
+/// The position of a count: everything below it is counted.
 enum CountStart<K: Key + ?Sized> {
     Bound(Bound<K::Owned>),
-    /// The low fence that a leaf had, see [`Leaf::low_fence_word`].
+    /// The low fence of a leaf, see [`Leaf::low_fence_word`].
     LowFence(u64),
 }
 
-/// The facts of a leaf that its header holds.
+/// The facts about a leaf that its header holds.
 struct WholeLeaf<K: Key + ?Sized, V: Value + ?Sized> {
     count: usize,
     next: Option<Leaf<K, V>>,
@@ -61,20 +63,21 @@ struct WholeLeaf<K: Key + ?Sized, V: Value + ?Sized> {
     fence: u64,
 }
 
-/// The entries that a leaf adds to a count.
+/// The number of entries that a leaf or a run adds to a count.
 enum CountStep<K: Key + ?Sized, V: Value + ?Sized> {
-    /// The number of all entries of a run of leaves, which lie within the bounds.
+    /// The number of all entries of a run of leaves within the bounds.
     Run(usize),
-    /// All entries of a leaf, which lies within the bounds, and the leaf that follows.
+    /// All entries of a leaf within the bounds, and the next leaf.
     Leaf(WholeLeaf<K, V>),
-    /// The entries from one to another position of the batch that was read.
+    /// The entries between two positions of the batch that was read.
     Entries(usize, usize),
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// How many entries lie within the bounds. `shows` tells by deadline which entries count. O(log
-    /// n + l) with l leaves within the bounds that have deadlines or have changed since the last
-    /// count; at a snapshot, with all leaves within the bounds.
+    /// Returns how many entries are within the bounds. `shows` returns, by deadline, whether an
+    /// entry counts. O(log n + l), where l is the number of leaves within the bounds that have
+    /// deadlines or have changed since the last count; at a snapshot, l is the number of all leaves
+    /// within the bounds.
     pub fn count(
         &self,
         snapshot: Option<Epoch>,
@@ -98,9 +101,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         total
     }
 
-    /// Whether the entries within the bounds are surely those at the snapshot, and have no
-    /// deadline: no leaf of them has a record of a change since. A change next to the bounds may
-    /// be taken for one within them. O(log n + l) with l leaves within the bounds.
+    /// Returns whether the entries within the bounds certainly equal those at the snapshot and have
+    /// no deadline: none of their leaves has a record of a later change. The result may be `false`
+    /// because of a change near the bounds. O(log n + l) with l leaves within the bounds.
     pub fn is_unchanged(
         &self,
         snapshot: Epoch,
@@ -118,9 +121,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         unchanged
     }
 
-    /// Calls `read` with the entry at this position of all that `shows` tells. O(log n + l) with l
-    /// leaves before it that have deadlines or have changed since the last count; at a snapshot,
-    /// with all leaves before it.
+    /// Calls `read` with the entry at this position among those for which `shows` returns `true`.
+    /// O(log n + l), where l is the number of leaves before it that have deadlines or have changed
+    /// since the last count; at a snapshot, l is the number of all leaves before it.
     pub fn select<R>(
         &self,
         snapshot: Option<Epoch>,
@@ -142,7 +145,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     left.set(left.get() - whole.count);
                     return true;
                 }
-                // The entry is here: the leaf is to be read.
+                // The entry is in this leaf, which must be read.
                 CountStep::Leaf(_) => return false,
                 CountStep::Entries(begin, end) => (begin, end),
             };
@@ -168,9 +171,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         found
     }
 
-    /// Calls `each` with what every leaf adds, from left to right, until it returns `false`. If it
-    /// refuses a whole leaf it is called once more with the entries. With `most`, runs of leaves
-    /// count at once, if they have no more entries than it holds.
+    /// Calls `each` with the count of every leaf, from left to right, until it returns `false`. If
+    /// it refuses a whole leaf, it is called once more with the entries. If `most` is given, runs
+    /// of leaves are counted together if they have no more entries than that.
     fn step_by_leaves(
         &self,
         snapshot: Option<Epoch>,
@@ -182,7 +185,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let mut from: CountStart<K> = CountStart::Bound(lower.map(ToOwned::to_owned));
         let mut batch = ScanBatch::empty();
         let mut passed = 0;
-        // Leaves to pass before the next try of a run, and after that one if it fails.
+        // Number of leaves to pass before the next attempt of a run, and after that one if it
+        // fails.
         let (mut before_run, mut retry_after) =
             (if lower == Bound::Unbounded { 0 } else { NEAR }, 1);
         'section: loop {
@@ -200,7 +204,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         point("tree.count.run_counted");
                         (passed, asked, retry_after) = (0, 0, 1);
                         if run.more {
-                            // The run has passed many leaves: a new section lets retired memory be freed.
+                            // The run has passed many leaves: a new section allows retired memory
+                            // to be freed.
                             continue 'section;
                         }
                     }
@@ -231,7 +236,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                         continue;
                     }
                 }
-                // Of a short count only the records around the bounds are read: none is fetched ahead.
+                // A short count reads only the records around the bounds, so none is prefetched.
                 let wanted = if K::HEAD_IS_KEY || passed > NEAR { usize::MAX } else { 1 };
                 let read = Self::with_bound(&from, |from| {
                     let lower = if K::HEAD_IS_KEY { Bound::Unbounded } else { from };
@@ -261,7 +266,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 leaf = next;
                 point("tree.count.counted");
             }
-            // The next section, or the search for a leaf that was unlinked, begins by key.
+            // The next section, or the search after an unlinked leaf, begins by key.
             if let CountStart::LowFence(low_fence) = from {
                 let key =
                     Leaf::<K, V>::with_fence_word(low_fence, |key| key.map(ToOwned::to_owned));
@@ -271,13 +276,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Returns where a count continues once it has counted the entries of a leaf from `from` on;
-    /// `None` means at `from`. `last` is the last of these entries, if there were any, and
-    /// `low_fence` that of the next leaf.
+    /// Returns where a count continues after the entries of a leaf from `from` on; `None` means at
+    /// `from`. `last` is the last of these entries, if there were any, and `low_fence` is that of
+    /// the next leaf.
     ///
-    /// The low fence was read after the entries, and may have sunk below `from` or `last`
-    /// meanwhile. Then entries of the next leaf are counted already, or lie below the bounds, so
-    /// that it does not count as a whole.
+    /// The low fence was read after the entries and may have become lower than `from` or `last` in
+    /// the meantime. Then some entries of the next leaf are counted already or are below the
+    /// bounds, so that leaf is not counted as a whole.
     fn after_entries(
         from: &CountStart<K>,
         last: Option<&LeafEntry>,
@@ -302,7 +307,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Passes a run of leaves that begins at a low fence, see [`SearchLayer::skip`].
+    /// Counts a run of leaves that begins at a low fence, see [`SearchLayer::skip`].
     ///
     /// [`SearchLayer::skip`]: crate::tree::search::SearchLayer::skip
     fn run(
@@ -324,7 +329,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Calls `f` with the bound from which on entries are not counted yet.
+    /// Calls `f` with the bound of the entries that are not counted yet.
     fn with_bound<R>(from: &CountStart<K>, f: impl FnOnce(Bound<&K>) -> R) -> R {
         match from {
             CountStart::Bound(bound) => f(bound.as_ref().map(Borrow::borrow)),
@@ -334,7 +339,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Asks for the headers of this leaf and those that follow; returns of how many.
+    /// Prefetches the headers of this leaf and the following ones. Returns their number.
     fn ask_ahead(&self, leaf: Leaf<K, V>, guard: &Guard<'_>) -> usize {
         leaf.with_low_fence(|low_fence| {
             let empty = K::Owned::default();
@@ -343,7 +348,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// The header's facts, if all entries of the leaf count, and its low fence is this one.
+    /// Returns the header's facts if all entries of the leaf count and its low fence is `from`.
     ///
     /// # Errors
     /// The leaf is unlinked.

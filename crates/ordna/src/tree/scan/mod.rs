@@ -1,13 +1,13 @@
-//! Ordered scans over the latest state or a snapshot's.
+//! Ordered scans over the latest state or over a snapshot.
 //!
 //! # Contract
-//! A scan reads whole leaves, each at one moment, and calls its visitor between the reads, outside
-//! of them. It returns in order and once every key that is present throughout, and nothing outside
-//! its bounds. It resumes behind the last key that it has returned, wherever that key's leaf went.
-//! A scan leaves its reading section every [`SECTION`] leaves.
+//! A scan reads whole leaves, each at one moment, and calls its visitor between these reads. It
+//! returns every key that is present throughout, in order and once, and nothing outside its bounds.
+//! It resumes after the last key that it has returned, wherever that key's leaf has moved. A scan
+//! leaves its reading section every [`SECTION`] leaves.
 //!
-//! Upwards it follows the list. Downwards it asks the search layer for the leaf just below the
-//! low fence that it read together with the leaf.
+//! An ascending scan follows the list. A descending scan asks the search layer for the leaf just
+//! below the low fence that it read together with the leaf.
 
 mod count;
 
@@ -28,30 +28,31 @@ use super::search::LeafAddress;
 use super::undo::{LeafReading, OldState};
 use super::{RETRIES, Tree};
 
-/// Leaves that a scan reads in one reading section: some 500 entries.
+/// Number of leaves that a scan reads in one reading section: about 500 entries.
 pub const SECTION: usize = 12;
 
-/// Scans that want more entries than this fetch the next leaf ahead: they mostly reach it.
+/// Number of requested entries above which a scan prefetches the next leaf, which it probably
+/// reaches.
 const AHEAD: usize = 24;
 
-/// Records that are fetched ahead of the one that the visitor sees.
+/// Number of records that are prefetched ahead of the one that the visitor sees.
 const RECORDS_AHEAD: usize = 12;
 
-/// The entries of one leaf, in order, as of a view.
+/// The entries of one leaf, in order, in the latest state or at a snapshot.
 pub(super) struct ScanBatch<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) copy: LeafCopy<K, V>,
     pub(super) order: [u8; ordna_base::order::MOST],
-    /// The entries at a snapshot, where they differ from the copy.
+    /// The entries at a snapshot, if they differ from the copy.
     pub(super) at_snapshot: Option<Vec<LeafEntry>>,
     /// Whether the entries are those of the latest state.
     pub(super) is_latest: bool,
-    /// Whether the copy holds the entries in order, none with a deadline.
+    /// Whether the copy holds the entries in order and none has a deadline.
     plain: bool,
-    /// Bytes of the scan's bound: other keys are about as long.
+    /// Length of the scan's bound in bytes; other keys are assumed to be about as long.
     key_len: usize,
-    /// Where the scan's lower bound lies, most probably.
+    /// Positions between which the scan's lower bound probably lies.
     guess: (usize, usize),
-    /// The low fence, for scans downwards.
+    /// The low fence, for descending scans.
     low_fence: Option<K::Owned>,
 }
 
@@ -81,8 +82,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
         }
     }
 
-    /// Calls `show` with the entries at these positions until it breaks. The caller wants at most
-    /// `wanted`: their records are fetched ahead, so their misses overlap with what `show` does.
+    /// Calls `show` with the entries at these positions until it breaks. The caller needs at most
+    /// `wanted` entries. Their records are prefetched, so that the cache misses overlap with the
+    /// work of `show`.
     #[inline]
     fn try_for_each(
         &self,
@@ -106,12 +108,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
         })
     }
 
-    /// How many entries are outside of the lower bound.
+    /// Returns how many entries are outside of the lower bound.
     fn begin(&self, lower: Bound<&K>) -> usize {
         self.partition_near(self.guess, |key| !is_below(key, lower))
     }
 
-    /// [`ScanBatch::partition`] if the result lies between these positions, most probably.
+    /// Works like [`ScanBatch::partition`], if the result is probably between these positions.
     fn partition_near(&self, guess: (usize, usize), reached: impl Fn(&K) -> bool) -> usize {
         let reached_at = |at| Leaf::<K, V>::with_key(&self.entry(at), &reached);
         // Entries elsewhere are not read if the guess is right.
@@ -121,12 +123,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
         self.partition_of(if right { low..high } else { 0..self.len() }, reached)
     }
 
-    /// How many entries come before the first for which `reached` holds.
+    /// Returns how many entries precede the first one for which `reached` holds.
     pub(super) fn partition(&self, reached: impl Fn(&K) -> bool) -> usize {
         self.partition_of(0..self.len(), reached)
     }
 
-    /// [`ScanBatch::partition`] if the result lies within these positions.
+    /// Works like [`ScanBatch::partition`], if the result is within these positions.
     fn partition_of(&self, at: Range<usize>, reached: impl Fn(&K) -> bool) -> usize {
         let (mut low, mut high) = (at.start, at.end);
         while low < high {
@@ -138,19 +140,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ScanBatch<K, V> {
     }
 }
 
-/// What a scan wants of a leaf.
+/// The part of a leaf that a scan needs.
 pub(super) struct LeafRequest<'a, K: ?Sized> {
     pub(super) ascending: bool,
-    /// Entries wanted; a read may copy more.
+    /// Number of entries needed; a read may copy more.
     pub(super) wanted: usize,
-    /// Only the first entry within the bounds is wanted, in the direction of the scan. A read may
-    /// leave out the others.
+    /// Whether only the first entry within the bounds, in the direction of the scan, is needed. A
+    /// read may leave out the others.
     pub(super) only_one: bool,
-    /// The scan has read the leaf before this one in the same section.
+    /// Whether the scan has read the previous leaf in the same section.
     pub(super) goes_on: bool,
-    /// Where the scan begins, unless it goes on. Integers of a known order are read from there on.
+    /// Where the scan begins, unless it continues. Integers with a known order are read from there
+    /// on.
     pub(super) lower: Bound<&'a K>,
-    /// The upper bound of a scan downwards.
+    /// The upper bound of a descending scan.
     pub(super) upper: Bound<&'a K>,
 }
 
@@ -161,22 +164,22 @@ fn compare<K: Key + ?Sized, V: Value + ?Sized>(one: &LeafEntry, other: &LeafEntr
     Leaf::<K, V>::with_key(one, |one: &K| Leaf::<K, V>::with_key(other, |other| one.cmp(other)))
 }
 
-/// Where a scan stands, and how far it may go.
+/// The bounds and the direction of a scan.
 pub struct ScanRequest<'a, K: Key + ?Sized> {
     pub lower: Bound<&'a K>,
     pub upper: Bound<&'a K>,
     pub direction: Direction,
-    /// Entries that the caller wants at most: what is beyond is not fetched ahead.
+    /// Maximum number of entries that the caller needs; no further ones are prefetched.
     pub limit: usize,
-    /// The address that [`Tree::locate_scans`] told of the lower bound of a scan upwards, under a
-    /// guard that the caller holds.
+    /// The address that [`Tree::locate_scans`] has returned for the lower bound of an ascending
+    /// scan, under a guard that the caller holds.
     pub from: Option<LeafAddress>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
-    /// Calls `visit` with key, value and deadline of the entries of the span, in order, until it
-    /// breaks. `section` is told each time the scan enters another reading section. O(log n), and
-    /// O(1) amortized for each entry.
+    /// Calls `visit` with key, value and deadline of the entries within the bounds, in order, until
+    /// it breaks. `section` is called each time the scan enters another reading section. O(log n),
+    /// and amortized O(1) for each entry.
     pub fn visit(
         &self,
         snapshot: Option<Epoch>,
@@ -202,7 +205,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             } else {
                 self.leaf_of_upper(upper.as_ref().map(Borrow::borrow), &guard)
             };
-            // The last entry of an ascending scan in this section; the guard keeps its record.
+            // The last entry of an ascending scan in this section; the guard keeps its record
+            // alive.
             let mut behind: Option<LeafEntry> = None;
             for _ in 0..SECTION {
                 let first = lower.as_ref().map(Borrow::borrow);
@@ -220,7 +224,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 let last_key = upper.as_ref().map(Borrow::borrow);
                 if !ascending {
                     if !Self::reaches(&batch, last_key) {
-                        // Keys below the bound went to the right before the leaf was read.
+                        // The keys below the bound moved to the right before the leaf was read.
                         let Some(next) = batch.copy.next else { break };
                         leaf = next;
                         continue;
@@ -259,7 +263,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     return;
                 }
                 if more {
-                    // The rest of the leaf: read from behind the last entry on, or from before it.
+                    // Reads the rest of the leaf: after the last entry, or before it in a
+                    // descending scan.
                     goes_on = false;
                     continue;
                 }
@@ -269,7 +274,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                     None
                 } else {
                     Self::lower_fence(leaf, &batch).map(|low_fence| {
-                        // Nothing of this leaf is left: go on below it.
+                        // Nothing is left in this leaf: continue below it.
                         upper = Bound::Excluded(low_fence.clone());
                         Self::leaf_at(self.search.find(low_fence.borrow(), true, &guard))
                     })
@@ -281,8 +286,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 lower = Bound::Excluded(Leaf::<K, V>::with_key(&last, ToOwned::to_owned));
             }
             if ascending {
-                // Leaves without entries are passed too. A low fence that has sunk below the last
-                // key leads to keys that were returned already.
+                // Leaves without entries are passed, too. A low fence that has become lower than
+                // the last key leads to keys that were returned already.
                 let low_fence = leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
                 if let Some(low_fence) = low_fence
                     && !is_below(low_fence.borrow(), lower.as_ref().map(Borrow::borrow))
@@ -293,8 +298,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// Calls `f` with the lower bound of the rest of a scan upwards: behind the last entry of its
-    /// section, else as given.
+    /// Calls `f` with the lower bound of the rest of an ascending scan: after the last entry of its
+    /// section, or otherwise as given.
     fn with_lower<R>(
         behind: Option<&LeafEntry>,
         lower: Bound<&K>,
@@ -306,8 +311,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// How many entries of a batch are not above the upper bound. Of a leaf within the bound only the
-    /// last key is read.
+    /// Returns how many entries of a batch are not above the upper bound. In a leaf within the
+    /// bound only the last key is read.
     fn end(leaf: Leaf<K, V>, batch: &ScanBatch<K, V>, upper: Bound<&K>) -> usize {
         let is_above = |key: &K| is_above(key, upper);
         match batch.len().checked_sub(1).map(|last| batch.entry(last)) {
@@ -337,7 +342,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             Bound::Included(key) => Self::leaf_at(self.search.find(key, false, guard)),
             Bound::Excluded(key) => Self::leaf_at(self.search.find(key, true, guard)),
             Bound::Unbounded => {
-                // The largest low fence, and what may follow it.
+                // The leaf with the largest low fence, and leaves that may follow it.
                 let mut leaf = Self::leaf_at(self.search.last(guard));
                 while let Some(next) = leaf.next() {
                     leaf = next;
@@ -347,8 +352,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         }
     }
 
-    /// The low fence that the leaf had when it was read: it may have sunk since, below entries that
-    /// were on the left then.
+    /// Returns the low fence that the leaf had when it was read. It may have become lower than
+    /// entries that were on its left at that time.
     fn lower_fence(leaf: Leaf<K, V>, batch: &ScanBatch<K, V>) -> Option<K::Owned> {
         if fault!("tree.scan.low_fence_outside") {
             return leaf.with_low_fence(|low_fence| low_fence.map(ToOwned::to_owned));
@@ -356,7 +361,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         batch.low_fence.clone()
     }
 
-    /// Whether the leaf's high fence is at or above the bound of a scan downwards.
+    /// Returns whether the leaf's high fence is at or above the bound of a descending scan.
     fn reaches(batch: &ScanBatch<K, V>, upper: Bound<&K>) -> bool {
         let (Some(next), Bound::Included(key) | Bound::Excluded(key)) = (batch.copy.next, upper)
         else {
@@ -365,7 +370,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         if key.head() != batch.copy.high_fence {
             return key.head() < batch.copy.high_fence;
         }
-        // Low fences only sink: a fence that has sunk below the bound leads to the right once more.
+        // Low fences only become lower: if it is now below the bound, follow the list to the right
+        // again.
         next.with_low_fence(|fence| {
             fence.is_some_and(|fence| match upper {
                 Bound::Included(key) => key < fence,
@@ -374,11 +380,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         })
     }
 
-    /// Whether a scan for one entry searches the leaf instead of sorting it. Most scans do: if
-    /// writes change the leaf between scans, its order is used only once. The others sort, so that
-    /// a leaf that no longer changes soon has an order for all of its scans.
+    /// Returns whether a scan for one entry searches the leaf instead of sorting it. Most scans
+    /// search: if writes change the leaf between scans, its order would be used only once. The
+    /// other scans sort, so that a leaf that no longer changes soon has an order for all scans.
     fn selects() -> bool {
-        /// One in so many scans of a thread sorts.
+        /// One of this many scans of a thread sorts.
         const SORTS: u32 = 8;
         thread_local! {
             static SCANS: Cell<u32> = const { Cell::new(0) };
@@ -387,8 +393,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         !SCANS.get().is_multiple_of(SORTS)
     }
 
-    /// Reads a leaf at one moment. Returns whether it left out entries: those after the ones read,
-    /// in the direction of the scan.
+    /// Reads a leaf at one moment. Returns whether it left out entries after those that it read, in
+    /// the direction of the scan.
     pub(super) fn read(
         &self,
         leaf: Leaf<K, V>,
@@ -399,14 +405,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         let lock = &leaf.header().lock;
         let LeafRequest { ascending, wanted, only_one, goes_on, lower, upper } = *part;
         for round in 0.. {
-            // A reader that loses too often reads under the lock.
+            // A reader whose validation fails too often reads under the lock.
             let held = if round < RETRIES { None } else { Some(lock.lock()?) };
             let version = if held.is_none() { Some(lock.read()?) } else { None };
             if ascending
                 && wanted > AHEAD
                 && let Some(next) = leaf.next()
             {
-                // Its misses overlap with those of this leaf.
+                // Its cache misses overlap with those of this leaf.
                 match snapshot {
                     None => next.prefetch_whole(),
                     Some(snapshot) => {
@@ -420,7 +426,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             let reading = LeafReading(version.map(|version| (lock, version)));
             point("tree.scan.begun");
             let ordered = version.filter(|_| ascending && snapshot.is_none()).and_then(|version| {
-                // A scan that goes on mostly begins with the first entry.
+                // A scan that continues usually begins with the first entry.
                 let lower = if goes_on { Bound::Unbounded } else { lower };
                 let most = if K::HEAD_IS_KEY || goes_on { wanted } else { usize::MAX };
                 let number = version.number();
@@ -480,7 +486,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             };
             batch.guess = ordered.map_or((0, 0), |ordered| ordered.guess);
             if wanted > 1 {
-                // Without a known order the search may touch any record.
+                // Without a known order, the search may read any record.
                 let (low, high) = batch.guess;
                 let known = ordered.is_some() || goes_on && ascending;
                 let end = high.saturating_add(wanted.min(RECORDS_AHEAD));
@@ -504,9 +510,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
         unreachable!("rounds do not end")
     }
 
-    /// The entries at a snapshot: of each key with records the oldest one decides, else the slot.
+    /// Returns the entries at a snapshot: for each key with undo records the oldest record decides,
+    /// and otherwise the slot.
     fn merge(batch: &ScanBatch<K, V>, mut old: Vec<(LeafEntry, OldState)>) -> Vec<LeafEntry> {
-        // Youngest first; the sort is stable, so the last of a key is its oldest.
+        // The records are sorted youngest first, and the sort is stable, so the last one of a key
+        // is the oldest.
         old.sort_by(|(one, _), (other, _)| compare::<K, V>(one, other));
         let mut merged = Vec::with_capacity(batch.copy.count + old.len());
         let mut slots = (0..batch.copy.count).map(|at| batch.entry(at)).peekable();

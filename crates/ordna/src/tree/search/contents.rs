@@ -1,23 +1,25 @@
-//! The contents of a node of the search layer while a writer rearranges it; boundaries of nodes.
+//! A copy of a search-layer node's contents, in which a writer rearranges them.
 //!
 //! # Contract
-//! A copy, the writer's own. Its separators are the node's: the writers' lock keeps them.
+//! The copy belongs to one writer. Its separators are the node's, which the writers' lock keeps
+//! alive.
 
 use super::counts::ChildCount;
 use ordna_base::Key;
 use ordna_base::key::{common_prefix, head_at};
 use ordna_base::record::Record;
 
-/// A separator owns a copy of its bytes; integers are their own heads.
+/// A separator: a record with a copy of its bytes. Integers have none, because their heads are the
+/// keys.
 pub(super) type Separator<K> = Record<K, u64>;
 
-/// A separator on its way into a node.
+/// A separator that is about to be put into a node.
 pub(super) struct SeparatorEntry<K: Key + ?Sized> {
     pub(super) head: u64,
     pub(super) separator: Option<Separator<K>>,
 }
 
-/// The bytes of a byte-string key; integers never get here.
+/// Returns the bytes of a byte-string key. Not called for integers.
 pub(super) fn bytes_of<K: Key + ?Sized>(key: &K) -> &[u8] {
     key.tail()
 }
@@ -29,18 +31,18 @@ impl<K: Key + ?Sized> SeparatorEntry<K> {
     }
 
     pub(super) fn key(&self) -> Option<&K> {
-        // SAFETY: the writer's own, or kept by the writers' lock.
+        // SAFETY: the separator belongs to the writer, or the writers' lock keeps it alive.
         let key = self.separator.as_ref().map(|separator| unsafe { separator.key() });
         key.or_else(|| K::from_head(&self.head))
     }
 }
 
-/// The contents of a node while a writer rearranges it.
+/// The contents of a node while a writer rearranges them.
 pub(super) struct Contents<K: Key + ?Sized> {
     pub(super) heads: Vec<u64>,
     pub(super) separators: Vec<Option<Separator<K>>>,
     pub(super) children: Vec<usize>,
-    /// What the node knows of each child, or nothing.
+    /// The counts of the node's children, or empty if it has none.
     pub(super) counts: Vec<ChildCount>,
 }
 
@@ -69,7 +71,8 @@ impl<K: Key + ?Sized> Contents<K> {
         SeparatorEntry { head: self.heads.remove(below), separator: self.separators.remove(below) }
     }
 
-    /// Splits behind `children`: what stays, the boundary between, what goes to the right.
+    /// Splits after `children`. Returns what stays, the separator in between, and what moves to the
+    /// right.
     pub(super) fn split(mut self, children: usize) -> (Self, SeparatorEntry<K>, Self) {
         let right = Self {
             heads: self.heads.split_off(children),
@@ -84,7 +87,7 @@ impl<K: Key + ?Sized> Contents<K> {
         (self, boundary, right)
     }
 
-    /// Appends the contents of the node on the right. `boundary` is the separator between them.
+    /// Appends the contents of the right neighbour. `boundary` is the separator between both nodes.
     pub(super) fn append(&mut self, boundary: &SeparatorEntry<K>, mut right: Self) {
         if !self.counts.is_empty() || !right.counts.is_empty() {
             self.counts.resize(self.children.len(), ChildCount::default());
@@ -98,8 +101,8 @@ impl<K: Key + ?Sized> Contents<K> {
         self.counts.extend(right.counts);
     }
 
-    /// The common prefix of the separators, their heads behind it, and the eight bytes behind
-    /// those.
+    /// Returns the length of the separators' common prefix, their heads after the prefix, and the
+    /// eight bytes after the heads.
     pub(super) fn normalized(&self) -> (usize, Vec<u64>, Vec<u64>) {
         // SAFETY: separators of the node, under the writers' lock.
         let bytes = |separator: &Separator<K>| bytes_of(unsafe { separator.key::<'_>() });
@@ -108,7 +111,7 @@ impl<K: Key + ?Sized> Contents<K> {
         else {
             return (0, self.heads.clone(), Vec::new());
         };
-        // Separators ascend: the first and the last share what all share.
+        // Separators ascend, so what the first and the last share is common to all.
         let prefix = common_prefix(bytes(first), bytes(last));
         let at = |at| self.separators.iter().flatten().map(move |one| head_at(bytes(one), at));
         (prefix, at(prefix).collect(), at(prefix + 8).collect())

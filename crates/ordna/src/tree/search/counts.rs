@@ -1,15 +1,15 @@
-//! What a node of the search layer knows of the entries below its children.
+//! The counts that a node of the search layer keeps of the entries below its children.
 //!
 //! # Contract
-//! That of [`skip`](super::ranks): the writers' lock excludes changes, but for the marks of stale
-//! children, which reports set without it.
+//! The contract is that of [`skip`](super::ranks): the writers' lock excludes changes, except for
+//! the marks of stale children, which reports set without it.
 
 use ordna_base::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Children of a node at most: a bit of a word for each.
+/// Maximum number of children of a node: one bit of a word for each.
 pub(super) const CHILDREN: usize = u64::BITS as usize;
 
-/// What a node knows of a child.
+/// What a node knows about a child.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChildCount {
     pub entries: u64,
@@ -20,20 +20,20 @@ pub struct ChildCount {
 /// The counts of a node's children.
 pub(super) struct Counts {
     entries: [AtomicU64; CHILDREN],
-    /// A bit for each child.
+    /// Stale children: one bit for each.
     stale: AtomicU64,
-    /// A bit for each child.
+    /// Children with deadlines: one bit for each.
     timed: AtomicU64,
 }
 
-/// What a caller finds in a leaf.
+/// The result of counting a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeafCount {
-    /// The leaf is counted already.
+    /// The leaf was already counted.
     Known,
     /// The leaf is counted from now on.
     Counted(ChildCount),
-    /// A writer is inside.
+    /// A writer holds the leaf's lock.
     Busy,
 }
 
@@ -65,13 +65,13 @@ impl Counts {
         self.timed.store(timed, Ordering::Relaxed);
     }
 
-    /// Marks all children: some have moved. Release: a report that finds a bit set that this has
-    /// set finds the node's version changed.
+    /// Marks all children, because some have moved. Release: a report that finds one of these bits
+    /// set also sees that the node's version has changed.
     pub(super) fn mark_all(&self) {
         self.stale.store(u64::MAX, Ordering::SeqCst);
     }
 
-    /// The bits of all stale children.
+    /// Returns the bits of all stale children.
     pub(super) fn stale(&self) -> u64 {
         self.stale.load(Ordering::SeqCst)
     }
@@ -82,12 +82,12 @@ impl Counts {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a child is stale.
+    /// Returns whether a child is stale.
     pub(super) fn is_stale(&self, at: usize) -> bool {
         self.stale() >> at & 1 == 1
     }
 
-    /// Sets the bit of a child, unless it is set.
+    /// Sets the bit of a child unless it is set.
     pub(super) fn mark(&self, at: usize) {
         if !self.is_stale(at) {
             self.stale.fetch_or(1 << at, Ordering::SeqCst);

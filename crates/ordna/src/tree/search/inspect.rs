@@ -1,7 +1,7 @@
-//! Inspection of the search layer: samples of its low fences, and its audit.
+//! Inspection of the search layer: samples of its low fences, and an audit.
 //!
 //! # Contract
-//! Both exclude changes for as long as they run.
+//! Both exclude changes while they run.
 
 use std::ptr;
 
@@ -14,14 +14,14 @@ impl<K: Key + ?Sized> Node<K> {
         if K::HEAD_IS_KEY {
             return K::from_head(&self.head(at)).map(ToOwned::to_owned);
         }
-        // SAFETY: under the writers' lock.
+        // SAFETY: the writers' lock is held.
         self.separator(at).map(|separator| unsafe { separator.key::<'_>() }.to_owned())
     }
 }
 
 impl<K: Key + ?Sized> SearchLayer<K> {
-    /// `limit` low fences, or all if there are fewer, evenly spread, in order; the first leaf has none.
-    /// O(limit) nodes are read, at least one level.
+    /// Returns `limit` low fences, or all if there are fewer, evenly spaced and in order. The first
+    /// leaf has none. Reads O(limit) nodes, at least one level.
     pub fn sample(&self, limit: usize) -> Vec<K::Owned> {
         let _writers = self.writers.lock();
         let mut level = vec![self.root.load(Ordering::Relaxed)];
@@ -31,7 +31,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let mut found = Vec::new();
             let mut above = low_fences.into_iter();
             for (at, node) in level.iter().enumerate() {
-                // SAFETY: nothing changes under the writers' lock.
+                // SAFETY: no thread changes the layer while the writers' lock is held.
                 let node = unsafe { &**node };
                 if at > 0 {
                     found.extend(above.next());
@@ -60,22 +60,23 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
-    /// Compares the counts of entries with the leaves. `leaf` returns what a leaf holds and whether
-    /// it is counted. Excludes changes. O(n).
+    /// Compares the counts of entries with the leaves. `leaf` returns the number of a leaf's
+    /// entries and whether the leaf is counted. Excludes changes. O(n).
     ///
     /// # Errors
-    /// The first count found wrong.
+    /// The first wrong count.
     pub fn check_counts(
         &self,
         leaf: &impl Fn(LeafAddress) -> (ChildCount, bool),
     ) -> Result<(), String> {
         let _writers = self.writers.lock();
-        // SAFETY: nothing changes under the writers' lock.
+        // SAFETY: no thread changes the layer while the writers' lock is held.
         Self::audit_counts(unsafe { &*self.root.load(Ordering::Relaxed) }, leaf).map(|_| ())
     }
 
-    /// Returns the entries of a node, and whether all leaves below are counted. Not whether it knows
-    /// those of all children: a report that came late may have marked other children by mistake.
+    /// Returns the entries of a node, and whether all leaves below it are counted. The node itself
+    /// may still have stale children, because a late report may have marked other children by
+    /// mistake.
     fn audit_counts(
         node: &Node<K>,
         leaf: &impl Fn(LeafAddress) -> (ChildCount, bool),
@@ -102,11 +103,11 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Ok((sum, are_counted))
     }
 
-    /// Calls `each` with every low fence and address in order; the first one has no low fence.
-    /// Excludes changes. O(n).
+    /// Calls `each` with every low fence and its address in order; the first address has no low
+    /// fence. Excludes changes. O(n).
     ///
     /// # Errors
-    /// The first invariant broken in the layer itself.
+    /// The first violated invariant of the layer itself.
     pub fn check_invariants(
         &self,
         mut each: impl FnMut(Option<&K>, LeafAddress),
@@ -115,7 +116,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let mut nodes = 0;
         let mut stack = vec![(self.root.load(Ordering::Relaxed), None::<K::Owned>, None)];
         while let Some((node, lower, height)) = stack.pop() {
-            // SAFETY: nothing changes under the writers' lock.
+            // SAFETY: no thread changes the layer while the writers' lock is held.
             let node = unsafe { &*node };
             nodes += 1;
             let len = node.len();

@@ -1,41 +1,42 @@
 //! The search layer: a B-tree of separators that leads from a key to its leaf.
 //!
 //! # Contract
-//! [`SearchLayer`] maps *low fences*, the lower bounds of leaves, to the addresses of leaves. A
-//! address is opaque here: no leaf is read. [`SearchLayer::find`] runs beside everything.
-//! [`SearchLayer::insert`] and [`SearchLayer::remove`] exclude each other by a lock. A search that
-//! overlaps a change returns the address of the state before or after it. An address that was
-//! removed before the search began is never returned, so callers may retire a leaf after its
-//! removal returns.
+//! [`SearchLayer`] maps *low fences*, the lower bounds of leaves, to the addresses of leaves. It
+//! treats addresses as opaque and never reads a leaf. [`SearchLayer::find`] may run concurrently
+//! with all other methods. [`SearchLayer::insert`] and [`SearchLayer::remove`] exclude each other
+//! by a lock. A search that overlaps a change returns the address of the state before or after it.
+//! A search never returns an address that was removed before it began, so callers may retire a leaf
+//! after its removal returns.
 //!
 //! # Invariants
-//! 1. Separators of a node ascend strictly. Child *i* covers the keys from separator *i* − 1 (the
-//!    node's lower bound for *i* = 0) up to separator *i*.
+//! 1. Separators of a node are strictly ascending. Child *i* covers the keys from separator *i* − 1
+//!    (the node's lower bound for *i* = 0) up to separator *i*.
 //! 2. All paths from the root have the same length. A node has at least one child.
-//! 3. A *head* is eight bytes of its separator, big-endian, behind the node's prefix, which all
-//!    separators of the node share; a *second* is the eight bytes behind the head. Heads ascend,
-//!    and seconds of equal heads do, perhaps not strictly. Unused ones are `u64::MAX`.
-//! 4. Integers: a *fingerprint* is what the separator is above the node's first one, without its
-//!    low bits, in 16 bits. Fingerprints ascend, perhaps not strictly.
+//! 3. All separators of a node begin with the node's prefix. A *head* holds the eight bytes of its
+//!    separator after the prefix, big-endian; a *second* holds the eight bytes after the head.
+//!    Heads ascend, not necessarily strictly, and so do the seconds of equal heads. Unused ones are
+//!    `u64::MAX`.
+//! 4. Integers: a *fingerprint* is the difference between the separator and the node's first one,
+//!    without its low bits, in 16 bits. Fingerprints ascend, not necessarily strictly.
 //!
 //! # Protocol
 //! Readers couple versions: they read the child's version, then validate the parent, so a child is
 //! entered only while the parent still leads to it. A reader that restarts [`RETRIES`] times
-//! searches under the lock of the writers. Writers lock all nodes of a change and unlock them at
-//! its end.
+//! searches under the writers' lock. Writers lock all nodes of a change and unlock them at its end.
 //!
 //! [`SearchLayer::find_fenced`] reads a leaf's version between two validations of the lowest node.
 //! Its callers change leaves and low fences together under the leaf's lock. So at an unlocked
-//! version the leaf's high fence is the separator above its address, if the node holds that. A leaf
-//! at the end of its node has its fence in a node above, which may sink meanwhile.
+//! version, the leaf's high fence is the separator after its address, if the node holds that
+//! separator. If the leaf is the last of its node, a higher node holds its high fence, which may
+//! concurrently become lower.
 //!
 //! # Why a B-tree
-//! A node compares 64 heads in eight vector instructions whose misses overlap, and 64 fingerprints
-//! in two. Separators are as short as their neighbours allow: few bytes behind a common prefix
-//! decide.
+//! A node compares 64 heads with eight vector instructions, whose cache misses overlap, and 64
+//! fingerprints with two. Separators are as short as their neighbours allow, so the few bytes after
+//! a common prefix usually decide.
 //!
-//! Source: the search layer of HydraList (§4.2), whose layer lags; here splits update it before
-//! they return. Heads behind a prefix are prefix B-trees (Bayer, Unterauer 1977) with normalized
+//! Source: the search layer of HydraList (§4.2), which lags; here splits update the layer before
+//! they return. Heads after a prefix follow prefix B-trees (Bayer, Unterauer 1977) with normalized
 //! keys.
 
 #![expect(unsafe_code, reason = "nodes are followed by address")]
@@ -63,17 +64,18 @@ use ordna_base::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::{Lock, MutexGuard};
 use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
-/// Restarts of a search before it takes the writers' lock.
+/// Number of restarts of a search before it takes the writers' lock.
 const RETRIES: usize = 16;
-/// Keys that descend together in [`SearchLayer::find_many`]: as many misses as a core overlaps.
+/// Number of keys that descend together in [`SearchLayer::find_many`]: the number of cache misses
+/// that a core can overlap.
 pub const GROUP: usize = 16;
 
-/// The address of a leaf. The search layer does not follow it.
+/// The address of a leaf. The search layer never dereferences it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeafAddress(NonZero<usize>);
 
 impl LeafAddress {
-    /// The address with this number.
+    /// Creates the address with this number.
     #[inline]
     pub fn new(address: NonZero<usize>) -> Self {
         Self(address)
@@ -85,7 +87,7 @@ impl LeafAddress {
         self.0
     }
 
-    /// The address in a lowest node, which was validated.
+    /// Returns the address that a lowest node holds. The read was validated.
     #[inline]
     fn of_child(child: usize) -> Self {
         Self(NonZero::new(child).expect("no leaf is at address 0"))
@@ -95,30 +97,30 @@ impl LeafAddress {
 /// Maps low fences to addresses; see the [module](self).
 pub struct SearchLayer<K: Key + ?Sized> {
     root: AtomicPtr<Node<K>>,
-    /// Excludes other writers. A writer that panics has changed nothing: what may panic runs before
-    /// its first store.
+    /// Excludes other writers. A writer that panics has changed nothing, because everything that
+    /// may panic runs before its first store.
     writers: Lock<()>,
-    /// Number of threads that wait for `writers` to change the layer: counts let them go first.
+    /// Number of threads that wait for `writers` to change the layer. Counts give way to them.
     changing: AtomicUsize,
-    /// Children of a node at most; tests shrink it.
+    /// Maximum number of children of a node. Tests use a smaller one.
     fanout: usize,
     simd: InstructionSet,
     bytes: AtomicUsize,
-    /// Whether nodes may have counts; under the writers' lock.
+    /// Whether nodes may have counts. Protected by the writers' lock.
     counts: AtomicBool,
 }
 
-// SAFETY: nodes are atomics; who frees what follows from the contract.
+// SAFETY: nodes consist of atomics, and the contract says who may free them.
 unsafe impl<K: Key + ?Sized> Send for SearchLayer<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for SearchLayer<K> {}
 
-/// A node on the way down and the child taken there.
+/// The nodes of a descent, each with the position of the child that was taken.
 type Path<K> = Vec<(*mut Node<K>, usize)>;
 
 impl<K: Key + ?Sized> SearchLayer<K> {
-    /// A layer that leads every key to `first`. Nodes have at most `fanout` children, 3 to
-    /// [`FANOUT`].
+    /// Creates a layer that leads every key to `first`. Nodes have at most `fanout` children, from
+    /// 3 to [`FANOUT`].
     pub fn new(first: LeafAddress, fanout: usize) -> Self {
         let contents = Contents { children: vec![first.0.get()], ..Contents::default() };
         let root = Node::boxed(0, &contents);
@@ -128,14 +130,15 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             changing: AtomicUsize::new(0),
             fanout: fanout.clamp(3, FANOUT),
             simd: InstructionSet::widest(),
-            // SAFETY: just made.
+            // SAFETY: created above.
             bytes: AtomicUsize::new(unsafe { &*root }.size()),
             counts: AtomicBool::new(false),
         }
     }
 
-    /// The address of the leaf that covers `key`; if `strict`, of the leaf that covers the keys
-    /// just below it. The caller holds a guard of the collector that writers retire to. O(log n).
+    /// Returns the address of the leaf that covers `key` or, if `strict`, of the leaf that covers
+    /// the keys just below it. The caller holds a guard of the collector to which writers retire.
+    /// O(log n).
     #[inline]
     pub fn find(&self, key: &K, strict: bool, guard: &Guard<'_>) -> LeafAddress {
         for _ in 0..RETRIES {
@@ -145,7 +148,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
         let _writers = self.writers.lock();
         let (node, at) = *self.path(key, strict).last().expect("a path has a node");
-        // SAFETY: nothing changes under the writers' lock.
+        // SAFETY: no thread changes the layer while the writers' lock is held.
         LeafAddress::of_child(unsafe { (*node).child(at) })
     }
 
@@ -165,10 +168,10 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
-    /// [`SearchLayer::find`] for a caller that needs the leaf's high fence. `look` runs with the
-    /// address while the layer leads there, and tells the leaf's version. It comes back if the
-    /// fence is a separator of the same node: then the leaf covered the key at that version. O(log
-    /// n).
+    /// Works like [`SearchLayer::find`], for a caller that needs the leaf's high fence. Calls
+    /// `look`, which returns the leaf's version, with the address while the layer leads there.
+    /// Returns the version if the fence is a separator of the same node; the leaf then covered the
+    /// key at that version. O(log n).
     #[inline]
     pub fn find_fenced(
         &self,
@@ -179,7 +182,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let bottom = self.try_bottom(|node| node.route(key, false, self.simd));
         if let Ok((node, version, at)) = bottom {
             let (child, inner) = (node.child(at), at + 1 < node.len());
-            // An address of a torn read is not followed.
+            // An address from a torn read is not used.
             if node.checked(version).is_ok() {
                 let address = LeafAddress::of_child(child);
                 point("search.find.before_look");
@@ -194,7 +197,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         (self.find(key, false, guard), None)
     }
 
-    /// The address of the last leaf. O(log n).
+    /// Returns the address of the last leaf. O(log n).
     pub fn last(&self, _: &Guard<'_>) -> LeafAddress {
         let last = |node: &Node<K>| node.len().checked_sub(1);
         for _ in 0..RETRIES {
@@ -208,7 +211,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let _writers = self.writers.lock();
         let mut node = self.root.load(Ordering::Relaxed);
         loop {
-            // SAFETY: nothing changes under the writers' lock.
+            // SAFETY: no thread changes the layer while the writers' lock is held.
             let here = unsafe { &*node };
             let child = here.child(here.len() - 1);
             if here.height == 0 {
@@ -218,14 +221,13 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
-    /// Asks for the first lines of the leaf that covers `key` and of those that follow it in its
-    /// node.
-    /// Returns how many. O(log n).
+    /// Prefetches the first cache lines of the leaf that covers `key` and of the leaves that follow
+    /// it in its node. Returns the number of leaves. O(log n).
     pub fn prefetch_from(&self, key: &K, _: &Guard<'_>) -> usize {
         let Ok((node, _, at)) = self.try_bottom(|node| node.route(key, false, self.simd)) else {
             return 1;
         };
-        // Addresses of a torn read are only asked for.
+        // Addresses from a torn read are only prefetched.
         let len = node.len();
         for child in at..len {
             prefetch(ptr::with_exposed_provenance::<u8>(node.child(child)));
@@ -233,7 +235,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         len.saturating_sub(at).max(1)
     }
 
-    /// Goes down by `route` to a lowest node: the node, its version, and the child there.
+    /// Descends along `route` to a lowest node. Returns the node, its version, and the child there.
     fn try_bottom(
         &self,
         route: impl Fn(&Node<K>) -> Option<usize>,
@@ -248,22 +250,23 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
-    /// The root and its version.
+    /// Returns the root and its version.
     #[inline]
     fn enter(&self) -> Result<(&Node<K>, Version), Obsolete> {
         let root = self.root.load(Ordering::Acquire);
-        // SAFETY: alive under the caller's guard, or never retired.
+        // SAFETY: the caller's guard keeps a retired root alive.
         let node = unsafe { &*root };
         let version = node.lock.read()?;
-        // A root that was split covers only its left part from then on. Without this check a search
-        // would lead to a leaf further on the left, and the list from there to the right one: slow,
-        // not wrong.
+        // A root that was split covers only its left part afterwards. Without this check, a search
+        // would arrive at a leaf too far to the left and follow the list to the right one, which is
+        // slow but correct.
         let current = self.root.load(Ordering::Acquire) == root;
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }
 
-    /// From a node to its child: the parent is validated after the child's version was read. A
-    /// search that is `alone` asks for all of a lowest node; a group asks for what it needs.
+    /// Moves from a node to its child, whose version is read before the parent is validated. A
+    /// search that is `alone` prefetches all of a lowest node; a group prefetches only what it
+    /// needs.
     #[inline]
     fn step<'a>(
         &'a self,
@@ -272,12 +275,13 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         child: usize,
         alone: bool,
     ) -> Result<(&'a Node<K>, Version), Obsolete> {
-        // An address of a torn read is not followed.
+        // An address from a torn read is not followed.
         node.checked(version)?;
-        // SAFETY: a child at a moment of this guard.
+        // SAFETY: the node was a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
         if alone && node.height == 1 {
-            // The nearest caches do not hold the lowest level: its addresses come with its heads.
+            // The nearest caches do not hold the lowest level: its addresses are fetched with its
+            // heads.
             below.prefetch();
             below.prefetch_children();
         }
@@ -289,7 +293,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Ok((below, next))
     }
 
-    /// The addresses of up to [`GROUP`] keys: all descend together, so that their misses overlap.
+    /// Finds the addresses of up to [`GROUP`] keys. All descend together, so that their cache
+    /// misses overlap.
     pub fn find_many(&self, keys: &[&K], addresses: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
         let mut children = [0; GROUP];
         let found = self.try_find_many(keys, &mut children);
@@ -307,7 +312,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let mut at = [(root, version); GROUP];
         let mut spans = [(0, 0); GROUP];
         for height in (0..=root.height).rev() {
-            // The nearest caches hold the upper levels; of the lowest each step waits.
+            // The nearest caches hold the upper levels. In the lowest level, each step would wait.
             for ((key, span), (node, _)) in keys.iter().zip(&mut spans).zip(&at) {
                 *span = node.narrow(key, self.simd).ok_or(Obsolete)?;
                 node.prefetch_span(*span);
@@ -323,7 +328,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 *child = node.child(to);
                 node.checked(*version)?;
                 if height > 0 {
-                    // SAFETY: a child at a moment of this guard.
+                    // SAFETY: the node was a child at a moment of this guard.
                     unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*child) }.prefetch();
                 }
             }
@@ -336,12 +341,12 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Ok(())
     }
 
-    /// The way down, under the writers' lock.
+    /// Returns the descent to `key`. The caller holds the writers' lock.
     fn path(&self, key: &K, strict: bool) -> Path<K> {
         let mut path = Vec::with_capacity(8);
         let mut node = self.root.load(Ordering::Relaxed);
         loop {
-            // SAFETY: nothing changes under the writers' lock.
+            // SAFETY: no thread changes the layer while the writers' lock is held.
             let here = unsafe { &*node };
             let at = here.route(key, strict, self.simd).expect("nothing changes");
             path.push((node, at));
@@ -361,7 +366,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         writers
     }
 
-    /// Leads the keys from `low_fence` on to `address`. O(log n).
+    /// Maps the keys from `low_fence` on to `address`. O(log n).
     pub fn insert(&self, low_fence: &K, address: LeafAddress) {
         let _writers = self.lock_to_change();
         self.insert_child(low_fence, address);
@@ -375,7 +380,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let separator = boundary.separator.map_or(0, Self::size_of);
         self.bytes.fetch_add(separator, Ordering::Relaxed);
         while let Some((node, at)) = path.pop() {
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             let node = unsafe { &*node };
             held.push(node.lock.enter_owned());
             point("search.insert.locked");
@@ -384,7 +389,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             }
             let mut contents = node.contents();
             contents.put(at, &boundary, child);
-            // Ascending low fences leave full nodes behind.
+            // If low fences are inserted in ascending order, full nodes are left behind.
             let ascending = at + 1 == node.len()
                 && path.iter().all(|(up, at)| {
                     // SAFETY: as above.
@@ -395,7 +400,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             let (left, middle, right) = contents.split(stay);
             node.fill(&left);
             let right = Node::boxed(node.height, &right);
-            // SAFETY: just made.
+            // SAFETY: created above.
             self.bytes.fetch_add(unsafe { &*right }.size(), Ordering::Relaxed);
             (boundary, child) = (middle, right.expose_provenance());
         }
@@ -405,22 +410,23 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         contents.put(0, &boundary, child);
         // SAFETY: as above.
         let above = Node::boxed(unsafe { (*root).height } + 1, &contents);
-        // SAFETY: just made.
+        // SAFETY: created above.
         self.bytes.fetch_add(unsafe { &*above }.size(), Ordering::Relaxed);
         self.root.store(above, Ordering::Release);
     }
 
-    /// Lowers the low fence `old` of an address to `new`, which lies above the low fence before it.
+    /// Lowers the low fence `old` of an address to `new`, which is above the previous low fence.
     /// O(log n).
     ///
-    /// A search that comes by the old separator ends at the address on the left.
+    /// A concurrent search that uses the old separator may end at the address on the left.
     pub fn lower(&self, old: &K, new: &K, guard: &Guard<'_>) {
         let _writers = self.lock_to_change();
         let path = self.path(old, false);
-        // The separator is the one before the last child that is not the first of its node.
+        // The separator is the one before the last child of the descent that is not the first of
+        // its node.
         let found = path.iter().rfind(|(_, at)| *at > 0);
         let Some((node, at)) = found else { unreachable!("the first leaf has no low_fence") };
-        // SAFETY: the writers' lock keeps the node.
+        // SAFETY: the writers' lock keeps the node alive.
         let node = unsafe { &**node };
         let _held = node.lock.enter_owned();
         point("search.lower.locked");
@@ -431,7 +437,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         self.mark_around(new);
     }
 
-    /// Has the keys from `low_fence` on lead where those below it lead. `low_fence` was inserted.
+    /// Removes `low_fence`, which was inserted: its keys are mapped to where the keys below it are.
     /// O(log n).
     pub fn remove(&self, low_fence: &K, guard: &Guard<'_>) {
         let _writers = self.lock_to_change();
@@ -440,10 +446,10 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         let mut gone: Vec<*mut Node<K>> = Vec::new();
         let mut raised = None;
         while let Some((pointer, at)) = path.pop() {
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             let node = unsafe { &*pointer };
             if node.len() == 1 {
-                // The node goes with its only child.
+                // The node is removed with its only child.
                 debug_assert!(!path.is_empty(), "the first leaf is never removed");
                 gone.push(pointer);
                 continue;
@@ -454,9 +460,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 self.retire(boundary.separator, guard);
                 break;
             }
-            // The node's lower bound rises: an ancestor holds it. The nodes between get new
-            // versions: a
-            // reader that came by the old bound must not enter the node any more.
+            // The node's lower bound rises; an ancestor holds that bound. The nodes between get new
+            // versions, so that a reader that followed the old bound does not enter the node.
             let above = path.iter().rposition(|(_, at)| *at > 0);
             if let Some(position) = above {
                 if !fault!("search.remove.between") {
@@ -478,7 +483,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             self.retire_node(node, guard);
         }
         drop(held);
-        // The way to the node that shrank: from its lower bound on.
+        // The descent to the node that shrank, by its new lower bound.
         let shrunk = raised.as_ref().and_then(SeparatorEntry::key).unwrap_or(low_fence);
         self.merge_sparse(shrunk, guard);
         self.lower_root(guard);
@@ -486,11 +491,11 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         self.mark_around(low_fence);
     }
 
-    /// Roots with one child hand over to it.
+    /// Removes roots that have a single child.
     fn lower_root(&self, guard: &Guard<'_>) {
         loop {
             let root = self.root.load(Ordering::Relaxed);
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             let node = unsafe { &*root };
             if node.height == 0 || node.len() > 1 {
                 return;
@@ -501,7 +506,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     }
 
     fn retire_node(&self, node: *mut Node<K>, guard: &Guard<'_>) {
-        // SAFETY: unlinked by the caller under the writers' lock; readers inside hold guards.
+        // SAFETY: unlinked by the caller under the writers' lock; concurrent readers hold guards.
         unsafe {
             self.bytes.fetch_sub((*node).size(), Ordering::Relaxed);
             (*node).lock.enter_owned().unlock_obsolete();
@@ -512,22 +517,22 @@ impl<K: Key + ?Sized> SearchLayer<K> {
     fn retire(&self, separator: Option<Separator<K>>, guard: &Guard<'_>) {
         if let Some(separator) = separator {
             self.bytes.fetch_sub(Self::size_of(separator), Ordering::Relaxed);
-            // SAFETY: taken out of its node under the writers' lock.
+            // SAFETY: removed from its node under the writers' lock.
             unsafe { separator.retire(guard) };
         }
     }
 
     fn size_of(separator: Separator<K>) -> usize {
-        // SAFETY: a separator of the writer's own.
+        // SAFETY: the separator belongs to this writer.
         unsafe { separator.size() }
     }
 
-    /// Leads the keys from `low_fence` on to `address`, and no more to where they led. `low_fence`
+    /// Maps the keys from `low_fence` on to `address` instead of their former address. `low_fence`
     /// was inserted. O(log n).
     pub fn replace(&self, low_fence: &K, address: LeafAddress) {
         let _writers = self.lock_to_change();
         if let Some((node, at)) = self.path(low_fence, false).pop() {
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             let node = unsafe { &*node };
             let _held = node.lock.enter_owned();
             node.set_child(at, address.0.get());
@@ -535,7 +540,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         self.mark_around(low_fence);
     }
 
-    /// Bytes of the nodes and their separators.
+    /// Returns the bytes of the nodes and their separators.
     pub fn memory_usage(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -545,7 +550,7 @@ impl<K: Key + ?Sized> Drop for SearchLayer<K> {
     fn drop(&mut self) {
         let mut stack = vec![self.root.load(Ordering::Relaxed)];
         while let Some(node) = stack.pop() {
-            // SAFETY: nobody else uses the layer; each node is reached once.
+            // SAFETY: no other thread uses the layer, and each node is reached once.
             let node = unsafe { Box::from_raw(node) };
             for at in 0..node.len() {
                 if node.height > 0 {

@@ -1,14 +1,15 @@
 //! The nodes of the search layer.
 //!
 //! # Contract
-//! That of [the layer](super): readers validate, one writer at a time changes a locked node.
+//! The contract is that of [the layer](super): readers validate, and one writer at a time changes a
+//! locked node.
 //!
 //! # Layout
-//! A cache line holds lock, length and prefix. Then come two lines of fingerprints, eight of heads,
-//! eight of second heads, eight of children. A search among integers reads the fingerprints, 16
-//! bits of each separator; only a key whose fingerprint equals a separator's reads heads. A search
-//! among byte strings reads heads, among equal heads the second heads, and among equal ones the
-//! separators.
+//! One cache line holds lock, length and prefix. Two lines of fingerprints follow, then eight lines
+//! each of heads, seconds and children. A search among integers reads the fingerprints, 16 bits of
+//! each separator; it reads heads only for a key whose fingerprint equals that of a separator. A
+//! search among byte strings reads heads, then the seconds of equal heads, and then the separators
+//! whose seconds are equal, too.
 
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
@@ -25,39 +26,41 @@ use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use ordna_base::sync::{Obsolete, Version, VersionLock, check};
 
-/// Children of a node at most. Eight cache lines of heads: more would not fit the prefetchers'
-/// reach.
+/// Maximum number of children of a node. Its heads fill eight cache lines; hardware prefetchers
+/// would not fetch more.
 pub const FANOUT: usize = 64;
 const _: () = assert!(FANOUT <= CHILDREN, "a bit for each child");
-/// Lines of heads, and of children.
+/// Number of cache lines of heads, and of children.
 const LINES: usize = FANOUT / LANES;
-/// Bytes of a prefix that stand in the node itself: the rest of its first cache line.
+/// Number of bytes of a prefix that are stored in the node itself: the rest of its first cache
+/// line.
 const INLINE: usize = 32;
-/// The fingerprint of an unused slot; no separator has it.
+/// Fingerprint of an unused slot. No separator has it.
 const UNUSED: u16 = u16::MAX;
-/// Fingerprints in a word.
+/// Number of fingerprints in a word.
 const FINGERPRINTS: usize = 4;
 
 #[repr(C, align(64))]
 pub(super) struct Node<K: Key + ?Sized> {
     pub(super) lock: VersionLock,
-    /// Children in use.
+    /// Number of children.
     len: AtomicUsize,
-    /// Byte strings: bytes that all separators share. Integers: bits that a fingerprint drops.
+    /// Byte strings: number of bytes that all separators share. Integers: number of bits that a
+    /// fingerprint drops.
     prefix: AtomicUsize,
-    /// Levels below; 0: the children are leaves.
+    /// Number of levels below; with 0, the children are leaves.
     pub(super) height: usize,
     /// Byte strings: the first [`INLINE`] bytes of the prefix. Integers: the first separator.
     start: [AtomicU64; INLINE / 8],
-    /// Integers: what each separator is above the first, without its low bits.
+    /// Integers: the difference between each separator and the first one, without its low bits.
     fingerprints: [Line; 2],
     heads: [Line; LINES],
-    /// Byte strings: the eight bytes behind each head.
+    /// Byte strings: the eight bytes after each head.
     seconds: [Line; LINES],
     children: [Line; LINES],
     /// Byte strings: the separators themselves.
     separators: Box<[AtomicPtr<u8>]>,
-    /// The entries of the children, from the first count on.
+    /// The counts of the children, created by the first count.
     pub(super) counts: OnceLock<Box<Counts>>,
     kind: PhantomData<K>,
 }
@@ -83,7 +86,7 @@ impl<K: Key + ?Sized> Node<K> {
         Box::into_raw(Box::new(node))
     }
 
-    /// Bytes of the node.
+    /// Returns the size of the node in bytes.
     pub(super) fn size(&self) -> usize {
         let separators = if K::HEAD_IS_KEY { 0 } else { FANOUT * size_of::<usize>() };
         let counts = if self.counts.get().is_some() { size_of::<Counts>() } else { 0 };
@@ -104,11 +107,12 @@ impl<K: Key + ?Sized> Node<K> {
     }
 
     pub(super) fn set_child(&self, at: usize, child: usize) {
-        // Release: a reader that follows the address sees what it leads to.
+        // Release: a reader that follows the address sees the child completely.
         self.children[at / LANES].0[at % LANES].store(child as u64, Ordering::Release);
     }
 
-    /// Separator `at`, alive as long as the caller's guard; `None` while a writer moves it.
+    /// Returns separator `at`, which the caller's guard keeps alive, or `None` while a writer moves
+    /// it.
     pub(super) fn separator(&self, at: usize) -> Option<Separator<K>> {
         let address = self.separators.get(at)?.load(Ordering::Acquire);
         // SAFETY: written by `fill` and `set_separator`: null or a record.
@@ -122,16 +126,16 @@ impl<K: Key + ?Sized> Node<K> {
         }
     }
 
-    /// How many separators are at most `key`, or below it if `strict`: the child that covers it.
-    /// `None` if what was read is of no single moment.
+    /// Returns how many separators are at most `key`, or below it if `strict`: the position of the
+    /// child that covers it. Returns `None` if the reads were not of one moment.
     #[inline]
     pub(super) fn route(&self, key: &K, strict: bool, simd: InstructionSet) -> Option<usize> {
         let (from, to) = self.narrow(key, simd)?;
         if from == to { Some(from) } else { self.decide(key, strict, (from, to), simd) }
     }
 
-    /// The first step of [`Node::route`], which reads fingerprints, or heads: between which two
-    /// numbers the answer lies.
+    /// Does the first step of [`Node::route`], which reads fingerprints or heads. Returns the two
+    /// numbers between which the result lies.
     #[inline]
     pub(super) fn narrow(&self, key: &K, simd: InstructionSet) -> Option<(usize, usize)> {
         let separators = self.len().checked_sub(1)?;
@@ -161,8 +165,7 @@ impl<K: Key + ?Sized> Node<K> {
         Some((from.min(to), to))
     }
 
-    /// The second step of [`Node::route`]: the separators of the span are equal in what the first
-    /// step compared.
+    /// Does the second step of [`Node::route`], among separators that were equal in the first step.
     pub(super) fn decide(
         &self,
         key: &K,
@@ -185,10 +188,10 @@ impl<K: Key + ?Sized> Node<K> {
             low += (simd.below(seconds, second) & within).count_ones() as usize;
             high += (simd.at_most(seconds, second) & within).count_ones() as usize;
         }
-        // Equal again: the separators themselves decide.
+        // The seconds are equal, too: the separators themselves decide.
         while low < high {
             let middle = (low + high) / 2;
-            // SAFETY: the caller's guard keeps separators from being freed.
+            // SAFETY: the caller's guard keeps separators alive.
             let separator = unsafe { self.separator(middle)?.key() };
             let below = if strict { separator < key } else { separator <= key };
             if below { low = middle + 1 } else { high = middle }
@@ -196,7 +199,7 @@ impl<K: Key + ?Sized> Node<K> {
         Some(low)
     }
 
-    /// Asks for what [`Node::narrow`] reads.
+    /// Prefetches what [`Node::narrow`] reads.
     #[inline]
     pub(super) fn prefetch(&self) {
         prefetch(self);
@@ -207,7 +210,8 @@ impl<K: Key + ?Sized> Node<K> {
         }
     }
 
-    /// Asks for what [`Node::decide`] reads of a span, if there is any, and for its first child.
+    /// Prefetches what [`Node::decide`] reads of a span, unless it is empty, and the span's first
+    /// child.
     #[inline]
     pub(super) fn prefetch_span(&self, (from, to): (usize, usize)) {
         if from < to {
@@ -218,13 +222,13 @@ impl<K: Key + ?Sized> Node<K> {
         prefetch(&self.children[from / LANES]);
     }
 
-    /// Asks for all children.
+    /// Prefetches all children.
     #[inline]
     pub(super) fn prefetch_children(&self) {
         self.children.iter().for_each(|line| prefetch(line));
     }
 
-    /// Computes the fingerprints anew. The caller holds the lock, or nobody else knows the node.
+    /// Recomputes the fingerprints. The caller holds the lock, or no other thread knows the node.
     fn set_fingerprints(&self) {
         debug_assert!(
             (2..self.len()).all(|at| self.head(at - 2) <= self.head(at - 1)),
@@ -263,13 +267,13 @@ impl<K: Key + ?Sized> Node<K> {
         head.checked_sub(1).map_or(0, |before| self.at_most(before, simd))
     }
 
-    /// The order of a key's first bytes against the node's prefix.
+    /// Compares a key's first bytes with the node's prefix.
     fn compare_prefix(&self, key: &[u8], prefix: usize) -> Option<Order> {
         if prefix == 0 {
             return Some(Order::Equal);
         }
         let inline = prefix.min(INLINE);
-        // Eight bytes at a time. Zeroes follow the end of the key and that of the prefix.
+        // Compares eight bytes at a time. Zeroes follow the end of the key and that of the prefix.
         let mut order = Order::Equal;
         for (number, word) in self.start.iter().enumerate() {
             let Some(rest) = inline.checked_sub(number * 8).filter(|rest| *rest > 0) else { break };
@@ -302,7 +306,7 @@ impl<K: Key + ?Sized> Node<K> {
         }
     }
 
-    /// Overwrites everything. The caller holds the lock, or nobody else knows the node.
+    /// Overwrites all contents. The caller holds the lock, or no other thread knows the node.
     pub(super) fn fill(&self, contents: &Contents<K>) {
         let len = contents.children.len();
         debug_assert!(len <= FANOUT && contents.heads.len() + 1 == len);
@@ -328,7 +332,7 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_fingerprints();
     }
 
-    /// Puts `boundary` and the child above it behind child `at`.
+    /// Inserts `boundary` and the child above it after child `at`.
     pub(super) fn put(&self, at: usize, boundary: &SeparatorEntry<K>, child: usize) {
         let len = self.len();
         if !self.fits(boundary) {
@@ -350,11 +354,11 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_fingerprints();
     }
 
-    /// Whether a separator starts with the node's prefix.
+    /// Returns whether a separator starts with the node's prefix.
     fn fits(&self, boundary: &SeparatorEntry<K>) -> bool {
         let prefix = self.prefix.load(Ordering::Relaxed);
         boundary.separator.is_none_or(|separator| {
-            // SAFETY: separators of the writer's own, under the lock.
+            // SAFETY: the separators belong to the writer, which holds the lock.
             let (new, first) = unsafe { (separator.key::<'_>(), self.separator(0)) };
             // SAFETY: as above.
             let first = first.map(|first| bytes_of(unsafe { first.key::<'_>() }));
@@ -362,7 +366,7 @@ impl<K: Key + ?Sized> Node<K> {
         })
     }
 
-    /// Puts `boundary` in the place of separator `at`, which it returns.
+    /// Replaces separator `at` by `boundary`, and returns the former separator.
     pub(super) fn replace(&self, at: usize, boundary: &SeparatorEntry<K>) -> Option<Separator<K>> {
         let old = self.separator(at);
         if self.fits(boundary) {
@@ -381,7 +385,7 @@ impl<K: Key + ?Sized> Node<K> {
     fn set_head(&self, at: usize, boundary: &SeparatorEntry<K>) {
         let prefix = self.prefix.load(Ordering::Relaxed);
         let (head, second) = boundary.separator.map_or((boundary.head, u64::MAX), |separator| {
-            // SAFETY: the writer's own.
+            // SAFETY: the separator belongs to the writer.
             let bytes = bytes_of(unsafe { separator.key::<'_>() });
             (head_at(bytes, prefix), head_at(bytes, prefix + 8))
         });
@@ -390,8 +394,8 @@ impl<K: Key + ?Sized> Node<K> {
         self.set_separator(at, boundary.separator);
     }
 
-    /// Takes child `at` and the separator next to it out: the one below, or above for the first
-    /// child.
+    /// Removes child `at` and the separator next to it: the one below or, for the first child, the
+    /// one above.
     pub(super) fn take(&self, at: usize) -> SeparatorEntry<K> {
         let mut contents = self.contents();
         let boundary = contents.take(at);

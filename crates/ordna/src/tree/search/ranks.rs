@@ -1,50 +1,52 @@
-//! Counts of entries in the nodes of the search layer: how many lie between two low fences.
+//! Counts in the nodes of the search layer: the number of entries between two low fences.
 //!
 //! # Contract
 //! [`SearchLayer::skip`] adds up the entries of the leaves from a low fence on. The layer reads no
-//! leaf: its caller counts one when asked. Each leaf counts as it was at one moment of the call, and
-//! no low fence changes during the call. So every key that is present throughout counts once, and
-//! no absent key counts.
+//! leaf: its caller counts a leaf when asked. Each leaf counts as it was at one moment of the call,
+//! and no low fence changes during the call. So every key that is present throughout counts once,
+//! and no absent key counts.
 //!
-//! Counts are kept lazily. A node gets them when a call passes it for the first time. A writer that
-//! changes the number of entries of a *counted* leaf reports the leaf ([`SearchLayer::report`]) before
-//! the change, under the leaf's lock. The next call counts that leaf again; after a split it looks at the
-//! leaves of the whole node. A writer thus pays for the first change of a leaf after a count, and stores that never count pay
-//! for a look at a bit of the leaf.
+//! Counts are maintained lazily. A node gets them when a call passes it for the first time. Before
+//! a writer changes the number of entries of a *counted* leaf, it reports the leaf
+//! ([`SearchLayer::report`]) under the leaf's lock. The next call counts that leaf again; after a
+//! split it examines all leaves of the node. So a writer pays only for the first change of a leaf
+//! after a count, and stores that never count pay only for the test of one bit of the leaf.
 //!
 //! # Invariants
 //! A child is *stale* if its bit in the node's mask is set, or if the node has no counts.
-//! 1. The entries of a child that is not stale are the sum of those of its own children, or, of a
+//! 1. The count of a child that is not stale is the sum of the counts of its own children or, for a
 //!    leaf that is not locked, the number of its entries.
-//! 2. If a leaf is not counted and not locked, it is stale, and so are the nodes on the way to it.
-//!    A stale leaf may be counted: then the number that its node holds is right.
-//! 3. The entries that a node holds of a counted leaf are those within the leaf's fences in the search
-//!    layer. A writer that moves entries between leaves forgets that they are counted, while it
-//!    holds their locks, before it changes the layer; the change marks them as stale.
+//! 2. If a leaf is neither counted nor locked, it is stale, and so are the nodes on the path to it.
+//!    A stale leaf may be counted; the number in its node is then right.
+//! 3. The count that a node holds of a counted leaf is that of the entries within the leaf's fences
+//!    in the search layer. A writer that moves entries between leaves clears their counted bits,
+//!    while it holds their locks, before it changes the layer; the change of the layer marks them
+//!    as stale.
 //!
 //! # Protocol
 //! Counts and changes of the layer exclude each other by the writers' lock. Reports take no lock:
 //!
-//! | report, under the leaf's lock | count, from above |
+//! | report, under the leaf's lock | count, from top to bottom |
 //! |---|---|
 //! | clears the leaf's bit | clears the child's bit in the node's mask |
-//! | sets the leaf's bit in the mask of its node | looks at that child: at its mask, or at the leaf's bit |
-//! | sets that node's bit in the mask of the node above, and so on up to the root | sets the leaf's bit, looks at the leaf's lock, reads the leaf |
+//! | sets the leaf's bit in the mask of its node | reads that child: its mask, or the leaf's bit |
+//! | sets that node's bit in the mask of its parent, and so on up to the root | sets the leaf's bit, loads the leaf's lock, reads the leaf |
 //!
 //! Between any two of these steps is a sequentially consistent fence. At each level, either the
 //! count sees what the report has set below, or the report sees that the count has cleared the bit,
-//! and sets it. A bit that a report finds set is not written again, so writers share lines only
-//! for their first change after a count. The report then validates the way: if a change of the layer
-//! has moved a child, it starts again. The bits that it has set by mistake only cost a look at a leaf.
+//! and sets it. A report does not write a bit that is already set, so writers write to shared lines
+//! only for their first change after a count. The report then validates the path. If a change of
+//! the layer has moved a child, it starts again. Bits that it has set by mistake only cost a look
+//! at a leaf.
 //!
-//! A count never waits for a leaf: it stops before a leaf that is locked and neither known nor
-//! readable, marks the way as stale again, and returns how far it has come. A writer that holds the
-//! lock may wait for the writers' lock meanwhile.
+//! A count never waits for a leaf. It stops before a leaf that is locked and neither known nor
+//! readable, marks the path as stale again, and returns how far it has come. The writer that holds
+//! the leaf's lock may at the same time wait for the writers' lock.
 //!
 //! # Progress
-//! A call counts at most [`WORK`] leaves anew, and then returns how far it has come; the writers'
-//! lock is free between two calls. Splits and merges wait for a call in progress, and calls let those
-//! that wait go first. A report that fails [`RETRIES`] times takes the writers' lock.
+//! A call recounts at most [`WORK`] leaves and then returns how far it has come; the writers' lock
+//! is free between two calls. Splits and merges wait for a call in progress, and calls give way to
+//! those that wait. A report that fails [`RETRIES`] times takes the writers' lock.
 
 use std::ops::Bound;
 use std::ptr;
@@ -59,42 +61,42 @@ use ordna_base::sync::{Obsolete, fault, notice, point};
 use super::counts::{ChildCount, Counts, LeafCount};
 use super::{FANOUT, LeafAddress, Node, Path, RETRIES, SearchLayer};
 
-/// Leaves that one call counts anew at most: some microseconds under the writers' lock.
+/// Maximum number of leaves that one call recounts: some microseconds under the writers' lock.
 const WORK: usize = 128;
 
-/// How often a call lets threads go first that wait to change the layer: a split holds a leaf that
-/// other writers wait for.
+/// Maximum number of times that a call gives way to threads that wait to change the layer. A split
+/// holds a leaf for which other writers wait.
 const YIELDS: usize = 64;
 
 /// The leaves that [`SearchLayer::skip`] has passed.
 #[derive(Debug, Clone, Copy)]
 pub struct Skipped {
-    /// Entries of these leaves.
+    /// Number of entries of these leaves.
     pub entries: usize,
-    /// The leaf that follows, and the word of its low fence; `None` if no leaf follows.
+    /// The next leaf and the word of its low fence, or `None` if there is no next leaf.
     pub next: Option<(LeafAddress, u64)>,
-    /// Whether another call may pass the leaf that follows.
+    /// Whether another call may pass the next leaf.
     pub more: bool,
 }
 
-/// What a call may still count anew.
+/// The remaining work of a call.
 struct Recount<C> {
     count: C,
-    /// Number of leaves.
+    /// Number of leaves that may still be recounted.
     work: usize,
 }
 
 impl<K: Key + ?Sized> Node<K> {
-    /// Whether separator `at` is this low fence. The caller holds the writers' lock.
+    /// Returns whether separator `at` is this low fence. The caller holds the writers' lock.
     fn has_low_fence(&self, at: usize, low_fence: &K) -> bool {
         if K::HEAD_IS_KEY {
             return self.head(at) == low_fence.head();
         }
-        // SAFETY: under the writers' lock.
+        // SAFETY: the writers' lock is held.
         self.separator(at).is_some_and(|separator| unsafe { separator.key::<'_>() } == low_fence)
     }
 
-    /// Separator `at`, or the address of its record. The caller holds the writers' lock.
+    /// Returns separator `at`, or the address of its record. The caller holds the writers' lock.
     fn low_fence_word(&self, at: usize) -> Option<u64> {
         if K::HEAD_IS_KEY {
             return Some(self.head(at));
@@ -102,20 +104,20 @@ impl<K: Key + ?Sized> Node<K> {
         self.separator(at).map(|separator| separator.as_ptr().expose_provenance() as u64)
     }
 
-    /// What the node holds of a child, and whether it is not stale.
+    /// Returns the count of a child, and whether it is valid, that is, not stale.
     pub(super) fn known_count(&self, at: usize) -> (ChildCount, bool) {
         let counts = self.counts.get();
         counts.map(|counts| (counts.get(at), !counts.is_stale(at))).unwrap_or_default()
     }
 
-    /// What the node knows of its children; empty if it has no counts.
+    /// Returns the counts of the children, or an empty vector if the node has none.
     pub(super) fn child_counts(&self) -> Vec<ChildCount> {
         let counts = self.counts.get();
         counts.map_or_else(Vec::new, |own| (0..self.len()).map(|at| own.get(at)).collect())
     }
 
-    /// Overwrites what the node knows of its children; nothing if `counts` is empty. The caller
-    /// holds the lock, or nobody else knows the node.
+    /// Overwrites the counts of the children, unless `counts` is empty. The caller holds the lock,
+    /// or no other thread knows the node.
     pub(super) fn set_child_counts(&self, counts: &[ChildCount]) {
         if counts.is_empty() && self.counts.get().is_none() {
             return;
@@ -140,11 +142,11 @@ impl<K: Key + ?Sized> Node<K> {
 }
 
 impl<K: Key + ?Sized> SearchLayer<K> {
-    /// Passes leaves from the one with the low fence `from` on (the smallest key for the first
-    /// leaf), whose entries all lie within `upper` and are `most` at most, and none of which has
-    /// entries with deadlines. `count` is called for leaves that are not known to be counted. `None`
-    /// if no leaf was passed, or no leaf has this low fence. O(log n), and O(1) for each leaf that
-    /// has changed since the last call that has passed it.
+    /// Passes leaves, beginning with the leaf with the low fence `from` (for the first leaf, the
+    /// smallest key). All entries of these leaves are within `upper`, there are at most `most`, and
+    /// none has a deadline. `count` is called for leaves that are not known to be counted. Returns
+    /// `None` if no leaf was passed, or if no leaf has this low fence. O(log n), and O(1) for each
+    /// leaf that has changed since the last call that passed it.
     pub fn skip(
         &self,
         from: &K,
@@ -157,7 +159,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             return None;
         }
         for _ in 0..YIELDS {
-            // Relaxed: a hint.
+            // Relaxed: only a hint.
             if self.changing.load(Ordering::Relaxed) == 0 {
                 break;
             }
@@ -167,7 +169,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         self.counts.store(true, Ordering::Relaxed);
         let mut path = self.path(from, false);
         let is_low_fence = match path.iter().rfind(|(_, at)| *at > 0) {
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             Some((node, at)) => unsafe { &**node }.has_low_fence(at - 1, from),
             None => from.head() == 0 && from.tail().is_empty(),
         };
@@ -202,7 +204,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 at += 1;
             }
             if at == node.len() {
-                // The next child of a node above.
+                // Continues with the next child of a higher node.
                 path.pop();
                 let Some((_, above)) = path.last_mut() else {
                     return Some(Skipped { entries, next: None, more: false });
@@ -228,7 +230,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         }
     }
 
-    /// The counts of a node, made if there are none. The caller holds the writers' lock.
+    /// Returns the counts of a node, and creates them if necessary. The caller holds the writers'
+    /// lock.
     fn counts_of<'a>(&self, node: &'a Node<K>) -> &'a Counts {
         node.counts.get_or_init(|| {
             self.bytes.fetch_add(size_of::<Counts>(), Ordering::Relaxed);
@@ -236,7 +239,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         })
     }
 
-    /// Counts what is stale below a child. Returns whether the node's count of it is right now.
+    /// Recounts what is stale below a child. Returns whether the node's count of the child is now
+    /// right.
     fn refresh<C: FnMut(LeafAddress) -> LeafCount>(
         &self,
         node: &Node<K>,
@@ -266,7 +270,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
                 }
             }
         } else {
-            // SAFETY: the writers' lock keeps the child.
+            // SAFETY: the writers' lock keeps the child alive.
             let child = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(node.child(at)) };
             let sum = self.refresh_all(child, recount);
             if let Some(sum) = sum {
@@ -284,7 +288,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         known
     }
 
-    /// Counts what is stale below a node. Returns the sum, if all is known now.
+    /// Recounts what is stale below a node. Returns the sum if all counts are now right.
     fn refresh_all<C: FnMut(LeafAddress) -> LeafCount>(
         &self,
         node: &Node<K>,
@@ -310,8 +314,8 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         known.then_some(sum)
     }
 
-    /// Marks a leaf that is about to change, and all nodes on the way to it. The caller holds the
-    /// lock of the leaf, which covers the key, and has cleared its bit. O(log n).
+    /// Marks a leaf that is about to change, and all nodes on the path to it, as stale. The caller
+    /// holds the lock of the leaf, which covers the key, and has cleared its counted bit. O(log n).
     pub fn report(&self, key: &K, address: LeafAddress, guard: &Guard<'_>) {
         for _ in 0..RETRIES {
             if self.try_report(key, address, guard).is_ok() {
@@ -358,18 +362,18 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         Ok(())
     }
 
-    /// Marks the children on the way to `key` as stale. The caller holds the writers' lock.
+    /// Marks the children on the path to `key` as stale. The caller holds the writers' lock.
     pub(super) fn mark_path(&self, key: &K, strict: bool) {
         let path: Path<K> = self.path(key, strict);
         for (node, at) in path {
-            // SAFETY: the writers' lock keeps the node.
+            // SAFETY: the writers' lock keeps the node alive.
             if let Some(counts) = unsafe { &*node }.counts.get() {
                 counts.mark(at);
             }
         }
     }
 
-    /// Marks the leaves on both sides of a low fence that has changed. The caller holds the
+    /// Marks the leaves on both sides of a changed low fence as stale. The caller holds the
     /// writers' lock.
     pub(super) fn mark_around(&self, low_fence: &K) {
         if notice!("search.count.marks_changes", self.counts.load(Ordering::Relaxed)) {

@@ -1,9 +1,9 @@
-//! Sparse nodes of the search layer merge with a neighbour.
+//! Merges of sparse nodes of the search layer with a neighbour.
 //!
 //! # Contract
-//! A writer's own, under the writers' lock. The left node and the one above are locked while the
-//! left node takes the children of the right one, which is obsolete afterwards. A search in the
-//! right node finds right leaves until then; any other that overlaps restarts.
+//! A writer merges nodes under the writers' lock. The left node and the parent are locked while the
+//! left node takes over the children of the right one, which then becomes obsolete. Until then, a
+//! search in the right node finds the right leaves; any other search that overlaps restarts.
 
 use std::ptr;
 
@@ -14,13 +14,13 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::point;
 
 impl<K: Key + ?Sized> SearchLayer<K> {
-    /// Merges each node on the way to `key` that is at most a quarter full, if it fits into three
-    /// quarters of a node with the neighbour on its right, or on its left. O(log n).
+    /// Merges each node on the path to `key` that is at most a quarter full, if it fits into three
+    /// quarters of a node together with its right or left neighbour. O(log n).
     pub(super) fn merge_sparse(&self, key: &K, guard: &Guard<'_>) {
         let mut path = self.path(key, false);
         while let Some((node, _)) = path.pop() {
             let Some((above, at)) = path.last() else { return };
-            // SAFETY: the writers' lock keeps the nodes.
+            // SAFETY: the writers' lock keeps the nodes alive.
             let (node, above) = unsafe { (&*node, &**above) };
             if node.len() > self.fanout.div_ceil(4) {
                 continue;

@@ -1,4 +1,4 @@
-//! The layer against a sorted map, with separators that are alike for long.
+//! Compares the layer with a sorted map, with separators that share long prefixes.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ fn leaf(number: usize) -> LeafAddress {
     LeafAddress::new(NonZero::new(number).expect("numbers start at 1"))
 }
 
-/// Inserts, lowers and removes low fences at random; then every search agrees with the map.
+/// Inserts, lowers and removes low fences at random. Then every search must agree with the map.
 fn agrees<K: Key + ?Sized>(fanout: usize, make: impl Fn(&mut Random) -> K::Owned) {
     let (collector, mut random) = (Collector::new(), Random(9));
     let search = SearchLayer::<K>::new(leaf(1), fanout);
@@ -135,7 +135,7 @@ fn memory_counts_nodes_without_separators() {
     const KEYS: u64 = 1000;
     let search = SearchLayer::<u64>::new(leaf(1), 16);
     (1..=KEYS).for_each(|key| search.insert(&key, leaf(key as usize + 1)));
-    // Of each child its key and its address.
+    // The key and the address of each child.
     let bytes = search.memory_usage();
     assert!(bytes > KEYS as usize * 16, "{bytes} bytes");
 }
@@ -145,7 +145,7 @@ fn a_sweep_of_removals_merges_the_nodes_that_it_leaves_sparse() {
     const EACH: u64 = 16;
     let collector = Collector::new();
     let search = SearchLayer::<u64>::new(leaf(1), EACH as usize);
-    // Ascending low fences: lowest nodes are full.
+    // If low fences ascend, the lowest nodes are full.
     (1..EACH * EACH).for_each(|low_fence| search.insert(&low_fence, leaf(low_fence as usize + 1)));
     let guard = collector.pin();
     let leaves = |low_fence: &u64| !low_fence.is_multiple_of(EACH);

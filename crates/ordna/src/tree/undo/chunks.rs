@@ -1,16 +1,18 @@
-//! Memory of undo records: chunks that stripes of threads fill in order.
+//! The memory of undo records: chunks, which the threads of a stripe fill in order.
 //!
 //! # Contract
-//! A stripe's lock orders all changes of its chunks. [`ChunkStripe::has_room`] asks without the
-//! lock; its answer is of some moment. Threads of different stripes write to no common cache line.
-//! A chunk that left its stripe is *gone*: its records count no more, and a guard keeps its memory.
+//! The lock of a stripe orders all changes of its chunks. [`ChunkStripe::has_room`] is called
+//! without the lock, and its result may be outdated. Threads of different stripes write to no
+//! common cache line. A chunk that was removed from its stripe is *gone*: its records no longer
+//! count, and a guard keeps its memory alive.
 //!
 //! # Invariants
-//! 1. `last` of a chunk is at least each end epoch in it. Chunks go from the front; one with a
-//!    smaller `last` behind another, of range versions that a split divided, goes with that.
-//! 2. A record may have words behind it, in the room of further records. They never change.
-//! 3. `linked` of a stripe is the sum of its chunks', and so is `owned`. `emptied` counts the
-//!    chunks that hold records of which none is linked.
+//! 1. `last` of a chunk is at least each end epoch in it. Chunks are removed from the front. A
+//!    chunk may have a smaller `last` than the one before it if it holds range versions that a
+//!    split divided; it is removed together with that one.
+//! 2. A record may be followed by words, which take the room of further records. They never change.
+//! 3. `linked` of a stripe is the sum over its chunks, and so is `owned`. `emptied` is the number
+//!    of chunks that hold records, none of which is linked.
 
 #![expect(unsafe_code, reason = "lays out chunks")]
 
@@ -27,90 +29,92 @@ use ordna_base::sync::Lock;
 use ordna_base::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ordna_base::{Key, Value};
 
-/// Bytes of a chunk, and its alignment: an address leads to its chunk. Some 340 records.
+/// Size and alignment of a chunk in bytes, so that a record's address determines its chunk. A chunk
+/// holds about 340 records.
 pub const CHUNK: usize = 16 << 10;
 
 /// One undo record.
 pub struct UndoRecord {
-    /// The key if it is an integer, else its hash.
+    /// The key if it is an integer, and otherwise its hash.
     pub key: AtomicU64,
-    /// The old word. Byte strings: the record, which holds the key, also for "absent".
+    /// The old word. With byte strings it names the record that holds the key, even if the key was
+    /// absent.
     pub old: AtomicU64,
     pub deadline: AtomicU64,
-    /// The end epoch, times two, plus one if the key was present.
+    /// Twice the end epoch, plus one if the key was present.
     pub end: AtomicU64,
     pub next: AtomicU64,
     /// The end epoch of the next record; 0 if there is none.
     pub next_end: AtomicEpoch,
 }
 
-/// The beginning of a chunk.
+/// The first part of a chunk.
 #[repr(C, align(64))]
 struct ChunkStart {
-    /// The number of the stripe. Never changes, and is read without the stripe's lock: so no
-    /// reference covers both this and the header.
+    /// The number of the stripe. It never changes and is read without the stripe's lock, so no
+    /// reference may cover both this field and the header.
     stripe: usize,
     header: ChunkHeader,
 }
 
-/// Used under the lock of the chunk's stripe.
+/// The part of a chunk that is used under the lock of its stripe.
 struct ChunkHeader {
-    /// Records written.
+    /// Number of records written.
     len: usize,
-    /// Records still in a list.
+    /// Number of records that are still in a list.
     linked: usize,
     /// The largest end epoch.
     last: Epoch,
-    /// Bytes of records that the chunk owns.
+    /// Total size in bytes of the records that the chunk owns.
     owned: usize,
-    /// The next one of the chunks that are retired together.
+    /// The next of the chunks that are retired together.
     next: Option<NonNull<ChunkStart>>,
-    /// Whether the chunk was taken out of its stripe: its records count no more.
+    /// Whether the chunk was removed from its stripe, so that its records no longer count.
     gone: bool,
 }
 
-/// Memory of a stripe's records, filled in order.
+/// The memory of a stripe's undo records, which is filled in order.
 struct Chunk<K: Key + ?Sized, V: Value + ?Sized> {
     memory: NonNull<ChunkStart>,
     kinds: PhantomData<(*const K, *const V)>,
 }
 
-// SAFETY: chunks are plain memory of Send kinds; the stripe's lock orders their use.
+// SAFETY: chunks are plain memory of Send types, and the stripe's lock orders their use.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for Chunk<K, V> {}
 
 struct Chunks<K: Key + ?Sized, V: Value + ?Sized> {
-    /// Oldest first; the last one is being filled.
+    /// The chunks, oldest first; the last one is being filled.
     chunks: VecDeque<Chunk<K, V>>,
     linked: usize,
     owned: usize,
     emptied: usize,
 }
 
-/// The chunks of some threads, on cache lines of their own.
+/// The chunks of some threads, on separate cache lines.
 #[repr(align(128))]
 pub struct ChunkStripe<K: Key + ?Sized, V: Value + ?Sized> {
     chunks: Lock<Chunks<K, V>>,
     has_room: AtomicBool,
 }
 
-/// What a stripe's lists hold, or what they held.
+/// The memory that a stripe's lists use or used.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChunkUsage {
     pub chunks: usize,
-    /// Records in lists.
+    /// Number of records in lists.
     pub records: usize,
-    /// Bytes of records that chunks own.
+    /// Total size in bytes of the records that chunks own.
     pub owned: usize,
 }
 
 impl ChunkUsage {
-    /// Bytes of chunks and of what they own.
+    /// Returns the size of chunks and of what they own.
     pub fn bytes(self) -> usize {
         self.chunks * CHUNK + self.owned
     }
 }
 
-/// Chunks that left their stripes, linked.
+/// A linked list of chunks that were removed from their stripes.
 pub struct RetiredChunks<K: Key + ?Sized, V: Value + ?Sized> {
     first: Option<NonNull<ChunkStart>>,
     kinds: PhantomData<(*const K, *const V)>,
@@ -122,10 +126,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         Err(_) => panic!("a power of two"),
     };
     const ROOM: usize = (CHUNK - size_of::<ChunkStart>()) / size_of::<UndoRecord>();
-    /// The room of the largest record.
+    /// The room that the largest record takes.
     const LARGEST: usize = Self::room_of(if is_inline::<K, V>() { 2 * SLOTS } else { 0 });
 
-    /// The size of a record and of the `words` behind it, in records.
+    /// Returns the room of a record with `words` words, in units of one record.
     const fn room_of(words: usize) -> usize {
         1 + (words * size_of::<u64>()).div_ceil(size_of::<UndoRecord>())
     }
@@ -143,16 +147,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         Self { memory: memory.cast(), kinds: PhantomData }
     }
 
-    /// The header of a chunk whose stripe's lock is held, or that left its stripe.
+    /// Returns the header. The stripe's lock is held, or the chunk was removed from its stripe.
     fn header(&self) -> &ChunkHeader {
-        // SAFETY: the header changes under the stripe's lock only, and no more once the chunk is
-        // gone.
+        // SAFETY: the header changes under the stripe's lock only, and not after the chunk is gone.
         unsafe { &(*self.memory.as_ptr()).header }
     }
 
-    /// The header, for changes.
+    /// Returns the header for changes.
     fn header_mut(&mut self) -> &mut ChunkHeader {
-        // SAFETY: the stripe's lock is held, and no other reference to the header lives.
+        // SAFETY: the stripe's lock is held, and there is no other reference to the header.
         unsafe { &mut (*self.memory.as_ptr()).header }
     }
 
@@ -161,7 +164,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         unsafe { self.memory.add(1).cast::<UndoRecord>().add(at) }
     }
 
-    /// Gives the memory back, with the records that it owns.
+    /// Frees the memory and the records that the chunk owns.
     ///
     /// # Safety
     /// No other thread can reach the chunk.
@@ -170,7 +173,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
             if is_inline::<K, V>() {
                 break;
             }
-            // SAFETY: written records; exclusively the caller's, as is what they own.
+            // SAFETY: the records were written; they and what they own are exclusively the
+            // caller's.
             unsafe {
                 let old = self.record(at).as_ref().old.load(Ordering::Relaxed);
                 if let Some(record) = Leaf::<K, V>::record(old) {
@@ -181,7 +185,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Chunk<K, V> {
         // SAFETY: allocated by `new`, exclusively the caller's.
         unsafe {
             if cfg!(debug_assertions) {
-                // A link that is followed into it leads to no memory.
+                // Makes a link that is wrongly followed into the chunk lead to an invalid address.
                 self.memory.as_ptr().cast::<u8>().write_bytes(0xFF, CHUNK);
             }
             dealloc(self.memory.as_ptr().cast(), Self::LAYOUT);
@@ -195,13 +199,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         Self { chunks: Lock::new(chunks), has_room: AtomicBool::new(false) }
     }
 
-    /// Whether the next record needs no new chunk.
+    /// Returns whether the next record fits into the last chunk.
     pub fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Writes a record, which counts as linked, and words behind it. Returns its address, and
-    /// whether it began a chunk.
+    /// Writes a record, which counts as linked, followed by words. Returns its address, and whether
+    /// it began a new chunk.
     pub fn push(
         &self,
         number: usize,
@@ -220,7 +224,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         let stripe = &mut *stripe;
         let chunk = stripe.chunks.back_mut().expect("just pushed");
         let at = chunk.record(chunk.header().len);
-        // SAFETY: memory that no record was written to; the stripe's lock is held.
+        // SAFETY: memory without a record; the stripe's lock is held.
         unsafe {
             at.write(record);
             let mut to = at.add(1).cast::<u64>();
@@ -242,7 +246,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         if begins || !has_room {
             self.has_room.store(has_room, Ordering::Relaxed);
         }
-        // Fetched by the time of the next push, whose unlock waits for its stores.
+        // Prefetched for the next push, whose unlock would wait for its stores.
         let next = chunk.record(len.min(Chunk::<K, V>::ROOM - 1)).as_ptr();
         prefetch(next);
         prefetch(next.wrapping_add(1));
@@ -254,8 +258,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         ChunkUsage { chunks: stripe.chunks.len(), records: stripe.linked, owned: stripe.owned }
     }
 
-    /// Takes out the chunks without a record that may be needed: their end epochs are all at most
-    /// `horizon`, or no list leads to one of their records. Returns what they held.
+    /// Removes the chunks whose records cannot be needed any longer: all their end epochs are at
+    /// most `horizon`, or none of their records is in a list. Returns what they held.
     pub fn take_retired(&self, horizon: Epoch, gone: &mut RetiredChunks<K, V>) -> ChunkUsage {
         let mut usage = ChunkUsage::default();
         let mut guard = self.chunks.lock();
@@ -264,8 +268,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         while stripe.chunks.front().is_some_and(|chunk| chunk.header().last <= horizon) {
             leaving.extend(stripe.chunks.pop_front());
         }
-        // Prunes may have emptied later ones; the last one is being filled. They wait until they are
-        // an eighth of all: pushes, with a leaf locked, wait for this pass over all chunks.
+        // Prunes may also have emptied later chunks, except the last one, which is being filled.
+        // These are removed only when they are an eighth of all, because pushes with a locked leaf
+        // wait for this pass over all chunks.
         if stripe.emptied > stripe.chunks.len() / 8 {
             let last = stripe.chunks.back().map(|chunk| chunk.memory);
             let is_kept =
@@ -293,8 +298,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
         usage
     }
 
-    /// Counts a record that left its list, unless its chunk is gone. `take_out` takes what the
-    /// record owns, and tells its bytes. Returns them. The caller's guard keeps the chunk.
+    /// Stops counting a record that left its list, unless its chunk is gone. `take_out` takes what
+    /// the record owns and returns its size, which is returned. The caller's guard keeps the chunk
+    /// alive.
     pub fn unlink(&self, record: NonNull<UndoRecord>, take_out: impl FnOnce() -> usize) -> usize {
         let mut stripe = self.chunks.lock();
         let mut chunk = Chunk::<K, V> { memory: start_of(record), kinds: PhantomData };
@@ -316,21 +322,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ChunkStripe<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for ChunkStripe<K, V> {
     fn drop(&mut self) {
         for chunk in std::mem::take(&mut self.chunks.lock().chunks) {
-            // SAFETY: nobody else uses the stripe.
+            // SAFETY: no other thread uses the stripe.
             unsafe { chunk.free() };
         }
     }
 }
 
-/// The chunk of a record.
+/// Returns the chunk of a record.
 fn start_of(record: NonNull<UndoRecord>) -> NonNull<ChunkStart> {
     let start = record.as_ptr().addr() & !(CHUNK - 1);
     NonNull::new(ptr::with_exposed_provenance_mut(start)).expect("no chunk stands at address 0")
 }
 
-/// The number of the stripe of a record's chunk. The caller's guard keeps the chunk.
+/// Returns the stripe number of a record's chunk. The caller's guard keeps the chunk alive.
 pub fn stripe_of(record: NonNull<UndoRecord>) -> usize {
-    // SAFETY: a chunk that the caller's guard keeps; its stripe's number never changes.
+    // SAFETY: the caller's guard keeps the chunk alive; its stripe number never changes.
     unsafe { (*start_of(record).as_ptr()).stripe }
 }
 
@@ -339,13 +345,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> RetiredChunks<K, V> {
         Self { first: None, kinds: PhantomData }
     }
 
-    /// Retires the chunks, all at once: a batch of the collector's would keep megabytes waiting.
+    /// Retires the chunks all at once: a batch of the collector would keep megabytes waiting.
     ///
     /// # Safety
-    /// No link to them is followed by a thread that pins from now on.
+    /// No thread that pins from now on follows a link to the chunks.
     pub unsafe fn retire(self, guard: &Guard<'_>) {
         if let Some(first) = self.first {
-            // SAFETY: the caller's promise, handed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { guard.retire_at_once(first.as_ptr().cast::<Self>()) };
         }
     }

@@ -1,40 +1,42 @@
-//! Undo records: what live snapshots still need of entries that have changed.
+//! Undo records: the former states of changed entries that live snapshots still need.
 //!
 //! # Contract
-//! An undo record says: up to the epoch before `end`, the key had the state `old` (a value, or
-//! absent). Records of a leaf form a list in order of end epoch, youngest first. [`UndoLog::push`],
-//! [`UndoLog::prune`], [`UndoLog::divide`] and [`UndoLog::merge`] need the leaf's lock.
-//! [`UndoLog::lookup`] needs a guard and the leaf's version, and a live snapshot; its result is to
-//! be validated.
+//! An undo record says that the key had the state `old` (a value, or absent) up to the epoch before
+//! `end`. The records of a leaf form a list in order of end epoch, youngest first.
+//! [`UndoLog::push`], [`UndoLog::prune`], [`UndoLog::divide`] and [`UndoLog::merge`] need the
+//! leaf's lock. [`UndoLog::lookup`] needs a guard, the leaf's version, and a live snapshot; its
+//! result must be validated.
 //!
 //! # Range versions
-//! A record may be a *range version*, of a range of keys, see `range_versions`. [`Linked::kind`]
-//! tells.
+//! A record may be a *range version*, which covers a range of keys, see `range_versions`.
+//! [`Linked::kind`] says which kind a record is.
 //!
 //! # Memory
-//! Records stand in chunks that one thread's stripe fills in the order of epochs. A chunk is
-//! retired whole once no snapshot older than its last end epoch lives, without a visit to its
-//! leaves: their links then dangle. A link carries the end epoch of its target, and is followed
-//! only while a snapshot below that end epoch lives or may live, or, by writers, above the
-//! *horizon*, the largest end epoch retired.
+//! Records are stored in chunks that one thread's stripe fills in the order of epochs. A chunk is
+//! retired as a whole when no live snapshot is older than its last end epoch, without a visit to
+//! its leaves, whose links then dangle. So a link carries the end epoch of its target. Readers
+//! follow it only while a snapshot below that end epoch is alive or may be created. Writers follow
+//! it only if that end epoch is above the *horizon*, the largest end epoch retired.
 //!
 //! # Invariants
-//! 1. End epochs do not rise along a list. The leaf's `newest_end` is the end epoch of its first record.
-//!    A reader follows a link only if the leaf still has the version that it reads at.
+//! 1. End epochs do not increase along a list. The leaf's `newest_end` is the end epoch of its
+//!    first record. A reader follows a link only if the leaf still has the version at which it
+//!    reads.
 //! 2. *Pin first.* A thread pins before it reads the youngest snapshot or the horizon, so a chunk
-//!    that is retired later outlives what the thread does with them.
-//! 3. A record is *needed* while a snapshot in [p, end) lives, p being the end epoch of the key's
-//!    next older record, or 0. [`UndoLog::prune`] judges end epochs up to `quiesced` + 1 only: a
-//!    snapshot to come has an epoch above `quiesced`, and so needs no older record.
-//! 4. A chunk owns the records of byte strings in `old`; a prune takes them out with a swap, unless
-//!    the chunk is gone. Either the prune or the end of the chunk gives back what a record took.
+//!    that is retired later outlives the thread's use of them.
+//! 3. A record is *needed* while a snapshot in [p, end) is alive, where p is the end epoch of the
+//!    key's next older record, or 0. [`UndoLog::prune`] only considers end epochs up to `quiesced`
+//!    + 1: a future snapshot has an epoch above `quiesced` and so needs no older record.
+//! 4. A chunk owns the records of byte strings in `old`. A prune takes them out with a swap, unless
+//!    the chunk is gone. So either the prune or the end of the chunk frees a record.
 //!
 //! # Orders of stores
-//! A writer stores the undo record, then the leaf's `newest_end`, then the slot. A reader loads
-//! the slot, then `newest_end`, then the list. If the slot's word is new, the reader sees the record; if it is old,
-//! it equals what the record says. So an overwrite in place needs no new version.
+//! A writer stores the undo record, then the leaf's `newest_end`, then the slot. A reader loads the
+//! slot, then `newest_end`, then the list. If the slot's word is new, the reader sees the record;
+//! if the word is old, it equals the state in the record. So an overwrite in place needs no new
+//! version.
 //!
-//! Source: the versions of Nitro (§3), turned round: the entry holds the latest state.
+//! Source: the versions of Nitro (§3), reversed: here the entry holds the latest state.
 
 #![expect(unsafe_code, reason = "records are followed by address")]
 
@@ -57,30 +59,30 @@ use ordna_base::sync::{
 };
 use ordna_base::{Key, Value};
 
-/// Threads that push at once without waiting for each other.
+/// Number of threads that can push concurrently without waiting for each other.
 const STRIPES: usize = 32;
-/// Pushes onto a leaf between two prunes, at least; fewer with tiny leaves.
+/// Minimum number of pushes onto a leaf between two prunes; less with tiny leaves.
 const PRUNE_AFTER: u64 = 16;
-/// The countdown's place above the address.
+/// Position of the countdown in the word, above the address.
 const COUNTDOWN: u32 = 48;
 
-/// Records of a leaf above the youngest snapshot before a range version takes their place; fewer
-/// with tiny leaves. A reader at that snapshot follows at most this number of links. A range
+/// Number of records above the youngest snapshot at which a range version replaces those of a leaf;
+/// less with tiny leaves. A reader at that snapshot follows at most this number of links. A range
 /// version takes the memory of up to 20 records.
 const RANGE_AFTER: usize = 4;
-/// The bit of a link to a range version.
+/// The bit of a link that leads to a range version.
 pub(super) const RANGE: u64 = 1;
-/// The bit of a link to a range version of all keys of the leaf.
+/// The bit of a link that leads to a range version of all keys of the leaf.
 pub(super) const WHOLE: u64 = 2;
 
-/// What a list says about a key at a snapshot.
+/// The state of a key at a snapshot, according to the list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lookup {
-    /// Nothing: the slot is the answer.
+    /// The list has no record of the key, so the slot is current.
     Slot,
     /// The key had this state.
     Old(OldState),
-    /// What was read is of no single moment.
+    /// The reads were not of one moment.
     Torn,
 }
 
@@ -93,20 +95,21 @@ pub struct LiveEpochs {
 }
 
 impl LiveEpochs {
-    /// Whether a snapshot in [from, to) lives.
+    /// Returns whether a snapshot in [from, to) is alive.
     fn has_within(&self, from: Epoch, to: Epoch) -> bool {
         let at = self.epochs.partition_point(|epoch| *epoch < from);
         self.epochs.get(at).is_some_and(|epoch| *epoch < to)
     }
 }
 
-/// A reader's hold on a leaf: the version that it reads at, or `None` under the lock.
+/// The version at which a reader reads a leaf, or `None` if it holds the lock.
 #[derive(Clone, Copy)]
 pub struct LeafReading<'a>(pub Option<(&'a VersionLock, Version)>);
 
 impl LeafReading<'_> {
-    /// Whether the leaf is as it was when the reading began. To be asked before a link is followed:
-    /// a link and an end epoch of two moments may lead to a record that the snapshot does not keep.
+    /// Returns whether the leaf is unchanged since the reading began. To be called before a link is
+    /// followed: a link and an end epoch of two different moments may lead to a record that the
+    /// snapshot does not keep.
     pub(super) fn holds(self) -> bool {
         self.0.is_none_or(|(lock, version)| {
             check!("undo.scan.follows_torn_links", lock.validate(version))
@@ -114,7 +117,7 @@ impl LeafReading<'_> {
     }
 }
 
-/// A record in a list, as prunes and splits handle it.
+/// A record in a list, in the form in which prunes and splits handle it.
 #[derive(Clone, Copy)]
 pub(super) struct Linked {
     pub at: NonNull<UndoRecord>,
@@ -122,23 +125,23 @@ pub(super) struct Linked {
     pub kind: u64,
 }
 
-/// All undo records of a tree.
+/// The undo records of a tree.
 pub struct UndoLog<K: Key + ?Sized, V: Value + ?Sized> {
     pub(super) stripes: Box<[ChunkStripe<K, V>]>,
-    /// Chunks whose end epochs are all at most this may be gone.
+    /// Chunks whose end epochs are all at most this may have been retired.
     horizon: AtomicEpoch,
-    /// Chunks in stripes.
+    /// Number of chunks in stripes.
     chunks: AtomicUsize,
-    /// Bytes of chunks that splits began; the next push takes them of the memory limit.
+    /// Size in bytes of chunks that splits began. The next push takes it from the memory limit.
     pub(super) unpaid: AtomicUsize,
     pub(super) range_after: usize,
-    /// Pushes onto a leaf between two prunes, at least.
+    /// Minimum number of pushes onto a leaf between two prunes.
     prune_after: u64,
 }
 
 impl Linked {
     pub fn get(&self) -> &UndoRecord {
-        // SAFETY: a record that the caller may follow, see the module's invariants.
+        // SAFETY: the caller may follow the record, see the module's invariants.
         unsafe { self.at.as_ref() }
     }
 
@@ -148,12 +151,13 @@ impl Linked {
         NonNull::new(address).map(|at| Self { at, kind })
     }
 
-    /// The link to the record.
+    /// Returns the link to the record.
     fn address(self) -> u64 {
         self.at.as_ptr().expose_provenance() as u64 | self.kind
     }
 
-    /// The record in the list of a leaf that covers other keys.
+    /// Returns the record for the list of a leaf with another range: it no longer covers the whole
+    /// leaf.
     pub fn without_whole(self) -> Self {
         if fault!("undo.range_version.cut") {
             return self;
@@ -168,7 +172,8 @@ impl Linked {
         let undo = self.get();
         let (lower, upper) = (undo.key.load(Ordering::Relaxed), undo.old.load(Ordering::Relaxed));
         let count = undo.deadline.load(Ordering::Relaxed) as usize;
-        // SAFETY: `count` keys and `count` words stand behind a range version and never change.
+        // SAFETY: a range version is followed by `count` keys and `count` words, which never
+        // change.
         let (keys, words) = unsafe {
             let keys = self.at.add(1).cast::<u64>();
             let words = NonNull::slice_from_raw_parts(keys.add(count), count);
@@ -189,7 +194,7 @@ impl Linked {
         OldState::Present { word, deadline: self.get().deadline.load(Ordering::Relaxed) }
     }
 
-    /// Whether the record is of this key; `None` if its record was taken out.
+    /// Returns whether the record is of this key, or `None` if its record was taken out.
     fn is_of<K: Key + ?Sized, V: Value + ?Sized>(self, probe: &Probe<'_, K>) -> Option<bool> {
         if let Some(range) = self.range_version() {
             return Some(range.contains(probe.head));
@@ -206,7 +211,7 @@ impl Linked {
         Some(unsafe { record.key::<'_>() } == probe.key)
     }
 
-    /// Calls `f` with the key. The leaf's lock is held, or a snapshot keeps the record.
+    /// Calls `f` with the key. The leaf's lock is held, or a snapshot keeps the record alive.
     fn with_key<K: Key + ?Sized, V: Value + ?Sized, R>(self, f: impl FnOnce(&K) -> R) -> Option<R> {
         let key = self.get().key.load(Ordering::Relaxed);
         if let Some(key) = K::from_head(&key) {
@@ -219,7 +224,7 @@ impl Linked {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
-    /// An empty log of leaves with so many slots.
+    /// Creates an empty log for leaves with `slots` slots.
     pub fn new(slots: usize) -> Self {
         Self {
             prune_after: PRUNE_AFTER.min(slots as u64),
@@ -231,8 +236,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         }
     }
 
-    /// Bytes that this thread's next push takes beside what it keeps: those of a chunk if it begins
-    /// one.
+    /// Returns the bytes that this thread's next push takes in addition to the kept state: those of
+    /// a chunk, if the push begins one.
     pub fn next_push(&self) -> usize {
         let stripe = &self.stripes[stripe_of_this_thread() % STRIPES];
         let begins = if stripe.has_room() { 0 } else { CHUNK };
@@ -243,7 +248,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         self.horizon.load(Ordering::Acquire)
     }
 
-    /// Records in lists, and bytes of chunks and of what they own.
+    /// Returns the number of records in lists, and the bytes of chunks and of what they own.
     pub fn size(&self) -> (usize, usize) {
         self.stripes.iter().map(ChunkStripe::usage).fold((0, 0), |(records, bytes), usage| {
             (records + usage.records, bytes + usage.bytes())
@@ -254,8 +259,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         self.chunks.load(Ordering::Acquire) == 0
     }
 
-    /// Whether the key has a record with an end epoch above `youngest`: then no snapshot needs
-    /// another.
+    /// Returns whether the key has a record with an end epoch above `youngest`. If so, no snapshot
+    /// needs another record.
     pub fn covers(&self, leaf: Leaf<K, V>, probe: &Probe<'_, K>, youngest: Epoch) -> bool {
         let mut rest = UndoScan::of(leaf);
         while let Some(record) = rest.next_above(youngest) {
@@ -266,8 +271,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         false
     }
 
-    /// What the leaf's list says about the key at a snapshot that lives. The caller has read the
-    /// slot before, and validates both.
+    /// Returns the state of the key at a live snapshot according to the leaf's list. The caller has
+    /// read the slot before, and validates both reads.
     #[inline]
     pub fn at_snapshot(
         &self,
@@ -308,8 +313,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Appends key and state of every record with an end epoch above the snapshot, youngest first,
-    /// and of the keys among `slots` that are absent in a range version. `false`: the list was
-    /// torn.
+    /// and of the keys among `slots` that a range version says are absent. Returns `false` if the
+    /// list was torn.
     pub fn append_above(
         &self,
         leaf: Leaf<K, V>,
@@ -339,8 +344,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     }
 
     /// Adds a record to the leaf's list: the key had `state` up to the epoch before `end`. With
-    /// byte strings the list owns the record of the state from now on. The youngest snapshot that
-    /// does not see the change is `seen_by`. Returns the bytes that this took.
+    /// byte strings, the list then owns the record of the state. `seen_by` is the youngest snapshot
+    /// that does not see the change. Returns the number of bytes that this took.
     pub fn push(
         &self,
         leaf: &LeafMut<'_, K, V>,
@@ -373,7 +378,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let (mut head, mut next_end) =
             (header.undo.load(Ordering::Relaxed), header.newest_end.load(Ordering::Relaxed));
         if next_end <= self.horizon() {
-            // No thread follows links from here on: the list begins anew.
+            // No thread follows older links any longer, so a new list begins.
             (head, next_end) = (0, Epoch::ZERO);
         }
         let record = UndoRecord {
@@ -390,7 +395,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         taken + unpaid
     }
 
-    /// Stores a record, with words behind it. Returns its address, and the bytes that this took.
+    /// Stores a record followed by words. Returns its address and the number of bytes that this
+    /// took.
     pub(super) fn store(
         &self,
         record: UndoRecord,
@@ -406,7 +412,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         (at, owned + if begins { CHUNK } else { 0 })
     }
 
-    /// Puts a record in front of the leaf's list, whose first link was `head`.
+    /// Links a record at the front of the leaf's list, whose first link was `head`.
     pub(super) fn link(&self, leaf: &LeafMut<'_, K, V>, head: u64, record: Linked, end: Epoch) {
         let countdown = (head >> COUNTDOWN).saturating_sub(1);
         let countdown = if head == 0 { self.prune_after } else { countdown };
@@ -414,19 +420,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         leaf.header().undo.store(record.address() | countdown << COUNTDOWN, order_of_head());
         point("undo.push.before_dead");
         if !fault!("undo.push.dead") {
-            // Release: a reader that sees the end epoch sees the record in front of the list.
+            // Release: a reader that sees the end epoch also sees the record at the front of the
+            // list.
             leaf.header().newest_end.store(end, order_of_end());
         }
     }
 
-    /// Whether the list has grown enough to be worth a prune.
+    /// Returns whether the list has grown enough to be pruned.
     pub fn is_prune_due(&self, leaf: Leaf<K, V>) -> bool {
         let head = leaf.header().undo.load(Ordering::Relaxed);
         head != 0 && head >> COUNTDOWN == 0
     }
 
     /// Unlinks the records that no live snapshot needs. Returns the bytes given back. The caller
-    /// ends with a new version of the leaf.
+    /// must give the leaf a new version.
     pub fn prune(
         &self,
         leaf: &LeafMut<'_, K, V>,
@@ -446,8 +453,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 )
             })
         };
-        // The end epoch of the youngest range version of these keys below a position; 0 if there is
-        // none.
+        // Returns the end epoch of the youngest range version of these keys after a position in the
+        // list, or 0.
         let older_range = |at: usize, keys| {
             let mut older = ranges[ranges.partition_point(|range| *range <= at)..].iter();
             older.find(|range| covers(range, keys)).map_or(Epoch::ZERO, |range| all[*range].end())
@@ -456,7 +463,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             let mut younger = ranges[..ranges.partition_point(|range| *range < at)].iter().rev();
             notice!("undo.range_version.prune_absent", younger.any(|range| covers(range, keys)))
         };
-        // Stable: the youngest record of a key comes first.
+        // The sort is stable, so the youngest record of a key comes first.
         by_key.sort_by_key(key);
         let mut keeps = vec![false; all.len()];
         for at in ranges.iter().copied() {
@@ -476,7 +483,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 let end = record.end();
                 let from = if fault!("undo_order.prune.keeper") { before.next() } else { before };
                 let needed = end > live.quiesced.next() || live.has_within(from, end);
-                // "Absent" below an absent state that stays says nothing new.
+                // A record "absent" that follows a kept record "absent" adds nothing.
                 let redundant = record.state() == OldState::Absent
                     && !has_younger_range(*at, keys)
                     && match above.iter().rev().find(|other| Self::same_key(**other, record)) {
@@ -492,7 +499,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let mut judged = keeps.into_iter();
         let (kept, dropped): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|_| judged.next() == Some(true));
-        // A record leaves its list before its chunk may go.
+        // Records must leave their list before their chunk may be retired.
         self.relink(leaf, &kept);
         point("undo.prune.relinked");
         dropped.into_iter().map(|record| self.unlinked(record, guard)).sum()
@@ -523,8 +530,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         self.drop_replaced(&divided);
     }
 
-    /// Whether the two leaves together have more than `limit` records; a range version counts as
-    /// the number of its keys. O(`limit`).
+    /// Returns whether the two leaves together have more than `limit` records. A range version
+    /// counts as the number of its keys. O(`limit`).
     pub fn are_beyond(&self, leaves: [Leaf<K, V>; 2], limit: usize) -> bool {
         let horizon = self.horizon();
         let mut left = limit + 1;
@@ -552,8 +559,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         self.relink(from, &[]);
     }
 
-    /// Whether the leaf's list is in order of end epoch and all its keys satisfy `belongs`. At
-    /// rest.
+    /// Returns whether the leaf's list is in order of end epoch and all its keys satisfy `belongs`.
+    /// To be called at rest.
     pub fn is_sound(&self, leaf: Leaf<K, V>, belongs: impl Fn(&K) -> bool) -> bool {
         let all = self.collect(leaf);
         let first = all.first().map_or(Epoch::ZERO, |first| first.end());
@@ -568,13 +575,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             })
     }
 
-    /// Retires the chunks whose end epochs are all at most `horizon`: no snapshot below it lives or
-    /// will live, and no writer is in an epoch up to it. Returns the bytes given back.
+    /// Retires the chunks whose end epochs are all at most `horizon`. No snapshot below the horizon
+    /// is alive or can be created, and no writer is in an epoch up to it. Returns the bytes given
+    /// back.
     pub fn free(&self, horizon: Epoch, guard: &Guard<'_>) -> usize {
         if self.is_empty() || horizon == Epoch::ZERO {
             return 0;
         }
-        // Before the first chunk goes: a writer that reads the horizon later follows no link to it.
+        // Stored before the first chunk is retired: a writer that reads it later follows no link to
+        // the chunk.
         let late = fault!("undo.free.horizon_first");
         if !late {
             self.horizon.raise(horizon, Ordering::AcqRel);
@@ -588,8 +597,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 self.chunks.fetch_sub(usage.chunks, Ordering::Release);
             }
         }
-        // SAFETY: no thread follows a link to them from now on (invariant 2), and guards of before
-        // keep them.
+        // SAFETY: no thread follows a link to the chunks from now on (invariant 2), and earlier
+        // guards keep them alive.
         unsafe { gone.retire(guard) };
         let unpaid = self.unpaid.swap(0, Ordering::Relaxed);
         self.unpaid.fetch_add(unpaid.saturating_sub(freed), Ordering::Relaxed);
@@ -601,7 +610,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         freed
     }
 
-    /// The bytes of a state that a push with this word keeps.
+    /// Returns the number of bytes that a push of this word keeps.
     fn owned_bytes(word: u64) -> usize {
         if is_inline::<K, V>() {
             return 0;
@@ -610,7 +619,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         Leaf::<K, V>::record(word).map_or(0, |record| unsafe { record.size() })
     }
 
-    /// The leaf's records that may be followed, youngest first.
+    /// Returns the leaf's records that may be followed, youngest first.
     fn collect(&self, leaf: Leaf<K, V>) -> Vec<Linked> {
         let (mut rest, horizon) = (UndoScan::of(leaf), self.horizon());
         point("undo.collect.horizon_read");
@@ -632,7 +641,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
                 }) == Some(true))
     }
 
-    /// Makes these records the leaf's list.
+    /// Replaces the leaf's list by these records.
     fn relink(&self, leaf: &LeafMut<'_, K, V>, records: &[Linked]) {
         debug_assert!(
             check!("undo.merge.sorts", records.is_sorted_by(|one, other| one.end() >= other.end())),
@@ -651,7 +660,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         leaf.header().newest_end.store(end, Ordering::Release);
     }
 
-    /// Gives back what a record that has left its list kept, unless its chunk is gone with it.
+    /// Frees what a record that has left its list kept, unless its chunk is gone.
     fn unlinked(&self, record: Linked, guard: &Guard<'_>) -> usize {
         self.stripes[stripe_of(record.at)].unlink(record.at, || {
             if is_inline::<K, V>() {
@@ -660,7 +669,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
             let old = record.get().old.swap(0, Ordering::AcqRel);
             let owned = Self::owned_bytes(old);
             if let Some(old) = Leaf::<K, V>::record(old) {
-                // SAFETY: taken out by this swap only; readers hold guards.
+                // SAFETY: only this swap has taken it out; readers hold guards.
                 unsafe { old.retire(guard) };
             }
             owned
@@ -676,14 +685,15 @@ fn order_of_end() -> Ordering {
     if fault!("undo_order.push.newest_end") { Ordering::Relaxed } else { Ordering::Release }
 }
 
-/// A reader that follows a list: it follows a link only if its target's end epoch is above a bound.
+/// An iterator of readers over a list. It follows a link only if its target's end epoch is above a
+/// bound.
 pub(super) struct UndoScan {
     pub next: u64,
     pub end: Epoch,
 }
 
 impl UndoScan {
-    /// At the end of a list.
+    /// Creates an iterator at the end of a list.
     pub fn empty() -> Self {
         Self { next: 0, end: Epoch::ZERO }
     }
@@ -694,7 +704,8 @@ impl UndoScan {
             let next = header.undo.load(Ordering::Acquire);
             return Self { end: header.newest_end.load(Ordering::Acquire), next };
         }
-        // The end epoch first: a list that grows meanwhile has its new records in front.
+        // The end epoch is read first, because a list that grows concurrently gets new records at
+        // its front.
         let end = header.newest_end.load(order!("undo_order.scan.newest_end_acquire", Acquire));
         point("undo.scan.newest_end_read");
         Self { end, next: header.undo.load(Ordering::Acquire) }

@@ -1,28 +1,28 @@
 //! Range versions: undo records of all keys of a range.
 //!
 //! # Contract
-//! Keys that a range version lists had these values up to the epoch before its end epoch, the
-//! others of its range were absent. Only integers have range versions.
-//! [`UndoLog::push_range_version`] and [`UndoLog::divide_range_version`] need the leaf's lock;
-//! [`UndoLog::whole_at`] needs what [`UndoLog::at_snapshot`] needs.
+//! The keys that a range version lists had these values up to the epoch before its end epoch; all
+//! other keys of its range were absent. Only integers have range versions.
+//! [`UndoLog::push_range_version`] and [`UndoLog::divide_range_version`] need the leaf's lock.
+//! [`UndoLog::whole_at`] has the requirements of [`UndoLog::at_snapshot`].
 //!
 //! # Protocol
-//! Let *t* be a writer's epoch and *y* the youngest snapshot that does not see it. A leaf that
-//! would get more than [`UndoLog::range_after`] records with an end epoch above *y* gets a range
-//! version of all its keys at *y*, with the end epoch *t*, in their place. No snapshot lives, or
-//! will live, from *y* + 1 to *t* - 1, so the range version serves every snapshot that those
-//! records served. Until *y* ends the leaf needs no further record.
+//! Let *t* be a writer's epoch and *y* the youngest snapshot that does not see it. If a leaf would
+//! get more than [`UndoLog::range_after`] records with an end epoch above *y*, a range version of
+//! all its keys at *y*, with the end epoch *t*, replaces them. No snapshot from *y* + 1 to *t* - 1
+//! exists or can be created, so the range version serves every snapshot that those records served.
+//! Until *y* ends, the leaf needs no further record.
 //!
 //! # Invariants
-//! 1. The range of a range version lies within its leaf: a split divides it.
+//! 1. The range of a range version is within its leaf: a split divides it.
 //! 2. The bit [`WHOLE`] of a link says that the range version covers the leaf's whole range. Every
 //!    change of the range clears the bit in all links of the leaf.
 //! 3. No entry of a range version has a deadline.
 //!
 //! # Orders of stores
-//! The range version comes where the leaf's next record would have come: stored before the leaf's
-//! `newest_end` and the slot. Records that it replaces keep their links, and readers that stand in them
-//! their chunks, by their guards.
+//! A range version is stored where the leaf's next record would have been: before the leaf's
+//! `newest_end` and the slot. The records that it replaces keep their links, and the guards of
+//! readers that are at these records keep their chunks alive.
 
 use super::chunks::{UndoRecord, stripe_of};
 use super::states::{OldState, RangeVersion};
@@ -36,7 +36,7 @@ use ordna_base::{Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
     /// Calls `found` with the range version that is the leaf's state at the snapshot, if the oldest
-    /// record above the snapshot is one.
+    /// record above the snapshot is a range version.
     pub fn whole_at(
         &self,
         leaf: Leaf<K, V>,
@@ -62,7 +62,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         range.map(found).is_some()
     }
 
-    /// Asks for what a scan at the snapshot reads of the leaf.
+    /// Prefetches what a scan at the snapshot reads of the leaf.
     pub fn prefetch(&self, leaf: Leaf<K, V>, snapshot: Epoch) {
         let rest = UndoScan::of(leaf);
         let Some(first) = Linked::at(rest.next).filter(|_| rest.end > snapshot) else {
@@ -79,8 +79,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         }
     }
 
-    /// Puts a range version of the leaf at `seen_by` in the place of its records above that, if
-    /// they are many. Returns the bytes that this took.
+    /// Replaces the leaf's records above `seen_by` by a range version of the leaf at `seen_by`, if
+    /// there are many. Returns the number of bytes that this took.
     pub(super) fn push_range_version(
         &self,
         leaf: &LeafMut<'_, K, V>,
@@ -94,7 +94,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let mut after = UndoScan::of(leaf.leaf());
         let mut records = 0;
         while let Some(record) = after.next_above(seen_by) {
-            // One of a part of the leaf: since a split or a merge, the rest gets records.
+            // A range version of a part of the leaf exists after a split or merge; then the rest
+            // gets records.
             if record.range_version().is_some() {
                 return None;
             }
@@ -109,7 +110,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         let pairs = slots.keys.iter().copied().zip(slots.words.iter().copied());
         let mut pairs: Vec<(u64, u64)> = pairs.take(slots.count).collect();
         pairs.sort_unstable();
-        // The oldest record of a key comes last, and decides.
+        // The oldest record of a key comes last and decides.
         for record in above.iter().filter(|_| !fault!("undo.range_version.folds")) {
             let key = record.get().key.load(Ordering::Relaxed);
             let at = pairs.binary_search_by_key(&key, |(key, _)| *key);
@@ -144,7 +145,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         Some(taken)
     }
 
-    /// Stores a range version in front of a list. Returns it, and the bytes that this took.
+    /// Stores a range version at the front of a list. Returns it and the number of bytes that this
+    /// took.
     fn store_range_version(
         &self,
         range: &RangeVersion<'_>,
@@ -163,7 +165,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         (Linked { at, kind: RANGE }, taken)
     }
 
-    /// The parts of a range version below a fence and from it on.
+    /// Returns the parts of a range version below a fence and from it on.
     pub(super) fn divide_range_version(
         &self,
         record: Linked,
@@ -190,7 +192,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> UndoLog<K, V> {
         (half(low), half(high))
     }
 
-    /// Counts records that range versions have replaced.
+    /// Stops counting records that range versions have replaced.
     pub(super) fn drop_replaced(&self, records: &[Linked]) {
         for record in records.iter().filter(|_| !fault!("undo.range_version.replaces")) {
             self.stripes[stripe_of(record.at)].unlink(record.at, || 0);

@@ -1,7 +1,7 @@
-//! States of keys before a change: of one key, and of all keys of a range.
+//! States before a change: of one key, and of all keys of a range.
 //!
 //! # Contract
-//! Nothing here changes once it is written.
+//! These values never change after they were written.
 
 use crate::tree::leaf::{FOREVER, LeafCopy, LeafEntry};
 use ordna_base::sync::notice;
@@ -16,14 +16,14 @@ pub enum OldState {
     Present { word: u64, deadline: u64 },
 }
 
-/// What a range version holds: the state of all keys of a range. Those that it does not list are
+/// The contents of a range version: the state of all keys of a range. Keys that are not listed are
 /// absent.
 #[derive(Clone, Copy)]
 pub struct RangeVersion<'a> {
     pub lower: u64,
-    /// Included.
+    /// Upper bound of the range, inclusive.
     pub upper: u64,
-    /// In ascending order.
+    /// The present keys in ascending order.
     pub keys: &'a [u64],
     pub words: &'a [u64],
 }
@@ -48,8 +48,8 @@ impl RangeVersion<'_> {
         range.deadlines = None;
     }
 
-    /// Appends the states of its keys, and of those among `slots` that are absent. States of its
-    /// range that were found in younger records go.
+    /// Appends the states of its keys, and of the keys among `slots` that are absent. Replaces
+    /// states of its range that were found in younger records.
     pub fn append_to(&self, slots: &[u64], old: &mut Vec<(LeafEntry, OldState)>) {
         old.retain(|(entry, _)| !self.contains(entry.key));
         let is_absent = |key: &u64| self.contains(*key) && self.state_of(*key) == OldState::Absent;
