@@ -22,13 +22,13 @@ fn put_or_evict(cache: &Map<u64, String>, key: u64, page: &str) -> Result<(), Er
 pub(crate) fn main() -> Result<(), Error> {
     let cache: Map<u64, String> = Map::with_options(Options::new().memory_limit(32 << 20));
 
-    // Entries expire by themselves.
+    // Entries expire without further calls.
     cache.insert_for(1, "short-lived", Duration::from_millis(20))?;
     assert_eq!(cache.get(1).as_deref(), Some("short-lived"));
     thread::sleep(Duration::from_millis(40));
     assert_eq!(cache.get(1), None);
 
-    // A page is made once, and comes from the cache after that.
+    // A page is rendered once and then comes from the cache.
     let mut made = 0;
     for _ in 0..3 {
         cache.get_or_insert_with(2, || {

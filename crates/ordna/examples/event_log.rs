@@ -1,12 +1,12 @@
-//! An event log in a directory: appended by threads, read by time, and still complete after a restart. Run it
-//! with `cargo run --release -p ordna --example event_log`.
+//! An event log in a directory: several threads append, readers select by time, and the log is
+//! complete after a restart. Run it with `cargo run --release -p ordna --example event_log`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use ordna::{Error, Map, OpenOptions, SyncPolicy};
 
-/// Time in milliseconds, and a number that makes the key unique.
+/// The time in milliseconds, and a number that makes the key unique.
 type When = (u64, u64);
 
 pub(crate) fn main() -> Result<(), Error> {
@@ -34,13 +34,13 @@ pub(crate) fn main() -> Result<(), Error> {
 
     let log: Map<When, String> = Map::open(&dir, options)?;
     assert_eq!(log.len(), 400);
-    // What happened between 500 and 520 ms, four threads at each time.
+    // The events between 500 and 520 ms, four threads at each time.
     let some: Vec<_> = log.range_prefix((500,)..(520,)).collect();
     assert_eq!(some.len(), 8);
     for ((time, number), event) in &some {
         println!("{time:>6} {number:>4} {event}");
     }
-    // Old events go in one step.
+    // Old events are removed in one step.
     let removed = log.remove_range(..(500, 0))?;
     assert_eq!((removed, log.len()), (200, 200));
     drop(log);

@@ -1,5 +1,6 @@
-//! A leaderboard that is exact although threads change scores at once: points per player, and an order by
-//! points, changed together by transactions. Run it with `cargo run --release -p ordna --example leaderboard`.
+//! A leaderboard that stays exact while several threads change scores: transactions change the
+//! points of a player and the ranking together. Run it with `cargo run --release -p ordna --example
+//! leaderboard`.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -44,7 +45,7 @@ impl Leaderboard {
         best.map(|key| key.map(|(Reverse(points), player)| (player, points))).collect()
     }
 
-    /// Returns the place of a player: 0 is the first.
+    /// Returns the rank of a player; 0 is the first.
     fn place(&self, player: &str) -> Result<Option<usize>, Error> {
         let points = self.points.get(player)?;
         Ok(points.map(|points| self.order.rank((Reverse(points), player))))
@@ -74,7 +75,7 @@ pub(crate) fn main() -> Result<(), Error> {
     let expected = [("Barbara", 1_750), ("Edsger", 1_250), ("Grace", 750)];
     assert_eq!(top, expected.map(|(player, points)| (player.to_owned(), points)));
     assert_eq!(board.place("Ada")?, Some(3));
-    // Exact: one line for each player, although threads changed the same ones.
+    // Exact: one line for each player, although the threads changed the same players.
     assert_eq!(board.order.len(), players.len());
     for (place, (player, points)) in top.iter().enumerate() {
         println!("{}. {player:<8} {points:>6}", place + 1);

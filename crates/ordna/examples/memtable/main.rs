@@ -1,5 +1,5 @@
-//! A memtable for an LSM engine, in place of a skip list: versions of keys, reads at a sequence number, freeze,
-//! ordered flush. Run it with `cargo run --release -p ordna --example memtable`.
+//! A memtable for an LSM engine, used instead of a skip list: versions of keys, reads at a sequence
+//! number, freeze, ordered flush. Run it with `cargo run --release -p ordna --example memtable`.
 
 mod versions;
 
@@ -11,7 +11,7 @@ use versions::{Memtable, Version};
 
 pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     let table = Arc::new(Memtable::new());
-    // Several writers; the engine gives the sequence numbers.
+    // Several writers insert; the engine assigns the sequence numbers.
     thread::scope(|scope| {
         let writers: Vec<_> = (0..2_u64)
             .map(|writer| {
@@ -28,7 +28,7 @@ pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     })?;
     table.put(b"user:0007", 3_000, None)?;
 
-    // A reader at a sequence number sees the newest version that is not newer.
+    // A read at a sequence number returns the newest version that is not newer than it.
     assert_eq!(table.get(b"user:0007", 2_999), Some(Version::Value(b"value".to_vec())));
     assert_eq!(table.get(b"user:0007", 3_000), Some(Version::Removed));
     assert_eq!(table.get(b"user:0007", 7), None);

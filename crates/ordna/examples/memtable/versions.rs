@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ordna::tuple::{Decode, DecodeError, Encode, Reader};
 use ordna::{Direction, Error, Store};
 
-/// What a memtable knows of a key.
+/// The result of a lookup in a memtable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Version {
     Value(Vec<u8>),
-    /// The key was removed: older tables must not be asked for it.
+    /// The key was removed, so older tables must not be searched.
     Removed,
 }
 
@@ -21,9 +21,9 @@ pub enum Version {
 const VALUE: u8 = 1;
 const REMOVED: u8 = 0;
 
-/// A memtable. Keys are pairs of a user key and a sequence number, newest version first, so that the version
-/// that a reader at a sequence number sees is the first one at or after a bound. All methods take
-/// `&self`: writers and readers share it.
+/// A memtable. Its keys are pairs of a user key and a sequence number, newest version first. So the
+/// version that a reader at a sequence number sees is the first one at or after a bound. All
+/// methods take `&self`, so that writers and readers can share it.
 #[derive(Debug)]
 pub struct Memtable {
     versions: Store<[u8], [u8]>,
@@ -36,8 +36,9 @@ thread_local! {
     static SCRATCH: RefCell<(Vec<u8>, Vec<u8>)> = const { RefCell::new((Vec::new(), Vec::new())) };
 }
 
-/// Encodes a version's key, whose order is that of `(user_key, Reverse(sequence))`. Returns the length of the part that
-/// all versions of the user key share: no encoded value is the beginning of another.
+/// Encodes the key of a version, so that keys order as `(user_key, Reverse(sequence))`. Returns the
+/// length of the part that all versions of the user key share. No encoded value is a prefix of
+/// another one.
 fn encode(user_key: &[u8], sequence: u64, out: &mut Vec<u8>) -> usize {
     out.clear();
     user_key.encode(out);
@@ -59,8 +60,8 @@ impl Memtable {
         Self { versions: Store::new(), bytes: AtomicU64::new(0), newest: AtomicU64::new(0) }
     }
 
-    /// Adds a version: `None` removes the key. Sequence numbers are unique per key, and come from the
-    /// engine. O(log n).
+    /// Adds a version; `None` removes the key. The engine assigns the sequence numbers, which are
+    /// unique for each key. O(log n).
     pub fn put(&self, user_key: &[u8], sequence: u64, value: Option<&[u8]>) -> Result<(), Error> {
         SCRATCH.with_borrow_mut(|(key, stored)| {
             encode(user_key, sequence, key);
@@ -74,8 +75,8 @@ impl Memtable {
         })
     }
 
-    /// Returns the newest version of a key that is not newer than `at`; `None` if older tables have to be
-    /// asked. O(log n).
+    /// Returns the newest version of a key that is not newer than `at`, or `None` if older tables
+    /// must be searched. O(log n).
     pub fn get(&self, user_key: &[u8], at: u64) -> Option<Version> {
         SCRATCH.with_borrow_mut(|(bound, _)| {
             let shared = encode(user_key, at, bound);
@@ -95,12 +96,13 @@ impl Memtable {
         })
     }
 
-    /// Size of what was put, in bytes: the engine freezes the memtable when it is large.
+    /// Returns the size of all versions in bytes. The engine freezes a memtable that has become
+    /// large.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Freezes a memtable that no writer will use any more.
+    /// Freezes a memtable that no writer uses any longer.
     pub fn freeze(self: Arc<Self>) -> Frozen {
         Frozen(self)
     }
@@ -113,7 +115,7 @@ fn version(stored: &[u8]) -> Version {
     }
 }
 
-/// A memtable that is only read, until its table is on disk.
+/// A memtable that is only read until its table is on disk.
 #[derive(Debug)]
 pub struct Frozen(Arc<Memtable>);
 
@@ -134,12 +136,13 @@ impl Frozen {
         done
     }
 
-    /// Returns the newest version that is not newer than `at`, as [`Memtable::get`].
+    /// Returns the newest version that is not newer than `at`; see [`Memtable::get`].
     pub fn get(&self, user_key: &[u8], at: u64) -> Option<Version> {
         self.0.get(user_key, at)
     }
 
-    /// The largest sequence number: once the table is on disk, the engine's log is needed only from there on.
+    /// Returns the largest sequence number. When the table is on disk, the engine needs its log
+    /// only from there on.
     pub fn newest(&self) -> u64 {
         self.0.newest.load(Ordering::Acquire)
     }

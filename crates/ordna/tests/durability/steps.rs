@@ -1,4 +1,4 @@
-//! A scripted life of a store, and the states that it may have after a crash.
+//! A scripted sequence of operations on a store, and the states that a crash may leave.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,7 +18,7 @@ pub type State = BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
 pub const DIR: &str = "/data";
 
-/// All compressions of this build.
+/// Returns all compressions of this build.
 pub fn compressions() -> Vec<Compression> {
     let mut all = vec![Compression::None, Compression::Lz4];
     all.extend(cfg!(feature = "zstd").then_some(Compression::Zstd));
@@ -26,12 +26,12 @@ pub fn compressions() -> Vec<Compression> {
 }
 
 pub fn options(disk: &Model, sync: SyncPolicy) -> OpenOptions {
-    // Time stands still, so that no deadline passes.
+    // The clock does not advance, so that no deadline passes.
     let store = Options::new().clock(|| 1000).background_collector(false);
     OpenOptions::new().storage(Arc::new(disk.clone())).sync(sync).store(store)
 }
 
-/// Waits until everything logged so far is written to the system.
+/// Waits until everything logged so far is written to the operating system.
 pub fn flush(store: &Bytes) {
     let (position, mut context) = (store.log_position(), Context::from_waker(Waker::noop()));
     while store.poll_flushed(position, &mut context).map(Result::unwrap).is_pending() {
@@ -49,7 +49,7 @@ pub fn state_of(store: &Bytes) -> State {
     state
 }
 
-/// One step, whole or absent.
+/// One step. After a crash it has happened completely or not at all.
 #[derive(Debug, Clone)]
 pub enum Step {
     Put(&'static str, &'static str, Option<u64>),
@@ -139,7 +139,7 @@ impl Step {
     }
 }
 
-/// A life with all kinds of writes, and backups between.
+/// Returns a sequence with all kinds of writes, and backups between them.
 pub fn script() -> Vec<Step> {
     use Step::*;
     vec![
@@ -162,18 +162,18 @@ pub fn script() -> Vec<Step> {
     ]
 }
 
-/// What a life left behind: the states that are allowed after it.
+/// The result of a sequence: the states that are allowed afterwards.
 pub struct Left {
     pub allowed: Vec<State>,
     pub errors: Vec<String>,
 }
 
-/// Opens a store and runs the steps; errors are answers, not the end.
+/// Opens a store and runs the steps. Steps may fail without ending the sequence.
 pub fn live(disk: &Model, sync: SyncPolicy, steps: &[Step]) -> Result<Left, BackupError> {
     live_with(options(disk, sync), sync, steps)
 }
 
-/// As [`live`], with a store opened in this way.
+/// Works like [`live`], with a given way to open the store.
 pub fn live_with(
     options: OpenOptions,
     sync: SyncPolicy,
@@ -191,14 +191,15 @@ pub fn live_with(
             Ok(()) if sync == SyncPolicy::Always || matches!(step, Step::Backup(_)) => {
                 let memory = state_of(&store);
                 assert_eq!(memory, now, "memory after {step:?}");
-                // A backup holds what is in memory, though it was never acknowledged.
+                // A backup contains everything in memory, including writes that were never
+                // acknowledged.
                 left.allowed = vec![memory];
             }
             Ok(()) => left.allowed.push(now),
             Err(error) => {
                 left.errors.push(format!("{step:?}: {error}"));
                 let memory = state_of(&store);
-                // The log's thread may learn of a failure just before the step.
+                // The log's thread may notice a failure just before the step.
                 if memory == before {
                     continue;
                 }
@@ -222,7 +223,7 @@ pub fn live_with(
     Ok(left)
 }
 
-/// Opens the disk after a life, and checks that it holds one of the allowed states.
+/// Opens the disk afterwards, and checks that the store has one of the allowed states.
 pub fn check(disk: &Model, left: &Left, context: &str) -> Recovery {
     let store = match Bytes::open(DIR, options(disk, SyncPolicy::Always)) {
         Ok(store) => store,
@@ -236,7 +237,7 @@ pub fn check(disk: &Model, left: &Left, context: &str) -> Recovery {
         left.errors
     );
     store.check_invariants().unwrap();
-    // It goes on from there.
+    // The opened store accepts writes.
     store.insert(b"after", b"x").unwrap();
     let recovery = store.durability().unwrap().recovery;
     drop(store);

@@ -1,4 +1,4 @@
-//! Reads of a leaf while inserts and removals move its entries from slot to slot.
+//! Reads of a leaf while inserts and removals move its entries between slots.
 
 #![cfg(debug_assertions)]
 
@@ -10,9 +10,9 @@ use ordna_testkit::random::Random;
 
 type Strings = Store<[u8], [u8]>;
 
-/// Keys that stay, in the same leaf as those that come and go.
+/// Keys that are never removed; they are in the same leaf as those that are.
 const STAY: u64 = 16;
-/// Keys that come and go. All together nearly fill a leaf.
+/// Keys that are removed and inserted. Together with the others they nearly fill a leaf.
 const GO: u64 = 36;
 
 fn key(number: u64) -> Vec<u8> {
@@ -23,7 +23,8 @@ fn insert_those_that_go(store: &Strings) {
     (STAY..STAY + GO).for_each(|n| drop(store.insert(&key(n), b"goes").unwrap()));
 }
 
-/// A store with one leaf. The keys below [`STAY`] come last, so that many find their buckets full.
+/// Creates a store with one leaf. The keys below [`STAY`] are inserted last, so that many of them
+/// find their buckets full.
 fn full_leaf() -> Strings {
     let store = Strings::with_options(Options::new().background_collector(false));
     insert_those_that_go(&store);
@@ -31,8 +32,8 @@ fn full_leaf() -> Strings {
     store
 }
 
-/// Removes the keys that go, and inserts others, which move those that stay back to their
-/// buckets. The first keys are back at the end.
+/// Removes the keys from [`STAY`] on and inserts others, which moves those that stay back to their
+/// buckets. At the end the original keys are back.
 fn churn(store: &Strings, seed: u64) {
     (STAY..STAY + GO).for_each(|n| drop(store.remove(&key(n))));
     let random = &mut Random::new(seed);

@@ -1,4 +1,4 @@
-//! Scans that use the order of an earlier scan.
+//! Scans of leaves whose sorted order an earlier scan has published.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
@@ -9,7 +9,7 @@ use ordna::{Direction, Options, OrderedIndex, Store};
 
 type Strings = Store<[u8], u64>;
 
-/// The keys of a scan upwards from a bound, of at most `limit` entries.
+/// Returns the keys of an ascending scan from a bound, at most `limit`.
 fn scan_with(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
     let mut keys = Vec::new();
     store.scan_with((lower, Bound::Unbounded), Direction::Ascending, limit, |key, _| {
@@ -19,8 +19,8 @@ fn scan_with(store: &Strings, lower: Bound<&[u8]>, limit: usize) -> Vec<Vec<u8>>
     keys
 }
 
-/// Bounds with the prefix of a leaf's keys and with others, where an order is published and where
-/// none is.
+/// Scans begin at the right entry, for bounds with and without the prefix of a leaf's keys, in
+/// leaves with and without a published order.
 #[test]
 fn scans_begin_where_they_should_in_a_leaf_with_an_order() {
     let store = Strings::new();
@@ -47,15 +47,15 @@ fn scans_begin_where_they_should_in_a_leaf_with_an_order() {
                 }
             }
         }
-        // The order is that of another version from now on.
+        // From here on, the published order belongs to an older version of the leaf.
         let key = b"common prefix 999";
         store.insert(key, &0).unwrap();
         model.insert(key.to_vec(), 0);
     }
 }
 
-/// A scan whose first entries have expired shows as many others as it is asked for, in a leaf with
-/// an order too.
+/// A scan whose first entries have expired still returns as many entries as requested, in a leaf
+/// with a published order, too.
 #[test]
 fn a_scan_goes_on_behind_expired_entries() {
     let clock = Arc::new(AtomicU64::new(0));
@@ -86,8 +86,8 @@ fn a_scan_goes_on_behind_expired_entries() {
     }
 }
 
-/// While a scan stands between two leaves, keys that it has returned move into the second one: more
-/// of them than it still wants.
+/// While a scan is between two leaves, keys that it has returned move into the second one: more
+/// keys than the scan still has to return.
 #[test]
 fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     let store = Strings::with_options(Options::new().background_collector(false).sizes(4, 3));
@@ -107,8 +107,8 @@ fn a_scan_passes_returned_keys_that_moved_to_the_right() {
     assert_eq!(keys, [b"a", b"b", b"c", b"d", b"m"]);
 }
 
-/// Scans for one entry that meet leaves whose order nobody knows, as they are changed before
-/// each scan. Of the keys every seventh has a deadline that is over.
+/// Scans for one entry in leaves without a published order, because each leaf is changed before
+/// each scan. Every seventh key has expired.
 #[test]
 fn the_outer_entry_of_a_changing_leaf_is_found() {
     let clock = Arc::new(AtomicU64::new(10));
@@ -119,7 +119,7 @@ fn the_outer_entry_of_a_changing_leaf_is_found() {
     let mut model = BTreeMap::new();
     let key = |n: u64| format!("common prefix {:03}", n * 389 % 500).into_bytes();
     for n in 0..500_u64 {
-        // The entries of the first half fill leaves, those of the other half change them.
+        // The first half of the entries fills the leaves, and the second half changes them.
         if n % 7 == 3 {
             store.insert_until(&key(n), &n, 20).unwrap();
         } else if n % 2 == 0 {
@@ -163,14 +163,14 @@ fn the_outer_entry_of_a_changing_leaf_is_found() {
                 }
             }
         }
-        // The leaf of the key has another version now.
+        // The insertion gives the key's leaf a new version.
         store.insert(&key(n), &n).unwrap();
         model.insert(key(n), n);
     }
 }
 
-/// Searches in nodes whose separators share a prefix of any length, with keys that are shorter,
-/// that end in zeroes, and that differ in each of its bytes.
+/// Searches in nodes whose separators share a prefix of any length. The searched keys are shorter,
+/// end in zeroes, or differ in one byte of the prefix.
 #[test]
 fn keys_are_compared_with_prefixes_of_any_length() {
     for length in (0..=40).chain([63, 64, 65]) {
@@ -201,7 +201,7 @@ fn keys_are_compared_with_prefixes_of_any_length() {
     }
 }
 
-/// Each entry is near some key at some place; none is that is gone or has expired.
+/// Each entry is found near some key, and no removed or expired entry is.
 #[test]
 fn entries_are_found_near_keys() {
     let time = Arc::new(AtomicU64::new(0));

@@ -1,4 +1,5 @@
-//! Transactions step by step: own writes, what conflicts and what does not, limits, exclusion.
+//! Transactions step by step: reads of own writes, conflicts, limits and exclusion of other
+//! writers.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,8 +23,8 @@ fn store_of(keys: impl IntoIterator<Item = u64>) -> Words {
 
 const CONFLICT: Result<(), Error> = Err(Error::Conflict { attempts: 1 });
 
-/// Reads, in both directions and in parts, against a map: the snapshot with the transaction's
-/// writes.
+/// Compares reads in both directions and in several parts with a map that holds the snapshot and
+/// the transaction's writes.
 #[test]
 fn a_transaction_reads_its_own_writes() {
     for seed in 0..60 {
@@ -68,7 +69,7 @@ fn a_transaction_reads_its_own_writes() {
         assert_eq!(tx.first(), model.first_key_value().map(|(k, v)| (*k, *v)));
         assert_eq!(tx.last(), model.last_key_value().map(|(k, v)| (*k, *v)));
         assert_eq!(tx.select_with(2, |key, _| *key), model.keys().nth(2).copied());
-        // Nothing shows before the commit. What it read includes the end of all keys.
+        // Nothing is visible before the commit. The transaction has also read the end of all keys.
         assert_eq!(store.len(), 27);
         assert_eq!(tx.commit(), CONFLICT);
         assert_eq!(store.len(), 27);
@@ -153,7 +154,7 @@ fn readers_never_conflict() {
     store.clear().unwrap();
     assert_eq!(tx.get(5), Some(5));
     assert_eq!(tx.commit(), Ok(()));
-    // One that gives up its writes is a reader.
+    // A transaction that discards its writes is a reader.
     let tx = store.begin();
     assert_eq!(tx.get(5), None);
     tx.put(6, 6).unwrap();
@@ -188,7 +189,8 @@ fn expired_entries_are_changes() {
     }
 }
 
-/// Many changes of one leaf are kept as one version of all its keys, which counts as a change too.
+/// When most keys of a leaf change, one version of the whole leaf replaces the single ones. A
+/// transaction must see it as a change, too.
 #[test]
 fn ranges_of_which_most_keys_changed_are_seen() {
     for slots in [4, 64] {
@@ -211,8 +213,8 @@ fn ranges_of_which_most_keys_changed_are_seen() {
     }
 }
 
-/// A change of a value keeps its deadline, and a deadline that was changed by others is no longer
-/// what was read.
+/// A change of a value keeps the key's deadline. If others have changed the deadline that a
+/// transaction has read, the transaction conflicts.
 #[test]
 fn deadlines_are_read_and_kept() {
     let store: Words = Store::with_options(Options::new().clock(|| 0));
@@ -236,7 +238,7 @@ fn deadlines_are_read_and_kept() {
     assert!(map.expires_in(1).unwrap().is_some());
 }
 
-/// A suspended transaction goes on as it was, in its own store only.
+/// A suspended transaction resumes with its reads and writes, but only in its own store.
 #[test]
 fn suspended_transactions_go_on() {
     let (store, other) = (store_of([1, 2]), store_of([1]));
@@ -262,7 +264,7 @@ fn suspended_transactions_go_on() {
     assert_eq!(store.statistics().snapshots.len(), 0);
 }
 
-/// A panic in the closure of a transaction writes nothing and blocks nobody.
+/// A panic in the closure of a transaction writes nothing and blocks no other thread.
 #[test]
 fn a_panic_in_a_transaction_writes_nothing() {
     let store = store_of([1]);
@@ -293,7 +295,7 @@ fn errors_name_the_limit_and_write_nothing() {
     let options = TransactionOptions::new().age_limit(Duration::ZERO).attempts(0);
     let old = store.transaction_with(&options, |tx| tx.put("a", "2"));
     assert_eq!(old, Err(Error::TransactionTooOld { limit: Duration::ZERO }));
-    // The bound of the retries: each attempt meets a change.
+    // The number of attempts is bounded; here each attempt meets a change.
     let options = TransactionOptions::new().attempts(7);
     let mut runs = 0;
     let refused = store.transaction_with(&options, |tx| {
@@ -311,7 +313,8 @@ fn errors_name_the_limit_and_write_nothing() {
     store.check_invariants().unwrap();
 }
 
-/// A transaction that reads more keys and ranges than it notes one by one still sees changes.
+/// A transaction that has read more keys and ranges than it records one by one still detects
+/// changes.
 #[test]
 fn many_reads_are_noted_as_ranges() {
     let store: Words = Store::new();
@@ -332,7 +335,7 @@ fn many_reads_are_noted_as_ranges() {
     }
 }
 
-/// A leaderboard as one writes it: a score, and a row of a ranking that holds the same score.
+/// A typical leaderboard: a score by player, and a row of a ranking that repeats the score.
 #[test]
 fn a_leaderboard_is_exact() {
     let scores = |player: u64| player;
@@ -363,8 +366,8 @@ fn a_leaderboard_is_exact() {
     assert_eq!(rows, want);
 }
 
-/// Between validation and the writes no other writer writes: none that was there before, and none
-/// that comes.
+/// No other writer writes between the validation of a transaction and its writes, whether it began
+/// before the validation or begins after it.
 #[cfg(debug_assertions)]
 #[test]
 fn no_writer_comes_between_validation_and_writes() {
@@ -385,7 +388,7 @@ fn no_writer_comes_between_validation_and_writes() {
                     }
                     has_written.store(true, Ordering::SeqCst);
                 }));
-                // Readers and snapshots go on.
+                // Readers and snapshots continue.
                 assert_eq!(store.get(1), Some(1));
                 thread::sleep(Duration::from_millis(50));
                 assert!(!has_written.load(Ordering::SeqCst), "writer {what}");
@@ -398,8 +401,8 @@ fn no_writer_comes_between_validation_and_writes() {
     }
 }
 
-/// A batch that was there first ends before the validation, which sees all of it: half of it would
-/// be overwritten, the other half not seen.
+/// A batch that began earlier ends before the validation, which therefore sees all of it. Otherwise
+/// the transaction would overwrite the half that it sees and miss the other half.
 #[cfg(debug_assertions)]
 #[test]
 fn a_commit_waits_for_the_writers_of_its_epoch() {
