@@ -1,9 +1,9 @@
-//! `ordna serve`: an ordered keyspace behind the Redis protocol (RESP2 and RESP3).
+//! `ordna serve`: a server for an ordered keyspace with the Redis protocol (RESP2 and RESP3).
 //!
 //! There is one task per connection. Pipelined commands that arrive together are executed in order
 //! and answered with one write. The server stops reading from a client that does not read its
-//! replies, and closes it after a while. Scans over many keys run in stretches, between which other
-//! connections get their turn.
+//! replies, and eventually closes it. Scans over many keys run in several steps, between which
+//! other connections are served.
 //!
 //! # Atomicity
 //! Every command on one key is atomic. So are, as a whole, `MSET`, `MSETNX`, `EXEC`, `FLUSHDB`, `FLUSHALL`, `RENAME`, `COPY`, and

@@ -133,7 +133,7 @@ const PUBSUB: &[Command] = &[
     }),
 ];
 
-/// Number of subscriptions that a reply to a change of `kind` shows.
+/// Returns the number of subscriptions that the reply to a change of `kind` reports.
 fn shown_count(context: &Context<'_>, kind: Kind) -> usize {
     let inbox = &context.session.client.inbox;
     match kind {
@@ -157,7 +157,7 @@ fn reply(
     context.session.pushed = true;
 }
 
-/// Checks the length of the name of a channel.
+/// Returns an error if the name of a channel is too long.
 fn check_name(name: &[u8]) -> Result<()> {
     match name.len() {
         ..=LONGEST_CHANNEL => Ok(()),
@@ -207,7 +207,8 @@ fn unsubscribe(
     };
     for name in &names {
         context.state.channels.unsubscribe(kind, name, &client);
-        // Messages that came before precede the reply, after which there are none of the channel.
+        // Messages that were published earlier precede the reply; no message of the channel follows
+        // it.
         if !context.session.executing {
             context.session.deliver(out);
         }

@@ -1,4 +1,4 @@
-//! CONFIG GET, SET, REWRITE, RESETSTAT.
+//! `CONFIG`: GET, SET, REWRITE, RESETSTAT.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -35,7 +35,7 @@ const CONFIG: &[Command] = &[
     Command::sub("config|get", -3, ADMIN, |context, arguments, out| {
         let (mut wanted, mut others) = (BTreeMap::new(), values(context.state));
         for text in arguments.iter_from(2) {
-            // One pattern at a time is compiled, and none if all settings are found.
+            // Patterns are compiled one at a time, and not at all once all settings are found.
             if others.is_empty() {
                 break;
             }
@@ -88,7 +88,7 @@ const SYNC_POLICIES: [(&str, SyncPolicy); 3] = [
     ("no", SyncPolicy::Never),
 ];
 
-/// Settings that `CONFIG SET` cannot change, under the names that clients ask for. Each is as the
+/// Settings that clients ask for and that `CONFIG SET` cannot change. Each value describes how the
 /// server behaves.
 const FIXED: &[(&str, &str)] = &[
     ("aof-load-truncated", "yes"),
@@ -98,7 +98,7 @@ const FIXED: &[(&str, &str)] = &[
     ("enable-debug-command", "no"),
     ("hz", "1"),
     ("list-compress-depth", "0"),
-    // As Redis has it; `OBJECT ENCODING` of a list does not depend on it.
+    // The default of Redis; `OBJECT ENCODING` of a list does not depend on it.
     ("list-max-listpack-size", "-2"),
     ("list-max-ziplist-size", "-2"),
     ("latency-tracking", "yes"),
@@ -116,7 +116,7 @@ const FIXED: &[(&str, &str)] = &[
     ("unixsocket", ""),
 ];
 
-/// All settings with their values, each as it is.
+/// Returns all settings with their current values.
 fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
     let config = &state.config;
     let persistence = state.data_directory.as_ref();
@@ -182,9 +182,9 @@ fn values(state: &ServerState) -> BTreeMap<&'static str, String> {
 /// The values of `acl-pubsub-default`.
 const CHANNEL_DEFAULTS: [&str; 2] = ["resetchannels", "allchannels"];
 
-/// A change that `CONFIG SET` makes, checked.
+/// A validated change of `CONFIG SET`.
 enum Change<'a> {
-    /// The setting has the value already.
+    /// The setting already has the value.
     None,
     Number(&'a Setting, i64),
     BufferLimits(BufferLimits),
@@ -193,23 +193,23 @@ enum Change<'a> {
     Policy(EvictionPolicy),
     Schedule(Vec<SaveRule>),
     Sync(SyncPolicy),
-    /// A file of certificates or keys. All of a call are read and replaced together.
+    /// A file of certificates or keys. All files of a call are read and replaced together.
     Tls(&'a str),
     /// Whether new users may receive the messages of all channels.
     AllChannels(bool),
     Events(Classes),
 }
 
-/// The settings of files for TLS. As in Redis, a file that is set again is read again.
+/// The settings that name files for TLS. As in Redis, setting a file again reads it again.
 const TLS_FILES: [&str; 3] = ["tls-ca-cert-file", "tls-cert-file", "tls-key-file"];
 
-/// The error of a value that is none of a set of names.
+/// Returns the error for a value that is not in a set of names.
 fn none_of<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<_> = names.collect();
     format!("argument(s) must be one of the following: {}", names.join(", "))
 }
 
-/// Parses `save`: pairs of seconds and number of writes.
+/// Parses `save`: pairs of a number of seconds and a number of writes.
 fn schedule(text: &str) -> std::result::Result<Vec<SaveRule>, String> {
     let invalid = || "Invalid save parameters".to_owned();
     let words = text.split_whitespace().map(|word| word.parse::<u64>().ok().filter(|n| *n > 0));
@@ -217,7 +217,7 @@ fn schedule(text: &str) -> std::result::Result<Vec<SaveRule>, String> {
     if !numbers.len().is_multiple_of(2) {
         return Err(invalid());
     }
-    // As an `i32` in Redis; so no sum of times overflows.
+    // Limited to an `i32`, as in Redis, so that no sum of times overflows.
     if numbers.iter().any(|number| i32::try_from(*number).is_err()) {
         return Err(invalid());
     }
@@ -225,8 +225,8 @@ fn schedule(text: &str) -> std::result::Result<Vec<SaveRule>, String> {
     Ok(numbers.chunks_exact(2).map(rule).collect())
 }
 
-/// Checks one setting. `name` is in lower case. The outer error is that of a name that is unknown,
-/// which has a text of its own.
+/// Validates one setting, whose name is in lower case. The outer `Option` is `None` if the name is
+/// unknown, because that error has its own text.
 fn check<'a>(
     state: &'a ServerState,
     name: &str,
@@ -243,7 +243,7 @@ fn check<'a>(
             None => Err(NO_TLS.to_owned()),
         });
     }
-    // A password is set again: the user may have others, which this removes.
+    // An equal password is set again, because this removes other passwords of the user.
     if text == present && name != "requirepass" {
         return Some(Ok(Change::None));
     }
@@ -307,7 +307,7 @@ fn check<'a>(
         }
         _ => match state.settings.find(name) {
             Some(setting) => number_of(state, setting, text),
-            // `64mb` and `67108864` are one value.
+            // `64mb` and `67108864` are the same value.
             None if present.parse().is_ok_and(|bytes: usize| parse_bytes(text) == Ok(bytes)) => {
                 Ok(Change::None)
             }
@@ -323,11 +323,11 @@ const NO_LOG: &str = "this server keeps its keys in memory only; start it with -
 /// The error of settings that need a listener for TLS.
 const NO_TLS: &str = "this server does not listen with TLS; start it with --tls-port";
 
-/// Reads the files for TLS that a call of `CONFIG SET` names, together with those that it does not.
-/// `None` if it names none.
+/// Reads the files for TLS that a call of `CONFIG SET` names, and those that it leaves as they are.
+/// Returns `None` if it names none.
 ///
 /// # Errors
-/// That of `CONFIG SET`: a file cannot be used, or certificate and key do not belong together.
+/// The error of `CONFIG SET`: a file cannot be used, or certificate and key do not match.
 fn tls_files(state: &ServerState, changes: &[(String, Change<'_>)]) -> Result<Option<TlsFiles>> {
     let Some(tls) = &state.tls else { return Ok(None) };
     let mut wanted = tls.config();
@@ -348,7 +348,7 @@ fn tls_files(state: &ServerState, changes: &[(String, Change<'_>)]) -> Result<Op
         .map_err(|why| failed(name, &format!("Unable to update TLS configuration. {why}")))
 }
 
-/// Checks the value of a setting that is a number.
+/// Validates the value of a numeric setting.
 fn number_of<'a>(
     state: &ServerState,
     setting: &'a Setting,
@@ -357,7 +357,7 @@ fn number_of<'a>(
     if setting.name != "maxmemory-clients" {
         return setting.parse(text.as_bytes()).map(|value| Change::Number(setting, value));
     }
-    // As in Redis, a share of maxmemory; without that there is no limit.
+    // As in Redis, a percentage of maxmemory. Without maxmemory there is no limit.
     let value = match text.strip_suffix('%').map(|percent| number(percent.as_bytes())) {
         Some(Some(percent @ 0..=100)) => {
             let all = state.settings.max_memory.get();
@@ -374,14 +374,14 @@ fn number_of<'a>(
     Ok(Change::Number(setting, value))
 }
 
-/// Makes a change.
+/// Applies a change.
 fn apply(
     state: &ServerState,
     keys: &Keyspace,
     change: &Change<'_>,
 ) -> std::result::Result<(), String> {
     match change {
-        // The files were read, and are replaced when nothing can fail any more.
+        // The files have been read. They are replaced when no other change can fail any more.
         Change::None | Change::Tls(_) => {}
         Change::Number(setting, value) if setting.name == state.settings.max_memory.name => {
             state.set_max_memory(*value);
@@ -409,7 +409,7 @@ fn apply(
         Change::Sync(policy) => {
             if let Some(persistence) = &state.data_directory {
                 persistence.set_sync_policy(*policy);
-                // A failed log keeps the new policy for the time when it works again.
+                // If the log has failed, it keeps the new policy for later, when it works again.
                 let _ = keys.store().set_sync_policy(*policy);
             }
         }
@@ -421,12 +421,12 @@ fn failed(name: &str, why: &str) -> CommandError {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {why}").into()
 }
 
-/// Sets all of these settings, or none. The caller holds the keyspace, perhaps exclusively.
+/// Changes all of these settings, or none. The caller has locked the keyspace, perhaps exclusively.
 ///
 /// # Errors
-/// That of `CONFIG SET`.
+/// The error of `CONFIG SET`.
 pub fn set_all(state: &ServerState, keys: &Keyspace, pairs: &[(&[u8], &[u8])]) -> Result<()> {
-    // One call at a time, so that two never mix.
+    // Held during the whole call, so that two calls never interleave.
     let mut changed = state.changed_settings.lock();
     let mut changes: Vec<(String, Change<'_>)> = Vec::new();
     for (name, value) in pairs {
@@ -471,11 +471,11 @@ pub fn set_all(state: &ServerState, keys: &Keyspace, pairs: &[(&[u8], &[u8])]) -
     Ok(())
 }
 
-/// Writes the settings that were changed to the configuration file.
+/// Writes the changed settings to the configuration file.
 fn rewrite(state: &ServerState) -> Result<()> {
     let file = state.config.file.as_ref();
     let file = file.ok_or("ERR The server is running without a config file")?;
-    // Held to the end: two calls at once would write to one temporary file.
+    // Held to the end, so that two calls do not write to the same temporary file.
     let changed = state.changed_settings.lock();
     let failed = |why: String| {
         CommandError::from(format!("ERR Rewriting config file {}: {why}", file.display()))

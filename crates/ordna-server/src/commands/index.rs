@@ -44,7 +44,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Executes the command by the extension.
+/// Executes the command through the extension, if there is one.
 fn extended(
     state: &ServerState,
     _: Option<&Keyspace>,
@@ -67,13 +67,13 @@ const INDEX: &[Command] = &[
     sub("ordna.index|help", SERVER_INFO),
 ];
 
-/// A command that reads the index that it names after the subcommand.
+/// Returns a subcommand that reads the index named by its first argument.
 const fn reading(name: &'static str) -> Command {
     Command::sub(name, -2, READ_ALL, |context, arguments, _| read_index(context, arguments, index))
         .reads(ReadIndexes::Composite(2))
 }
 
-/// `LIST`: the names of the indexes that the user may read.
+/// `LIST`: returns the names of the indexes that the user may read.
 fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     if context.state.config.extension.is_some() {
         check_all(context, arguments)?;
@@ -160,8 +160,7 @@ fn create(
     Ok(())
 }
 
-/// The definition that these arguments of `ORDNA.INDEX CREATE` describe, the name of the index
-/// first.
+/// Parses the arguments of `ORDNA.INDEX CREATE`, beginning with the name of the index.
 ///
 /// # Errors
 /// The text of the error reply.
@@ -215,7 +214,7 @@ fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition> {
     Ok(definition)
 }
 
-/// A value of a part, as an argument writes it.
+/// Parses a value of a part.
 fn value(word: &[u8], part: &Part) -> Result<Value> {
     let is_number = |text: &str| ordna_secondary::number_of(text).is_some();
     match (std::str::from_utf8(word), part.kind) {
@@ -223,7 +222,7 @@ fn value(word: &[u8], part: &Part) -> Result<Value> {
             Err(format!("ERR '{text:.40}' is no number, which the part {} holds", part.field)
                 .into())
         }
-        // The index makes a number of it if the part holds numbers.
+        // The index converts the text to a number if the part holds numbers.
         (Ok(text), _) => Ok(Value::String(text.to_owned())),
         (Err(_), _) => Ok(Value::Bytes(word.to_vec())),
     }
@@ -237,15 +236,15 @@ fn bound(word: &[u8], part: &Part) -> Result<Bound<Value>> {
     }
 }
 
-/// A query, what it reads, and whether the reply has the values of the parts.
+/// A parsed query: what it reads, and whether the reply has the values of the parts.
 struct ParsedQuery {
     query: Query,
     read: Read,
     values: bool,
 }
 
-/// The query that the arguments of `ORDNA.INDEX SCAN` (or `COUNT`, if it `counts`) after the name
-/// of the index describe. With `VALUES` it is covering.
+/// Parses the arguments of `ORDNA.INDEX SCAN` (or `COUNT`, if `counts`) after the name of the
+/// index. With `VALUES` the query is covering.
 ///
 /// # Errors
 /// The text of the error reply.
@@ -328,15 +327,15 @@ fn asked(
     })
 }
 
-/// A query of the present state finds no hash that has expired.
+/// Removes expired hashes before a query of the present state, so that it does not find them.
 fn expire(state: &ServerState, held: Option<&Keyspace>, read: &Read) {
     if read.consistency == Consistency::RequestPlus {
         state.indexes.expire_now(held);
     }
 }
 
-/// `SCAN name …`: a cursor (0: the end) and the keys, with VALUES each with the values of the
-/// parts.
+/// `SCAN name …`: returns a cursor (0 at the end) and the keys; with VALUES, each key is followed
+/// by the values of the parts.
 fn scan(
     state: &ServerState,
     held: Option<&Keyspace>,
@@ -374,7 +373,7 @@ fn scan(
     Ok(())
 }
 
-/// Writes a value: null for one that is missing, null or of another type.
+/// Writes a value. A value that is missing, null or of another type is written as null.
 fn show(value: &Value, out: &mut Replies) {
     match value {
         Value::String(text) => out.bulk(text.as_bytes()),

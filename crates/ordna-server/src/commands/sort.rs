@@ -1,13 +1,14 @@
 //! `SORT` and `SORT_RO`.
 //!
-//! Without `STORE` they read a snapshot, so that no other command waits while they sort; within a transaction or a
-//! script no other command runs. With `STORE`, much is [prepared](crate::execution::prepared_writes). The commit
-//! checks the keys that the call names. The keys of patterns it does not: their values are those of the snapshot,
-//! taken while no write was in progress.
+//! Without `STORE`, these commands read a snapshot, so that no other command waits while they sort.
+//! Within a transaction or a script no other command runs anyway. With `STORE`, most of the work is
+//! [prepared](crate::execution::prepared_writes) without the lock. The commit then checks that the
+//! keys named by the call have not changed. It does not check keys that patterns name: their values
+//! are those of the snapshot, which is taken while no write is in progress.
 //!
 //! # Cost
-//! O(n log n) comparisons for n elements, and a read for each element and pattern. The elements, what they are
-//! sorted by and the result each take at most as many bytes as a reply may have.
+//! O(n log n) comparisons for n elements, and one read for each element and pattern. The elements,
+//! the values that they are sorted by, and the result may each take as many bytes as a reply.
 
 use std::cmp::Ordering;
 use std::ops::ControlFlow;
@@ -32,7 +33,7 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// ACL categories of the types that are sorted.
+/// ACL categories of the data types that can be sorted.
 const OF_TYPES: &[&str] = &["set", "sortedset", "list", "dangerous"];
 
 pub const COMMANDS: &[Command] = &[
@@ -59,8 +60,9 @@ pub const COMMANDS: &[Command] = &[
     .also_in(OF_TYPES),
 ];
 
-/// The position of the key of the last option `STORE`. Of a call that is refused for another word, it is the
-/// one that Redis shows, which takes the key of `STORE` for an option, too.
+/// Returns the position of the key of the last option `STORE`. For a call that is refused because
+/// of another word, it returns the position that Redis reports, where the key of `STORE` may be
+/// read as an option.
 fn store_key(arguments: Arguments<'_>) -> Option<usize> {
     let last = |passes_key: bool| {
         let (mut at, mut found, mut is_valid) = (2, None, true);
@@ -87,7 +89,7 @@ fn store_key(arguments: Arguments<'_>) -> Option<usize> {
 struct Options<'a> {
     descends: bool,
     is_alpha: bool,
-    /// The elements stay in the order that they have.
+    /// Whether the elements keep their present order.
     keeps_order: bool,
     by: Option<&'a [u8]>,
     get: Vec<&'a [u8]>,
@@ -96,12 +98,12 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Number of reads for each element: its own, and one for each pattern.
+    /// Returns the number of reads for each element: one for itself, and one for each pattern.
     fn reads_of_each(&self) -> usize {
         1 + self.by.iter().chain(&self.get).filter(|pattern| star(pattern).is_some()).count()
     }
 
-    /// Reads the options. `reads_all`: the user may read all keys.
+    /// Parses the options. `reads_all` returns whether the user may read all keys.
     fn read(arguments: Arguments<'a>, reads_all: impl Fn() -> bool) -> Result<Self> {
         let may_store = arguments.get(0).eq_ignore_ascii_case(b"sort");
         let mut options = Self {
@@ -127,7 +129,7 @@ impl<'a> Options<'a> {
                 b"store" if may_store && words.len() >= 1 => options.store = words.next(),
                 b"by" if words.len() >= 1 => {
                     options.by = words.next();
-                    // As in Redis, for good: a later pattern does not change it.
+                    // As in Redis, a later pattern cannot undo this.
                     match options.by.is_some_and(|pattern| star(pattern).is_some()) {
                         false => options.keeps_order = true,
                         true if reads_all() => {}
@@ -155,7 +157,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The position of the first star; a byte 0 ends the text, as in Redis.
+/// Returns the position of the first star. As in Redis, a zero byte ends the text.
 fn star(pattern: &[u8]) -> Option<usize> {
     c_text(pattern).iter().position(|byte| *byte == b'*')
 }
@@ -213,7 +215,7 @@ fn sort(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-/// Bytes of an element in memory beside its own.
+/// Memory that an element takes in addition to its bytes.
 const OVERHEAD: usize = 48;
 
 fn too_large(most: usize) -> CommandError {
@@ -227,14 +229,15 @@ fn sort_snapshot(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<()> {
-    // The rights were checked when the task was made.
+    // The rights were checked when the task was created.
     let options = Options::read(arguments, || true)?;
     let keys = match held {
         Some(keys) => KeyspaceSnapshot::of(keys),
         None if options.by.is_none() && options.get.is_empty() => {
             KeyspaceSnapshot::of(&state.keys())
         }
-        // Of several keys the snapshot must not hold a write and miss an earlier one: none is in progress.
+        // If a pattern names other keys, the snapshot must be consistent over several keys, so it
+        // is taken while no write is in progress.
         None => KeyspaceSnapshot::of(&state.keys_exclusive()),
     };
     let most = state.settings.reply_limit();
@@ -252,7 +255,7 @@ fn sort_snapshot(
     Ok(())
 }
 
-/// Elements in their order, and the positions of those that are wanted.
+/// The sorted elements, and the range of those that `LIMIT` selects.
 struct Sorted {
     elements: Vec<Vec<u8>>,
     range: std::ops::Range<usize>,
@@ -266,7 +269,7 @@ impl Sorted {
         most: usize,
     ) -> Result<Self> {
         let kind = keys.get_with(key, ValueKind::of);
-        // The order of a set is none: sorted, the result is the same each time.
+        // A set has no order of its own. It is sorted, so that the result is always the same.
         let keeps_order = options.keeps_order && kind != Some(ValueKind::Set);
         let mut elements = Elements { all: Vec::new(), left: most };
         match kind {
@@ -287,7 +290,7 @@ impl Sorted {
                     let set = SortedSet(body);
                     let count = set.len();
                     set.visit_positions(0, count, Direction::Ascending, |member, _| {
-                        // The rest is counted only.
+                        // Further elements are only counted.
                         let _ = elements.add(member);
                     });
                 })?;
@@ -340,7 +343,8 @@ impl Sorted {
         Ok(Self { elements, range })
     }
 
-    /// Calls `each` with the results in order, until it breaks; `None`: there is no value for a pattern.
+    /// Calls `each` with the results in order until it breaks. A result is `None` if a pattern
+    /// finds no value.
     fn results(
         &self,
         keys: &KeyspaceSnapshot,
@@ -359,7 +363,7 @@ impl Sorted {
     }
 }
 
-/// Elements, as long as they fit; `left`: bytes that are left, 0 if one did not.
+/// Elements that fit into a limit. `left` is the number of bytes left, or 0 if one did not fit.
 struct Elements {
     all: Vec<Vec<u8>>,
     left: usize,
@@ -376,7 +380,7 @@ impl Elements {
     }
 }
 
-/// The positions that `LIMIT` wants.
+/// Returns the positions that `LIMIT` selects.
 fn range_of((start, count): (i64, i64), len: usize) -> std::ops::Range<usize> {
     let start = usize::try_from(start.max(0)).unwrap_or(usize::MAX).min(len);
     let end = match usize::try_from(count) {
@@ -386,10 +390,10 @@ fn range_of((start, count): (i64, i64), len: usize) -> std::ops::Range<usize> {
     start..end
 }
 
-/// What an element is sorted by.
+/// The value by which an element is sorted.
 enum Weight {
     Number(f64),
-    /// A text; `None`: its key does not exist.
+    /// A text, or `None` if its key does not exist.
     Text(Option<Vec<u8>>),
     Element,
 }
@@ -397,7 +401,8 @@ enum Weight {
 impl Weight {
     fn compare(&self, element: &[u8], other: &Self, second: &[u8]) -> Ordering {
         match (self, other) {
-            // Equal numbers are sorted by the elements, so that the order is one.
+            // Elements with equal numbers are sorted by themselves, so that the order is always the
+            // same.
             (Self::Number(one), Self::Number(other)) => {
                 one.partial_cmp(other).unwrap_or(Ordering::Equal).then_with(|| element.cmp(second))
             }
@@ -407,7 +412,7 @@ impl Weight {
     }
 }
 
-/// The number of a text, as C reads it.
+/// Parses a number as C does.
 fn number_of(text: &[u8]) -> Result<f64> {
     match c_text(text) {
         b"" => Ok(0.0),
@@ -416,12 +421,12 @@ fn number_of(text: &[u8]) -> Result<f64> {
     }
 }
 
-/// The value of the key, or the field of the hash, that a pattern names for an element.
+/// Returns the value of the key or hash field that a pattern names for an element.
 fn value_of(keys: &KeyspaceSnapshot, pattern: &[u8], element: &[u8]) -> Option<Vec<u8>> {
     let star = star(pattern)?;
     let text = c_text(pattern);
     let rest = &text[star + 1..];
-    // An arrow at the end is part of the key.
+    // An arrow at the end of the pattern is part of the key.
     let arrow = rest.windows(2).position(|pair| pair == b"->").map(|at| star + 1 + at);
     let arrow = arrow.filter(|at| at + 2 < text.len());
     let end = arrow.unwrap_or(pattern.len());

@@ -1,22 +1,23 @@
 //! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
 //!
-//! EXEC has locked the keyspace exclusively: no other client, and no snapshot, sees a part of its writes. It
-//! is not a batch of the store. A batch is a list of writes that is complete before the first of
-//! them is done; the writes and replies of INCR or SETNX follow from the commands before them. And
-//! a batch is whole for snapshots only: a GET of another client, which reads the latest state, may
-//! come between two of its writes. (MSET and MSETNX, whose writes are known, are batches, and hold
-//! the keyspace alone for such a GET.)
+//! EXEC locks the keyspace exclusively, so no other client and no snapshot sees part of its writes.
+//! It is not a batch of the store, for two reasons. All writes of a batch must be known before the
+//! first one is made, while the writes and replies of INCR or SETNX depend on the commands before
+//! them. And a batch is atomic for snapshots only: a GET of another client, which reads the latest
+//! state, may come between two of its writes. (The writes of MSET and MSETNX are known, so these
+//! commands are batches. They lock the keyspace exclusively because of such a GET.)
 //!
-//! Nor does the memory limit leave a part of it undone. As in Redis, a command that needs memory is
-//! refused when it is queued if there is none. EXEC is refused if there is none any more. Once
-//! begun, EXEC runs to its end. Here each counts as if it set new keys, so it is begun only if
-//! there is room for those; what copies of older values take, kept by snapshots, may exceed the
-//! limit. Two kinds of commands need more than can be told before: a script, whose writes the limit
-//! refuses as outside of a transaction, and what copies values, which is refused once the limit is
-//! exceeded. So a transaction exceeds it by at most what one command copies, and those older values.
+//! The memory limit does not interrupt a transaction either. As in Redis, a command that needs
+//! memory is refused when it is queued if the limit is already reached, and so is EXEC. Once EXEC
+//! has begun, it runs to its end. Each command counts as if it set new keys, and EXEC begins only
+//! if there is room for all of them. Copies of older values that snapshots keep may exceed the
+//! limit. The need of two kinds of commands cannot be computed in advance: scripts, whose writes
+//! the limit refuses as it does outside of a transaction, and commands that copy values, which are
+//! refused once the limit is exceeded. So a transaction exceeds the limit by at most the copy of
+//! one command, and those older values.
 //!
-//! Nor do the indexes show a part of it, unless the transaction asks them: a query inside has to
-//! see the writes before it, and so do other clients from then on.
+//! The indexes do not show part of a transaction, unless a command of the transaction queries them:
+//! the query has to see the writes before it, and then other clients see them, too.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -85,7 +86,7 @@ fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
 }
 
 fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    // Without a transaction the keys stay watched.
+    // Outside of a transaction, DISCARD is an error and the keys stay watched.
     if context.session.transaction.is_none() {
         return Err("ERR DISCARD without MULTI".into());
     }
@@ -93,7 +94,7 @@ fn discard(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
     ok(out)
 }
 
-/// Memory of a watched key beside its bytes: entries of two tables.
+/// Memory that a watched key takes in addition to its bytes: entries in two tables.
 const WATCH_BYTES: usize = 160;
 
 fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -104,7 +105,7 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     let watched = &context.session.watched;
     let bytes = |key: &[u8]| key.len() + WATCH_BYTES;
     let of_all: usize = arguments.iter_from(1).map(bytes).sum();
-    // Keys that are watched already need nothing.
+    // Keys that are already watched take no more memory.
     let of_new = || -> usize {
         arguments.iter_from(1).filter(|key| !watched.contains_key(*key)).map(bytes).sum()
     };
@@ -114,7 +115,7 @@ fn watch(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     }
     for key in arguments.iter_from(1) {
         if !context.session.watched.contains_key(key) {
-            // First the watch, then the look: no write between them is missed.
+            // The key is watched before its state is read, so that no write in between is missed.
             let watch = context.state.watches.watch(key);
             let was_present = context.keys.contains(key);
             context.session.watched_bytes += bytes(key);
@@ -131,9 +132,9 @@ fn unwatch(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Re
     ok(out)
 }
 
-/// Bytes of the records that snapshots keep once a transaction has changed them: of each key once,
-/// and once more for each snapshot that the transaction takes. A write of one byte may keep a long
-/// value.
+/// Returns the size of the records that snapshots keep because of the transaction's writes: each
+/// key's record once, and once more for each snapshot that the transaction takes. Even a write of
+/// one byte may keep a long value.
 fn kept(context: &Context<'_>, transaction: &Transaction) -> usize {
     let calls = || transaction.queued.iter().map(OwnedRequest::arguments);
     let taken = calls().filter(|call| call.get(0).eq_ignore_ascii_case(b"ordna.snapshot")).count();
@@ -152,8 +153,9 @@ fn kept(context: &Context<'_>, transaction: &Transaction) -> usize {
     records.sum::<usize>().saturating_mul(1 + taken)
 }
 
-/// Bytes that the writes of a transaction may need. What copies a value may copy the longest one that
-/// the transaction names, with all that is added to it.
+/// Returns the number of bytes that the writes of a transaction may need. A command that copies a
+/// value is assumed to copy the longest one that the transaction names, with everything that the
+/// transaction adds to it.
 fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
     let kept = kept(context, transaction);
     if transaction.copies == 0 {
@@ -172,7 +174,7 @@ fn needed(context: &Context<'_>, transaction: &Transaction) -> usize {
 }
 
 fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    // Without a transaction the keys stay watched.
+    // Outside of a transaction, EXEC is an error and the keys stay watched.
     if context.session.transaction.is_none() {
         return Err("ERR EXEC without MULTI".into());
     }
@@ -185,16 +187,16 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     eviction::make_room(context.state, &context.keys, needed).map_err(|error| {
         format!("EXECABORT Transaction discarded because of: {}", CommandError::from(error))
     })?;
-    // What the transaction finds at one of its commands does not expire before the next.
+    // A key that one command of the transaction finds does not expire before the next command.
     let _held = context.keys.hold_time();
-    // A key that has expired or was flushed has changed, though no client wrote it.
+    // A key that has expired or was flushed counts as changed, although no client wrote it.
     let is_unchanged = |watched: &Watched| {
         let key = watched.watch.key();
         !watched.watch.was_written()
             && (!watched.was_present || context.keys.contains(key))
             && !context.keys.has_expired_fields(key)
     };
-    // After the evictions that make room: they may have removed a watched key.
+    // Checked after the evictions that make room, because they may remove a watched key.
     let unchanged = watched.values().all(is_unchanged);
     drop(watched);
     if !unchanged {
@@ -236,8 +238,8 @@ fn exec(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resul
     })
 }
 
-/// Executes a command, and at once the work that it leaves to its connection. The replies must not
-/// grow beyond position `end`.
+/// Executes a command, and immediately afterwards the work that the command leaves to its
+/// connection. The replies must not grow beyond position `end`.
 fn execute_queued(
     context: &mut Context<'_>,
     atomic: &mut Atomic,
@@ -249,7 +251,7 @@ fn execute_queued(
     let spec = context.table.catalog.find(arguments.get(0)).ok_or("ERR unknown command")?;
     let spec = spec.of_call(arguments);
     if let Some(user) = &context.session.user {
-        // The user may have been changed since.
+        // The user's rights may have changed since the command was queued.
         if let Err(refusal) = user.check(spec, arguments, &context.state.indexes) {
             let reason = match &refusal {
                 Refusal::Command(_) => "no permission to execute the command or subcommand",
@@ -266,7 +268,7 @@ fn execute_queued(
         return Err(CommandError::OutOfMemory);
     }
     if spec.has(CommandFlags::CHANGES_DEADLINE) && context.state.exceeds_max_memory() {
-        // Each may copy its value once for each snapshot.
+        // Each snapshot may keep a copy of the value.
         context.state.cursors.end_leases();
         if !context.keys.statistics().snapshots.is_empty() {
             return Err(CommandError::OutOfMemory);

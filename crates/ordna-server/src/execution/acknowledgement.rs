@@ -1,11 +1,11 @@
-//! Acknowledgement of writes: replies wait until the log is as durable as the server promises.
+//! Acknowledgement of writes: replies are sent when the log is as durable as the server promises.
 //!
 //! # Contract
-//! The reply to a write is sent after its record is as durable as `--log` says: on the device with
-//! `always`, otherwise with the operating system, so that a crash of the process loses no
+//! The reply to a write is sent when its record is as durable as `--log` says: on the device with
+//! `always`, and otherwise with the operating system, so that a crash of the process loses no
 //! acknowledged write. All writes of a command that has locked the keyspace exclusively (`EXEC`,
-//! `MSET`, `DEL` of several keys, …) form one group of the log: after a crash all or none of them
-//! are there.
+//! `MSET`, `DEL` of several keys, …) form one group of the log: after a crash, all or none of them
+//! are present.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-/// Whether a call may write. `EXEC` may if one of the commands that it executes may.
+/// Returns whether a call may write. `EXEC` may write if one of its queued commands may.
 fn writes(context: &Context<'_>, spec: &CommandSpec, arguments: Arguments<'_>) -> bool {
     if spec.has(CommandFlags::EXECUTES_QUEUE) {
         let catalog = &context.table.catalog;
@@ -36,7 +36,7 @@ fn writes(context: &Context<'_>, spec: &CommandSpec, arguments: Arguments<'_>) -
     spec.is_write() && !only_reads
 }
 
-/// Executes a command of a server that logs its writes.
+/// Executes a command on a server that logs its writes.
 pub fn call_logged(
     context: &mut Context<'_>,
     spec: &CommandSpec,
@@ -63,7 +63,7 @@ pub fn call_logged(
     let before = out.bytes.len();
     let call = || {
         let outcome = context.call(spec, arguments, out);
-        // What the command has written and what is taken for clients that waited is one group.
+        // The writes of the command and those for clients that it serves form one group.
         context.serve_blocked();
         outcome
     };
@@ -74,8 +74,9 @@ pub fn call_logged(
     })
 }
 
-/// Waits until all writes so far are durable enough to send their replies. `was_served`: one of them is a
-/// write of another client's command, which alone knows whether the log took it.
+/// Waits until all writes so far are durable enough to send their replies. `was_served` says that
+/// one of them was made by another client's command, and only that command knows whether the log
+/// accepted it.
 ///
 /// # Errors
 /// The log failed.
@@ -87,7 +88,7 @@ pub async fn wait_until_durable(state: &ServerState, was_served: bool) -> Result
     }
     let keys = Keyspace::clone(&state.keys());
     drop(delayed);
-    // The other command holds the keyspace until its group is in the log, or refused.
+    // The other command holds the keyspace until its group was accepted or rejected by the log.
     if notice!("concurrent.served.asks_log", was_served) {
         keys.store().check_log()?;
     }

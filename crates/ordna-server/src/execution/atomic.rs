@@ -1,6 +1,7 @@
-//! Several commands as one step, of a transaction or of a script.
+//! Several commands as one step: those of a transaction or a script.
 //!
-//! The caller has locked the keyspace exclusively. What a command leaves to its connection is done at once.
+//! The caller has locked the keyspace exclusively. Work that a command leaves to its connection is
+//! done immediately.
 
 use std::time::{Duration, Instant};
 
@@ -10,24 +11,24 @@ use crate::execution::command::{CommandOutcome, Context, Result};
 use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::wire::reply::Replies;
 
-/// Time that the queries of indexes take together before further ones are refused. All other clients wait
-/// meanwhile, each query may wait half a second for its index, and there may be many.
+/// Total time of index queries after which further ones are refused. All other clients wait in the
+/// meantime; each query may wait half a second for its index, and there may be many.
 const MOST_QUERY_TIME: Duration = Duration::from_secs(2);
 
-/// What a command leaves to the connection, after the replies of all.
+/// Work that a command leaves to the connection after all replies.
 pub enum Aftermath {
     None,
-    /// They are sent later.
+    /// Delays the replies.
     Delay(Duration),
-    /// The connection is closed.
+    /// Closes the connection.
     Close,
 }
 
-/// The state of the step: the indexes show none of its writes until [`end`](Self::end).
+/// The state of the step. The indexes show none of its writes until [`end`](Self::end).
 pub struct Atomic {
-    /// It is no step within another one, as a script in a transaction is.
+    /// Whether it is not part of another step, as a script in a transaction is.
     is_outer: bool,
-    /// Time of the queries so far.
+    /// Total time of the queries so far.
     queried: Duration,
 }
 
@@ -77,7 +78,7 @@ impl Atomic {
                     .into());
                 }
                 let begin = Instant::now();
-                // It may wait for a cut of the indexes, which the transaction holds back.
+                // The query may wait for a state of the indexes that the transaction delays.
                 context.indexed = None;
                 task.run(context.state, Some(&context.keys), out);
                 self.queried += begin.elapsed();
@@ -85,7 +86,8 @@ impl Atomic {
             }
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
-            // Nothing waits within a step: a wait ends as it is dropped. Nor do its commands ask for a snapshot.
+            // Nothing waits within a step: dropping a wait ends it. Commands of a step do not ask
+            // for a snapshot either.
             CommandOutcome::Done
             | CommandOutcome::Freeing(_)
             | CommandOutcome::Blocked(_)

@@ -17,16 +17,16 @@ use crate::wire::error::CommandError;
 
 /// Interval between log lines about the progress of loading.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(2);
-/// Delay before a backup of a keyspace that was flushed is retried with the one that replaced it.
-/// A flush takes a few milliseconds.
+/// Delay before the backup of a flushed keyspace is retried with the keyspace that replaced it. A
+/// flush takes a few milliseconds.
 const REPLACED_DELAY: Duration = Duration::from_millis(5);
-/// Number of such attempts. Each fails only if a client flushes once more just then.
+/// Number of such attempts. Each fails only if a client flushes again at that moment.
 const REPLACED_ATTEMPTS: u32 = 200;
-/// Number of threads of a backup in the background. One, so that commands keep the other cores.
+/// Number of threads of a background backup. One, so that commands keep the other cores.
 const BACKGROUND_WORKERS: usize = 1;
 
-/// Opens the data directory and installs its content. Blocks; a thread that serves clients must not
-/// call this.
+/// Opens the data directory and installs its contents. Blocks, so a thread that serves clients must
+/// not call this.
 ///
 /// # Errors
 /// [`BackupError`]; the keyspace stays empty.
@@ -39,7 +39,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         .reserve(data.reserve)
         .storage(Arc::clone(&data.storage))
         .progress(&persistence.progress)
-        // The server has its own rules, and backs up its indexes, too.
+        // The server has its own schedule, and backs up its indexes, too.
         .checkpoint_after(u64::MAX)
         .acknowledge_later();
     // A repair may drop records from the log that the backup of the indexes contains.
@@ -86,7 +86,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     }
     let keyspace = Keyspace::of_opened(store).map_err(|error| error.in_directory(&data.dir))?;
     state.install(keyspace);
-    // `CONFIG SET appendfsync` may have changed it during the load.
+    // `CONFIG SET appendfsync` may have changed the policy during the load.
     if let Err(error) = state.keys().store().set_sync_policy(persistence.sync_policy()) {
         tracing::error!(%error, "the log cannot be synced");
     }
@@ -97,7 +97,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     Ok(())
 }
 
-/// A backup in progress. It ends also if its thread panics.
+/// A backup in progress. It ends even if its thread panics.
 struct Saving<'a>(&'a DataDirectory);
 
 impl Drop for Saving<'_> {
@@ -106,7 +106,7 @@ impl Drop for Saving<'_> {
     }
 }
 
-/// Backs up the keyspace on this thread, and then the indexes on a thread of their own, because a
+/// Backs up the keyspace on this thread, and then the indexes on a separate thread, because a
 /// backup of the indexes waits for commands in progress.
 ///
 /// # Errors
@@ -126,7 +126,7 @@ pub fn save(
     if let (Some(token), Ok(_)) = (token, &done) {
         let (keys, indexes) = (keys.clone(), Arc::clone(indexes));
         let work = move || back_up_indexes(&indexes, &keys, &token);
-        // Without a thread the next start builds the indexes again.
+        // Without a thread, the next start rebuilds the indexes.
         let _ = thread::Builder::new().name("ordna indexes".to_owned()).spawn(work);
     }
     done
@@ -195,7 +195,7 @@ fn back_up_current(
     None
 }
 
-/// Starts a backup on a thread of its own.
+/// Starts a backup on a separate thread.
 ///
 /// # Errors
 /// Another backup is in progress, or the thread could not be started.
@@ -210,7 +210,7 @@ pub fn save_in_background(
     let (shared, indexes) = (Arc::clone(persistence), Arc::clone(indexes));
     let work = move || {
         let _saving = Saving(&shared);
-        // The result is kept in the store's state, and logged.
+        // The result is recorded in the store's state and logged.
         if let Some((keys, token)) = back_up_current(keys, &shared, &indexes) {
             back_up_indexes(&indexes, &keys, &token);
         }
@@ -222,8 +222,8 @@ pub fn save_in_background(
     })
 }
 
-/// Returns when the last backup ended, or when the one that was loaded was taken, in milliseconds since
-/// 1970; `None` if there is no backup.
+/// Returns the time when the last backup ended, or when the loaded one was taken, in milliseconds
+/// since 1970, or `None` if there is no backup.
 pub fn last_backup_ms(told: &Durability) -> Option<u64> {
     let loaded = Some(told.recovery.taken_ms).filter(|taken| *taken > 0);
     told.last.as_ref().map(|(_, ended)| *ended).or(loaded)
@@ -235,19 +235,21 @@ pub const NO_DIRECTORY: &str =
 
 /// Interval at which the size of the log and the time are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay before a backup that failed is retried because of the log's size.
+/// Delay before a backup that the log's size required is retried after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(60);
 
-/// Longest delay before a backup is retried because the log has failed. A backup writes all keys, so
-/// attempts on a full disk must be rare.
+/// Longest delay before a backup that a failed log required is retried. A backup writes all keys,
+/// so attempts on a full disk must be rare.
 const LONGEST_REPAIR_DELAY: Duration = Duration::from_secs(600);
 
-/// When to back up because the log has failed: at once, and then with growing delays until a backup
-/// succeeds. It makes the log work again, and frees the space of the former log.
+/// Schedule of backups after a failure of the log: immediately, and then with increasing delays
+/// until a backup succeeds. A backup makes the log work again and frees the space of the former
+/// log.
 struct LogRepair {
-    /// Number of failures that a backup has followed.
+    /// Number of failures after which a backup has succeeded.
     repaired: u64,
-    /// The last attempt: when, after how many failures, and the number of backups before it.
+    /// The last attempt: its time, the number of failures before it, and the number of backups
+    /// before it.
     attempt: Option<(Instant, u64, u64)>,
     delay: Duration,
 }
@@ -276,8 +278,8 @@ impl LogRepair {
     }
 }
 
-/// Backs up at intervals, if anything was written, when the log has grown beyond its limit, and when
-/// it has failed. Reports when the log fails and when it works again.
+/// Backs up at intervals if anything was written, when the log has grown beyond its limit, and when
+/// the log has failed. Reports when the log fails and when it works again.
 pub async fn back_up_regularly(state: Arc<ServerState>) {
     let Some(persistence) = &state.data_directory else { return };
     let most = persistence.data.backup_log;
@@ -297,7 +299,7 @@ pub async fn back_up_regularly(state: Arc<ServerState>) {
         failed = told.failure.is_some();
         let since = last.elapsed();
         let is_time = schedule.iter().any(|rule| {
-            // The log may have records of a former run, which are not counted.
+            // The log may have records of a former run, which the counter does not include.
             let written = told.records_since_backup.max(u64::from(told.since_backup > 0));
             since >= rule.every && written >= rule.changes
         });
@@ -322,7 +324,7 @@ mod tests {
     fn a_failed_log_is_repaired_with_growing_delays_until_a_backup_succeeds() {
         let (mut repair, mut now) = (LogRepair::new(), Instant::now());
         assert!(!repair.is_due(0, 3, now));
-        // The delays between attempts that fail, by looking each second.
+        // The delays between failing attempts, checked each second.
         let mut delays = Vec::new();
         assert!(repair.is_due(1, 3, now));
         for _ in 0..12 {
@@ -338,7 +340,7 @@ mod tests {
         }
         assert_eq!(delays, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600]);
         assert!(!repair.is_due(1, 4, now + LONGEST_REPAIR_DELAY), "a backup succeeded");
-        // A failure during the backup needs another one.
+        // A failure of the log during the backup requires another one.
         assert!(repair.is_due(2, 4, now + LONGEST_REPAIR_DELAY));
         assert!(repair.is_due(3, 5, now + LONGEST_REPAIR_DELAY));
     }

@@ -1,9 +1,10 @@
-//! Commands that take elements of lists and sorted sets, and wait for them.
+//! Commands such as BLPOP, which take elements of lists and sorted sets and may wait for them.
 //!
-//! A command that finds nothing is executed again without others, and then begins to wait
-//! ([`BlockedClients`](crate::state::blocked::BlockedClients)). The command that writes an awaited key serves the
-//! clients, on its own thread and without others: after all commands of a transaction or a script, and in the same
-//! group of the log.
+//! A command that finds no elements is executed again with the keyspace locked exclusively, and
+//! then begins to wait ([`BlockedClients`](crate::state::blocked::BlockedClients)). The command
+//! that writes an awaited key serves the waiting clients. It does so on its own thread, under the
+//! exclusive lock, after all commands of its transaction or script, and in the same group of the
+//! log.
 
 use std::time::{Duration, Instant};
 
@@ -25,21 +26,21 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-/// Time limits above this are none: 30 years. Timers of the runtime end there as well.
+/// Time limits above 30 years count as no limit. The runtime's timers have the same bound.
 const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 
-/// Parses the time limit of a command that waits, in seconds; `None`: there is none.
+/// Parses the time limit of a command that waits, in seconds; `None` means no limit.
 ///
 /// # Errors
 /// The text is not a number, or it is negative or too large.
 pub fn parse_timeout(text: &[u8]) -> Result<Option<Duration>> {
     const NEGATIVE: &str = "ERR timeout is negative";
     let seconds = LongDouble::parse(text).ok_or("ERR timeout is not a float or out of range")?;
-    // As in Redis, a number that 64 bits do not hold becomes the least one.
+    // As in Redis, a number that 64 bits cannot hold becomes the smallest number.
     let millis = seconds.thousandfold().ok_or(NEGATIVE)?;
     let millis = u64::try_from(millis).map_err(|_| NEGATIVE)?;
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    // The end, in milliseconds since 1970, is a signed number in Redis.
+    // Redis stores the end of the wait, in milliseconds since 1970, as a signed number.
     let end = now.unwrap_or_default().as_millis() + u128::from(millis);
     if i64::try_from(end).is_err() {
         return Err("ERR timeout is out of range".into());
@@ -57,7 +58,8 @@ const fn push_event(end: End) -> &'static str {
 }
 
 impl Context<'_> {
-    /// Refuses to take this many elements of large collections where the command is executed.
+    /// Returns an error if this many elements of large collections cannot be taken without a
+    /// snapshot.
     ///
     /// # Errors
     /// [`CommandError::NeedsSnapshot`]; the key holds a value of another type.
@@ -70,7 +72,7 @@ impl Context<'_> {
             let len = self.collection(key, kind, |body| {
                 within_large(most, body, count).map(|()| body.len())
             })?;
-            // The first one that has some decides.
+            // The first key that has elements decides.
             if len.transpose()?.is_some_and(|len| len > 0) {
                 break;
             }
@@ -78,8 +80,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Takes what is wanted from one key and writes the reply. Returns `false`, and writes nothing, if the key is
-    /// absent.
+    /// Takes the elements that `wanted` describes from one key and writes the reply. Returns
+    /// `false`, without a reply, if the key is absent.
     ///
     /// # Errors
     /// The key, or that of the destination, holds a value of another type.
@@ -139,8 +141,8 @@ impl Context<'_> {
         Ok(true)
     }
 
-    /// Moves a value from an end of a list to an end of a list, perhaps the same; returns it, or `None` if the list
-    /// is absent. No other command runs.
+    /// Moves a value from an end of a list to an end of the same or another list. Returns the
+    /// value, or `None` if the list is absent. The keyspace must be locked exclusively.
     ///
     /// # Errors
     /// One of the keys holds a value of another type.
@@ -167,7 +169,7 @@ impl Context<'_> {
             })?;
             self.state.notify(popped.0, popped.1, from);
         } else {
-            // The copy first: without room for it nothing is moved.
+            // The value is added first: if there is no room for it, nothing is moved.
             self.modify_as(pushed, to, ValueKind::List, |body| {
                 list::push(body, &value, to_end);
                 Ok(())
@@ -180,12 +182,12 @@ impl Context<'_> {
         Ok(Some(value))
     }
 
-    /// Takes what is wanted from the first of the keys that has some, or begins to wait for it. `timeout`: the text of
-    /// the time limit.
+    /// Takes elements from the first of the keys that has some, or begins to wait for them.
+    /// `timeout` is the text of the time limit.
     ///
     /// # Errors
-    /// The time limit is wrong; a key, in front of the first that has such elements, holds a value of another type;
-    /// the keys take more memory than a client may have.
+    /// The time limit is invalid, a key before the first one with elements holds a value of another
+    /// type, or the keys take more memory than a client may have.
     pub fn take_or_wait(
         &mut self,
         keys: &[&[u8]],
@@ -216,11 +218,12 @@ impl Context<'_> {
             }
             return Ok(CommandOutcome::Done);
         }
-        // It waits on the present state, once the snapshots have shown that there is nothing.
+        // The snapshot has shown that there are no elements; the command waits on the current
+        // state.
         if self.keys.snapshot().is_some() {
             return Err(CommandError::NeedsSnapshot);
         }
-        // Another command may write a key before this client is in the table.
+        // Otherwise another command could write a key before this client is in the table.
         if !check!("blocking.enter.is_exclusive", self.keys.is_exclusive()) {
             return Err(CommandError::NeedsExclusive);
         }
@@ -234,15 +237,15 @@ impl Context<'_> {
         let client = &self.session.client;
         let blocked = &self.state.blocked;
         let waiting = blocked.enter(client, request, keys, wanted, deadline, out.resp3);
-        // A change of users that was not seen when the command began may have missed this client.
+        // A change of users since the command began may not have found this client in the table.
         self.check_changed_rights(arguments)?;
         Ok(CommandOutcome::Blocked(Box::new(waiting)))
     }
 
-    /// Checks again whether the user may call this command, if users have changed since it began.
+    /// Checks the user's rights to this command again if users have changed since it began.
     ///
     /// # Errors
-    /// The user may not.
+    /// The user may no longer call the command with these arguments.
     pub fn check_changed_rights(&self, arguments: Arguments<'_>) -> Result<()> {
         if self.session.acl_version == self.state.acl.version() {
             return Ok(());
@@ -251,8 +254,8 @@ impl Context<'_> {
         self.state.check_rights(&self.session.client, &user.name, arguments)
     }
 
-    /// Excludes other commands if a call may write a key for which clients wait, so that these are served before
-    /// another command runs. Returns whether it may.
+    /// Locks the keyspace exclusively if a call may write a key for which clients wait, so that
+    /// they are served before another command runs. Returns whether the call may write such a key.
     #[inline]
     pub fn exclude_if_awaited(&mut self, spec: &CommandSpec, arguments: Arguments<'_>) -> bool {
         self.state.blocked.are_any() && spec.is_write() && self.exclude_now(spec, arguments)
@@ -267,7 +270,7 @@ impl Context<'_> {
         is_awaited
     }
 
-    /// Notes that a key was written, if it has a value for which clients wait.
+    /// Records that a key was written if it has elements for which clients wait.
     pub fn signal(&self, key: &[u8]) {
         if self.state.blocked.awaits(key)
             && let Some(kind) = self.keys.get_with(key, ValueKind::of)
@@ -277,7 +280,7 @@ impl Context<'_> {
         }
     }
 
-    /// Serves the clients that wait for the keys that were written.
+    /// Serves the clients that wait for keys that have been written.
     #[inline]
     pub fn serve_blocked(&mut self) {
         if self.state.blocked.has_ready() {
@@ -291,14 +294,14 @@ impl Context<'_> {
         self.keys.make_exclusive(|| state.keys_exclusive());
         let keys = Keyspace::clone(&self.keys);
         let serve = || {
-            // As in Redis, a client is served beyond the memory limit, too.
+            // As in Redis, a waiting client is served even beyond the memory limit.
             let _lifted = keys.lift_limit();
             while let Some(key) = state.blocked.next_ready() {
                 self.serve_key(&key);
             }
         };
         if let Err(error) = keys.store().log_group(serve) {
-            // The clients learn of it when they wait for their replies to be durable.
+            // The clients get the error when they wait for their replies to become durable.
             tracing::error!(%error, "the log failed while waiting clients were served");
         }
     }
@@ -317,7 +320,7 @@ impl Context<'_> {
                     self.state.blocked.put_back(waiter);
                     return;
                 }
-                // Its connection counts it.
+                // The client's connection counts the error.
                 Err(error) => out.error(&error),
             }
             waiter.answer(Answer { reply: out.bytes, wrote: true });

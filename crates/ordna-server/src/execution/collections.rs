@@ -1,4 +1,5 @@
-//! Collections, as commands read and change them: what was written is reported.
+//! Reads and changes of collections by commands. Changes are reported to watchers, waiting clients
+//! and indexes.
 
 use ordna::Direction;
 
@@ -13,8 +14,8 @@ use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::{Classes, Wrote};
 
 impl Context<'_> {
-    /// Changes the hash of a key, whose deadline is kept; a hash without fields is removed. `change` may
-    /// be called several times.
+    /// Changes the hash of a key, whose deadline is kept. A hash without fields is removed.
+    /// `change` may be called several times.
     ///
     /// # Errors
     /// The key holds no hash.
@@ -38,10 +39,11 @@ impl Context<'_> {
         Ok(edited.result)
     }
 
-    /// [`modify_hash`](Self::modify_hash) with events that `events` tells from the result.
+    /// Works like [`modify_hash`](Self::modify_hash), with events that `events` derives from the
+    /// result.
     ///
     /// # Errors
-    /// As there.
+    /// Those of `modify_hash`.
     pub fn modify_hash_and_tell<R>(
         &self,
         key: &[u8],
@@ -66,7 +68,8 @@ impl Context<'_> {
         Ok(edited.result)
     }
 
-    /// Reports what was done to a collection. `event`: its class and name, unless the command has them.
+    /// Reports a change of a collection. `event` is its class and name, unless they follow from the
+    /// command.
     pub(super) fn report_edit(
         &self,
         key: &[u8],
@@ -86,8 +89,8 @@ impl Context<'_> {
         }
     }
 
-    /// Changes a list, set or sorted set, whose deadline is kept; without elements it is removed. `change`
-    /// may be called several times.
+    /// Changes a list, set or sorted set, whose deadline is kept. A collection without elements is
+    /// removed. `change` may be called several times.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -100,7 +103,8 @@ impl Context<'_> {
         self.edit(None, key, kind, change)
     }
 
-    /// [`modify_collection`](Self::modify_collection) with an event that the command's name does not tell.
+    /// Works like [`modify_collection`](Self::modify_collection), with an event that differs from
+    /// the command's name.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -114,12 +118,12 @@ impl Context<'_> {
         self.edit(Some(event), key, kind, change)
     }
 
-    /// Adds to one collection and removes from another, in this order: an addition without room
-    /// leaves both. The events are reported as Redis does, that of the removal first. No other
-    /// command runs.
+    /// Adds to one collection and then removes from another: if there is no room for the addition,
+    /// both stay as they are. The events are reported in Redis' order, that of the removal first.
+    /// The caller excludes other commands.
     ///
     /// # Errors
-    /// A key holds a value of another type; memory, or the log.
+    /// A key holds a value of another type, the memory limit is reached, or the log has failed.
     pub fn modify_both(
         &self,
         kind: ValueKind,
@@ -148,11 +152,11 @@ impl Context<'_> {
         Ok(edited.result)
     }
 
-    /// [`put_element`](crate::keyspace::KeyspaceStore::put_element), reported. `None` also if the
-    /// command is executed on a snapshot.
+    /// Calls [`put_element`](crate::keyspace::KeyspaceStore::put_element) and reports the change.
+    /// Also returns `None` if the command is executed on a snapshot.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn put_element(
         &self,
         key: &[u8],
@@ -170,11 +174,11 @@ impl Context<'_> {
         }))
     }
 
-    /// [`remove_element`](crate::keyspace::KeyspaceStore::remove_element), as
+    /// Calls [`remove_element`](crate::keyspace::KeyspaceStore::remove_element), like
     /// [`put_element`](Self::put_element).
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn remove_element(&self, key: &[u8], kind: ValueKind, name: &[u8]) -> Result<Option<bool>> {
         if self.keys.snapshot().is_some() {
             return Ok(None);
@@ -186,11 +190,11 @@ impl Context<'_> {
         }))
     }
 
-    /// [`pop_member`](crate::keyspace::KeyspaceStore::pop_member), as
+    /// Calls [`pop_member`](crate::keyspace::KeyspaceStore::pop_member), like
     /// [`put_element`](Self::put_element).
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn pop_member(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         if self.keys.snapshot().is_some() || !self.replies_any_element() {
             return Ok(None);
@@ -202,11 +206,12 @@ impl Context<'_> {
         Ok(member)
     }
 
-    /// [`set_score`](crate::keyspace::KeyspaceStore::set_score), as [`put_element`](Self::put_element). `false`
-    /// if another kind of write has to decide.
+    /// Calls [`set_score`](crate::keyspace::KeyspaceStore::set_score), like
+    /// [`put_element`](Self::put_element). Returns `false` if the caller has to use a general
+    /// write.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn set_score(
         &self,
         event: Option<(Classes, &'static str)>,
@@ -224,11 +229,11 @@ impl Context<'_> {
         Ok(effect.is_some())
     }
 
-    /// [`pop_scored`](crate::keyspace::KeyspaceStore::pop_scored), as
+    /// Calls [`pop_scored`](crate::keyspace::KeyspaceStore::pop_scored), like
     /// [`put_element`](Self::put_element).
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn pop_scored(&self, key: &[u8], direction: Direction) -> Result<Option<Scored>> {
         if self.keys.snapshot().is_some() || !self.replies_any_element() {
             return Ok(None);
@@ -240,15 +245,15 @@ impl Context<'_> {
         Ok(member)
     }
 
-    /// Whether the reply of a command may have any one element.
+    /// Returns whether the command may reply with any single element.
     fn replies_any_element(&self) -> bool {
         self.state.settings.reply_limit() > MOST_NAME + 64
     }
 
-    /// [`push_at_end`](crate::keyspace::KeyspaceStore::push_at_end), reported.
+    /// Calls [`push_at_end`](crate::keyspace::KeyspaceStore::push_at_end) and reports the change.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn push_at_end(&self, key: &[u8], value: &[u8], end: End) -> Result<Option<usize>> {
         let len = self.settle([key], self.keys.push_at_end(key, value, end))?;
         if len.is_some() {
@@ -257,10 +262,10 @@ impl Context<'_> {
         Ok(len)
     }
 
-    /// [`pop_at_end`](crate::keyspace::KeyspaceStore::pop_at_end), reported.
+    /// Calls [`pop_at_end`](crate::keyspace::KeyspaceStore::pop_at_end) and reports the change.
     ///
     /// # Errors
-    /// As there.
+    /// Those of the called method.
     pub fn pop_at_end(&self, key: &[u8], end: End) -> Result<Option<Vec<u8>>> {
         let value = self.settle([key], self.keys.pop_at_end(key, end))?;
         if value.is_some() {

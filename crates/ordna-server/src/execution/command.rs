@@ -38,7 +38,8 @@ use crate::wire::request::{self, Arguments};
 pub struct Context<'a> {
     pub state: &'a ServerState,
     pub session: &'a mut Session,
-    /// The transaction of the indexes while a step of several commands is executed. A thread must not hold two.
+    /// The transaction of the indexes while several commands are executed as one step. A thread
+    /// must not hold two.
     pub indexed: Option<IndexTransaction<'a>>,
     pub keys: KeyspaceGuard<'a>,
     pub table: &'static CommandTable,
@@ -47,25 +48,26 @@ pub struct Context<'a> {
 
 /// The work that remains for the connection after a command was executed.
 pub enum CommandOutcome {
-    /// No work: the reply is written.
+    /// None: the reply is written.
     Done,
     /// Closes the connection after the reply.
     Close,
-    /// A scan that continues in stretches and writes the reply.
+    /// A scan that continues in several steps and writes the reply.
     LongScan(Box<LongScan>),
     /// Keys to look up in a snapshot.
     Lookup(Box<MultiGet>),
-    /// The reply is written. It is sent after memory that counts against the limit is freed.
+    /// The reply is written, but is sent only after memory that counts against the limit was freed.
     Freeing(Freeing),
     /// The client waits for elements of lists or sorted sets.
     Blocked(Box<Waiting>),
-    /// The reply is sent after this time, because a password was wrong.
+    /// The reply is sent after this delay, because a password was wrong.
     Delayed(Duration),
     /// A command that needs no keyspace.
     Task(Task),
-    /// Nothing is done: the command is executed once the session has its turn among those that run long.
+    /// Nothing was done: the command is executed when the session has its turn among the commands
+    /// that run long.
     AwaitsTurn,
-    /// Nothing is done: clients are paused, and the command is executed after that.
+    /// Nothing was done: clients are paused, and the command is executed after the pause.
     Paused,
     /// A command that is executed again, on a snapshot.
     Read(Box<SnapshotRead>),
@@ -82,8 +84,8 @@ pub struct Task {
     work: TaskFunction,
     /// [`CommandSpec::id`] of the command; [`Context::call`] sets it.
     command: usize,
-    /// The version of the indexes' definitions for which the user's rights were checked, if these
-    /// depend on it.
+    /// The version of the indexes' definitions for which the user's rights were checked, if the
+    /// rights depend on them.
     version: Option<u64>,
 }
 
@@ -92,8 +94,8 @@ impl Task {
         Self { request: arguments.to_owned_request(), work, command: 0, version: None }
     }
 
-    /// The same task, whose reply is an error if the definitions of the indexes have another version at
-    /// its end.
+    /// Makes the reply of the task an error if the definitions of the indexes have another version
+    /// at its end.
     pub fn of_indexes(self, version: u64) -> Self {
         Self { version: Some(version), ..self }
     }
@@ -103,7 +105,7 @@ impl Task {
         let (start, begin) = (out.bytes.len(), Instant::now());
         let mut done = (self.work)(state, held, self.request.arguments(), out);
         if self.version.is_some_and(|version| version != state.indexes.version()) {
-            // What was read may be of another index, which the user may not read.
+            // The task may have read a new index with the same name, which the user may not read.
             done = Err("ERR an index was created, altered or dropped meanwhile; try again".into());
         }
         if let Err(error) = &done {
@@ -125,7 +127,7 @@ pub type Execute = fn(&mut Context<'_>, Arguments<'_>, &mut Replies) -> Result;
 pub struct Command {
     pub spec: CommandSpec,
     pub execute: Execute,
-    /// The subcommands. The functions get all arguments, the name of the command first.
+    /// The subcommands. Their functions get all arguments, beginning with the name of the command.
     pub subcommands: &'static [Command],
 }
 
@@ -160,7 +162,7 @@ impl Command {
         Self { spec, execute, subcommands: &[] }
     }
 
-    /// A command that is called by the names of its subcommands only.
+    /// Creates a command that can only be called with a subcommand.
     pub const fn container(
         name: &'static str,
         summary: &'static str,
@@ -170,12 +172,12 @@ impl Command {
         Self { subcommands, ..command }
     }
 
-    /// Adds subcommands to a command that may also be called without one.
+    /// Adds subcommands to a command that can also be called without one.
     pub const fn with_subcommands(self, subcommands: &'static [Command]) -> Self {
         Self { subcommands, ..self }
     }
 
-    /// A subcommand, with the name of its command: `config|get`.
+    /// Creates a subcommand, whose name includes that of its command: `config|get`.
     pub const fn sub(
         name: &'static str,
         arity: i64,
@@ -185,13 +187,13 @@ impl Command {
         Self::new(name, arity, flags, NO_KEY, "", execute)
     }
 
-    /// Does not lock the keyspace: the command must access no key.
+    /// Makes the command run without the lock of the keyspace; it must not access any key.
     pub const fn without_keys(mut self) -> Self {
         self.spec.lock = LockMode::None;
         self
     }
 
-    /// Locks the keyspace exclusively: the command is one step for every other client.
+    /// Locks the keyspace exclusively, so that the command is one step for all other clients.
     pub const fn exclusive(mut self) -> Self {
         self.spec.lock = LockMode::Exclusive;
         self
@@ -209,13 +211,13 @@ impl Command {
         self
     }
 
-    /// Sets the position of the argument that says how many keys follow it.
+    /// Sets the position of the argument that gives the number of the following keys.
     pub const fn key_count_at(mut self, at: usize) -> Self {
         self.spec.key_count_at = at;
         self
     }
 
-    /// Sets the function that finds the position of a last key, which an option names.
+    /// Sets the function that finds the position of a last key that an option names.
     pub const fn last_key(mut self, last: fn(Arguments<'_>) -> Option<usize>) -> Self {
         self.spec.last_key = Some(last);
         self
@@ -227,13 +229,13 @@ impl Command {
         self
     }
 
-    /// Sets the access to the first key and that to the others.
+    /// Sets the access to the first key and the access to the others.
     pub const fn accesses(mut self, first: KeyAccess, rest: KeyAccess) -> Self {
         self.spec.access = KeyAccesses::FirstAndRest(first, rest);
         self
     }
 
-    /// Sets the access to all keys, which depends on the other arguments.
+    /// Sets a function that returns the access to all keys, depending on the other arguments.
     pub const fn access_of(mut self, access: fn(Arguments<'_>) -> KeyAccess) -> Self {
         self.spec.access = KeyAccesses::OfArguments(access);
         self
@@ -245,27 +247,28 @@ impl Command {
         self
     }
 
-    /// Sets the function that finds the range of keys that a call accesses. It returns `None` if the
-    /// arguments are wrong.
+    /// Sets the function that returns the range of keys that a call accesses, or `None` if the
+    /// arguments are invalid.
     pub const fn range(mut self, range: fn(Arguments<'_>) -> Option<KeyRange>) -> Self {
         self.spec.range = Some(range);
         self
     }
 
-    /// Sets the indexes that the command reads. It executes by
+    /// Sets the indexes that the command reads. Its function must use
     /// [`read_index`](crate::execution::index_access::read_index).
     pub const fn reads(mut self, indexes: ReadIndexes) -> Self {
         self.spec.indexes = Some(indexes);
         self
     }
 
-    /// Adds ACL categories that follow neither from the flags nor from the group.
+    /// Adds ACL categories that follow from neither the flags nor the group.
     pub const fn also_in(mut self, categories: &'static [&'static str]) -> Self {
         self.spec.also_in = categories;
         self
     }
 
-    /// The values that the command makes may be longer than its arguments.
+    /// Sets how long the values may be that the command creates, if they may be longer than its
+    /// arguments.
     pub const fn grows(mut self, growth: Growth) -> Self {
         self.spec.growth = growth;
         self
@@ -278,7 +281,8 @@ impl Command {
     }
 }
 
-/// The function of a command with subcommands: dispatch refuses a call that names none of them.
+/// The function of a command with subcommands. It is never called without one, because dispatch
+/// refuses such calls.
 fn no_subcommand(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     Err(CommandError::unknown_subcommand(arguments))
 }
@@ -307,11 +311,11 @@ pub const BEFORE_AUTH: CommandFlags =
     CONNECTION.or(CommandFlags::NO_AUTH).or(CommandFlags::ALLOW_BUSY);
 /// Flags of commands that report on the server and change nothing.
 pub const SERVER_INFO: CommandFlags = CommandFlags::LOADING.or(CommandFlags::STALE);
-/// The same for those that scripts may not call.
+/// Flags of such commands that scripts may not call.
 pub const SESSION: CommandFlags = SERVER_INFO.or(CommandFlags::NOSCRIPT);
 pub const ADMIN: CommandFlags = SESSION.or(CommandFlags::ADMIN);
 
-/// All commands, by name and number.
+/// All commands, by name and by number.
 pub struct CommandTable {
     pub catalog: Catalog,
     pub descriptions: DescriptionTable,
@@ -320,8 +324,8 @@ pub struct CommandTable {
 }
 
 impl CommandTable {
-    /// Creates the table of these groups, each with its name. Its descriptions of subcommands are
-    /// never freed: there is one table, which lives as long as the program.
+    /// Creates the table from these groups, each with its name. Its descriptions of subcommands are
+    /// never freed, because there is one table, which lives as long as the program.
     pub fn new(groups: &[(&'static str, &[Command])], descriptions: DescriptionTable) -> Self {
         let named = |(group, commands): &(&'static str, &[Command])| {
             let group = *group;
@@ -350,8 +354,9 @@ impl CommandTable {
 }
 
 impl Context<'_> {
-    /// Reports written keys to their watchers, to the clients that wait for them, and to the indexes. Every
-    /// command that writes calls this, or [`modify`](Self::modify), while it holds the keyspace.
+    /// Reports written keys to their watchers, to the clients that wait for them, and to the
+    /// indexes. Every command that writes must call this or [`modify`](Self::modify) while it holds
+    /// the keyspace.
     pub fn report<'k>(&self, written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>) {
         let written = written.into_iter();
         if self.state.blocked.are_any() {
@@ -361,8 +366,8 @@ impl Context<'_> {
         self.state.indexes.written(&self.keys, written);
     }
 
-    /// Returns the result of a write. If the log has failed, the write may be in memory all the same, and
-    /// the log may take it later: its keys are reported.
+    /// Returns the result of a write. If the log has failed, the write may still be in memory, and
+    /// the log may accept it later, so its keys are reported.
     pub fn settle<'k, T>(
         &self,
         written: impl IntoIterator<Item = &'k [u8], IntoIter: Clone>,
@@ -378,11 +383,11 @@ impl Context<'_> {
         })
     }
 
-    /// Changes a string by [`Store::modify_entry`](ordna::Store::modify_entry), and reports the key if
-    /// it was written.
+    /// Changes a string with [`Store::modify_entry`](ordna::Store::modify_entry), and reports the
+    /// key if it was written.
     ///
     /// # Errors
-    /// The key holds no string.
+    /// The key holds a value that is not a string.
     pub fn modify<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
@@ -420,7 +425,8 @@ impl Context<'_> {
         self.modify_stored_with(key, false, change)
     }
 
-    /// [`modify_stored`](Self::modify_stored). `keeps_deadline`: no event tells of the deadline.
+    /// Works like [`modify_stored`](Self::modify_stored). If `keeps_deadline`, no event reports the
+    /// deadline.
     pub fn modify_stored_with<T: Borrow<[u8]>>(
         &self,
         key: &[u8],
@@ -448,7 +454,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Changes the expiry of a key. `change` gets the value in its stored form.
+    /// Changes the deadline of a key. `change` is called with the value in its stored form.
     pub fn modify_expiry(
         &self,
         key: &[u8],
@@ -472,11 +478,12 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Writes bytes at a position of a string by [`Store::splice`](ordna::Store::splice), and reports
-    /// the key. `decide` gets the string and may run several times. Returns the new length.
+    /// Writes bytes at a position of a string with [`Store::splice`](ordna::Store::splice), and
+    /// reports the key. `decide` is called with the string and may run several times. Returns the
+    /// new length.
     ///
     /// # Errors
-    /// The key holds no string.
+    /// The key holds a value that is not a string.
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         key: &[u8],
@@ -484,7 +491,7 @@ impl Context<'_> {
     ) -> Result<usize> {
         let mut front = 0;
         let spliced = self.keys.splice(key, |found| {
-            // The first byte is part of the stored form, which must stay the same.
+            // The first byte is part of the stored form, which must stay valid.
             let value = found.map(|found| found.value).filter(|value| !value.is_empty())?;
             let string = stored_value::string(value)?;
             front = value.len() - string.len();
@@ -514,13 +521,14 @@ impl Context<'_> {
         Ok(length)
     }
 
-    /// Asks whether the memory limit has room for a value of `len` bytes, before the value is made.
-    /// The store asks again for what it takes exactly.
+    /// Checks whether the memory limit has room for a value of `len` bytes, before the value is
+    /// created. The store later checks the exact number of bytes.
     ///
     /// # Errors
     /// [`CommandError::OutOfMemory`].
     pub fn check_growth(&self, key: &[u8], len: usize) -> Result<()> {
-        /// Bytes of a value that is made without asking: it may exceed the limit for a moment.
+        /// Size in bytes of a value that is created without this check, and may briefly exceed the
+        /// limit.
         const UNASKED: usize = 64 << 10;
         if len > UNASKED {
             let present = self.keys.get_with(key, <[u8]>::len).unwrap_or(0);
@@ -542,7 +550,7 @@ impl Context<'_> {
         match done {
             Ok(()) => Ok(was_there),
             Err(error @ CommandError::LogFailed { .. }) => Err(error),
-            // A key that is too long is refused, and was never present.
+            // A key that is too long cannot be present.
             Err(_) => Ok(false),
         }
     }
@@ -550,7 +558,7 @@ impl Context<'_> {
     /// Calls `read` with the string of a key.
     ///
     /// # Errors
-    /// The key holds no string.
+    /// The key holds a value that is not a string.
     #[inline]
     pub fn string<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Result<Option<R>> {
         match self.keys.get_with(key, |stored| stored_value::string(stored).map(read)) {
@@ -566,7 +574,7 @@ impl Context<'_> {
     /// Returns a copy of the string of a key.
     ///
     /// # Errors
-    /// The key holds no string.
+    /// The key holds a value that is not a string.
     pub fn value(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.string(key, <[u8]>::to_vec)
     }
@@ -589,8 +597,8 @@ pub fn help(out: &mut Replies, command: &str, subcommands: &[&str]) -> Result {
 }
 
 impl<'a> Context<'a> {
-    /// Executes a command, counts it and logs it if it was slow. The caller has checked that the
-    /// client may call it. Errors are written to `out`.
+    /// Executes a command, counts it, and adds it to the slow log if it was slow. The caller has
+    /// checked that the client may call it. Errors are written to `out`.
     pub fn call(
         &mut self,
         spec: &CommandSpec,
@@ -606,16 +614,16 @@ impl<'a> Context<'a> {
         let is_monitored = state.was_monitored.load(Ordering::Relaxed)
             && state.monitors.receiver_count() > 0
             && !spec.has(CommandFlags::ADMIN);
-        // A script comes before the commands that it calls, and EXEC after those that it executes.
+        // A script is shown before the commands that it calls, and EXEC after those that it
+        // executes.
         if is_monitored && spec.has(CommandFlags::SKIP_MONITOR) {
             self.show_monitors(spec, arguments);
         }
         let (evicts, mut has_room) = (state.settings.evicts(), true);
         if evicts && spec.lock != LockMode::None {
             state.record_use(&self.keys, spec, arguments);
-            // A transaction, which excludes others, has been granted its room as a whole, and must not
-            // lose the keys that it has just written.
-            // On a snapshot nothing is locked.
+            // A transaction, which excludes others, has got room for all of its commands, and must
+            // not lose keys that it has just written to evictions. On a snapshot nothing is locked.
             let is_alone =
                 matches!(self.keys, KeyspaceGuard::Exclusive(..) | KeyspaceGuard::Snapshot(_));
             if spec.has(CommandFlags::DENYOOM) && !is_alone && state.indexes.are_active() {
@@ -635,7 +643,7 @@ impl<'a> Context<'a> {
         if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);
         }
-        // A command that begins again counts when it is executed.
+        // A command that starts again is counted when it is executed.
         if matches!(outcome, Err(CommandError::NeedsSnapshot)) {
             out.bytes.truncate(before);
             return CommandOutcome::Read(Box::new(self.on_snapshot(spec, arguments)));
@@ -652,7 +660,8 @@ impl<'a> Context<'a> {
         self.session.now = Some(end);
         let failed = out.bytes.get(before) == Some(&b'-');
         if spec.keys == NO_KEY {
-            // Perhaps one that reads the counters.
+            // Counted before the reply is sent, because the command may be one that reads the
+            // counters.
             state.stats.executed(spec.id, took, failed);
         } else {
             state.stats.executed_in_run(&mut self.session.calls, spec.id, took, failed);
@@ -676,7 +685,7 @@ impl<'a> Context<'a> {
         outcome
     }
 
-    /// Executes a command; once more, alone, if it asks for that.
+    /// Executes a command. If it asks for the exclusive lock, executes it again with that lock.
     #[inline]
     pub fn execute(
         &mut self,
@@ -689,7 +698,7 @@ impl<'a> Context<'a> {
         if !matches!(outcome, Err(CommandError::NeedsExclusive)) {
             return outcome;
         }
-        // It has changed nothing.
+        // The first attempt has changed nothing.
         out.bytes.truncate(before);
         let state = self.state;
         let was_shared = matches!(self.keys, KeyspaceGuard::Shared(..));

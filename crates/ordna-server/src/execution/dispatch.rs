@@ -120,7 +120,7 @@ pub fn execute(
         Some(_) => acknowledgement::call_logged(&mut context, spec, is_exclusive, arguments, out),
         None => context.call(spec, arguments, out),
     };
-    // It was refused before it was executed.
+    // The command was refused before it was executed.
     context.session.script = None;
     if spec.lock != LockMode::None {
         context.serve_blocked();
@@ -129,14 +129,14 @@ pub fn execute(
 }
 
 impl Context<'_> {
-    /// What becomes of a command that must not go on, now that it has locked the keyspace, perhaps
-    /// once more: `None` if it may go on. It has changed nothing yet.
+    /// Returns what to do with a command that must not continue now that it has locked the keyspace
+    /// (possibly again), or `None` if it may continue. The command has not changed anything yet.
     ///
-    /// `CLIENT KILL`, `CLIENT PAUSE` and changes of users hold the lock alone. So their effect is
-    /// visible here, and nothing is written after their reply.
+    /// `CLIENT KILL`, `CLIENT PAUSE` and changes of users hold the lock exclusively. So their
+    /// effect is visible here, and nothing is written after their reply.
     ///
     /// # Errors
-    /// The user may not call the command any more.
+    /// The user may no longer call the command.
     pub fn stopped(
         &self,
         spec: &CommandSpec,
@@ -159,7 +159,7 @@ impl Context<'_> {
     }
 }
 
-/// Whether a command may write: then a pause of those that write holds it up.
+/// Returns whether a command may write, and so has to wait while writes are paused.
 pub fn may_write(table: &'static CommandTable, session: &Session, spec: &CommandSpec) -> bool {
     if !spec.has(CommandFlags::EXECUTES_QUEUE) {
         return spec.is_write();
@@ -172,12 +172,13 @@ pub fn may_write(table: &'static CommandTable, session: &Session, spec: &Command
     queued.map(OwnedRequest::arguments).any(writes)
 }
 
-/// Whether the request looks like HTTP from a browser, which Redis treats as an attack, too.
+/// Returns whether the request looks like HTTP from a browser, which Redis treats as an attack,
+/// too.
 fn is_web_page(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-/// Writes the refusal of a command that does not begin. `spec` is `None` for an unknown command.
+/// Writes the error of a command that cannot begin. `spec` is `None` for an unknown command.
 fn fail(
     state: &ServerState,
     session: &mut Session,
@@ -292,7 +293,7 @@ fn unknown(arguments: Arguments<'_>) -> CommandError {
     format!("ERR unknown command '{name}', with args beginning with: {shown}").into()
 }
 
-/// What to use in place of a command of Redis that Ordna lacks, or why there is nothing.
+/// Returns an alternative to a command of Redis that Ordna lacks, or the reason why there is none.
 pub(super) fn instead_of(name: &[u8]) -> Option<&'static str> {
     let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
     let lacking = INSTEAD.iter().find(|(names, _)| names.split(' ').any(is));

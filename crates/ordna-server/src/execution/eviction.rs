@@ -1,16 +1,16 @@
 //! Eviction: removal of keys when the memory limit is reached, by `maxmemory-policy`.
 //!
 //! # Contract
-//! A write that the memory limit refuses evicts keys until there is room for it, and is executed again.
-//! An eviction is a removal like that of `DEL`: it is logged, and watchers and indexes learn of it. One
-//! thread evicts at a time. Memory that snapshots keep is not freed by evictions; these then stop, so
-//! that a snapshot costs no more than [`BATCH`] keys in [`HELD_DELAY`].
+//! A write that the memory limit refuses evicts keys until there is room for it, and is executed
+//! again. An eviction is a removal like that of `DEL`: it is logged, and watchers and indexes are
+//! notified. One thread evicts at a time. Evictions do not free memory that snapshots keep; in that
+//! case they stop, so that a snapshot costs at most [`BATCH`] keys in each [`HELD_DELAY`].
 //!
-//! # Choice
-//! As in Redis: of some random keys (`maxmemory-samples`) those that were not used for longest, or least
-//! often, join a pool of the best candidates so far; the best of the pool is evicted. Under
-//! `volatile-ttl` the key that expires first is known. Random keys are those after a random one of the
-//! store's partition points, by a random distance.
+//! # Selection
+//! As in Redis, some random keys (`maxmemory-samples`) are examined. Those that were used least
+//! recently, or least often, join a pool of the best candidates so far, and the best of the pool is
+//! evicted. With `volatile-ttl`, the key that expires first is known. A random key is found at a
+//! random distance after one of the store's partition points.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -28,41 +28,43 @@ use crate::state::settings::{EvictionPolicy, Preference};
 
 /// Number of candidates that are kept from one eviction to the next, as in Redis.
 const POOL: usize = 16;
-/// Evictions after which the used memory is read.
+/// Number of evictions after which the used memory is computed again.
 const BATCH: usize = 16;
-/// Delay before the next attempt if snapshots keep what was evicted.
+/// Delay before the next attempt if snapshots keep the evicted values.
 const HELD_DELAY: Duration = Duration::from_millis(100);
-/// Bytes that an eviction frees beyond those that are needed, so that not each write evicts. With a
-/// small limit 1/64 of it.
+/// Bytes that an eviction frees beyond those needed, so that not every write evicts. With a small
+/// limit, 1/64 of it.
 const SLACK: usize = 16 << 10;
-/// The same while there are indexes, whose entries need memory after the write: 1/16 of the limit, but
-/// no more than this.
+/// The same bytes while there are indexes, whose entries need memory after the write: 1/16 of the
+/// limit, but at most this.
 const INDEX_SLACK: usize = 8 << 20;
-/// Longest time for which one call evicts. A limit that was lowered much is reached by several.
+/// Longest duration of one call. After the limit was lowered much, several calls are needed.
 const LONGEST: Duration = Duration::from_millis(10);
-/// Longest time for which one write evicts, by many calls. A value as large as hundreds of thousands of keys
-/// needs seconds.
+/// Longest total duration of the calls for one write. A value as large as hundreds of thousands of
+/// keys needs seconds.
 pub const LONGEST_WRITE: Duration = Duration::from_secs(10);
-/// Number of evictions from which the time counts: on a busy machine a thread may be stopped for longer
-/// than [`LONGEST`] before it has evicted anything. They take a few milliseconds.
+/// Number of evictions after which the duration is checked. On a busy machine, a thread may be
+/// stopped for longer than [`LONGEST`] before it has evicted anything. This many evictions take a
+/// few milliseconds.
 const LEAST: usize = 1024;
-/// Number of ticks of the clock of recency while as many keys are evicted as there are.
+/// Number of ticks by which the clock of recency advances while as many keys are evicted as there
+/// are.
 const TICKS: usize = 1024;
-/// Entries between two partition points, about.
+/// Approximate number of entries between two partition points.
 const PART: usize = 32;
 /// Maximum number of partition points.
 const MOST_POINTS: usize = 1 << 14;
-/// Random places that are looked at for a candidate.
+/// Number of random positions that are tried for a candidate.
 const ATTEMPTS: usize = 8;
 
-/// What a call has come to.
+/// The result of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     /// The bytes fit.
     Enough,
-    /// They do not yet: the time is over, and there is more to evict.
+    /// The bytes do not fit yet, because the time was over, and there is more to evict.
     Unfinished,
-    /// They do not, and evictions do not help.
+    /// The bytes do not fit, and evictions do not help.
     None,
 }
 
@@ -100,7 +102,7 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> Room {
             return Room::of(before <= fits, Room::Unfinished);
         }
         evicted += BATCH;
-        // What belongs to large collections is freed behind their keys, before others are evicted.
+        // Elements of removed collections are freed first, before other keys are evicted.
         if notice!("eviction.elements.first", keys.remove_elements().is_ok_and(|some| some > 0)) {
             continue;
         }
@@ -122,12 +124,12 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> Room {
             return Room::of(state.used_memory() <= fits, Room::None);
         }
         if before.saturating_sub(state.used_memory()) < bytes / 2 {
-            // No more than that: this is on the path of a write.
+            // Bounded work, because a write waits for this.
             keys.collect_some();
             let is_held = before.saturating_sub(state.used_memory()) < bytes / 2;
-            // Otherwise other writers, or the indexes, have taken what was freed.
+            // Otherwise other writers or the indexes have taken the freed memory.
             if is_held && !keys.statistics().snapshots.is_empty() {
-                // Scans that began with SCAN go on without their snapshots.
+                // Scans that began with SCAN continue without their snapshots.
                 state.cursors.end_leases();
                 evictor.held_until = Some(Instant::now() + HELD_DELAY);
             }
@@ -135,20 +137,20 @@ pub fn evict(state: &ServerState, keys: &Keyspace, needed: usize) -> Room {
     }
 }
 
-/// Bytes that are kept free for the entries of indexes.
+/// Returns the number of bytes that are kept free for the entries of indexes.
 fn index_slack(limit: usize) -> usize {
     (limit / 16).min(INDEX_SLACK)
 }
 
-/// Evicts keys until the entries of indexes have room: they need it after the write, and an index that
-/// finds none fails. Returns whether half of their share is free; otherwise snapshots keep what was
-/// evicted, and writes must wait.
+/// Evicts keys until there is room for the entries of indexes, which need it after the write; an
+/// index that finds no room fails. Returns whether half of their share is free. If not, snapshots
+/// keep the evicted values, and writes must wait.
 pub fn keep_index_room(state: &ServerState, keys: &Keyspace) -> bool {
     let limit = state.settings.max_memory.size();
     limit == 0 || evict(state, keys, index_slack(limit) / 2) == Room::Enough
 }
 
-/// Makes room for `bytes` more by evictions, if the policy allows them: as many as one call makes.
+/// Makes room for `bytes` more by the evictions of one call, if the policy allows evictions.
 ///
 /// # Errors
 /// The memory limit has no room for `bytes` more.
@@ -161,8 +163,8 @@ pub fn make_room(state: &ServerState, keys: &Keyspace, bytes: usize) -> Result<(
     keys.check_room(bytes)
 }
 
-/// Repeats [`make_room`] until there is room, and releases the lock between two calls, so that other commands
-/// get their turn.
+/// Calls [`make_room`] until there is room. Releases the lock between two calls, so that other
+/// commands can run.
 ///
 /// # Errors
 /// The memory limit has no room for `bytes` more.
@@ -175,7 +177,7 @@ pub fn make_room_by_calls(state: &ServerState, bytes: usize) -> Result<(), ordna
             return room;
         }
         if state.are_writes_paused() {
-            // What is queued is executed after the pause, and makes room then.
+            // The command is executed after the pause, and makes room then.
             return Ok(());
         }
         let made = evict(state, &keys, bytes);
@@ -185,8 +187,8 @@ pub fn make_room_by_calls(state: &ServerState, bytes: usize) -> Result<(), ordna
     }
 }
 
-/// Removes a key. Returns its bytes, or `None` if it is gone, or has no deadline any more under a policy
-/// that needs one.
+/// Removes a key. Returns its size in bytes, or `None` if it no longer exists, or has no deadline
+/// although the policy requires one.
 fn remove(
     state: &ServerState,
     keys: &Keyspace,
@@ -206,7 +208,7 @@ fn remove(
         state.watches.written([key]);
         state.indexes.written(keys, [key]);
     }
-    // It fails if the log has, perhaps after the removal; the write then fails, too.
+    // If the log has failed, perhaps after the removal, the write then fails, too.
     done.ok()?;
     if bytes.is_some() {
         state.notify(Classes::EVICTED, "evicted", key);
@@ -241,7 +243,7 @@ fn choose(
         evictor.offer(candidate, POOL);
     }
     while let Some(best) = evictor.pool.pop() {
-        // It may have been used since.
+        // The key may have been used in the meantime.
         if score(state, policy, &best.key) >= best.score {
             return Some(best.key);
         }
@@ -249,7 +251,7 @@ fn choose(
     None
 }
 
-/// How much a key deserves to be evicted.
+/// Returns how well a key is suited for eviction; higher is better.
 fn score(state: &ServerState, policy: EvictionPolicy, key: &[u8]) -> u64 {
     match policy.preference() {
         Preference::Recency => state.access.idle(key),
@@ -268,13 +270,14 @@ fn candidate(
     policy: EvictionPolicy,
     evictor: &mut Evictor,
 ) -> Option<Candidate> {
-    // A place beyond the last key has none, so keys of all need a few attempts, too.
+    // There may be no key after the random position, so even policies for all keys need several
+    // attempts.
     let found = (0..ATTEMPTS).find_map(|_| {
         let key = random_key(keys, evictor)?;
         let fits = !policy.is_volatile() || keys.expiry(&key).flatten().is_some();
         fits.then_some(key)
     });
-    // Few keys have a deadline: the next ones to expire are known.
+    // If few keys have a deadline, take one of the next keys to expire, which are known.
     let found = found.or_else(|| {
         let few = if policy.is_volatile() { keys.next_to_expire(POOL) } else { Vec::new() };
         let at = random_below(few.len().max(1) as u64) as usize;
@@ -287,7 +290,7 @@ fn candidate(
     Some(Candidate { score: score(state, policy, &key), key })
 }
 
-/// Returns a random key; `None` if there is none after the random place.
+/// Returns a random key, or `None` if there is none after the random position.
 fn random_key(keys: &Keyspace, evictor: &mut Evictor) -> Option<Vec<u8>> {
     let count = keys.approximate_len();
     if evictor.points.is_empty() {
@@ -298,8 +301,8 @@ fn random_key(keys: &Keyspace, evictor: &mut Evictor) -> Option<Vec<u8>> {
     let part = random_below(parts as u64) as usize;
     let lower = part.checked_sub(1).and_then(|at| evictor.points.get(at));
     let lower = lower.map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice()));
-    // Parts differ in size: mostly go to twice the average, rarely much further, so that each key can be
-    // reached.
+    // Parts differ in size. Most distances are up to twice the average, few are much longer, so
+    // that each key can be reached.
     let reach = if random_below(16) == 0 { 16 } else { 2 };
     let mut skip = random_below((count / parts * reach).max(2) as u64);
     let mut found = None;

@@ -1,4 +1,4 @@
-//! Wrong passwords: noted, answered later each time, and limited.
+//! Wrong passwords: they are recorded, limited, and answered later each time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::statistics::event_logs::{Denial, shown};
 /// Number of wrong passwords after which a connection is closed.
 pub const MOST_GUESSES: u32 = 10;
 
-/// The time after which the reply to the nth wrong password of a connection is sent; `None`: the
-/// connection is closed.
+/// Returns the delay of the reply to the nth wrong password of a connection, or `None` if the
+/// connection is closed instead.
 pub fn delay_of_guess(nth: u32) -> Option<Duration> {
     match nth {
         0 => Some(Duration::ZERO),
@@ -22,17 +22,17 @@ pub fn delay_of_guess(nth: u32) -> Option<Duration> {
     }
 }
 
-/// The reason why a name and password make nobody a user.
+/// The reason why a name and a password were not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoginError {
-    /// No user who is on has the name and the password.
+    /// No active user has this name and password.
     Wrong,
-    /// Too many wrong passwords came from the address: this one was not looked at. The address may try
-    /// again after this time.
+    /// Too many wrong passwords came from the address, so this one was not checked. The address may
+    /// try again after this time.
     TooMany(Duration),
 }
 
-/// Checks a name and a password that came from an address. The caller notes a wrong one by
+/// Checks a name and a password from an address. The caller records a wrong one with
 /// [`wrong_password`].
 ///
 /// # Errors
@@ -50,14 +50,14 @@ pub fn check_password(
     Ok(user)
 }
 
-/// The text of the reply to a password that was not looked at.
+/// Returns the error text for a password that was not checked.
 pub fn too_many(wait: Duration) -> String {
     let millis = wait.as_millis() + 1;
     format!("too many wrong passwords came from this address; try again in {millis} ms")
 }
 
-/// Notes a wrong password in the counters, `ACL LOG` and the log. `object` is what it was given to,
-/// `client` describes the connection.
+/// Records a wrong password in the counters, in `ACL LOG` and in the log. `object` is the command
+/// or protocol that got it, and `client` describes the connection.
 pub fn wrong_password(
     state: &ServerState,
     user: &[u8],
@@ -67,7 +67,7 @@ pub fn wrong_password(
 ) {
     let user = String::from_utf8_lossy(user).into_owned();
     let guesses = state.acl.denied[0].fetch_add(1, Ordering::Relaxed) + 1;
-    // All of them while they are few, and then as many as the number of digits grows.
+    // Logs all of them while there are few, and then only powers of two.
     if guesses < 100 || guesses.is_power_of_two() {
         tracing::warn!(%peer, user = %shown(user.as_bytes()).escape_debug(), guesses, "wrong password");
     }

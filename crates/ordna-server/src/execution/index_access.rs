@@ -1,10 +1,11 @@
-//! Rights to read indexes: whoever may read all keys with the prefixes of an index may read the index.
+//! Rights to read indexes: a user may read an index if it may read all keys with the index's
+//! prefixes.
 //!
 //! # Contract
-//! A command on an index names it, and runs after its rights were checked, without a lock. Meanwhile the
-//! index may be dropped, and another one created under its name. So the task of a user whose rights depend
-//! on the definitions remembers their version of before the check, and its reply is an error if they have
-//! changed since.
+//! A command names its index, and runs without a lock after the rights were checked. In the
+//! meantime, the index may be dropped and another one created with the same name. So if a user's
+//! rights depend on the definitions, the task remembers their version from before the check, and
+//! its reply is an error if they have changed.
 
 use crate::execution::command::{CommandOutcome, Context, Result, Task, TaskFunction};
 use crate::execution::dispatch::deny;
@@ -24,10 +25,11 @@ fn denied(context: &Context<'_>, refusal: Refusal) -> CommandError {
     deny(context.state, context.session, refusal, place)
 }
 
-/// Makes the task of a command that [`reads`](crate::execution::command::Command::reads) an index.
+/// Creates the task of a command that [`reads`](crate::execution::command::Command::reads) an
+/// index.
 ///
 /// # Errors
-/// The user may not read the index any more.
+/// The user may no longer read the index.
 pub fn read_index(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
@@ -40,17 +42,17 @@ pub fn read_index(
         return Ok(CommandOutcome::Task(task));
     }
     let indexes = &context.state.indexes;
-    // Before the check: a change after this is noticed.
+    // Read before the check, so that a later change is noticed.
     let version = indexes.version();
     let checked = user.check(spec, arguments, indexes);
     checked.map_err(|refusal| denied(context, refusal))?;
     Ok(CommandOutcome::Task(task.of_indexes(version)))
 }
 
-/// Leaves those of some indexes, given with their prefixes, that the user may read.
+/// Returns those of the indexes, given with their prefixes, that the user may read.
 ///
 /// # Errors
-/// The user is gone.
+/// The user no longer exists.
 pub fn readable(
     context: &Context<'_>,
     arguments: Arguments<'_>,

@@ -1,17 +1,20 @@
-//! Commands that read much: they are executed a second time, on a snapshot.
+//! Commands that read many elements, which are executed a second time, on a snapshot.
 //!
 //! # Contract
-//! A command that is about to read many elements asks [`Context::check_work`], which refuses it with
-//! [`CommandError::NeedsSnapshot`] before it has written anything. The connection then executes it again on a
-//! snapshot, which holds no lock of the keyspace or of a key, in a thread where nobody else waits.
+//! A command that is about to read many elements calls [`Context::check_work`], which fails with
+//! [`CommandError::NeedsSnapshot`] before the command has written anything. The connection then
+//! executes the command again on a snapshot, without a lock of the keyspace or of a key, on a
+//! thread for which no other client waits.
 //!
-//! A command of one key reads a snapshot that is taken then. It holds every write of the key that ended before,
-//! because writes of a large collection exclude each other. A command of several keys has locked the keyspace
-//! exclusively: its snapshot is taken at once, while no write is in progress.
+//! For a command with one key, the snapshot is taken at that time. It holds every write of the key
+//! that ended earlier, because writes of a large collection exclude each other. A command with
+//! several keys has locked the keyspace exclusively, and its snapshot is taken immediately, while
+//! no write is in progress.
 //!
 //! Commands that write much are [prepared](super::prepared_writes) in the same way.
 //!
-//! Commands of transactions and scripts are executed where they are: the step that they belong to excludes others.
+//! Commands of transactions and scripts are executed in place, because their step excludes other
+//! commands anyway.
 
 use std::sync::Arc;
 
@@ -35,13 +38,14 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-/// Elements from which on a command is executed on a snapshot: about a millisecond of work, against some ten
-/// microseconds for the snapshot and the change of threads.
+/// Number of elements from which on a command is executed on a snapshot: about a millisecond of
+/// work, compared with about ten microseconds for the snapshot and the change of threads.
 const MUCH: usize = 4096;
-/// Bytes from which on a command is executed on a snapshot, for collections with few long elements.
+/// Number of bytes from which on a command is executed on a snapshot, for collections with few long
+/// elements.
 const MUCH_BYTES: usize = 1 << 20;
 
-/// Bytes of the members of a result that is stored: a result is built in memory.
+/// Maximum size in bytes of the members of a result that is stored, because it is built in memory.
 pub const MOST_STORED: usize = 1 << 30;
 
 /// The error of a result that is too large.
@@ -49,8 +53,8 @@ pub fn too_large(most: usize) -> CommandError {
     format!("ERR the members of the result would exceed {most} bytes; ask for less").into()
 }
 
-/// Executes a command on a snapshot and writes its reply, or returns the work that its connection has
-/// to do.
+/// Executes a command on a snapshot and writes its reply, or returns the remaining work for its
+/// connection.
 pub fn run(
     read: SnapshotRead,
     state: &ServerState,
@@ -85,7 +89,7 @@ pub fn run(
             out.error(&error);
             return CommandOutcome::Done;
         }
-        // A change of users before this attempt must not end it, too.
+        // A change of users before this attempt must be noticed, too.
         if context.session.acl_version != version {
             if !context.session.refresh_user(&state.acl) {
                 return CommandOutcome::Close;
@@ -93,7 +97,7 @@ pub fn run(
             context.session.acl_version = version;
         }
         match context.call(&read.spec, arguments, out) {
-            // A write whose keys have changed.
+            // A write whose keys have changed in the meantime.
             CommandOutcome::Read(again) => {
                 drop(context);
                 read = *again;
@@ -106,7 +110,8 @@ pub fn run(
 }
 
 impl Context<'_> {
-    /// Refuses a command that is about to read this many elements and should do so on a snapshot.
+    /// Returns an error if a command is about to read this many elements and should do so on a
+    /// snapshot.
     ///
     /// # Errors
     /// [`CommandError::NeedsSnapshot`]
@@ -117,12 +122,12 @@ impl Context<'_> {
         if elements < MUCH || is_in_step { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
     }
 
-    /// Number of elements that a command may read where it is executed.
+    /// Returns the number of elements that a command may read in place.
     pub fn most_work(&self) -> usize {
         if self.check_work(usize::MAX).is_ok() { usize::MAX } else { MUCH }
     }
 
-    /// [`check_work`](Self::check_work) of a whole collection.
+    /// Like [`check_work`](Self::check_work), for a whole collection.
     pub fn check_whole(&self, body: &Body<'_>) -> Result<()> {
         match body {
             Body::Packed(_) => Ok(()),
@@ -130,7 +135,7 @@ impl Context<'_> {
         }
     }
 
-    /// [`check_work`](Self::check_work) of a whole hash.
+    /// Like [`check_work`](Self::check_work), for a whole hash.
     pub fn check_whole_hash(&self, hash: &HashView<'_>) -> Result<()> {
         match hash {
             HashView::Record(..) => Ok(()),
@@ -138,16 +143,16 @@ impl Context<'_> {
         }
     }
 
-    /// [`check_work`](Self::check_work) of a copy of a key, whose value in its stored form is
-    /// given.
+    /// Like [`check_work`](Self::check_work), for a copy of a key, whose value is given in its
+    /// stored form.
     pub fn check_copy(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let Some(head) = Head::read(value) else { return Ok(()) };
         let is_long = self.keys.bytes_of(key, 0).is_some_and(|bytes| bytes >= MUCH_BYTES);
         self.check_work(if is_long { MUCH } else { head.len() })
     }
 
-    /// [`check_work`](Self::check_work) of whole collections by their bytes: a few elements may be
-    /// long.
+    /// Like [`check_work`](Self::check_work), for whole collections by their size in bytes, because
+    /// few elements may be long.
     pub fn check_bytes(&self, keys: &[&[u8]]) -> Result<()> {
         if self.check_work(MUCH).is_ok() {
             return Ok(());
@@ -157,7 +162,7 @@ impl Context<'_> {
     }
 
     fn check_whole_large(&self, large: &Large<'_>) -> Result<()> {
-        /// Entries that are looked at.
+        /// Number of entries from which the size is estimated.
         const SAMPLE: usize = 16;
         let is_long = large.estimated_bytes(SAMPLE, 0) >= MUCH_BYTES;
         self.check_work(if is_long { MUCH } else { large.head.len() })
@@ -166,7 +171,7 @@ impl Context<'_> {
     /// Checks that the reply that begins at `start` does not exceed the limit of replies.
     ///
     /// # Errors
-    /// It does; it is taken back.
+    /// The reply is longer. It is removed from `out`.
     pub fn check_reply(&self, out: &mut Replies, start: usize) -> Result<()> {
         let most = self.state.settings.reply_limit();
         if out.bytes.len() - start <= most {
@@ -176,12 +181,12 @@ impl Context<'_> {
         Err(format!("ERR the reply would exceed {most} bytes; ask for less").into())
     }
 
-    /// Checks the reply that begins at `start`, of all or some elements of a collection: that it does not exceed the
-    /// limit of replies, and that as many elements were written as the header of the reply, and the head of the
-    /// collection, count. A client would wait for those that are missing.
+    /// Checks the reply that begins at `start` and has all or some elements of a collection: it
+    /// must not exceed the limit of replies, and must have as many elements as its header and the
+    /// head of the collection say. Otherwise a client would wait for the missing ones.
     ///
     /// # Errors
-    /// It is not so; the reply is taken back.
+    /// One of these conditions is violated. The reply is removed from `out`.
     pub fn check_elements(
         &self,
         key: &[u8],
@@ -211,7 +216,7 @@ impl Context<'_> {
             premise: None,
             is_in_place: false,
         };
-        // While a snapshot is read, nothing is locked, and the keyspace may be another one.
+        // While a snapshot is read, nothing is locked, and the keyspace may have been replaced.
         let is_locked = self.keys.snapshot().is_none();
         if spec.is_write() && is_locked {
             let (premise, snapshot) =
@@ -223,7 +228,7 @@ impl Context<'_> {
         read
     }
 
-    /// Calls `read` with the value of a key in its stored form, where the command reads.
+    /// Calls `read` with the stored form of a key's value, in the state that the command reads.
     pub fn stored<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         match self.keys.snapshot() {
             Some(snapshot) => snapshot.get_with(key, read),
@@ -231,7 +236,8 @@ impl Context<'_> {
         }
     }
 
-    /// Calls `read` with the collection of a key, where the command reads; `None` if the key is absent.
+    /// Calls `read` with the collection of a key, in the state that the command reads. Returns
+    /// `None` if the key is absent.
     ///
     /// # Errors
     /// The key holds a value of another type.

@@ -1,16 +1,16 @@
-//! Scans over many keys, in stretches, so that other clients get their turn.
+//! Scans over many keys in several steps, between which other clients are served.
 //!
-//! A scan reads one snapshot from its first stretch to its last; a removal reads the present
-//! state. A scan that wants few entries reads the present state in its first stretch, with no other
-//! command inside, which is also one state. If it has to continue, it takes a snapshot of the same
-//! moment. The length of a stretch is measured in work, not in entries: matching, copying and
-//! skipping an entry all count.
+//! A scan reads one snapshot from its first step to its last; a removal reads the present state.
+//! The first step of a scan that wants few entries reads the present state while it excludes other
+//! commands, which is also one consistent state. If the scan has to continue, it takes a snapshot
+//! of the same moment. The length of a step is measured in work, not in entries: matching, copying
+//! and skipping an entry all count.
 //!
 //! # Protocol of a long reply
-//! An array begins with its length. A scan gathers entries until its end or until [`GATHERED`]
-//! bytes. In the second case it continues and only counts. Then it sends the length and the gathered
-//! entries, and scans the rest of the snapshot again, one stretch at a time. So a reply takes at
-//! most [`GATHERED`] bytes of memory, independent of its length.
+//! An array begins with its length. So a scan collects entries until its end or until [`GATHERED`]
+//! bytes. In the second case it continues, but only counts. Then it sends the length and the
+//! collected entries, and scans the rest of the snapshot again, one step at a time. So a reply
+//! takes at most [`GATHERED`] bytes of memory, whatever its length.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
@@ -31,15 +31,15 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
-/// Work of a stretch, in units of about ten nanoseconds: about a third of a millisecond.
+/// Work of one step, in units of about ten nanoseconds: about a third of a millisecond.
 const STRETCH: usize = 32 << 10;
 /// Work of passing an entry.
 const ENTRY: usize = 16;
-/// Bytes copied for one unit of work.
+/// Number of bytes copied for one unit of work.
 const COPIED: usize = 64;
 /// Number of entries that a scan reads under the exclusive lock; a longer scan takes a snapshot.
 const SHORT_SCAN: usize = 256;
-/// Size of the gathered part of a reply, in bytes; beyond it the scan only counts.
+/// Size in bytes of the collected part of a reply. Beyond it, the scan only counts.
 const GATHERED: usize = 256 << 10;
 
 /// The lower and upper bound of a scan.
@@ -50,18 +50,18 @@ pub type ScanBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 pub enum ScanPurpose {
     /// Returns keys, with their values if asked for.
     Return { values: bool },
-    /// Returns the keys that match, of one type if it is given; without a pattern none.
+    /// Returns the keys that match, of one type if it is given. Without a pattern there are none.
     Matching { pattern: Option<Arc<Pattern>>, kind: Option<ValueKind> },
-    /// Counts them.
+    /// Counts the keys.
     Count,
-    /// Removes them.
+    /// Removes the keys.
     Delete,
 }
 
 /// The form of a scan's reply.
 #[derive(Debug)]
 pub enum ReplyForm {
-    /// An array, or a number for purposes that count.
+    /// An array, or a number if the purpose is to count.
     Plain,
     /// A cursor of `SCAN` and an array.
     ScanCursor { client: u64, position: Option<Position> },
@@ -73,12 +73,12 @@ pub enum ReplyForm {
 #[derive(Debug)]
 enum ReplyPhase {
     Gather,
-    /// Counts the entries after the gathered ones, then returns to these bounds and this limit.
+    /// Counts the entries after the collected ones, then returns to these bounds and this limit.
     Count(ScanBounds, usize),
     Send,
 }
 
-/// On whose behalf a removal goes on.
+/// The client on whose behalf a removal continues.
 #[derive(Debug)]
 pub struct Caller {
     pub client: Arc<Client>,
@@ -89,7 +89,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Checks whether the removal may go on. The keyspace is locked: see [`Context::stopped`].
+    /// Checks whether the removal may continue. The keyspace is locked; see [`Context::stopped`].
     ///
     /// [`Context::stopped`]: crate::execution::command::Context::stopped
     fn check(&mut self, state: &ServerState) -> Result<(), CommandError> {
@@ -121,11 +121,11 @@ pub struct LongScan {
     pub form: ReplyForm,
     /// The snapshot to read. Taken before the first stretch unless the caller provides one.
     pub snapshot: Option<KeyspaceSnapshot>,
-    /// Who asked for a removal.
+    /// The client that has requested a removal.
     pub caller: Option<Caller>,
     phase: ReplyPhase,
     found: Replies,
-    /// Number of entries found so far, and of those that are not sent yet.
+    /// Number of entries found so far, or found but not sent yet.
     count: usize,
     unsent: usize,
     /// The last key visited, if more may follow.
@@ -152,7 +152,7 @@ impl LongScan {
         }
     }
 
-    /// The bounds of the keys that it visits.
+    /// Returns the bounds of the keys that it visits.
     pub fn into_bounds(self) -> ScanBounds {
         (self.lower, self.upper)
     }
@@ -162,11 +162,11 @@ impl LongScan {
         matches!(self.purpose, ScanPurpose::Delete)
     }
 
-    /// Continues for a stretch and writes the finished part of the reply; `Ok(true)` at the end. A
-    /// caller that has locked the keyspace exclusively gives it as `held`.
+    /// Does one step and writes the finished part of the reply. Returns `Ok(true)` at the end.
+    /// `held` is the keyspace if the caller has locked it exclusively.
     ///
     /// # Errors
-    /// The snapshot was not stable, which is a defect of the store: the connection cannot continue.
+    /// The snapshot was not stable, which is a defect of the store. The connection cannot continue.
     pub fn step(
         &mut self,
         state: &ServerState,
@@ -189,8 +189,8 @@ impl LongScan {
         let snapshot = match self.snapshot.clone() {
             Some(snapshot) => snapshot,
             None => {
-                // A snapshot taken during writes could contain one that began later and miss one that
-                // ended earlier. Under the exclusive lock no write is in progress.
+                // A snapshot that is taken during writes could contain a write and miss one that
+                // ended before it began. Under the exclusive lock no write is in progress.
                 let exclusive = held.is_none().then(|| state.keys_exclusive());
                 let Some(keys) = held.or(exclusive.as_deref()) else { return Ok(true) };
                 let is_short = self.skip.saturating_add(self.limit) <= SHORT_SCAN;
@@ -243,8 +243,8 @@ impl LongScan {
         Ok(false)
     }
 
-    /// Scans for a stretch and returns whether the scan is at its end. Entries go to `out` if given, to
-    /// `found` otherwise.
+    /// Scans for one step and returns whether the scan is at its end. Entries are written to `out`
+    /// if it is given, and otherwise added to `found`.
     fn read_stretch(&mut self, source: &ScanSource<'_>, out: Option<&mut Replies>) -> bool {
         let Self { lower, upper, direction, skip, limit, purpose, phase, .. } = self;
         let Self { found, count, unsent, last, .. } = self;
@@ -305,13 +305,13 @@ impl LongScan {
         *limit == 0
     }
 
-    /// Removes the keys of a stretch, of a keyspace that is not locked. Nothing is removed while writes are
-    /// paused.
+    /// Removes the keys of one step from a keyspace that is not locked. Nothing is removed while
+    /// writes are paused.
     fn remove_alone(&mut self, state: &ServerState) -> Result<bool, CommandError> {
         let mut keys = state.keys();
         if notice!("long_scan.remove.excludes", state.indexes.are_active()) {
-            // A hash that another client sets within the stretch would be removed, but not from the
-            // indexes: nothing may come between.
+            // Excludes other commands: a hash that another client sets during the step would be
+            // removed, but not from the indexes.
             keys.make_exclusive(|| state.keys_exclusive());
         }
         if let Some(caller) = &mut self.caller
@@ -325,7 +325,7 @@ impl LongScan {
         self.remove(&keys, state)
     }
 
-    /// Removes the keys of a stretch and returns whether the scan is at its end.
+    /// Removes the keys of one step and returns whether the scan is at its end.
     fn remove(&mut self, keys: &Keyspace, state: &ServerState) -> Result<bool, CommandError> {
         let mut met = 0;
         let (mut last, mut covered) = (None, Vec::new());
@@ -360,7 +360,7 @@ impl LongScan {
         out.array(if pairs && !out.resp3 { self.count * 2 } else { self.count });
     }
 
-    /// Writes the reply of a scan that has gathered all its entries.
+    /// Writes the reply of a scan that has collected all its entries.
     fn finish(&mut self, state: &ServerState, out: &mut Replies) {
         match &self.form {
             ReplyForm::Plain if matches!(self.purpose, ScanPurpose::Count) => {
@@ -396,7 +396,7 @@ impl LongScan {
     }
 }
 
-/// The state that a stretch reads.
+/// The state that a step reads.
 enum ScanSource<'a> {
     /// The present state of a keyspace that is locked exclusively.
     Live(&'a Keyspace),
@@ -404,7 +404,7 @@ enum ScanSource<'a> {
 }
 
 impl ScanSource<'_> {
-    /// Visits entries within the bounds, of which the caller wants at most `most`.
+    /// Visits entries within the bounds. `most` is the number that the caller needs.
     fn visit(
         &self,
         lower: Bound<&[u8]>,
@@ -431,8 +431,8 @@ pub fn key_of_token(token: &[u8]) -> Option<Vec<u8>> {
     token.strip_prefix(b"k")?.chunks(2).map(byte).collect()
 }
 
-/// Writes an entry: a key, or a key and its value, which are a pair in RESP3. A hash has no value:
-/// null.
+/// Writes an entry: a key, or a key and its value, which form a pair in RESP3. The value of a hash
+/// is written as null.
 fn entry(key: &[u8], value: Option<&[u8]>, out: &mut Replies) {
     if value.is_some() && out.resp3 {
         out.array(2);
@@ -465,7 +465,7 @@ mod tests {
     use crate::state::config::Config;
 
     /// A hash that is written between the two steps of a removal, which would remove it without a
-    /// report, waits, or is reported.
+    /// report, waits or is reported.
     #[test]
     fn a_removal_leaves_no_entry_of_a_hash_that_comes_meanwhile() {
         let catalog = Box::leak(Box::new(Catalog::new(Vec::new())));
@@ -498,7 +498,7 @@ mod tests {
                     write(b"d:2");
                     done.send(())
                 });
-                // It is not done if the removal excludes it.
+                // The write is not done yet if the removal excludes it.
                 let _ = told.recv_timeout(Duration::from_millis(200));
             });
         });

@@ -5,14 +5,14 @@ use crate::state::command_spec::{CommandFlags, CommandSpec};
 use crate::statistics::event_logs::{shorten, unix_micros};
 use crate::wire::request::Arguments;
 
-/// Bytes of a command's arguments that a line of MONITOR shows. Thousands of lines wait for a
-/// monitor that is slow to read.
+/// Maximum number of bytes of a command's arguments in a line of MONITOR, because thousands of
+/// lines may wait for a slow monitor.
 const MONITORED_BYTES: usize = 4 << 10;
-/// An argument that MONITOR does not show.
+/// Replacement of an argument that MONITOR does not show.
 const REDACTED: &str = " \"(redacted)\"";
 
-/// The line for a monitor that was too slow to read others. Its form is that of a command, which is what clients
-/// parse.
+/// Returns the line that tells a slow monitor how many lines it has missed. It has the form of a
+/// command, so that clients can parse it.
 pub fn lost_lines(count: u64) -> String {
     let now = unix_micros();
     let (seconds, micros) = (now / 1_000_000, now % 1_000_000);
@@ -20,13 +20,13 @@ pub fn lost_lines(count: u64) -> String {
 }
 
 impl Context<'_> {
-    /// Sends the call to the clients that monitor, with its secrets left out.
+    /// Sends the call, without its secrets, to the clients that monitor.
     #[cold]
     pub(super) fn show_monitors(&self, spec: &CommandSpec, arguments: Arguments<'_>) {
         let now = unix_micros();
         let mut line =
             format!("{}.{:06} [0 {}]", now / 1_000_000, now % 1_000_000, self.session.client.peer);
-        // Of AUTH all arguments, of HELLO those of its option AUTH.
+        // Hides all arguments of AUTH, and those of the option AUTH of HELLO.
         let mut hidden =
             if spec.has(CommandFlags::SECRET) && spec.name != "hello" { usize::MAX } else { 0 };
         let mut left = MONITORED_BYTES;
@@ -58,7 +58,7 @@ impl Context<'_> {
             if more > 0 {
                 line.push_str(&format!("... ({more} more bytes)"));
             }
-            // Empty arguments take room as well.
+            // Empty arguments take room, too.
             left = left.saturating_sub(shown.len() + 3);
         }
         // The send fails if no client monitors.

@@ -1,4 +1,4 @@
-//! The events of commands.
+//! Publication of the events of commands.
 
 use std::sync::atomic::Ordering;
 
@@ -6,9 +6,9 @@ use crate::execution::command::Context;
 use crate::state::events::{Classes, Wrote, event_of};
 
 impl Context<'_> {
-    /// Publishes the events of a key that was written, if events are on: those of the command that is
-    /// executed. Every command that writes calls this, or [`modify`](Self::modify), after it has reported
-    /// the key.
+    /// Publishes the event of the executed command for a key that was written, if events are
+    /// enabled. Every command that writes must call this or [`modify`](Self::modify) after it has
+    /// reported the key.
     #[inline]
     pub fn notify(&self, key: &[u8], wrote: Wrote) {
         if self.state.events.are_on() {
@@ -28,8 +28,8 @@ impl Context<'_> {
         self.publish_event(class, event_of(name), key, wrote);
     }
 
-    /// Publishes the events of a key that was written, if events are on: this one, which is not that of the command
-    /// that is executed.
+    /// Publishes the given event, which is not that of the executed command, for a key that was
+    /// written, if events are enabled.
     #[inline]
     pub fn notify_as(&self, class: Classes, event: &'static str, key: &[u8], wrote: Wrote) {
         if self.state.events.are_on() {
@@ -55,7 +55,7 @@ impl Context<'_> {
                 self.state.notify(Classes::GENERIC, event, key);
             }
             Wrote::Removal => {
-                // The last element of a value was removed, or an empty result replaces it.
+                // The last element of a value was removed, or an empty result has replaced it.
                 if of_elements.contains(&class) && !event.ends_with("store") {
                     self.state.notify(class, event, key);
                 }
@@ -64,7 +64,7 @@ impl Context<'_> {
         }
     }
 
-    /// Publishes that a command found no value, if it did and events are on.
+    /// Publishes that a command found no value if `is_missing` and events are enabled.
     #[inline]
     pub fn note_miss(&self, key: &[u8], is_missing: bool) {
         if is_missing && self.state.events.are_on() {
@@ -72,7 +72,7 @@ impl Context<'_> {
         }
     }
 
-    /// Publishes that a command found no value, if such events are on.
+    /// Publishes that a command found no value, if such events are enabled.
     #[cold]
     pub fn notify_miss(&self, key: &[u8]) {
         self.state.notify(Classes::MISS, "keymiss", key);

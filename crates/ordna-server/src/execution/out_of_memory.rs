@@ -1,4 +1,4 @@
-//! Commands that the memory limit has refused: they evict, and are executed again.
+//! Commands that the memory limit has refused: they evict keys and are executed again.
 
 use std::time::Instant;
 
@@ -12,8 +12,8 @@ use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
 impl Context<'_> {
-    /// Makes room for a command that the memory limit has refused, which changed nothing, and
-    /// executes it again.
+    /// Makes room for a command that the memory limit has refused, and which has changed nothing,
+    /// and executes it again.
     #[cold]
     pub fn call_after_eviction(
         &mut self,
@@ -21,10 +21,10 @@ impl Context<'_> {
         arguments: Arguments<'_>,
         out: &mut Replies,
     ) -> Result {
-        /// Attempts, each with room for four times as much: a command may need more than its
-        /// arguments, as `SETRANGE` does.
+        /// Number of attempts, each with room for four times as much, because a command may need
+        /// more than its arguments, as `SETRANGE` does.
         const ATTEMPTS: usize = 12;
-        /// Bytes of an entry beyond its key and value, amply.
+        /// Upper bound of the bytes of an entry in addition to its key and value.
         const ENTRY: usize = 128;
         let before = out.bytes.len();
         let sizes = arguments.iter_from(1).map(|argument| argument.len() + ENTRY);
@@ -43,12 +43,12 @@ impl Context<'_> {
         Err(CommandError::OutOfMemory)
     }
 
-    /// Evicts until `needed` bytes fit, in several calls if one does not free enough. Other commands
-    /// get their turn between the calls, unless this one excludes them, and may stop this one: then
-    /// the result is what becomes of it.
+    /// Evicts until `needed` bytes fit, in several calls if necessary. Other commands run between
+    /// the calls, unless this command excludes them. They may make it impossible for this command
+    /// to continue; the result is then its outcome.
     ///
     /// # Errors
-    /// The bytes do not fit, or the user may not call the command any more.
+    /// The bytes do not fit, or the user may no longer call the command.
     fn evict(
         &mut self,
         spec: &CommandSpec,

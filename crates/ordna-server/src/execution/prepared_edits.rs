@@ -1,18 +1,19 @@
-//! Changes of many elements of one large collection, prepared on a snapshot.
+//! Changes of many elements of a large collection, prepared on a snapshot.
 //!
 //! # Contract
-//! A command that is about to change many elements refuses to do so where it is
-//! ([`within`], [`Context::check_work`]), before it has changed anything. Executed again, it changes the collection of the
-//! snapshot, which collects what it changes, and commits that as
-//! [`prepared_writes`](super::prepared_writes) does: in one short step, or not at all.
+//! A command that is about to change many elements declines to do so in place ([`within`],
+//! [`Context::check_work`]), before it has changed anything. When it is executed again, it changes
+//! the collection of the snapshot, which records the changes, and commits them as
+//! [`prepared_writes`](super::prepared_writes) describes: in one short step, or not at all.
 //!
 //! # Protocol
-//! The step is one of three. If no element is left, the head is removed, and the task of removals
-//! does the rest. If few entries change, they are one batch. Otherwise what is left is stored in
-//! stretches under a new id, and the step gives it to the key: a batch of many entries would hold
-//! up every other write. Unless far more is left than was added or set: that is one batch, too.
+//! The step is one of three. If no element remains, the head is removed, and the background removal
+//! does the rest. If few entries change, they are written in one batch. Otherwise the remaining
+//! entries are stored in several steps under a new id, and the final step assigns this id to the
+//! key, because a batch of many entries would delay every other write. If far more entries remain
+//! than were added or set, they are written in one batch, too.
 //!
-//! A collection that becomes large is stored in stretches in the same way.
+//! A collection that becomes large is stored in several steps in the same way.
 
 use ordna::sync::fault;
 
@@ -25,11 +26,11 @@ use crate::keyspace::value_kind::ValueKind;
 use crate::state::events::Classes;
 use crate::wire::error::CommandError;
 
-/// Elements that a command may walk over in the time of one change.
+/// Number of elements that a command may pass in the time of one change.
 pub const WALKED: usize = 16;
 
-/// Refuses to change this many elements where the command is executed, which may change fewer than
-/// `most` there ([`Context::most_work`]).
+/// Returns an error if a command must not change this many elements in place. `most` is the number
+/// that it may change there ([`Context::most_work`]).
 ///
 /// # Errors
 /// [`CommandError::NeedsSnapshot`]
@@ -37,10 +38,10 @@ pub fn within(most: usize, elements: usize) -> Result<()> {
     if elements < most { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
 }
 
-/// [`within`], of a collection that may be small: its changes are one record.
+/// Like [`within`], for a collection that may be small, because its changes are one record.
 ///
 /// # Errors
-/// As there.
+/// Those of [`within`].
 pub fn within_large(most: usize, body: &Body<'_>, elements: usize) -> Result<()> {
     match body {
         Body::Packed(_) => Ok(()),
@@ -49,12 +50,12 @@ pub fn within_large(most: usize, body: &Body<'_>, elements: usize) -> Result<()>
 }
 
 impl Context<'_> {
-    /// [`modify_collection`](Self::modify_collection) for a change that may ask for a snapshot
-    /// before it has changed anything.
+    /// Works like [`modify_collection`](Self::modify_collection), for a change that may ask for a
+    /// snapshot before it has changed anything.
     ///
     /// # Errors
-    /// As there; [`CommandError::NeedsSnapshot`] if the command has to be executed on a snapshot,
-    /// or to begin again.
+    /// Those of `modify_collection`, and [`CommandError::NeedsSnapshot`] if the command has to be
+    /// executed on a snapshot or has to start again.
     pub fn modify_much<R>(
         &mut self,
         key: &[u8],
@@ -64,11 +65,11 @@ impl Context<'_> {
         self.edit_much(None, key, kind, change)
     }
 
-    /// [`modify_much`](Self::modify_much) with an event that the command's name does not tell, or
-    /// without one.
+    /// Works like [`modify_much`](Self::modify_much), with an event that differs from the command's
+    /// name, or without one.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`modify_much`](Self::modify_much).
     pub fn edit_much<R>(
         &mut self,
         event: Option<(Classes, &'static str)>,
@@ -94,11 +95,11 @@ impl Context<'_> {
         Ok(result)
     }
 
-    /// [`modify_hash`](Self::modify_hash) for a change that may ask for a snapshot before it has
-    /// changed anything.
+    /// Works like [`modify_hash`](Self::modify_hash), for a change that may ask for a snapshot
+    /// before it has changed anything.
     ///
     /// # Errors
-    /// As of [`modify_much`](Self::modify_much).
+    /// Those of [`modify_much`](Self::modify_much).
     pub fn modify_much_of_hash<R>(
         &mut self,
         key: &[u8],
@@ -107,11 +108,11 @@ impl Context<'_> {
         self.edit_much_of_hash(None, key, change)
     }
 
-    /// [`modify_much_of_hash`](Self::modify_much_of_hash) with an event that the command's name
-    /// does not tell.
+    /// Works like [`modify_much_of_hash`](Self::modify_much_of_hash), with an event that differs
+    /// from the command's name.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`modify_much`](Self::modify_much).
     pub fn edit_much_of_hash<R>(
         &mut self,
         event: Option<(Classes, &'static str)>,
@@ -136,7 +137,7 @@ impl Context<'_> {
         Ok(result)
     }
 
-    /// Gives a key a collection that has become large.
+    /// Assigns a collection that has become large to a key.
     fn commit_grown(
         &mut self,
         event: Option<(Classes, &'static str)>,
@@ -178,7 +179,7 @@ impl Context<'_> {
         let anew = rewritten.map(|rewritten| rewritten.large);
         self.commit(|context| {
             let done = context.keys.put_changed(key, changed, anew.as_ref().zip(staged.as_ref()));
-            // The task that removes expired fields may have written the head without a word.
+            // The task that removes expired fields may have written the head without a report.
             if !context.settle([key], done)? {
                 return Err(CommandError::NeedsSnapshot);
             }

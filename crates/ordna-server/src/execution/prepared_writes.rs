@@ -1,25 +1,27 @@
-//! Commands that write much: they are prepared on a snapshot and committed in one short step.
+//! Commands that write many elements: they are prepared on a snapshot and committed in one short
+//! step.
 //!
 //! # Contract
-//! A command that is about to copy or make many elements asks [`Context::check_work`], as commands
-//! that read much do (see [`large_reads`](super::large_reads)). Executed again, it reads the
-//! snapshot, and writes once, by [`Context::put_value`] or [`Context::commit`]. The elements of a
-//! large collection are stored before that, in stretches
-//! ([`staging`](crate::keyspace::edits::staging)). Between two stretches nothing is locked.
+//! A command that is about to copy or create many elements calls [`Context::check_work`], as
+//! commands that read many elements do (see [`large_reads`](super::large_reads)). When it is
+//! executed again, it reads the snapshot, and writes once, with [`Context::put_value`] or
+//! [`Context::commit`]. The elements of a large collection are stored earlier, in several steps
+//! ([`staging`](crate::keyspace::edits::staging)). Nothing is locked between two steps.
 //!
 //! # Protocol
-//! The commit excludes other commands. If a key of the command was written since the snapshot, has
-//! expired or was flushed, nothing is written, and the command begins again with a new snapshot. So
-//! the command is linearized at its commit: its keys are then as it has read them. When it begins
-//! again, it reserves its keys ([`reserved_keys`](crate::state::reserved_keys)): commands that write
-//! them wait before they begin. After [`ATTEMPTS`], as keys expire and scripts write what they did
-//! not name, it is executed where it is, while all others wait, so that it ends. The same is done if
-//! there is no room to prepare it.
+//! The commit excludes other commands. If a key of the command was written, has expired or was
+//! flushed since the snapshot, nothing is written, and the command starts again with a new
+//! snapshot. So the command's linearization point is its commit: its keys are then as it has read
+//! them. When it starts again, it reserves its keys
+//! ([`reserved_keys`](crate::state::reserved_keys)), and commands that write them wait before they
+//! begin. Keys may still expire, and scripts may write keys that they did not name. So after
+//! [`ATTEMPTS`] attempts the command is executed in place while all others wait, so that it ends.
+//! The same happens if there is no room to prepare it.
 //!
-//! A commit waits until a pause of clients is over. Nothing is committed for a client that was
-//! closed, or whose user may not call the command any more.
+//! A commit waits for the end of a pause of clients. Nothing is committed for a client that was
+//! closed, or whose user may no longer call the command.
 //!
-//! The commit is one batch and one group of the log: a crash leaves all or nothing of it.
+//! The commit is one batch and one group of the log: after a crash, all or none of it is present.
 
 use std::time::{Duration, Instant};
 
@@ -41,33 +43,36 @@ use crate::state::session::Session;
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
-/// How often a command is prepared on a snapshot, before it is executed while all others wait.
+/// Number of times that a command is prepared on a snapshot before it is executed while all others
+/// wait.
 pub const ATTEMPTS: usize = 3;
 
-/// Duration of a stretch, during which the keyspace is locked in shared mode.
+/// Duration of a step, during which the keyspace is locked in shared mode.
 const HELD: Duration = Duration::from_millis(1);
-/// Most elements that are read for a stretch.
+/// Maximum number of elements that are read in a step.
 const STRETCH: usize = 1024;
-/// Pause between two stretches. A thread that waits for the lock is woken when the stretch ends; it
-/// would come too late if the next stretch began at once.
+/// Pause between two steps. A thread that waits for the lock is woken when the step ends, and would
+/// be too late if the next step began immediately.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Entries of a collection from which on they are stored in stretches before the commit.
+/// Number of entries of a collection from which on they are stored in several steps before the
+/// commit.
 const MUCH: usize = 1024;
-/// The same in bytes of their values.
+/// Size in bytes of the values from which on they are stored in several steps before the commit.
 const MUCH_BYTES: usize = 1 << 20;
 
-/// How often a write looks whether a pause of clients is over.
+/// Interval at which a write checks whether a pause of clients is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(5);
 
-/// Locks the keyspace exclusively for a write, once writes are not paused.
+/// Locks the keyspace exclusively for a write, after the end of a pause of writes.
 ///
 /// # Errors
-/// The client was closed. Whoever closed it relies on nothing being written for it afterwards.
+/// The client was closed. The client that closed it relies on nothing being written afterwards.
 fn exclude_others<'a>(state: &'a ServerState, client: &Client) -> Result<KeyspaceGuard<'a>> {
     let are_paused = || notice!("concurrent.commit.sees_pause", state.are_writes_paused());
     loop {
-        // First without the lock, which would otherwise be taken again and again during a pause.
+        // Checked without the lock first, because otherwise the lock would be taken repeatedly
+        // during a pause.
         if !are_paused() || client.is_ended() {
             let keys = state.keys_exclusive();
             if notice!("concurrent.commit.ends_with_client", client.is_ended()) {
@@ -81,15 +86,14 @@ fn exclude_others<'a>(state: &'a ServerState, client: &Client) -> Result<Keyspac
     }
 }
 
-/// Frees the elements of failed attempts, so that the command finds room without evicting keys for
-/// them.
+/// Frees the elements of failed attempts, so that the command finds room without evicting keys.
 pub fn free_staged(state: &ServerState) {
-    // An error of the log is found by the command.
+    // The command itself will report an error of the log.
     while state.keys().remove_elements().is_ok_and(|removed| removed > 0) {}
     state.keys().collect_garbage();
 }
 
-/// Executes a command on the present state, while all others wait.
+/// Executes a command on the present state while all others wait.
 pub fn run_in_place(
     read: &SnapshotRead,
     state: &ServerState,
@@ -120,12 +124,12 @@ pub fn run_in_place(
 }
 
 impl Context<'_> {
-    /// Calls `write` to write what the command has prepared on a snapshot, as one step, while no
-    /// other command runs. Without a snapshot `write` is called as it is.
+    /// Calls `write` to write what the command has prepared on a snapshot, as one step while no
+    /// other command runs. Without a snapshot, `write` is called directly.
     ///
     /// # Errors
-    /// Those of `write`, which is called at most once. [`CommandError::NeedsSnapshot`] if the
-    /// command has to begin again.
+    /// Those of `write`, which is called at most once, and [`CommandError::NeedsSnapshot`] if the
+    /// command has to start again.
     pub fn commit<R>(&mut self, write: impl FnOnce(&Self) -> Result<R>) -> Result<R> {
         let Execution::Prepared(premise) = &self.execution else { return write(self) };
         point("prepared_writes.commit");
@@ -143,12 +147,12 @@ impl Context<'_> {
         let keys = Keyspace::clone(&self.keys);
         let step = || {
             let done = write(self);
-            // What is taken for clients that waited is in the group.
+            // The writes for waiting clients belong to the group.
             self.serve_blocked();
             done
         };
         let done = keys.store().log_group(step);
-        // What the command still has to free holds nobody up.
+        // The command frees its memory without delaying other clients.
         self.keys = read;
         done.unwrap_or_else(|error| Err(error.into()))
     }
@@ -157,7 +161,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run;
-    /// [`CommandError::NeedsSnapshot`] if the command has to begin again; the memory limit is
+    /// [`CommandError::NeedsSnapshot`] if the command has to start again; the memory limit is
     /// reached, or the log has failed.
     pub fn put_value(
         &mut self,
@@ -169,10 +173,10 @@ impl Context<'_> {
         self.commit(|context| context.put_new(key, value, staged.as_ref(), expires_at))
     }
 
-    /// Removes a key, for a result that is empty.
+    /// Removes a key, because the result is empty.
     ///
     /// # Errors
-    /// As of [`put_value`](Self::put_value).
+    /// Those of [`put_value`](Self::put_value).
     pub fn put_nothing(&mut self, key: &[u8]) -> Result<()> {
         self.commit(|context| context.remove(key).map(drop))
     }
@@ -180,7 +184,7 @@ impl Context<'_> {
     /// Stores the elements of a large collection, if the command is executed on a snapshot.
     ///
     /// # Errors
-    /// As of [`put_value`](Self::put_value).
+    /// Those of [`put_value`](Self::put_value).
     pub fn stage(&self, value: &NewValue) -> Result<Option<Staged>> {
         match value {
             NewValue::Large(large) => self.stage_large(large),
@@ -188,10 +192,10 @@ impl Context<'_> {
         }
     }
 
-    /// [`stage`](Self::stage) of a large collection.
+    /// Like [`stage`](Self::stage), for a large collection.
     ///
     /// # Errors
-    /// As there.
+    /// Those of [`put_value`](Self::put_value).
     pub fn stage_large(&self, large: &Large<'_>) -> Result<Option<Staged>> {
         if self.keys.snapshot().is_none() {
             return Ok(None);
@@ -210,10 +214,10 @@ impl Context<'_> {
     }
 
     /// Stores the elements of a collection with this head, if the command is executed on a
-    /// snapshot. `next` returns the next ones, of about a millisecond, or none.
+    /// snapshot. `next` returns the next elements, about a millisecond of work, or none.
     ///
     /// # Errors
-    /// As of [`put_value`](Self::put_value).
+    /// Those of [`put_value`](Self::put_value).
     pub fn stage_stretches<T: AsRef<[u8]>>(
         &self,
         head: &Head,
@@ -230,7 +234,7 @@ impl Context<'_> {
             }
             while elements.peek().is_some() {
                 let keys = self.state.keys();
-                // After a flush the elements would be in nobody's log.
+                // After a flush, the elements would not be in any log.
                 if !keys.is(read.keyspace()) {
                     return Err(CommandError::NeedsSnapshot);
                 }
@@ -246,7 +250,7 @@ impl Context<'_> {
         }
     }
 
-    /// Sets a key to a value, whose elements may be stored already, and reports it.
+    /// Sets a key to a value, whose elements may already be stored, and reports the key.
     ///
     /// # Errors
     /// [`CommandError::NeedsExclusive`] if the value is a large collection and other commands run;

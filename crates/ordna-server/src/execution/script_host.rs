@@ -1,4 +1,4 @@
-//! Scripts: the commands that they call.
+//! The execution of scripts, and of the commands that they call.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,10 +16,11 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, OwnedRequest};
 
-/// Commands that write nothing, but that Redis sends to replicas: a script that does not write may not call them.
+/// Commands that write nothing but that Redis sends to replicas, so that a read-only script may not
+/// call them.
 const REPLICATED: [&str; 2] = ["publish", "spublish"];
 
-/// The server, as a script sees it.
+/// The server, from the view of a script.
 struct CommandHost<'c, 'a> {
     context: &'c mut Context<'a>,
     control: Arc<Control>,
@@ -30,7 +31,7 @@ struct CommandHost<'c, 'a> {
 }
 
 impl<'a> CommandHost<'_, 'a> {
-    /// The command of a call, if the user may make it.
+    /// Returns the command of a call if the user may call it.
     fn permitted(
         &self,
         arguments: Arguments<'_>,
@@ -75,7 +76,7 @@ impl<'a> CommandHost<'_, 'a> {
         Ok(spec)
     }
 
-    /// The command of a call, if it may begin.
+    /// Returns the command of a call if it may begin.
     fn admitted(
         &self,
         arguments: Arguments<'_>,
@@ -95,7 +96,7 @@ impl<'a> CommandHost<'_, 'a> {
             state.errors.count(format!("-{error}").as_bytes());
             let spec = self.context.table.catalog.find(arguments.get(0));
             let spec = spec.map(|spec| spec.of_call(arguments));
-            // A subcommand that is unknown is no call of its command.
+            // An unknown subcommand is not a call of its command.
             if let Some(spec) =
                 spec.filter(|spec| spec.subcommands.is_empty() || arguments.len() == 1)
             {
@@ -146,7 +147,7 @@ impl Host for CommandHost<'_, '_> {
 /// Checks that a script compiles.
 ///
 /// # Errors
-/// It does not.
+/// The script does not compile.
 pub fn check(context: &Context<'_>, script: &Script) -> Result<()> {
     let scripts = &context.state.scripts;
     scripts.compile(&mut scripts.engine.lock(), script)?;
@@ -156,7 +157,7 @@ pub fn check(context: &Context<'_>, script: &Script) -> Result<()> {
 /// Runs a script and writes its reply. The caller has locked the keyspace exclusively.
 ///
 /// # Errors
-/// The script does not compile, or does not begin.
+/// The script does not compile, or may not begin.
 pub fn run(
     context: &mut Context<'_>,
     script: &Script,
@@ -177,7 +178,7 @@ pub fn run(
         return Err("OOM allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'".into());
     }
     let control = engine.control();
-    // What the script finds at one of its calls does not expire before the next.
+    // A key that one call of the script finds does not expire before the next call.
     let held = context.keys.hold_time();
     let lifted = flags.allow_oom.then(|| context.keys.lift_limit());
     let executing = std::mem::replace(&mut context.session.executing, true);
@@ -188,8 +189,8 @@ pub fn run(
     let is_counted = engine.run(&script.sha, &function, keys, arguments, &mut host, most, out);
     let CommandHost { context, control, atomic, .. } = host;
     if state.scripts.is_cut.load(Ordering::Relaxed) && control.has_written() {
-        // A closed log refuses what the script and the transaction around it have written: a half of them
-        // would be durable otherwise.
+        // The log is closed first, so that it rejects the writes of the script and of the
+        // transaction around it. Otherwise half of them could become durable.
         tracing::warn!(
             "the server stops: a script that has written was ended, and none of its writes is kept"
         );

@@ -1,4 +1,4 @@
-//! A command that is to be executed again, on a snapshot. See [`large_reads`](super::large_reads)
+//! A command that must be executed again, on a snapshot. See [`large_reads`](super::large_reads)
 //! and [`prepared_writes`](super::prepared_writes).
 
 use std::sync::Arc;
@@ -13,27 +13,28 @@ use crate::wire::request::{Arguments, OwnedRequest};
 pub struct SnapshotRead {
     pub spec: CommandSpec,
     pub request: OwnedRequest,
-    /// The snapshot; `None` if it is taken when the command is executed.
+    /// The snapshot, or `None` if it is taken when the command is executed.
     pub snapshot: Option<Arc<KeyspaceSnapshot>>,
-    /// What the write depends on. `Some` if the command writes and its snapshot was taken.
+    /// The state that the write depends on. `Some` if the command writes and its snapshot was
+    /// taken.
     pub premise: Option<Premise>,
-    /// Whether the command is executed on the present state instead, as there was no room to
-    /// prepare it.
+    /// Whether the command is executed on the present state, because its preparation would need too
+    /// much memory.
     pub is_in_place: bool,
 }
 
 /// How a command is executed.
 #[derive(Debug)]
 pub enum Execution {
-    /// For the first time, by the task of its client. It may ask for a snapshot.
+    /// The first execution, by the client's own task. It may ask for a snapshot.
     First,
-    /// On a snapshot. What it writes is committed if the premise holds.
+    /// Execution on a snapshot. Its writes are committed if the premise still holds.
     Prepared(Premise),
-    /// On the present state, however long it takes.
+    /// Execution on the present state, however long it takes.
     InPlace,
 }
 
-/// What a write that was prepared on a snapshot depends on: its keys are as they were.
+/// The state that a prepared write depends on: the keys must not have changed since the snapshot.
 #[derive(Debug)]
 pub struct Premise {
     /// The keys of the command, and whether each was present.
@@ -41,8 +42,8 @@ pub struct Premise {
 }
 
 impl Premise {
-    /// Takes a snapshot for a command that writes. The caller excludes other commands, or the
-    /// command has one key, which holds a large collection.
+    /// Takes a snapshot for a command that writes. The caller excludes other commands, unless the
+    /// command has a single key that holds a large collection.
     pub fn take(
         watches: &Arc<Watches>,
         keys: &Keyspace,
@@ -53,7 +54,8 @@ impl Premise {
             spec.key_positions(arguments).map(|at| arguments.get(at)).collect();
         named.sort_unstable();
         named.dedup();
-        // First the watch: a write is then in the snapshot, or noticed, or both.
+        // The keys are watched first, so that each write is in the snapshot, noticed by a watch, or
+        // both.
         let watched: Vec<Watch> = named.iter().map(|key| watches.watch(key)).collect();
         let snapshot = KeyspaceSnapshot::of(keys);
         let was_present = |watch: &Watch| snapshot.get_with(watch.key(), |_| ()).is_some();
@@ -62,9 +64,9 @@ impl Premise {
         (Self { watched }, Arc::new(snapshot))
     }
 
-    /// Whether the keys are as they were. The caller excludes other commands.
+    /// Returns whether the keys are unchanged. The caller excludes other commands.
     pub fn holds(&self, keys: &Keyspace) -> bool {
-        // An expiry writes no key.
+        // A key that expires is not written, so its presence is compared.
         let is_same = |(watch, was_present): &(Watch, bool)| {
             !watch.was_written() && keys.contains(watch.key()) == *was_present
         };

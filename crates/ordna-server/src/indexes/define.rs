@@ -1,4 +1,4 @@
-//! Creates, alters, drops and lists indexes.
+//! Creation, change, removal and listing of indexes.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -9,16 +9,17 @@ use crate::indexes::definitions::{Composite, Definitions, FIRST_NUMBER, error_te
 use crate::indexes::schema::Schema;
 use crate::indexes::service::Indexes;
 
-/// Maximum number of indexes of both kinds together: each has a tree and a reverse map of its own.
+/// Maximum number of indexes of both kinds. Each has its own tree and reverse map.
 const MOST_INDEXES: usize = 1024;
 
-/// Bytes of names and prefixes of all indexes together at most. They are kept several times and written
-/// as a whole with each change; those of a thousand ordinary indexes take a tenth of this.
+/// Maximum total size in bytes of the names and prefixes of all indexes. They are stored several
+/// times and written as a whole with each change. Those of a thousand ordinary indexes take a tenth
+/// of this.
 const MOST_BYTES: usize = 4 << 20;
 
 impl Indexes {
-    /// Changes the definitions and the service's indexes. Undoes the former if the latter or the
-    /// file fail.
+    /// Changes the definitions and the service's indexes. If the indexes or the file cannot be
+    /// changed, restores the former definitions.
     fn change(
         &self,
         change: impl FnOnce(&mut Definitions) -> Result<(), String>,
@@ -60,7 +61,7 @@ impl Indexes {
     /// Creates an index of `ORDNA.INDEX`.
     ///
     /// # Errors
-    /// A text for the client.
+    /// The text of the error reply.
     pub fn create(&self, name: &str, mut definition: IndexDefinition) -> Result<(), String> {
         definition.name = library_name(name);
         let kept = definition.clone();
@@ -82,7 +83,7 @@ impl Indexes {
     /// Drops an index of `ORDNA.INDEX`.
     ///
     /// # Errors
-    /// A text for the client.
+    /// The text of the error reply.
     pub fn drop_index(&self, name: &str) -> Result<(), String> {
         self.change(
             |definitions| match definitions.composites.remove(name) {
@@ -124,7 +125,7 @@ impl Indexes {
     /// Creates an index of `FT.CREATE`.
     ///
     /// # Errors
-    /// A text for the client.
+    /// The text of the error reply.
     pub fn create_schema(&self, schema: &Schema) -> Result<(), String> {
         self.change(
             |definitions| {
@@ -138,7 +139,7 @@ impl Indexes {
     /// Adds fields to an index of `FT.CREATE`: the last `added` fields of `altered`.
     ///
     /// # Errors
-    /// A text for the client.
+    /// The text of the error reply.
     pub fn alter_schema(&self, altered: &Schema, added: usize) -> Result<(), String> {
         self.change(
             |definitions| {
@@ -161,7 +162,7 @@ impl Indexes {
     /// Drops an index of `FT.CREATE` and returns its schema.
     ///
     /// # Errors
-    /// A text for the client.
+    /// The text of the error reply.
     pub fn drop_schema(&self, name: &str) -> Result<Schema, String> {
         let schema = self.schema(name)?;
         self.change(
@@ -194,7 +195,7 @@ impl Indexes {
     }
 }
 
-/// Creates all of these indexes of the library or, after an error, none.
+/// Creates all of these indexes of the library, or none if there is an error.
 fn create_all(service: &Service, definitions: &[IndexDefinition]) -> Result<(), Error> {
     for (at, definition) in definitions.iter().enumerate() {
         if let Err(error) = service.create(definition.clone()) {

@@ -1,4 +1,4 @@
-//! Definitions of the indexes, and the file in which they are kept.
+//! Definitions of the indexes, and the file that stores them.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,12 +17,13 @@ pub(super) const FIRST_NUMBER: u64 = 1 << 32;
 /// An index of `ORDNA.INDEX`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Composite {
-    /// Part of the index's cursors, so that a cursor of a dropped index is recognized.
+    /// A number that is part of the index's cursors, so that a cursor of a dropped index is
+    /// recognized.
     pub number: u64,
     pub definition: IndexDefinition,
 }
 
-/// All defined indexes; the content of the file, which ends with a line with its checksum.
+/// All defined indexes. This is the content of the file, which ends with a line with its checksum.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Definitions {
     /// Indexes of `ORDNA.INDEX`, by name.
@@ -34,16 +35,16 @@ pub(super) struct Definitions {
 }
 
 impl Definitions {
-    /// Reads the file; `None` if it does not exist.
+    /// Reads the file. Returns `None` if it does not exist.
     ///
     /// # Errors
-    /// The file cannot be read, also because it is not known whether it exists, or is not as it was
-    /// written.
+    /// The file cannot be read, it cannot be determined whether it exists, or its content is
+    /// damaged.
     pub fn read(file: &Path) -> Result<Option<Self>, String> {
         Ok(sealed_file::read(file)?.map(|(read, _)| read))
     }
 
-    /// Replaces the file. A reader finds the old or the new content, never a part of one.
+    /// Replaces the file. A reader finds either the old or the new content.
     pub fn save(&self, file: &Path) -> Result<(), String> {
         let replaced = serde_json::to_vec_pretty(self)
             .map_err(Into::into)
@@ -56,7 +57,8 @@ impl Definitions {
         self.composites.len() + self.schemas.len()
     }
 
-    /// Bytes of their names and prefixes, each field counted with the name of its index.
+    /// Returns the total size in bytes of names and prefixes. Each field counts with the name of
+    /// its index.
     pub fn bytes(&self) -> usize {
         let lengths = |prefixes: &[Vec<u8>]| prefixes.iter().map(Vec::len).sum::<usize>();
         let composites = self.composites.iter().map(|(name, composite)| {
@@ -74,7 +76,7 @@ impl Definitions {
         composites.chain(schemas).sum()
     }
 
-    /// Prefixes of the keys that the indexes cover, sorted, each once.
+    /// Returns the prefixes of the keys that the indexes cover, sorted and without duplicates.
     pub fn prefixes(&self) -> Vec<Vec<u8>> {
         let composites = self.composites.values();
         let composites = composites.flat_map(|composite| &composite.definition.prefixes);
@@ -85,7 +87,7 @@ impl Definitions {
         prefixes
     }
 
-    /// The library's indexes, by the library's names. Only those of `ORDNA.INDEX` have a number.
+    /// Returns the library's indexes by their names. Only those of `ORDNA.INDEX` have a number.
     pub fn library_indexes(&self) -> BTreeMap<String, (IndexDefinition, Option<u64>)> {
         let composites = self.composites.values();
         let composites = composites.map(|found| (found.definition.clone(), Some(found.number)));
@@ -97,17 +99,18 @@ impl Definitions {
     }
 }
 
-/// The error of a directory without the file, in which there are backups of indexes.
+/// Returns the error for a directory that has backups of indexes but not the file.
 pub(super) fn missing(file: &Path, backups: &Path) -> String {
     format!("{} is missing, beside {}", file.display(), backups.display())
 }
 
-/// The library's name of an index of `ORDNA.INDEX`.
+/// Returns the library's name of an index of `ORDNA.INDEX`.
 pub fn library_name(name: &str) -> String {
     format!("i\0{name}")
 }
 
-/// An error of the library as the text of a reply, with the names that clients know.
+/// Returns the text of an error reply for an error of the library, with the names that clients
+/// know.
 pub fn error_text(error: Error) -> String {
     let text = error.to_string();
     let plain = ["i\\0", "d\\0", "f\\0"]

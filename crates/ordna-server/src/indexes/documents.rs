@@ -15,21 +15,21 @@ use crate::keyspace::edits::hash::HashView;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::user_keys::next_deadline;
 
-/// Entries that a snapshot's iterator visits at once.
+/// Number of entries that a snapshot's iterator reads at a time.
 const CHUNK: usize = 256;
 
-/// Deadlines of covered keys, one for each key: its own, or that of its field that expires first.
+/// Deadlines of covered keys, one for each key: the earliest one of the key and its fields.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines {
     due: BinaryHeap<Reverse<(u64, Box<[u8]>)>>,
-    /// When each key is read again: at its deadline, or before.
+    /// The time at which each key must be read again: its deadline, or an earlier time.
     by_key: HashMap<Box<[u8]>, u64>,
-    /// Keys that have come due since the backup in progress began; `None` without a backup.
+    /// Keys that have become due since the current backup began; `None` without a backup.
     due_since_backup: Option<Vec<Box<[u8]>>>,
 }
 
 impl Deadlines {
-    /// Adds a key, or moves its deadline forward. A later deadline is noticed when the earlier one
+    /// Adds a key, or makes its deadline earlier. A later deadline is noticed when the earlier one
     /// is due.
     fn add(&mut self, key: &[u8], deadline: u64) {
         if self.by_key.get(key).is_none_or(|known| *known > deadline) {
@@ -54,19 +54,19 @@ impl Deadlines {
         keys
     }
 
-    /// Starts to collect the keys that come due during a backup.
+    /// Begins to record the keys that become due during a backup.
     pub fn begin_backup(&mut self) {
         self.due_since_backup = Some(Vec::new());
     }
 
-    /// Returns all keys with a deadline, and those that came due since the backup began.
+    /// Returns all keys with a deadline, and those that have become due since the backup began.
     pub fn end_backup(&mut self) -> Vec<Box<[u8]>> {
         let due = self.due_since_backup.take().unwrap_or_default();
         self.by_key.keys().cloned().chain(due).collect()
     }
 }
 
-/// The keyspace, and which of its keys are covered. Shared by writers, which report keys, and the
+/// The keyspace, and the prefixes of covered keys. Shared by writers, which report keys, and the
 /// library, which reads documents.
 #[derive(Debug, Default)]
 pub(super) struct CoveredKeys {
@@ -76,36 +76,36 @@ pub(super) struct CoveredKeys {
 }
 
 impl CoveredKeys {
-    /// Whether an index covers the key.
+    /// Returns whether an index covers the key.
     pub fn contain(&self, key: &[u8]) -> bool {
         let prefixes = self.prefixes.read().unwrap_or_else(PoisonError::into_inner);
         prefixes.iter().any(|prefix| key.starts_with(prefix))
     }
 
-    /// Notes when a key whose document was read, or one of its fields, expires.
+    /// Records the earliest deadline of a key whose document was read, and of its fields.
     fn note_deadline(&self, key: &[u8], deadline: Option<u64>) {
         if let Some(deadline) = deadline {
             self.deadlines.lock().add(key, deadline);
         }
     }
 
-    /// The present document of a key; `None` if it holds no hash.
+    /// Returns the current document of a key, or `None` if the key holds no hash.
     pub fn present(&self, keyspace: &Keyspace, key: &[u8]) -> Option<Document> {
-        // A key that has another type, or none, is no document.
+        // A key that is absent or has another type has no document.
         let document = keyspace.read_hash(key, document).ok().flatten()?;
         self.note_deadline(key, keyspace.next_deadline(key));
         Some(document)
     }
 
-    /// A stable state of the keyspace, taken without the lock that commands hold. `None` while the
-    /// keyspace is loaded.
+    /// Takes a snapshot of the keyspace without the lock that commands hold. Returns `None` while
+    /// the keyspace is being loaded.
     pub fn snapshot(&self) -> Option<KeyspaceSnapshot> {
         self.keyspace.lock().as_ref().map(KeyspaceSnapshot::of)
     }
 }
 
 /// Returns the document of a hash. Fields whose name is not UTF-8 are left out; values that are not
-/// become byte strings.
+/// UTF-8 become byte strings.
 fn document(hash: &HashView<'_>) -> Document {
     let mut document = Document::new();
     hash.for_each(|field, value| {
@@ -120,7 +120,7 @@ fn document(hash: &HashView<'_>) -> Document {
     document
 }
 
-/// The documents, as the library reads them.
+/// The documents, in the form in which the library reads them.
 pub(super) struct Documents(pub Arc<CoveredKeys>);
 
 impl DocumentStore for Documents {
@@ -157,7 +157,7 @@ struct DocumentRange {
     snapshot: KeyspaceSnapshot,
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
-    /// Documents that were read and are not returned yet.
+    /// Documents that were read but not returned yet.
     read: VecDeque<Named>,
     is_over: bool,
 }

@@ -1,11 +1,11 @@
 //! Secondary indexes over the hashes of the keyspace.
 //!
 //! # Contract
-//! A command reports the keys that it has written while it holds the keyspace. For a key that an
-//! index covers, the report reads its present hash under the lock of the key's bucket and queues
-//! it. So the last queued change of a key is its last state, in whatever order writers report.
-//! Without an index a report costs one load. Definitions change while no command holds the
-//! keyspace: the caller holds it alone.
+//! A command reports the keys that it has written while it holds the keyspace. If an index covers a
+//! key, the report reads the key's current hash under the lock of its bucket and queues it. So the
+//! last queued change of a key is its latest state, in whatever order writers report. Without an
+//! index, a report costs one load. Definitions change only while the caller holds the keyspace
+//! exclusively.
 //!
 //! # Order of locks
 //! Keyspace, `Indexes::expiring`, definitions, bucket, `CoveredKeys::keyspace`. A snapshot of the
@@ -13,12 +13,13 @@
 //! `CoveredKeys::keyspace` instead.
 //!
 //! # Expiry
-//! An expired key reports nothing. The feed notes the deadlines of covered keys; a task reads those
-//! keys again when they are due.
+//! An expired key is not reported. The feed records the deadlines of covered keys, and a task reads
+//! these keys again when they are due.
 //!
 //! # Restart
-//! Definitions are in a file of the data directory. Entries come from the indexes' backup if it
-//! fits the keyspace's (see `resume_file`). Otherwise they are built again from the keyspace.
+//! Definitions are stored in a file of the data directory. Entries come from the indexes' backup if
+//! it matches the keyspace's backup (see `resume_file`). Otherwise they are rebuilt from the
+//! keyspace.
 //!
 //! | file | content |
 //! |---|---|
@@ -49,8 +50,8 @@ pub use self::definitions::{error_text, library_name};
 pub use self::service::Indexes;
 pub use self::snapshot_point::{PATIENCE, patience, read_latest};
 
-/// Checks the files of the indexes in a data directory, but not their backups: a start that finds
-/// one of these damaged builds the indexes from the keyspace. Returns what is wrong.
+/// Checks the files of the indexes in a data directory, except their backups, because a start
+/// rebuilds the indexes if a backup is damaged. Returns the errors.
 pub fn verify(dir: &Path) -> Vec<String> {
     let (file, backups) = (dir.join(definitions::FILE), dir.join(resume_file::DIRECTORY));
     let defined = definitions::Definitions::read(&file).and_then(|read| {

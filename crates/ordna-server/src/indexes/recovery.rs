@@ -1,4 +1,4 @@
-//! Backups of the indexes, and how a restart restores them.
+//! Backups of the indexes, and their recovery at a restart.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use crate::indexes::snapshot_point::PATIENCE;
 use crate::keyspace::Keyspace;
 
 impl Indexes {
-    /// Backs up the indexes after a backup of the keyspace whose metadata is `token`. Waits for
+    /// Backs up the indexes after a backup of the keyspace with the metadata `token`. Waits for
     /// commands that hold the keyspace, so the caller must not hold it.
     ///
     /// # Errors
-    /// A text for the log. The next start then builds the indexes again.
+    /// A text for the log. The next start then rebuilds the indexes.
     pub fn back_up(&self, keys: &Keyspace, token: &Token) -> Result<(), String> {
         let _one = self.backup.lock();
         let running = self.running.get().filter(|_| self.are_active());
         let (Some(dir), Some(running)) = (self.backup_directory(), running) else { return Ok(()) };
         {
-            // Once this lock is held, all writes before the keyspace's backup are reported.
+            // When this lock is held, all writes before the keyspace's backup have been reported.
             let _exclusive = self.commands.exclusive();
             self.covered.deadlines.lock().begin_backup();
         }
@@ -33,27 +33,27 @@ impl Indexes {
             .map_err(error_text);
         let expiring = self.covered.deadlines.lock().end_backup();
         let backup = done?;
-        // A change that the indexes' backup holds must not be lost from the log.
+        // The log must not lose a change that the indexes' backup contains.
         keys.store().sync_log().map_err(|error| error.to_string())?;
         resume_file::save(&dir, token, running.source.identity(), &backup.path, &expiring)
     }
 
-    /// Returns a collector for the keys that the log changes; `None` if there is no backup of the
-    /// indexes to resume from.
+    /// Returns a collector for the keys that the log changes, or `None` if there is no backup of
+    /// the indexes from which to resume.
     pub fn replay(&self) -> Option<Arc<Replay>> {
         let definitions = Definitions::read(self.file.as_deref()?).ok()??;
         Replay::read(&self.backup_directory()?, definitions.prefixes()).map(Arc::new)
     }
 
-    /// Restores the indexes that the file names, or builds them again. Called once, after the
-    /// keyspace was read.
+    /// Restores the indexes that the file defines, or rebuilds them. Called once, after the
+    /// keyspace was loaded.
     ///
     /// # Errors
-    /// The file cannot be read, or the service refuses one of its indexes. Definitions then cannot
+    /// The file cannot be read, or the service rejects one of its indexes. Definitions then cannot
     /// be changed, so that the file stays as it is.
     pub fn restore(&self, resume: Option<Resume>) -> Result<(), String> {
         self.restore_defined(resume).inspect_err(|reason| {
-            // Nobody else restores.
+            // Only one thread restores.
             let _ = self.broken.set(reason.clone());
         })
     }
@@ -69,7 +69,7 @@ impl Indexes {
             *definitions = read;
             return Ok(());
         }
-        // Before the service reads documents.
+        // Announced before the service reads documents.
         self.announce(&read);
         let resumes = resume.is_some();
         if let Err(error) = self.start_from(resume) {

@@ -1,19 +1,19 @@
-//! The file that lets a restart load an index backup and catch up from the log.
+//! The file with which a restart can load a backup of the indexes and catch up from the log.
 //!
 //! # Protocol
 //! 1. The keyspace is backed up. A random token is the backup's metadata, and a new log begins.
-//! 2. The server waits for the commands in progress. Then all writes that precede the new log are
+//! 2. The server waits for the commands in progress. Then all writes before the new log have been
 //!    reported to the indexes.
-//! 3. The indexes are backed up, and the log is synced, so that it contains whatever their backup
-//!    does.
+//! 3. The indexes are backed up, and the log is synced, so that the log contains every change that
+//!    their backup contains.
 //! 4. The file is written: the token, the name of the indexes' backup, and the keys with a deadline.
 //!
 //! A restart uses the indexes' backup only if its token is that of the keyspace's backup. Every
-//! change that the backup lacks is then a change of a key in the log, or the expiry of a key with a
-//! deadline, which is in no log. The indexes read those keys again.
+//! change that the indexes' backup lacks is then either a change of a key in the log or the expiry
+//! of a key with a deadline, which is not logged. The indexes read those keys again.
 //!
 //! # Failure
-//! The indexes are built from the keyspace if the file, its token or their backup does not fit.
+//! The indexes are rebuilt from the keyspace if the file, its token or their backup is not usable.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -33,7 +33,8 @@ use crate::keyspace::stored_key;
 pub const DIRECTORY: &str = "indexes";
 /// Name of the file of step 4.
 const FILE: &str = "RESUME.json";
-/// Maximum number of keys that are read again. With more, a build from a snapshot is as fast.
+/// Maximum number of keys that are read again. With more keys, rebuilding from a snapshot is as
+/// fast.
 const MOST_KEYS: usize = 1 << 20;
 
 /// Identifies a pair of backups, one of the keyspace and one of the indexes.
@@ -54,12 +55,12 @@ struct Saved {
 /// Checks the file, if there is one in the directory of the indexes' backups.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The reason why it is not valid.
 pub(super) fn check(dir: &Path) -> Result<(), String> {
     sealed_file::read::<Saved>(&dir.join(FILE)).map(drop)
 }
 
-/// Where index recovery resumes.
+/// The point from which the indexes resume.
 #[derive(Debug)]
 pub struct Resume {
     /// Identity of the change stream that the backup belongs to.
@@ -80,7 +81,7 @@ fn bytes(hex: &str) -> Option<Box<[u8]>> {
 /// Removes the directory of the indexes' backups.
 ///
 /// # Errors
-/// A text for the client.
+/// The text of the error reply.
 pub fn remove_backups(dir: &Path) -> Result<(), String> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -90,7 +91,7 @@ pub fn remove_backups(dir: &Path) -> Result<(), String> {
     }
 }
 
-/// Returns a generator of sequence numbers that grow across restarts: the first is the time, in
+/// Returns a generator of sequence numbers that increase across restarts: the first is the time in
 /// units of 16 ns.
 pub fn sequence() -> impl Fn() -> u64 + Send + Sync {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -130,15 +131,16 @@ struct ChangedKeys {
 /// Collects the keys that the log changes while a restart reads it.
 pub struct Replay {
     saved: Saved,
-    /// The file has a checksum, so it and the log are of a server that keeps its own entries apart.
+    /// Whether the file has a checksum. If so, it and the log were written by a server with a
+    /// reserved key space.
     is_sealed: bool,
     prefixes: Vec<Vec<u8>>,
     logged: Lock<ChangedKeys>,
 }
 
 impl Replay {
-    /// Reads the file of `dir`; `prefixes` are those of the indexed keys. `None`: the newest backup
-    /// of the indexes has no file.
+    /// Reads the file in `dir`. `prefixes` are those of the indexed keys. Returns `None` if the
+    /// newest backup of the indexes has no file.
     pub fn read(dir: &Path, prefixes: Vec<Vec<u8>>) -> Option<Self> {
         let (saved, is_sealed) = sealed_file::read::<Saved>(&dir.join(FILE)).ok()??;
         let number = |name: &str| name.strip_prefix("backup-")?.parse::<u64>().ok();
@@ -151,25 +153,25 @@ impl Replay {
         is_newest.then(|| Self { saved, is_sealed, prefixes, logged: Lock::default() })
     }
 
-    /// Adds what a record of the log changes.
+    /// Adds the keys that a record of the log changes.
     pub fn add(&self, keys: LoggedKeys<'_>) {
         match keys {
             LoggedKeys::One(key) => {
                 let user = stored_key::user(key);
                 self.add_key(Some(&user));
                 if *user != *key {
-                    // A log of a server before the present layout has keys as they are.
+                    // In a log of an older server, keys are stored unchanged.
                     self.add_key(Some(key));
                 }
             }
-            // The elements of a collection that is gone.
+            // The elements of a removed collection.
             LoggedKeys::Range(Bound::Included(lower), _)
                 if self.is_sealed && lower >= stored_key::USER_END => {}
             LoggedKeys::Range(..) | LoggedKeys::All => self.add_key(None),
         }
     }
 
-    /// Adds a key of the log. `None`: the record may change any key.
+    /// Adds a key of the log. `None` means that the record may change any key.
     fn add_key(&self, key: Option<&[u8]>) {
         let mut logged = self.logged.lock();
         match key {
@@ -186,8 +188,8 @@ impl Replay {
         }
     }
 
-    /// Returns the resume point, if `metadata`, that of the keyspace's backup, is the token of this
-    /// index backup.
+    /// Returns the resume point if `metadata`, that of the keyspace's backup, is the token of this
+    /// backup of the indexes.
     pub fn finish(&self, metadata: &[u8]) -> Option<Resume> {
         let logged = std::mem::take(&mut *self.logged.lock());
         if logged.is_partial || self.saved.token != hex(metadata) {

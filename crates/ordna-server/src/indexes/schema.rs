@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::keyspace::hash::Hash;
 
-/// The name of a document's key among its fields.
+/// The field name that stands for a document's key.
 pub const KEY: &str = "__key";
-/// Fields of a schema at most.
+/// Maximum number of fields of a schema.
 pub const MOST_FIELDS: usize = 128;
 
 /// The type of a field.
@@ -26,7 +26,7 @@ pub struct Field {
     pub path: String,
     pub kind: FieldKind,
     pub sortable: bool,
-    /// Queries may sort and group by it, and not ask for it.
+    /// Whether queries may only sort and group by the field.
     pub no_index: bool,
 }
 
@@ -43,17 +43,18 @@ impl Schema {
         self.fields.iter().find(|field| field.name == name)
     }
 
-    /// The library's index of all documents, in the order of their keys.
+    /// Returns the name of the library's index of all documents, in the order of their keys.
     pub fn documents(&self) -> String {
         format!("d\0{}", self.name)
     }
 
-    /// The library's index of a field.
+    /// Returns the name of the library's index of a field.
     pub fn index_of(&self, field: &Field) -> String {
         format!("f\0{}\0{}", self.name, field.name)
     }
 
-    /// The definition of [`documents`](Self::documents): a part that no document has.
+    /// Returns the definition of [`documents`](Self::documents): its only part is one that no
+    /// document has.
     pub fn documents_definition(&self) -> IndexDefinition {
         self.define(self.documents(), Part::new("\0"))
     }
@@ -70,7 +71,7 @@ impl Schema {
         self.define(self.index_of(field), part)
     }
 
-    /// All of the schema's indexes of the library.
+    /// Returns all indexes of the library that belong to the schema.
     pub fn library_indexes(&self) -> Vec<IndexDefinition> {
         let fields = self.fields.iter().map(|field| self.definition_of(field));
         std::iter::once(self.documents_definition()).chain(fields).collect()
@@ -84,13 +85,13 @@ impl Schema {
 }
 
 impl Field {
-    /// The number of the field in a hash.
+    /// Returns the numeric value of the field in a hash.
     pub fn number(&self, hash: &Hash<'_>) -> Option<f64> {
         let text = std::str::from_utf8(hash.get(self.path.as_bytes())?).ok()?;
         text.parse().ok().filter(|number: &f64| !number.is_nan())
     }
 
-    /// Whether a tag of the field in a hash passes.
+    /// Returns whether `passes` is true for a tag of the field in a hash.
     pub fn any_tag(&self, hash: &Hash<'_>, mut passes: impl FnMut(&str) -> bool) -> bool {
         let FieldKind::Tag { separator, case_sensitive } = self.kind else { return false };
         let Some(value) = hash.get(self.path.as_bytes()) else { return false };

@@ -7,11 +7,11 @@ use std::path::Path;
 use ordna::checksum::{seal, unseal};
 use serde::de::DeserializeOwned;
 
-/// Reads a file, and whether it has a checksum, which older versions did not write. `None` if there
-/// is no such file.
+/// Reads a file, and returns its content and whether it has a checksum, which older versions did
+/// not write. Returns `None` if there is no such file.
 ///
 /// # Errors
-/// It is not known whether the file exists, or its content is not what was written.
+/// It cannot be determined whether the file exists, or its content is damaged.
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<(T, bool)>, String> {
     let shown = file.display();
     let text = match fs::read(file) {
@@ -25,10 +25,11 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<Option<(T, bool)>, Strin
     Ok(Some((content, is_sealed)))
 }
 
-/// Replaces a file, durably. A reader finds the old or the new content, never a part of one.
+/// Replaces a file durably. A reader finds either the old or the new content.
 ///
 /// # Errors
-/// The file as it was stays, or, if its directory could not be synced, may have the new content.
+/// The former file is kept or, if only its directory could not be synced, it may have the new
+/// content.
 pub fn replace(file: &Path, json: Vec<u8>) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut out = File::create(&new)?;

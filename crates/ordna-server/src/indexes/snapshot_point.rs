@@ -1,4 +1,4 @@
-//! Consistent states of indexes and documents for queries.
+//! Consistent states of indexes and documents, for queries.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,14 +10,14 @@ use crate::indexes::service::Indexes;
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 
-/// How long a query waits for its state or for the build of an index.
+/// Time for which a query waits for its state or for the construction of an index.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a query within a transaction waits for them: everybody else waits with it.
+/// The same time for a query within a transaction, for which all other clients wait, too.
 const PATIENCE_OF_TRANSACTION: Duration = Duration::from_millis(500);
 
-/// Returns how long a query waits that may take `asked`. `held` is the keyspace if a transaction holds
-/// it.
+/// Returns how long a query waits that may wait for `asked`. `held` is the keyspace if a
+/// transaction holds it.
 pub fn patience(asked: Duration, held: Option<&Keyspace>) -> Duration {
     match held {
         Some(_) => asked.min(PATIENCE_OF_TRANSACTION),
@@ -31,18 +31,19 @@ pub fn read_latest(timeout: Duration) -> Read {
 }
 
 impl Indexes {
-    /// Returns a state of the indexes that has all writes so far, and a snapshot of the documents
-    /// that is as old or younger. No transaction lies between them. `held`: the caller holds the
-    /// keyspace.
+    /// Returns a state of the indexes that includes all writes so far, and a snapshot of the
+    /// documents that is equally recent or more recent. There is no transaction between them.
+    /// `held` is the keyspace if the caller holds it.
     ///
     /// # Errors
-    /// The indexes do not reach the state before `until`.
+    /// The indexes did not reach the state before `until`.
     pub fn snapshot_point(
         &self,
         until: Instant,
         held: bool,
     ) -> Result<(View, KeyspaceSnapshot), String> {
-        // Attempts that do not hold the lock of the keyspace while they wait for the indexes.
+        // Number of attempts that do not hold the lock of the keyspace while they wait for the
+        // indexes.
         const TRIES: u32 = 8;
         let service = self.service()?;
         let lock = || self.commands.shared();

@@ -1,14 +1,15 @@
-//! When and how often keys were used, approximately, for the eviction of keys.
+//! Approximate times and numbers of the uses of keys, for eviction.
 //!
 //! # Contract
-//! A key has one of many slots by its hash; keys that share a slot share what it says. So records
-//! need no space for it, a read writes no record, and nothing is allocated before a policy asks for
-//! it: then at most two bytes for each 64 bytes of `maxmemory`, as slots are used. All methods may be
-//! called concurrently. Two uses at once may count as one.
+//! Each key has one of many slots, by its hash. Keys with the same slot share its contents. So
+//! records need no space for this, and a read writes no record. Nothing is allocated before an
+//! eviction policy needs it, and then at most two bytes for each 64 bytes of `maxmemory`, as slots
+//! come into use. All methods may be called concurrently. Two simultaneous uses may count as one.
 //!
 //! # Slots
-//! 0: unused. Under a policy of recency a slot has the tick of the last use. Under one of frequency it
-//! has Redis' logarithmic counter in its lower byte, and in the upper one the minute of its last decay.
+//! 0 means unused. With a policy of recency, a slot holds the tick of the last use. With a policy
+//! of frequency, the lower byte is Redis' logarithmic counter, and the upper byte the minute of its
+//! last decay.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,16 +18,16 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicUsize, Ordering};
 
 use ordna::sync::Lock;
 
-/// Slots that are allocated together.
+/// Number of slots that are allocated together.
 const SEGMENT: usize = 1 << 12;
 /// Maximum number of segments: 128 MiB of slots.
 const MOST_SEGMENTS: usize = 1 << 14;
-/// Bytes of `maxmemory` for which there is a slot. Entries are mostly larger, so most have a slot of
-/// their own.
+/// Number of bytes of `maxmemory` for each slot. Most entries are larger, so most keys have their
+/// own slot.
 const BYTES_PER_SLOT: usize = 64;
-/// Minutes whose first tick is kept: some days.
+/// Number of minutes whose first tick is stored: some days.
 const MOST_MINUTES: usize = 1 << 12;
-/// Counter of a key that is new, as in Redis, so that it is not evicted at once.
+/// Counter of a new key, as in Redis, so that it is not evicted immediately.
 const NEW: u8 = 5;
 
 type Segment = Box<[AtomicU16]>;
@@ -63,7 +64,7 @@ fn hash(key: &[u8]) -> u64 {
 pub fn random_below(end: u64) -> u64 {
     thread_local!(static STATE: Cell<u64> = const { Cell::new(0) });
     STATE.with(|state| {
-        // SplitMix64. Threads that begin alike do no harm.
+        // SplitMix64. It does not matter if several threads begin with the same state.
         let next = state.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         state.set(next);
         let mixed = (next ^ next >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -74,7 +75,7 @@ pub fn random_below(end: u64) -> u64 {
 }
 
 impl AccessTable {
-    /// Makes room for the keys of so much memory; 0: any amount.
+    /// Adapts the number of slots to a memory limit; 0 means no limit.
     pub fn fit(&self, max_memory: usize) {
         let slots = (max_memory / BYTES_PER_SLOT).checked_next_power_of_two();
         let most = SEGMENT * MOST_SEGMENTS;
@@ -109,7 +110,7 @@ impl AccessTable {
         }
         self.advance();
         let mut ticks = self.first_ticks.lock();
-        // Nobody sets it while nothing is evicted.
+        // The time is not set while nothing is evicted.
         let passed = (minute.saturating_sub(former) as usize).min(MOST_MINUTES);
         ticks.extend(std::iter::repeat_n(self.tick(), passed));
         let beyond = ticks.len().saturating_sub(MOST_MINUTES);
@@ -119,7 +120,7 @@ impl AccessTable {
     /// Records a use of a key under a policy of recency.
     pub fn used_now(&self, key: &[u8]) {
         let tick = self.tick();
-        // Most uses of a key that is used much need no write.
+        // Most uses of a frequently used key need no write.
         if let Some(slot) = self.slot(key)
             && slot.load(Ordering::Relaxed) != tick
         {
@@ -135,8 +136,8 @@ impl AccessTable {
         }
     }
 
-    /// Time since the last use of a key under a policy of recency, in whole minutes; of one that was never used,
-    /// since the start. A few days at most.
+    /// Returns the time since the last use of a key, with a policy of recency, in whole minutes and
+    /// at most a few days. For a key that was never used, returns the time since the start.
     pub fn idle_minutes(&self, key: &[u8]) -> usize {
         let (idle, now) = (self.idle(key), self.tick());
         let ticks = self.first_ticks.lock();
@@ -144,7 +145,8 @@ impl AccessTable {
         ticks.iter().rev().take_while(|first| age(first) < idle).count()
     }
 
-    /// The decayed counter of a slot. `decay_time`: minutes after which it is one less; 0: it stays.
+    /// Returns the decayed counter of a slot. It decreases by one every `decay_time` minutes, or
+    /// never if that is 0.
     fn decayed(&self, slot: u16, decay_time: u64) -> u8 {
         let [minute, counter] = slot.to_be_bytes();
         let now = self.minute.load(Ordering::Relaxed) as u8;
@@ -153,8 +155,8 @@ impl AccessTable {
         counter.saturating_sub(u8::try_from(less).unwrap_or(u8::MAX))
     }
 
-    /// Records a use of a key under a policy of frequency, with Redis' `lfu-log-factor` and
-    /// `lfu-decay-time`.
+    /// Records a use of a key, with a policy of frequency. The parameters are Redis'
+    /// `lfu-log-factor` and `lfu-decay-time`.
     pub fn used_again(&self, key: &[u8], log_factor: u64, decay_time: u64) {
         let Some(slot) = self.slot(key) else { return };
         let old = slot.load(Ordering::Relaxed);
@@ -173,14 +175,14 @@ impl AccessTable {
         }
     }
 
-    /// How often a key was used: 0 to 255, logarithmic.
+    /// Returns how often a key was used, on a logarithmic scale from 0 to 255.
     pub fn frequency(&self, key: &[u8], decay_time: u64) -> u8 {
         let slot = self.slot(key).map_or(0, |slot| slot.load(Ordering::Relaxed));
         if slot == 0 { 0 } else { self.decayed(slot, decay_time) }
     }
 
-    /// Records that a key was created under a policy of frequency. A counter that is higher stays: it may
-    /// be that of another key in the same slot.
+    /// Records the creation of a key, with a policy of frequency. A higher counter is kept, because
+    /// it may belong to another key with the same slot.
     pub fn created(&self, key: &[u8], decay_time: u64) {
         let Some(slot) = self.slot(key) else { return };
         let old = slot.load(Ordering::Relaxed);
@@ -259,7 +261,7 @@ mod tests {
         let segments = table.segments.get().unwrap();
         let used = segments[0].get().unwrap();
         let used = used.iter().filter(|slot| slot.load(Ordering::Relaxed) > 0).count();
-        // 1 - 1/e of them for a random function.
+        // A random function would use 1 - 1/e of them.
         assert!((2400..2780).contains(&used), "{used} of {SEGMENT}");
         assert!(segments[1].get().is_none());
         let numbers = (0..10_000).map(|_| random_below(10)).collect::<Vec<_>>();

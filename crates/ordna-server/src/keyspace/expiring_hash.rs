@@ -1,21 +1,22 @@
-//! A small hash of which a field expires: one record, behind a [head](super::collections::head).
+//! A small hash with fields that expire: one record, stored after a
+//! [head](super::collections::head).
 //!
 //! # Layout
 //! | bytes | what |
 //! |---|---|
 //! | 4 | number of bytes of the deadlines, little-endian |
-//! | … | for each field that expires its deadline (8 bytes, little-endian), its length (LEB128) and its name |
+//! | … | for each field that expires: its deadline (8 bytes, little-endian), its length (LEB128) and its name |
 //! | 1 | encoding of the fields, see [`hash`](super::hash) |
 //! | … | the fields and values, in that encoding |
 //!
-//! Bytes of any content are read without a panic: a damaged record has fewer fields or deadlines.
+//! Decoding arbitrary bytes never panics: a damaged record has fewer fields or deadlines.
 
 use std::collections::BTreeMap;
 
 use crate::keyspace::collections::head::NEVER;
 use crate::keyspace::hash::{Edit, Hash, put, take};
 
-/// The deadlines of the fields of a small hash, in their stored form. Empty if none expires.
+/// The deadlines of the fields of a small hash, in their stored form. Empty if no field expires.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Deadlines<'a>(&'a [u8]);
 
@@ -42,7 +43,7 @@ impl<'a> Deadlines<'a> {
 /// Deadlines by field.
 pub type DeadlineMap = BTreeMap<Vec<u8>, u64>;
 
-/// The first of some deadlines; [`NEVER`] if there is none.
+/// Returns the earliest of some deadlines, or [`NEVER`] if there is none.
 pub fn soonest(deadlines: &DeadlineMap) -> u64 {
     deadlines.values().copied().min().unwrap_or(NEVER)
 }
@@ -55,7 +56,7 @@ pub fn read(inline: &[u8]) -> Option<(Hash<'_>, Deadlines<'_>)> {
     Some((Hash::new(*encoding, body), Deadlines(deadlines)))
 }
 
-/// The stored form of a hash, which is a record of [`hash`](super::hash), and its deadlines.
+/// Encodes a hash, given as a record of [`hash`](super::hash), with its deadlines.
 pub fn stored(record: &[u8], deadlines: &DeadlineMap) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     for (field, deadline) in deadlines {
@@ -64,12 +65,12 @@ pub fn stored(record: &[u8], deadlines: &DeadlineMap) -> Vec<u8> {
     }
     let len = (bytes.len() - 4) as u32;
     bytes[..4].copy_from_slice(&len.to_le_bytes());
-    // Without the mark.
+    // The mark is left out.
     bytes.extend(record.iter().skip(1));
     bytes
 }
 
-/// The record of a hash without the fields that have expired at a time.
+/// Returns the record of a hash without the fields that have expired at a time.
 pub fn shown<'a>(hash: Hash<'a>, deadlines: Deadlines<'a>, now: u64) -> Vec<u8> {
     let mut edit = Edit::of(Some(hash));
     for (field, _) in deadlines.iter().filter(|(_, deadline)| *deadline <= now) {

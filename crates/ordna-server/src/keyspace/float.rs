@@ -4,10 +4,10 @@
 use rustc_apfloat::ieee::X87DoubleExtended;
 use rustc_apfloat::{Float, Round, Status, StatusAnd};
 
-/// Bits of the exponent's bias and of the significand behind its first bit.
+/// Bias of the exponent, and number of bits of the significand after its first bit.
 const BIAS: i32 = 16_383;
 const FRACTION: i32 = 63;
-/// Digits behind the point that Redis writes.
+/// Number of digits after the point that Redis writes.
 const DIGITS: u32 = 17;
 
 /// A number of the 80-bit format.
@@ -17,8 +17,8 @@ pub struct LongDouble(X87DoubleExtended);
 impl LongDouble {
     pub const ZERO: Self = Self(X87DoubleExtended::ZERO);
 
-    /// Reads decimal or hexadecimal digits with point and exponent, or an infinity; `None` if the
-    /// text is anything else or too large.
+    /// Parses decimal or hexadecimal digits with point and exponent, or an infinity. Returns `None`
+    /// if the text is anything else or the number is too large.
     pub fn parse(text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let (negative, digits) = match text.strip_prefix(['-', '+']) {
@@ -48,7 +48,7 @@ impl LongDouble {
         }
         if let Some(exponent) = exponent {
             let digits = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
-            // A larger exponent is out of range whatever the digits before it.
+            // A larger exponent is out of range whatever the digits are.
             if digits.is_empty() || !all_digits(digits) || digits.len() > 6 {
                 return None;
             }
@@ -58,7 +58,7 @@ impl LongDouble {
         Self::in_range(parsed, is_zero, negative)
     }
 
-    /// The number, unless it is too large, or too small and not zero.
+    /// Returns the number, unless it is too large, or too small and not zero.
     fn in_range(
         parsed: StatusAnd<X87DoubleExtended>,
         is_zero: bool,
@@ -75,7 +75,7 @@ impl LongDouble {
         Self(self.0.add_r(other.0, Round::NearestTiesToEven).value)
     }
 
-    /// A thousand times the number, rounded up; `None` if 64 bits do not hold it.
+    /// Returns a thousand times the number, rounded up, or `None` if 64 bits cannot hold it.
     pub fn thousandfold(self) -> Option<i64> {
         let product =
             self.0.mul_r(X87DoubleExtended::from_i128(1000).value, Round::NearestTiesToEven);
@@ -87,7 +87,8 @@ impl LongDouble {
         }
     }
 
-    /// At most 17 digits behind the point, without zeros at the end; `None` if it is no number.
+    /// Formats the number with at most 17 digits after the point and without trailing zeros.
+    /// Returns `None` if it is not a number.
     pub fn text(self) -> Option<String> {
         if !self.0.is_finite() {
             return None;
@@ -109,16 +110,17 @@ impl LongDouble {
     }
 }
 
-/// The whole part, in digits, and the fraction times 10^17, rounded, of `significand / 2^bits`.
+/// Returns the integer part of `significand / 2^bits`, in digits, and its fraction times 10^17,
+/// rounded.
 fn split(significand: u64, bits: u32) -> (String, u64) {
     let one = 10_u128.pow(DIGITS);
     let whole = u128::from(significand).checked_shr(bits).unwrap_or(0);
     let fraction = u128::from(significand) - whole.checked_shl(bits).unwrap_or(0);
-    // Less than 2^64 times less than 2^57.
+    // The product of a number below 2^64 and one below 2^57.
     let scaled = fraction * one;
     let (rounded, rest, half) = match bits {
         ..122 => (scaled >> bits, scaled & ((1 << bits) - 1), 1 << (bits - 1)),
-        // Less than half.
+        // The value is less than half.
         _ => (0, 0, 1),
     };
     let rounded = rounded + u128::from(rest > half || rest == half && rounded & 1 == 1);
@@ -129,7 +131,7 @@ fn split(significand: u64, bits: u32) -> (String, u64) {
 /// The digits of `number * 2^bits`.
 fn shifted_left(number: u64, bits: u32) -> String {
     const BASE: u64 = 1_000_000_000;
-    // Groups of nine digits, the lowest first.
+    // Groups of nine digits, the lowest group first.
     let mut groups = vec![number % BASE, number / BASE % BASE, number / BASE / BASE];
     let mut left = bits;
     while left > 0 {

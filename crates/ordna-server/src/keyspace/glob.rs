@@ -1,12 +1,13 @@
-//! Redis' glob patterns: `*`, `?`, `[a-c]`, `[^a]`, and `\` to take the next byte as it is.
+//! Redis' glob patterns: `*`, `?`, `[a-c]`, `[^a]`, and `\` to escape the next byte.
 //!
-//! A pattern is compiled once. A match costs O(text) with a factor of one for each 64 bytes between
-//! two stars; no pattern makes it quadratic. The segments between stars are found from left to
-//! right by Shift-And (Baeza-Yates and Gonnet, 1992); the leftmost place is always the right one.
+//! A pattern is compiled once. A match takes O(text), times one for each 64 bytes between two
+//! stars; no pattern makes it quadratic. The segments between stars are searched from left to right
+//! with Shift-And (Baeza-Yates and Gonnet, 1992). The leftmost match of a segment is always the
+//! right one.
 
 use ordna::key;
 
-/// A position of a pattern that takes one byte.
+/// A position of a pattern that matches one byte.
 #[derive(Debug, Clone, PartialEq)]
 enum One {
     Any,
@@ -25,15 +26,15 @@ impl One {
     }
 }
 
-/// A segment up to this long is compared place by place.
+/// Length up to which a segment is compared position by position.
 const SHORT: usize = 8;
 
 /// The part of a pattern between two stars.
 #[derive(Debug)]
 struct Segment {
     ones: Vec<One>,
-    /// For each byte the positions that take it: 256 groups of `words` words. Empty if the segment
-    /// is short.
+    /// For each byte, the positions that match it: 256 groups of `words` words. Empty if the
+    /// segment is short.
     masks: Vec<u64>,
     words: usize,
 }
@@ -58,7 +59,7 @@ impl Segment {
             && self.ones.iter().zip(text).all(|(one, byte)| one.takes(*byte))
     }
 
-    /// The end of the leftmost place where the segment stands in the text.
+    /// Returns the end of the leftmost match of the segment in the text.
     fn find(&self, text: &[u8]) -> Option<usize> {
         let len = self.ones.len();
         if self.masks.is_empty() {
@@ -85,27 +86,27 @@ impl Segment {
 /// A compiled pattern.
 #[derive(Debug)]
 pub struct Pattern {
-    /// Before the first star.
+    /// The segment before the first star.
     head: Segment,
-    /// Between stars.
+    /// The segments between stars.
     middle: Vec<Segment>,
-    /// Behind the last star; `None` if there is no star.
+    /// The segment after the last star; `None` if there is no star.
     tail: Option<Segment>,
-    /// No shorter text matches.
+    /// Length of the shortest text that can match.
     shortest: usize,
-    /// Words of the longest segment.
+    /// Number of words of the longest segment.
     words: usize,
 }
 
 impl Pattern {
-    /// Compiles a pattern for keys. A pattern that no key is long enough for matches nothing, and
-    /// takes no memory, however long it is.
+    /// Compiles a pattern for keys. A pattern for which any matching text is longer than a key may
+    /// be matches nothing and takes no memory, however long it is.
     pub fn new(pattern: &[u8]) -> Self {
         let mut segments = vec![Vec::new()];
         let (mut at, mut shortest) = (0, 0);
         while at < pattern.len() {
             if pattern[at] == b'*' {
-                // Several stars are as good as one.
+                // Several stars in a row mean the same as one.
                 if segments.len() == 1 || segments.last().is_some_and(|last| !last.is_empty()) {
                     segments.push(Vec::new());
                 }
@@ -129,13 +130,13 @@ impl Pattern {
         Self { head, middle, tail: tail.map(|ones| Segment::new(ones, false)), shortest, words }
     }
 
-    /// A pattern that no text matches, because all are too short.
+    /// Returns a pattern that no text matches.
     fn nothing() -> Self {
         let head = Segment::new(Vec::new(), false);
         Self { head, middle: Vec::new(), tail: None, shortest: usize::MAX, words: 0 }
     }
 
-    /// Whether only texts that are longer than any key could match.
+    /// Returns whether only texts that are longer than any key could match.
     pub fn is_too_long(&self) -> bool {
         self.shortest == usize::MAX
     }
@@ -160,13 +161,14 @@ impl Pattern {
         })
     }
 
-    /// About the work of matching a text of this length, in units of some nanoseconds.
+    /// Returns the approximate work of matching a text of this length, in units of some
+    /// nanoseconds.
     pub fn work(&self, len: usize) -> usize {
         if len < self.shortest { 1 } else { 1 + len * self.words.max(1) / 8 }
     }
 }
 
-/// The position at the front of a pattern, and the bytes of the pattern that it takes.
+/// Returns the position at the front of a pattern, and the number of bytes that it takes there.
 fn one(pattern: &[u8]) -> (One, usize) {
     match pattern {
         [b'?', ..] => (One::Any, 1),
@@ -184,7 +186,7 @@ fn one(pattern: &[u8]) -> (One, usize) {
             };
             loop {
                 match &rest[at..] {
-                    // An open class ends with the pattern.
+                    // A class without an end extends to the end of the pattern.
                     [] => break,
                     [b']', ..] => {
                         at += 1;
@@ -214,7 +216,7 @@ fn one(pattern: &[u8]) -> (One, usize) {
     }
 }
 
-/// The bytes before the first special one: every match starts with them.
+/// Returns the bytes before the first special byte, with which every match starts.
 pub fn literal_prefix(pattern: &[u8]) -> &[u8] {
     let end = pattern.iter().position(|byte| matches!(byte, b'*' | b'?' | b'[' | b'\\'));
     &pattern[..end.unwrap_or(pattern.len())]
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// The definition, with its exponential cost.
+    /// The definition, which takes exponential time.
     fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),
@@ -319,7 +321,7 @@ mod tests {
             let begin = Instant::now();
             let pattern = Pattern::new(&pattern);
             let answer = pattern.matches(&text);
-            // The unoptimized definition took hours.
+            // A direct implementation of the definition took hours.
             assert!(begin.elapsed() < Duration::from_secs(5), "{:?} {answer}", begin.elapsed());
         }
     }

@@ -1,10 +1,10 @@
 //! Fields and values of a small hash in one record.
 //!
 //! # Why one record
-//! The store changes, copies, renames, expires, backs up and removes one record atomically, without
-//! help. The price: a write copies the record, so it costs O(bytes of the hash), in memory and in
-//! the log. So a table has at most [`TABLE_BYTES`]; the fields of a larger hash are entries of
-//! their own, see [`collections`](super::collections).
+//! The store can change, copy, rename, expire, back up and remove one record atomically. The price
+//! is that a write copies the record, so it costs O(bytes of the hash), in memory and in the log.
+//! So a table has at most [`TABLE_BYTES`]; the fields of a larger hash are separate entries, see
+//! [`collections`](super::collections).
 //!
 //! # Layout
 //! All integers are little-endian, lengths are LEB128.
@@ -12,13 +12,14 @@
 //! | encoding | bytes after the mark and the number of the encoding |
 //! |---|---|
 //! | [`LIST`] | number of fields (2 bytes); fields and values in the order of their insertion |
-//! | [`TABLE`] | number of fields (4 bytes); for each field the CRC-32 of its name and where its entry begins (4 bytes each), in the order of CRC and name; fields and values |
+//! | [`TABLE`] | number of fields (4 bytes); for each field, ordered by CRC and name, the CRC-32 of its name and the offset of its entry (4 bytes each); fields and values |
 //!
-//! A list is searched in O(fields), a table in O(log fields). A list becomes a table, and stays
-//! one, with a name or value beyond 64 bytes, as in Redis. Beyond 512 fields there is no record.
-//! Tables of older servers may have more fields and bytes; a write turns them into entries.
+//! A search takes O(fields) in a list and O(log fields) in a table. As in Redis, a list becomes a
+//! table, and stays one, when a name or value exceeds 64 bytes. With more than 512 fields there is
+//! no record. Tables of older servers may have more fields and bytes; a write converts them to
+//! entries.
 //!
-//! Bytes of any content are read without a panic: a damaged record has fewer fields.
+//! Decoding arbitrary bytes never panics: a damaged record has fewer fields.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -33,8 +34,8 @@ pub const LIST_FIELDS: usize = 512;
 /// Maximum bytes of a name or value in a list: Redis' default of `hash-max-listpack-value`.
 pub const LIST_BYTES: usize = 64;
 
-/// Maximum bytes of a table. A write copies the record, and so does the log: a larger hash is
-/// cheaper with an entry for each field.
+/// Maximum size of a table in bytes. A write copies the record, and so does the log, so a larger
+/// hash is cheaper with one entry for each field.
 pub const TABLE_BYTES: usize = 4 << 10;
 
 /// Bytes of a row of the offset table: CRC and offset.
@@ -83,8 +84,8 @@ pub fn put(bytes: &mut Vec<u8>, text: &[u8]) {
     bytes.extend_from_slice(text);
 }
 
-/// The start and end of the byte string whose length is stored at a position; `None` if it is
-/// damaged.
+/// Returns the beginning and end of the byte string whose length is stored at a position, or `None`
+/// if it is damaged.
 #[inline]
 fn text_at(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let len = *bytes.get(at)?;
@@ -101,21 +102,21 @@ fn text_at(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 /// The position of a field in the entries of a list.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Place {
-    /// Where the length of the name is stored.
+    /// Position of the length of the name.
     start: usize,
-    /// Where the length of the value is stored.
+    /// Position of the length of the value.
     value: usize,
     value_start: usize,
     end: usize,
 }
 
-/// Looks for a field among the first `count` entries of a list, without decoding the others. If it
-/// is absent, returns where the last entry ends and the number of entries, which is smaller than
+/// Searches the first `count` entries of a list for a field, without decoding the others. If it is
+/// absent, returns the end of the last entry and the number of entries, which is smaller than
 /// `count` in a damaged record.
 fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usize)> {
     let (mut start, mut first) = (0, 0);
-    // Lengths of one byte, which servers write. Names often differ in the last byte only:
-    // `field:1`, `field:2`.
+    // The fast path for lengths of one byte, which servers write. It compares the last byte first,
+    // because names often differ only there: `field:1`, `field:2`.
     if let (Some(last), Ok(len)) = (field.last(), u8::try_from(field.len())) {
         while first < count
             && let Some(&name_len) = entries.get(start)
@@ -132,7 +133,7 @@ fn find(entries: &[u8], count: usize, field: &[u8]) -> Result<Place, (usize, usi
             (start, first) = (end, first + 1);
         }
     }
-    // Whatever is left: nothing, or a damaged entry.
+    // Handles the remaining bytes: none, or a damaged entry.
     for passed in first..count {
         let name = text_at(entries, start);
         let value = name.and_then(|(_, value)| text_at(entries, value));
@@ -154,7 +155,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Hash<'a> {
-    /// Parses a hash: `encoding` is its type byte, `body` what follows.
+    /// Parses a hash. `encoding` is its type byte, and `body` the bytes that follow.
     pub fn new(encoding: u8, body: &'a [u8]) -> Self {
         let is_table = encoding == TABLE;
         let (count, rest) = match body {
@@ -228,10 +229,11 @@ impl<'a> Hash<'a> {
         })
     }
 
-    /// Returns about `count` fields of a table from a cursor on, and the next cursor (0: the end).
+    /// Returns about `count` fields of a table from a cursor on, and the next cursor, or 0 at the
+    /// end.
     ///
-    /// A cursor is a CRC, and fields of the same CRC are returned together. So a scan returns every
-    /// field that exists throughout, whatever fields are added or removed in between.
+    /// A cursor is a CRC, and fields with the same CRC are returned together. So a scan returns
+    /// every field that is present throughout, whatever other fields are added or removed.
     pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<FieldEntry<'a>>) {
         let Ok(from) = u32::try_from(cursor) else { return (0, Vec::new()) };
         let mut found = Vec::new();
@@ -248,20 +250,20 @@ impl<'a> Hash<'a> {
     }
 }
 
-/// A name or value: of the former record, or a copy.
+/// A name or value, borrowed from the former record or copied.
 type Text<'a> = Cow<'a, [u8]>;
 
 /// Bytes of the record of a list before its entries.
 const LIST_HEADER: usize = 4;
 
-/// Changes to a list. They are made in its encoded form: an overwritten value costs a search and
-/// one copy of the record.
+/// Changes to a list in its encoded form: overwriting a value costs a search and one copy of the
+/// record.
 #[derive(Debug)]
 pub struct ListEdit<'a> {
     count: usize,
     /// The entries before the first change.
     base: &'a [u8],
-    /// The record with the changes so far, but for the number of fields; `None` before the first
+    /// The record with the changes so far, except for the number of fields; `None` before the first
     /// change.
     changed: Option<Vec<u8>>,
 }
@@ -319,7 +321,7 @@ impl<'a> ListEdit<'a> {
             }
             Err((end, count)) => {
                 let field_len = [field.len() as u8];
-                // What may follow the entries is a damaged one.
+                // Bytes that may follow the entries belong to a damaged one.
                 let rest = self.entries().len();
                 self.replace(end, rest, &[&field_len, field, &value_len, value]);
                 self.count = count + 1;
@@ -350,7 +352,7 @@ impl<'a> ListEdit<'a> {
     }
 }
 
-/// Changes to a hash, from which [`finish`](Self::finish) makes a new record.
+/// Changes to a hash, from which [`finish`](Self::finish) creates a new record.
 #[derive(Debug)]
 pub enum Edit<'a> {
     List(ListEdit<'a>),
@@ -373,7 +375,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Turns a list into a table.
+    /// Converts a list to a table.
     fn convert_to_table(&mut self) {
         if let Self::List(list) = self {
             let copy = |text: &[u8]| Cow::Owned(text.to_vec());
@@ -404,7 +406,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Calls `each` with all fields and values, in no order.
+    /// Calls `each` with all fields and values, in no particular order.
     pub fn for_each(&self, mut each: impl FnMut(&[u8], &[u8])) {
         match self {
             Self::List(list) => list.hash().iter().for_each(|(field, value)| each(field, value)),
@@ -473,11 +475,11 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Returns the new record. `Err`: it would be so large that the fields become entries of their
-    /// own.
+    /// Returns the new record, or the edit itself if the record would be so large that the fields
+    /// must become separate entries.
     ///
     /// # Errors
-    /// Those.
+    /// The record would be too large.
     pub fn finish_small(self) -> Result<Vec<u8>, Self> {
         match self {
             Self::List(list) => Ok(list.finish()),
@@ -500,7 +502,7 @@ fn merged_table(base: Option<Hash<'_>>, changed: &HashMap<Text<'_>, Option<Text<
         .iter()
         .filter_map(|(field, value)| Some((crc32c(field), &**field, value.as_deref()?)));
     rows.extend(set);
-    // The sort detects the sorted first run, which are the kept rows.
+    // The sort benefits from the sorted first run, the kept rows.
     rows.sort_by_key(|(crc, field, _)| (*crc, *field));
     table(&rows)
 }
@@ -599,7 +601,8 @@ mod tests {
             }
         }
 
-        /// A list of any bytes, damaged ones too, is edited as the fields that are read of it.
+        /// A list of arbitrary bytes, even damaged ones, is edited as the fields that can be
+        /// decoded.
         #[test]
         fn any_list_is_edited(
             mut body in proptest::collection::vec(prop_oneof![0..4_u8, any::<u8>()], 2..64),
@@ -670,7 +673,7 @@ mod tests {
             for (field, _) in found {
                 *met.entry(field.to_vec()).or_insert(0) += 1;
             }
-            // Others come and go meanwhile.
+            // Other fields are added and removed during the scan.
             let other = format!("other:{cursor}").into_bytes();
             let mut edit = Edit::of(Some(read(&record)));
             if cursor % 3 == 0 {

@@ -12,8 +12,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Starts a lease that ends at `until`. A task then calls `ended`, and calls it again at the
-    /// time that it returns, if any: the lease was renewed.
+    /// Starts a lease that ends at `until`. A task then calls `ended`. If the lease was renewed,
+    /// `ended` returns the new end, and the task calls it again at that time.
     pub fn new(
         until: Instant,
         mut ended: impl FnMut() -> Option<Instant> + Send + 'static,
@@ -33,7 +33,7 @@ impl Lease {
         self.until
     }
 
-    /// Moves the end. The task notices it at the former end.
+    /// Moves the end of the lease. The task notices this at the former end.
     pub fn renew(&mut self, until: Instant) {
         self.until = until;
     }

@@ -1,8 +1,9 @@
-//! Lists: values by position.
+//! Lists: values that are addressed by position.
 //!
-//! A small list is a record of its values. Of a large one the values have positions, see
-//! [`nodes`](crate::keyspace::collections::nodes): pushes and pops at both ends cost O(1), an index O(log n). An
-//! insertion or removal in the middle moves the values on its shorter side: O(n).
+//! A small list is one record with its values. The values of a large list have positions, see
+//! [`nodes`](crate::keyspace::collections::nodes): pushes and pops at both ends cost O(1), access
+//! by index O(log n). An insertion or removal in the middle moves the values on its shorter side:
+//! O(n).
 
 use std::ops::ControlFlow;
 
@@ -88,7 +89,8 @@ pub fn pop(body: &mut Body<'_>, end: End) -> Option<Vec<u8>> {
     }
 }
 
-/// Removes at most `count` values at an end and returns them; `None` if they have more than `most` bytes.
+/// Removes and returns at most `count` values at an end. Returns `None` if they have more than
+/// `most` bytes.
 pub fn pop_some(body: &mut Body<'_>, end: End, count: usize, most: usize) -> Option<Vec<Vec<u8>>> {
     let (mut popped, mut left) = (Vec::new(), most);
     for _ in 0..count.min(body.len()) {

@@ -1,15 +1,15 @@
-//! Redis' listpack: a list of texts in which integers are numbers.
+//! Redis' listpack: a compact list of texts that stores integers as numbers.
 //!
-//! A listpack is its length in bytes (4), its number of entries (2; 65,535: not known), the entries
-//! and `0xFF`. An entry is a number or a text with its length, and its own length once more to be
-//! read backwards. Numbers are little-endian; that of a length of 12 bits or an integer of 13 is
-//! not.
+//! A listpack consists of its length in bytes (4 bytes), its number of entries (2 bytes; 65,535
+//! means "not known"), the entries and the byte `0xFF`. An entry is a number or a text with its
+//! length, followed by the entry's own length in a form that can be read backwards. Numbers are
+//! little-endian, except lengths of 12 bits and integers of 13 bits.
 
 use crate::wire::request::number;
 
 const END: u8 = 0xFF;
 
-/// The length of an entry, to be read backwards: 7 bits a byte.
+/// Number of bytes of an entry's trailing length, which has 7 bits in each byte.
 fn back_len(len: usize) -> usize {
     match len {
         ..=127 => 1,
@@ -55,7 +55,7 @@ fn put(list: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// The listpack of these texts.
+/// Encodes texts as a listpack.
 pub fn encode<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut list = vec![0; 6];
     let mut count = 0;
@@ -70,7 +70,7 @@ pub fn encode<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     list
 }
 
-/// The texts of a listpack; `None` if the bytes are none, or there are more texts than `most`.
+/// Decodes a listpack. Returns `None` if the bytes are not valid or hold more than `most` texts.
 pub fn decode(list: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
     let (header, mut rest) = list.split_at_checked(6)?;
     let (len, count) = header.split_at(4);
@@ -94,7 +94,7 @@ pub fn decode(list: &[u8], most: usize) -> Option<Vec<Vec<u8>>> {
             wide[..width].copy_from_slice(bytes);
             Some((1 + width, 0, Some(i64::from_le_bytes(wide))))
         };
-        // Bytes before a text, bytes of the text, or an integer.
+        // Number of header bytes, number of text bytes, and the integer if the entry is one.
         let (head, len, n) = match first {
             0x00..=0x7F => (1, 0, Some(i64::from(first))),
             0x80..=0xBF => (1, usize::from(first & 0x3F), None),

@@ -1,20 +1,21 @@
 //! The lock of the keyspace, which every command holds while it executes.
 //!
 //! # Concurrency
-//! Commands share the lock; those that exclude all others hold it alone. A thread must not lock it
-//! again while it holds it: a second lock, even a shared one, waits for a thread that waits to
-//! exclude others, which waits for the first. Builds with debug assertions panic at a second lock.
+//! Commands share the lock; a command that excludes all others holds it alone. A thread that holds
+//! the lock must not lock it again, not even in shared mode: the second lock would wait for a
+//! thread that waits to exclude others, which waits for the first. Builds with debug assertions
+//! panic at a second lock.
 //!
 //! # Long holders
-//! A script may hold the lock for long, and the server has to serve the client that ends it. So no
-//! worker thread of the runtime waits for a long holder; threads that block may. A thread that is
-//! about to wait announces that first. A long holder announces itself first, and then waits until
-//! all threads that announced themselves before have had the lock. So either the thread sees the
-//! long holder, or the holder sees the thread.
+//! A script may hold the lock for a long time, and the server has to serve the client that ends it.
+//! So worker threads of the runtime must not wait for a long holder; threads for blocking tasks
+//! may. A thread that is about to wait announces this first. A long holder announces itself and
+//! then waits until all threads with earlier announcements have had the lock. So either the thread
+//! sees the long holder, or the long holder sees the thread.
 //!
-//! Long holders take turns: one has its [`Turn`] before it announces itself, and until it has
-//! withdrawn the announcement. Tasks wait for it without a thread, in the order in which they came.
-//! Tasks that have waited for a long holder ([`Delayed`]) come before the next one, so scripts do
+//! Long holders take turns: a long holder has its [`Turn`] from before its announcement until it
+//! has withdrawn it. Tasks wait for the turn without a thread, in the order of their arrival. Tasks
+//! that have waited for a long holder ([`Delayed`]) come before the next one, so that scripts do
 //! not keep out other commands.
 
 use std::ops::Deref;
@@ -29,25 +30,25 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use crate::keyspace::Keyspace;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 
-/// Time after which those that wait for a long holder look again.
+/// Interval at which those that wait for a long holder check again.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct KeyspaceLock {
     lock: ShardedLock<Keyspace>,
-    /// Milliseconds from `created` to the announcement of the long holder, and one more; 0: there
+    /// One plus the milliseconds from `created` to the announcement of the long holder; 0 if there
     /// is none.
     long_since: AtomicU64,
     created: Instant,
-    /// Threads that wait for a holder that is not a long one.
+    /// Number of threads that wait for a holder that is not a long one.
     waiting: AtomicUsize,
     /// Notified when a long holder has ended.
     released: Notify,
     /// The turn of the long holders.
     turns: Arc<Semaphore>,
-    /// Tasks that wait for a long holder, or have just waited for it.
+    /// Number of tasks that wait for a long holder or have just waited for it.
     delayed: AtomicUsize,
-    /// Notified when there is none any more.
+    /// Notified when there are no such tasks any more.
     passed: Notify,
 }
 
@@ -68,7 +69,7 @@ impl Drop for Delayed<'_> {
 #[derive(Debug)]
 pub struct Turn(#[expect(dead_code, reason = "held until it is dropped")] OwnedSemaphorePermit);
 
-// A panic under the lock leaves the keyspace intact: each operation of the store is atomic.
+// A panic under the lock leaves the keyspace intact, because each operation of the store is atomic.
 impl KeyspaceLock {
     pub fn new(keyspace: Keyspace) -> Self {
         Self {
@@ -97,7 +98,7 @@ impl KeyspaceLock {
         KeyspaceGuard::Shared(guard, held)
     }
 
-    /// [`shared`](Self::shared), unless a command excludes others.
+    /// Works like [`shared`](Self::shared), but returns `None` if a command excludes others.
     #[inline]
     pub fn try_shared(&self) -> Option<KeyspaceGuard<'_>> {
         let guard = match self.lock.try_read() {
@@ -126,7 +127,7 @@ impl KeyspaceLock {
         KeyspaceGuard::Exclusive(guard, Held::new(Some((self, turn))))
     }
 
-    /// The turn of a long holder, if nobody waits for it or must come before.
+    /// Returns the turn of a long holder if no other task waits for it or must come before it.
     pub fn try_turn(&self) -> Option<Turn> {
         if self.delayed.load(Ordering::SeqCst) > 0 {
             return None;
@@ -134,7 +135,8 @@ impl KeyspaceLock {
         Arc::clone(&self.turns).try_acquire_owned().ok().map(Turn)
     }
 
-    /// Waits for the turn of a long holder; `None` if the present one has the lock for this time.
+    /// Waits for the turn of a long holder. Returns `None` if the current one has held the lock for
+    /// `patience`.
     pub async fn turn(&self, patience: Duration) -> Option<Turn> {
         let ready = async {
             let turn = Arc::clone(&self.turns).acquire_owned().await.ok()?;
@@ -149,7 +151,7 @@ impl KeyspaceLock {
         }
     }
 
-    /// Waits until a long holder has the lock for this time.
+    /// Waits until a long holder has held the lock for `patience`.
     async fn held_long(&self, patience: Duration) {
         loop {
             let left = patience.saturating_sub(self.held_long_for().unwrap_or_default());
@@ -178,14 +180,14 @@ impl KeyspaceLock {
         self.long_since.load(Ordering::SeqCst) != 0
     }
 
-    /// For how long the long holder has the lock.
+    /// Returns how long the long holder has held the lock.
     pub fn held_long_for(&self) -> Option<Duration> {
         let since = self.long_since.load(Ordering::SeqCst).checked_sub(1)?;
         Some(self.created.elapsed().saturating_sub(Duration::from_millis(since)))
     }
 
-    /// Waits until there is no long holder, or it has the lock for this time. The next long holder
-    /// waits until the result is dropped.
+    /// Waits until there is no long holder, or until it has held the lock for `patience`. The next
+    /// long holder waits until the result is dropped.
     pub async fn not_held_long(&self, patience: Duration) -> Delayed<'_> {
         self.delayed.fetch_add(1, Ordering::SeqCst);
         let delayed = Delayed(self);
@@ -195,13 +197,13 @@ impl KeyspaceLock {
                 Some(time) if time < patience => patience - time,
                 _ => return delayed,
             };
-            // If it ends before the wait begins, this notices it.
+            // If the holder ends before the wait begins, this notices it later.
             let _ = tokio::time::timeout(left.min(LOOK), released).await;
         }
     }
 }
 
-/// Waits where no other task waits for this thread.
+/// Runs a wait so that no other task of the runtime has to wait for this thread.
 fn apart<T>(wait: impl FnOnce() -> T) -> T {
     match tokio::runtime::Handle::try_current() {
         Ok(_) => tokio::task::block_in_place(wait),
@@ -223,7 +225,7 @@ pub enum KeyspaceGuard<'a> {
     ),
     /// Nothing is locked: the command reads this snapshot.
     Snapshot(Arc<KeyspaceSnapshot>),
-    /// Nothing is locked and no key accessed: by a command that needs none, or within
+    /// Nothing is locked and no key accessed, because the command needs none or is inside
     /// [`release_for_a_moment`](Self::release_for_a_moment).
     Released,
 }
@@ -234,8 +236,8 @@ impl KeyspaceGuard<'_> {
         matches!(self, Self::Exclusive(..))
     }
 
-    /// Lets other commands have the keyspace, and locks it again by `lock`. It may have changed in
-    /// between.
+    /// Lets other commands use the keyspace, and then locks it again with `lock`. The keyspace may
+    /// have changed in between.
     pub fn release_for_a_moment(&mut self, lock: impl FnOnce() -> Self) {
         *self = Self::Released;
         *self = lock();
@@ -249,8 +251,8 @@ impl KeyspaceGuard<'_> {
         }
     }
 
-    /// Lets commands in progress end, and excludes others: `lock` locks the keyspace for that. The
-    /// keyspace may have changed in between.
+    /// Waits for the commands in progress and excludes others: `lock` locks the keyspace for that.
+    /// The keyspace may have changed in between.
     pub fn make_exclusive(&mut self, lock: impl FnOnce() -> Self) {
         if !self.is_exclusive() {
             self.release_for_a_moment(lock);
@@ -271,7 +273,7 @@ impl Deref for KeyspaceGuard<'_> {
     }
 }
 
-/// Marks the current thread as one that holds the lock, if debug assertions are on; dropped after
+/// Marks the current thread as one that holds the lock, if debug assertions are on. Dropped after
 /// the lock.
 pub struct Held<'a>(Option<(&'a KeyspaceLock, Turn)>);
 
@@ -310,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread that does not know of a long holder waits for it in a worker of the runtime.
+    /// A thread that has not seen a long holder would wait for it in a worker of the runtime.
     #[test]
     fn a_long_holder_right_after_another_is_known() {
         let lock = KeyspaceLock::new(Keyspace::with_options(Options::new()));
@@ -331,7 +333,7 @@ mod tests {
                     assert!(lock.is_held_long(), "nobody knows of the second holder");
                     drop(guard);
                 });
-                // It may wait for the end of the first one.
+                // The second holder may wait for the end of the first one.
                 let _ = told.recv_timeout(Duration::from_millis(50));
             };
             first.meanwhile(second);

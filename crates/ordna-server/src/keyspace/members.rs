@@ -1,4 +1,4 @@
-//! Members of sets that are united, intersected or subtracted.
+//! Members of sets for unions, intersections and differences.
 
 use std::cmp::Ordering;
 
@@ -7,16 +7,16 @@ use ordna::checksum::crc32c;
 /// Bytes of the checksum in front of a member.
 const CHECKSUM: usize = 4;
 
-/// A member, by its place in the text of all members.
+/// A member, by its position in the text of all members.
 #[derive(Debug, Clone, Copy)]
 struct Member {
-    /// The checksum of the member and its first four bytes: what decides most comparisons.
+    /// The checksum of the member and its first four bytes, which decide most comparisons.
     head: u64,
     start: usize,
     len: usize,
 }
 
-/// Members in the order of a large set, which is that of CRC-32C and name (see
+/// Members in the order of a large set, that is, by CRC-32C and name (see
 /// [`names`](super::collections::names)). They share one allocation.
 #[derive(Debug, Default)]
 pub struct Members {
@@ -33,7 +33,7 @@ fn head_of(part: &[u8]) -> u64 {
 }
 
 impl Members {
-    /// Bytes of memory that a member takes beside its text.
+    /// Bytes of memory that a member takes in addition to its text.
     pub const OVERHEAD: usize = size_of::<Member>();
 
     pub fn len(&self) -> usize {
@@ -72,7 +72,7 @@ impl Members {
         self.push_part(&part);
     }
 
-    /// Appends the members of another set. [`sort`](Self::sort) is due.
+    /// Appends the members of another set. [`sort`](Self::sort) must be called afterwards.
     pub fn append(&mut self, other: Self) {
         if self.is_empty() {
             *self = other;
@@ -84,13 +84,13 @@ impl Members {
         self.members.extend(other.members.into_iter().map(moved));
     }
 
-    /// Puts the members into order, each once.
+    /// Sorts the members and removes duplicates.
     pub fn sort(&mut self) {
         let mut members = std::mem::take(&mut self.members);
         let compare = |a: &Member, b: &Member| {
             a.head.cmp(&b.head).then_with(|| self.name(a).cmp(self.name(b)))
         };
-        // Runs that are sorted each are merged.
+        // The sort merges runs that are already sorted.
         members.sort_by(compare);
         members.dedup_by(|a, b| compare(a, b).is_eq());
         self.members = members;
@@ -100,7 +100,7 @@ impl Members {
         }
     }
 
-    /// Gives the memory of text back that belongs to no member.
+    /// Frees the memory of text that belongs to no member.
     fn compact(&mut self, used: usize) {
         let text = std::mem::replace(&mut self.text, Vec::with_capacity(used));
         for member in &mut self.members {
@@ -118,25 +118,25 @@ impl Members {
         self.members = members;
     }
 
-    /// Begins a comparison with a set whose parts are given in order.
+    /// Begins a comparison with a set whose parts are passed in order.
     pub fn merge(&mut self, wanted: bool) -> Merge<'_> {
         Merge { members: self, wanted, at: 0, kept: 0 }
     }
 }
 
-/// Keeps the members that another set has, or those that it does not have.
+/// Keeps the members that another set has or, if not `wanted`, those that it does not have.
 #[derive(Debug)]
 pub struct Merge<'a> {
     members: &'a mut Members,
     wanted: bool,
     /// The first member not compared yet.
     at: usize,
-    /// The number of members kept, which come first.
+    /// Number of members kept; they come first.
     kept: usize,
 }
 
 impl Merge<'_> {
-    /// Notes the next part of the other set. Returns whether there are members left to compare.
+    /// Processes the next part of the other set. Returns whether there are members left to compare.
     pub fn meet(&mut self, part: &[u8]) -> bool {
         let head = head_of(part);
         while let Some(member) = self.members.members.get(self.at).copied() {
@@ -162,7 +162,7 @@ impl Merge<'_> {
         self.kept += 1;
     }
 
-    /// Ends the comparison: the other set has no more parts, or those that it has do not matter.
+    /// Ends the comparison: the other set has no more parts, or its other parts do not matter.
     pub fn end(mut self) {
         while !self.wanted && self.at < self.members.len() {
             self.keep(self.members.members[self.at]);
@@ -180,7 +180,7 @@ mod tests {
 
     use super::*;
 
-    /// Names, also ones whose heads are equal: they follow a zero or a fifth byte.
+    /// Generates names, some of which have equal heads and differ by a zero or a fifth byte.
     fn names() -> impl Strategy<Value = BTreeSet<Vec<u8>>> {
         let name = prop_oneof![
             proptest::collection::vec(prop_oneof![Just(0), Just(b'a'), any::<u8>()], 0..7),
@@ -232,7 +232,8 @@ mod tests {
         }
     }
 
-    /// Parts with one checksum are told apart by their names, also where a name is a prefix of the other.
+    /// Parts with the same checksum are compared by name, also if one name is a prefix of the
+    /// other.
     #[test]
     fn equal_heads_are_compared_by_name() {
         let part = |name: &[u8]| [&[1, 2, 3, 4], name].concat();

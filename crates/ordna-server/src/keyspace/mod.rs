@@ -1,4 +1,4 @@
-//! The keys and values, and a handle that frees them on a thread that serves no client.
+//! The keys and values of the server: the store, and a handle that frees it on a separate thread.
 
 pub mod access_table;
 pub mod collections;
@@ -41,7 +41,7 @@ use self::collections::Collections;
 /// The keys and values of users, and the elements of large collections, in one store.
 #[derive(Debug)]
 pub struct KeyspaceStore {
-    /// Keys as `stored_key` and values as `stored_value` encode them.
+    /// Holds keys as `stored_key` and values as `stored_value` encode them.
     store: Store<[u8], [u8]>,
     collections: Collections,
     /// Whether the store has a directory.
@@ -49,22 +49,22 @@ pub struct KeyspaceStore {
 }
 
 impl KeyspaceStore {
-    /// The store, with keys and values in their stored form: for logs and backups.
+    /// Returns the store, whose keys and values are in their stored form: for logs and backups.
     pub fn store(&self) -> &Store<[u8], [u8]> {
         &self.store
     }
 
-    /// What the collections share.
+    /// Returns the state that the collections share.
     pub fn collections(&self) -> &Collections {
         &self.collections
     }
 
-    /// The present time on the store's clock, in milliseconds since 1970.
+    /// Returns the current time of the store's clock, in milliseconds since 1970.
     pub fn now(&self) -> u64 {
         self.store.now()
     }
 
-    /// Counts of the store. Its items are those of users.
+    /// Returns the statistics of the store. Its items are those of users.
     pub fn statistics(&self) -> Statistics {
         let mut statistics = self.store.statistics();
         statistics.items = self.approximate_len();
@@ -81,7 +81,7 @@ impl KeyspaceStore {
         self.store.hold_time()
     }
 
-    /// Whether there are snapshots, which keep what is overwritten.
+    /// Returns whether snapshots exist, which keep overwritten values.
     pub fn has_snapshots(&self) -> bool {
         !self.store.statistics().snapshots.is_empty()
     }
@@ -101,8 +101,8 @@ impl KeyspaceStore {
         self.store.collect_some();
     }
 
-    /// Adopts the entries of a directory: stores the keys of an older server as this one does, and finds
-    /// what collections continue with.
+    /// Adopts the entries of a directory: converts keys that an older server has stored, and
+    /// restores the state of collections.
     fn adopt(&self) -> Result<(), AdoptError> {
         let found = self.store.get(stored_key::LAYOUT_KEY).unwrap_or_default();
         match stored_key::layout_version(&found) {
@@ -111,7 +111,7 @@ impl KeyspaceStore {
             Some(found) if found > stored_key::LAYOUT_VERSION => {
                 return Err(AdoptError::Newer { found });
             }
-            // All that an older version may hold is the same in this one.
+            // Everything that an older version of the layout may hold is valid in this one.
             Some(_) => {
                 let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
                 let _lifted = self.store.lift_limit();
@@ -129,7 +129,7 @@ impl KeyspaceStore {
         };
         let of_elements = last(stored_key::ELEMENTS, stored_key::id_of_element);
         let of_removals = last(stored_key::REMOVALS, stored_key::of_removal);
-        // A small hash of which a field expires has an id, but no element.
+        // A small hash with fields that expire has an id, but no separate elements.
         let mut of_deadlines = 0;
         self.store.scan_with(stored_key::DEADLINES, Direction::Ascending, usize::MAX, |key, _| {
             of_deadlines = of_deadlines.max(stored_key::of_deadline(key).map_or(0, |(_, id)| id));
@@ -148,8 +148,8 @@ impl KeyspaceStore {
         Ok(())
     }
 
-    /// Escapes the keys that a server without a reserved space has stored as they are, and says that it is
-    /// done, as one step.
+    /// Escapes, in one step, the keys of a server that had no reserved key space and stored keys as
+    /// they are, and records that this is done.
     fn escape_keys(&self) -> Result<(), ordna::Error> {
         let mut entries = Vec::new();
         let lower = Bound::Included(&[0xFE][..]);
@@ -161,26 +161,27 @@ impl KeyspaceStore {
             return Ok(());
         }
         let keys: Vec<_> = entries.iter().map(|(key, ..)| stored_key::stored(key)).collect();
-        // A key may be the stored form of another one: first all are removed.
+        // A key may equal the stored form of another one, so all are removed first.
         let removals = entries.iter().map(|(key, ..)| Write::Remove(key.as_slice()));
         let puts = entries.iter().zip(&keys).map(|((_, value, expires_at), key)| {
             Write::Put(&**key, Put { value: value.as_slice(), expires_at: *expires_at })
         });
         let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
         let layout = Write::put(stored_key::LAYOUT_KEY, layout.as_slice());
-        // The memory is as it was before.
+        // The memory use is the same afterwards.
         let _lifted = self.store.lift_limit();
         self.store.write_batch(&removals.chain(puts).chain([layout]).collect::<Vec<_>>())?;
         self.collections.layout_is_stored();
         Ok(())
     }
 
-    /// Stores the version of the layout before the first entry that needs it, if the store has a directory.
+    /// Stores the version of the layout before the first entry that needs it, if the store has a
+    /// directory.
     fn store_layout(&self) -> Result<(), ordna::Error> {
         let _one = self.collections.storing_layout.lock();
         if self.is_durable && !self.store.contains(stored_key::LAYOUT_KEY) {
             let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
-            // No limit of memory refuses it: a removal may need it, too.
+            // The memory limit must not refuse it, because a removal may need it, too.
             let _lifted = self.store.lift_limit();
             self.store.insert(stored_key::LAYOUT_KEY, &layout)?;
             self.collections.reserved.add(1);
@@ -190,10 +191,10 @@ impl KeyspaceStore {
     }
 }
 
-/// Why the entries of a directory cannot become a keyspace.
+/// The reason why the entries of a directory cannot become a keyspace.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptError {
-    /// A newer server has written them.
+    /// The entries were written by a newer server.
     #[error(
         "the layout of the keys has version {found}; this server knows version {}",
         stored_key::LAYOUT_VERSION
@@ -204,7 +205,7 @@ pub enum AdoptError {
 }
 
 impl AdoptError {
-    /// The error of opening this directory.
+    /// Converts this into the error of opening `directory`.
     pub fn in_directory(self, directory: &Path) -> BackupError {
         let path = directory.to_owned();
         match self {
@@ -220,13 +221,13 @@ impl AdoptError {
     }
 }
 
-/// Resolves once a keyspace is freed.
+/// Resolves when a keyspace has been freed.
 pub type Freeing = oneshot::Receiver<()>;
 
 /// A shared handle of the keys and values. The server, snapshots and counters hold one each.
 ///
-/// After a flush, dropping the last handle frees all keys, perhaps millions. A thread that serves
-/// clients may be the one that drops it, so a new thread frees them.
+/// After a flush, dropping the last handle frees all keys, perhaps millions. The thread that drops
+/// it may be one that serves clients, so a new thread frees them.
 #[derive(Debug)]
 pub struct Keyspace(Option<Arc<KeyspaceStore>>);
 
@@ -242,10 +243,10 @@ impl Keyspace {
         Self(Some(Arc::new(KeyspaceStore { store, collections, is_durable })))
     }
 
-    /// The keyspace of a store that was opened in a directory.
+    /// Creates the keyspace of a store that was opened in a directory.
     ///
     /// # Errors
-    /// A newer server wrote it, or the log has failed.
+    /// A newer server wrote the directory, or the log has failed.
     pub fn of_opened(store: Store<[u8], [u8]>) -> Result<Self, AdoptError> {
         let keyspace = Self::of(store);
         keyspace.adopt()?;
@@ -260,7 +261,7 @@ impl Keyspace {
         self.store.successor(options).map(Self::of)
     }
 
-    /// Whether two handles are of the same keys: no flush came between.
+    /// Returns whether two handles have the same keys, because no flush came between them.
     pub fn is(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -278,23 +279,23 @@ impl Keyspace {
         weak.upgrade().map(|entries| Self(Some(entries)))
     }
 
-    /// Drops the handle. If it was the last one, the result resolves once the keys are freed.
+    /// Drops the handle. If it was the last one, the result resolves when the keys are freed.
     pub fn release(mut self) -> Option<Freeing> {
         self.let_go()
     }
 
     fn let_go(&mut self) -> Option<Freeing> {
         let last = self.0.take().and_then(Arc::into_inner)?;
-        // Without a runtime no thread serves.
+        // Without a runtime, no thread serves clients.
         Handle::try_current().ok()?;
         let (tell, freeing) = oneshot::channel();
         let free = move || {
             drop(last);
-            // Most callers do not wait for it.
+            // Most callers do not wait for the end.
             let _ = tell.send(());
         };
-        // If the system refuses a thread, the closure is dropped here, and the keys with it. The
-        // runtime's own pool would panic.
+        // If the system cannot create a thread, the closure is dropped here, and the keys with it.
+        // The runtime's own thread pool would panic.
         let _ = thread::Builder::new().name("ordna flush".to_owned()).spawn(free);
         Some(freeing)
     }

@@ -1,13 +1,13 @@
-//! `MGET` of many keys, read in stretches from a snapshot.
+//! `MGET` of many keys, read from a snapshot in several steps.
 
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 use crate::keyspace::stored_value;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
-/// Number of keys in a stretch, after which other connections get their turn.
+/// Number of keys in a step, after which other connections are served.
 const STRETCH: usize = 256;
-/// Number of bytes after which a stretch ends.
+/// Number of bytes after which a step ends.
 const STRETCH_BYTES: usize = 1 << 20;
 
 /// An `MGET` in progress.
@@ -22,12 +22,12 @@ pub struct MultiGet {
 }
 
 impl MultiGet {
-    /// Prepares to look up all arguments of a request but its name.
+    /// Prepares to look up all arguments of a request except its name.
     pub fn new(snapshot: KeyspaceSnapshot, request: OwnedRequest) -> Self {
         Self { snapshot, request, at: 1, bytes: 0 }
     }
 
-    /// Looks up the keys of a stretch. Returns whether it was the last one.
+    /// Looks up the keys of one step. Returns whether it was the last one.
     ///
     /// # Errors
     /// The reply would grow beyond `most` bytes; the caller drops the written part.
@@ -61,7 +61,7 @@ impl MultiGet {
     }
 }
 
-/// The refusal of a reply beyond the limit.
+/// Returns the error of a reply beyond the limit.
 pub fn too_large(most: usize) -> String {
     format!("ERR the reply would exceed {most} bytes; ask for fewer keys")
 }

@@ -27,7 +27,7 @@ struct SnapshotTable {
 #[derive(Debug)]
 struct NamedSnapshot {
     snapshot: KeyspaceSnapshot,
-    /// `None`: the snapshot is kept until a client ends it.
+    /// `None` if the snapshot is kept until a client ends it.
     lease: Option<Lease>,
     /// The client whose disconnection ends the snapshot.
     owner: Option<u64>,
@@ -63,7 +63,7 @@ impl NamedSnapshots {
             let until = Instant::now().checked_add(lease)?;
             let snapshots = Arc::downgrade(self);
             Some(Lease::new(until, move || {
-                // Nobody waits until the keyspace is freed.
+                // The task does not wait until the keyspace is freed.
                 drop(snapshots.upgrade()?.end(id));
                 None
             }))
@@ -76,8 +76,8 @@ impl NamedSnapshots {
         self.0.lock().held.get(&id).map(|held| held.snapshot.clone())
     }
 
-    /// Ends a snapshot; `None` if there is no snapshot of this number. If it was the last holder of a
-    /// flushed keyspace, the result resolves once the keyspace is freed.
+    /// Ends a snapshot. Returns `None` if there is no snapshot with this number. If it was the last
+    /// holder of a flushed keyspace, the result resolves when the keyspace is freed.
     pub fn end(&self, id: u64) -> Option<Option<Freeing>> {
         let held = self.0.lock().held.remove(&id)?;
         Some(held.snapshot.release())
@@ -91,7 +91,7 @@ impl NamedSnapshots {
         let ids: Vec<u64> = table.held.iter().filter_map(of_client).collect();
         drop(table);
         for id in ids {
-            // Nobody waits until the keyspace is freed.
+            // The connection does not wait until the keyspace is freed.
             drop(self.end(id));
         }
     }

@@ -5,19 +5,20 @@ use std::ops::ControlFlow;
 
 use crate::keyspace::collections::names::Named;
 
-/// Elements that a sample with repetitions has at most: some tenths of a second, in which the connection
-/// serves nobody else.
+/// Maximum number of elements of a sample with repetitions. It takes some tenths of a second,
+/// during which the thread serves no other connection.
 pub const MOST_DRAWN: usize = 1 << 20;
 
 /// A random number, good enough to choose a key.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
-    // Without a source of random numbers any key will do.
+    // Without a source of random numbers, any key will do.
     let _ = getrandom::fill(&mut bytes);
     u64::from_ne_bytes(bytes)
 }
 
-/// Random numbers from one seed (SplitMix64): a draw from the system for each would take a call.
+/// Random numbers from one seed (SplitMix64). A random number from the system would need a system
+/// call each time.
 #[derive(Debug)]
 pub struct Draws(u64);
 
@@ -47,7 +48,7 @@ pub trait Sampled {
     /// Visits names and values until `visit` breaks.
     fn visit(&self, visit: &mut Visit<'_>);
 
-    /// A random element, without a look at all of them; `None` if that is not possible.
+    /// Returns a random element without visiting all of them, or `None` if that is not possible.
     fn one(&self, draws: &mut Draws) -> Option<Named>;
 
     /// All elements, of a small collection.
@@ -61,24 +62,25 @@ pub trait Sampled {
     }
 }
 
-/// Number of elements of a sample of `count`, see [`sample`].
+/// Returns the number of elements of a sample of `count`, see [`sample`].
 fn wanted(count: i64) -> usize {
     usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX)
 }
 
-/// Whether a few elements are drawn one by one. Otherwise all are passed, which takes less.
+/// Returns whether the elements should be drawn one by one. Otherwise visiting all elements is
+/// cheaper.
 fn is_few(wanted: usize, len: usize) -> bool {
     wanted < len / 64
 }
 
-/// Elements that [`sample`] looks at.
+/// Returns the number of elements that [`sample`] visits.
 pub fn sample_work(of: &impl Sampled, count: i64) -> usize {
     let (wanted, len) = (wanted(count), of.len());
     if is_few(wanted, len) { wanted } else { len }
 }
 
-/// Random elements: `count` different ones or, if it is negative, as many that may come again. `None` if
-/// the names and values have more than `most` bytes.
+/// Draws random elements: `count` different ones or, if it is negative, that number with
+/// repetitions. Returns `None` if the names and values have more than `most` bytes.
 pub fn sample(of: &impl Sampled, count: i64, most: usize) -> Option<Vec<Named>> {
     let (wanted, len) = (wanted(count), of.len());
     let mut draws = Draws::new();
@@ -95,7 +97,7 @@ pub fn sample(of: &impl Sampled, count: i64, most: usize) -> Option<Vec<Named>> 
     {
         let (mut met, mut left) = (HashSet::new(), most);
         let mut next = Some(first);
-        // Of elements between wide gaps few are drawn twice.
+        // Elements between wide gaps are rarely drawn twice.
         for _ in 0..wanted.saturating_mul(8) {
             let Some(drawn) = next.take().or_else(|| of.one(&mut draws)) else { break };
             if count < 0 || met.insert(drawn.0.clone()) {
@@ -107,7 +109,8 @@ pub fn sample(of: &impl Sampled, count: i64, most: usize) -> Option<Vec<Named>> 
             }
         }
     }
-    // Which places are drawn; then one walk over all elements copies those.
+    // Draws positions first, and then copies the elements at these positions in one pass over all
+    // elements.
     let mut places: Vec<usize> = match count < 0 {
         true => (0..wanted).map(|_| draws.below(len)).collect(),
         false => (0..len).collect(),

@@ -9,11 +9,12 @@
 //! state. A flush ends all scans: their next call returns nothing and the cursor 0,
 //! or an error if it asks for the scan's own state.
 //!
-//! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict those
-//! of others, and [`KEPT`] cursors with [`KEPT_BYTES`] of keys in total. Beyond that number, cursors of idle
-//! scans, whose lease has ended, are evicted: of the client that has begun most of them, its oldest first.
-//! Beyond those bytes, cursors of any scan are evicted: of the client whose keys have most bytes, its oldest
-//! scan first. So a client that begins many scans, or scans of long keys, ends its own.
+//! The table keeps the last [`RECENT`] cursors of each scan, so that a long scan does not evict
+//! those of others. In total it keeps [`KEPT`] cursors with [`KEPT_BYTES`] bytes of keys. When
+//! there are more cursors, those of scans whose lease has ended are evicted: of the client with the
+//! most such scans, the oldest first. When there are more bytes, cursors of any scan are evicted:
+//! of the client with the most bytes, the oldest scan first. So a client that begins many scans, or
+//! scans with long keys, ends its own.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -47,17 +48,17 @@ pub struct ScanCursors {
 
 #[derive(Debug, Default)]
 struct CursorTable {
-    /// The number before the first cursor of this run of the server, and the latest cursor.
+    /// The number before the first cursor of this run of the server. `last` is the latest cursor.
     base: u64,
     last: u64,
     positions: BTreeMap<u64, Position>,
-    /// Bytes of their keys.
+    /// Total size in bytes of the cursors' keys.
     bytes: usize,
     scans: BTreeMap<u64, Scan>,
     leases: BTreeMap<u64, LeasedSnapshot>,
     idle: IdleScans,
     clients: ClientScans,
-    /// Number of leases that have ended by time or by number.
+    /// Number of leases that have ended because of their time or because of [`LEASES`].
     ended: u64,
     /// The latest cursor before the last flush.
     flushed: u64,
@@ -65,18 +66,19 @@ struct CursorTable {
 
 #[derive(Debug)]
 struct Scan {
-    /// The client that has begun it. Others may continue it: clients have several connections.
+    /// The client that began the scan. Other connections may continue it, because clients have
+    /// several.
     client: u64,
-    /// The kept cursors, oldest first. There is one at least.
+    /// The kept cursors, oldest first. There is at least one.
     cursors: VecDeque<u64>,
 }
 
 /// The scans without a lease.
 #[derive(Debug, Default)]
 struct IdleScans {
-    /// Those of each client. No set is empty.
+    /// The idle scans of each client. No set is empty.
     of_client: BTreeMap<u64, BTreeSet<u64>>,
-    /// How many each client has, and the client.
+    /// The number of each client's idle scans, with the client.
     counts: BTreeSet<(usize, u64)>,
 }
 
@@ -93,7 +95,7 @@ impl IdleScans {
         }
     }
 
-    /// The oldest scan of the client that has most.
+    /// Returns the oldest idle scan of the client that has the most.
     fn first_to_end(&self) -> Option<u64> {
         let (_, client) = self.counts.last()?;
         self.of_client.get(client)?.first().copied()
@@ -103,7 +105,8 @@ impl IdleScans {
 /// All scans, with a lease or without.
 #[derive(Debug, Default)]
 struct ClientScans {
-    /// Bytes of the keys of each client's cursors, and its scans. No set is empty.
+    /// For each client, the total size in bytes of its cursors' keys, and its scans. No set is
+    /// empty.
     of_client: BTreeMap<u64, (usize, BTreeSet<u64>)>,
     /// The bytes of each client, its oldest scan, and the client.
     by_bytes: BTreeSet<(usize, Reverse<u64>, u64)>,
@@ -125,22 +128,22 @@ impl ClientScans {
     }
 }
 
-/// What the table has of a cursor.
+/// The result of looking up a cursor.
 pub enum Recalled {
     /// Its position, and the snapshot unless the lease has ended.
     Position(Position, Option<KeyspaceSnapshot>),
-    /// The keyspace was flushed since: the scan is at its end.
+    /// The keyspace was flushed after the cursor was created, so the scan is at its end.
     Flushed,
     /// The cursor was evicted or never existed.
     Unknown,
 }
 
-/// Where a scan continues.
+/// The position at which a scan continues.
 #[derive(Debug, Clone)]
 pub struct Position {
     /// The scan continues after this key.
     pub key: Vec<u8>,
-    /// The scan, named by its first cursor.
+    /// The scan, identified by its first cursor.
     scan: u64,
 }
 
@@ -175,7 +178,8 @@ impl CursorTable {
         ended
     }
 
-    /// The scan whose oldest cursor goes if the keys are too long together. The only cursor of `latest` stays.
+    /// Returns the scan whose oldest cursor is evicted if the keys take too many bytes. The only
+    /// cursor of `latest` is kept.
     fn longest(&self, latest: u64) -> Option<u64> {
         let may_end = |scan: &&u64| {
             **scan != latest || self.scans.get(scan).is_some_and(|it| it.cursors.len() > 1)
@@ -186,7 +190,8 @@ impl CursorTable {
         })
     }
 
-    /// Ends the lease that would end first. The caller drops the snapshot after it has released the lock, as above.
+    /// Ends the lease that would end first. The caller drops the snapshot after releasing the lock,
+    /// as above.
     fn end_first_lease(&mut self) -> Option<LeasedSnapshot> {
         let first = self.leases.iter().min_by_key(|(_, leased)| leased.lease.until());
         let ended = first.map(|(scan, _)| *scan).and_then(|first| self.end(first));
@@ -194,7 +199,7 @@ impl CursorTable {
         ended
     }
 
-    /// Ends a lease. The caller drops the snapshot after it has released the lock, as above.
+    /// Ends a lease. The caller drops the snapshot after releasing the lock, as above.
     fn end(&mut self, scan: u64) -> Option<LeasedSnapshot> {
         let leased = self.leases.remove(&scan)?;
         if let Some(Scan { client, .. }) = self.scans.get(&scan) {
@@ -221,8 +226,8 @@ impl ScanCursors {
         Self { table: Lock::new(table), lease: lease.min(LONGEST) }
     }
 
-    /// Adds a cursor after `key`, of the scan of `from` or, with `None`, of a new scan of this client, which
-    /// reads `snapshot`. Renews the lease. The cursor is never 0.
+    /// Adds a cursor after `key`. It belongs to the scan of `from` or, if that is `None`, to a new
+    /// scan of this client, which reads `snapshot`. Renews the lease. The cursor is never 0.
     pub fn remember(
         self: &Arc<Self>,
         client: u64,
@@ -273,7 +278,7 @@ impl ScanCursors {
             let Some(first) = table.idle.first_to_end() else { break };
             ended.extend(table.evict_oldest(first));
         }
-        // Snapshots are dropped after the lock, since that may collect garbage.
+        // The lock is released first, because dropping a snapshot may collect garbage.
         drop(guard);
         drop((former, ended));
         cursor
@@ -308,7 +313,7 @@ impl ScanCursors {
         drop(ended);
     }
 
-    /// Ends all scans, as the keyspace is flushed.
+    /// Ends all scans, because the keyspace is flushed.
     pub fn end_all(&self) {
         let mut table = self.table.lock();
         let scans: Vec<u64> = table.leases.keys().copied().collect();
@@ -373,7 +378,7 @@ mod tests {
                 let cursor = cursors.remember(1, key, from.as_ref(), KeyspaceSnapshot::of(&store));
                 from = Some(position(&cursors, cursor).0);
             }
-            // Nor do many short ones.
+            // Neither do many short scans.
             for _ in 0..2 * KEPT {
                 let cursor = cursors.remember(1, Vec::new(), None, KeyspaceSnapshot::of(&store));
                 let from = Some(position(&cursors, cursor).0);
@@ -405,7 +410,8 @@ mod tests {
             let (_, snapshot) = position(&cursors, patient);
             assert!(snapshot.is_none(), "its lease was ended by those of the other client");
             assert!(matches!(cursors.recall(first), Recalled::Unknown));
-            // Nor do many clients with a scan each end it before the one that has many.
+            // Many clients with one scan each do not end that scan before those of the client with
+            // many.
             let third = begin(2);
             (0..2 * LEASES as u64).for_each(|client| _ = begin(100 + client));
             position(&cursors, patient);
@@ -416,7 +422,7 @@ mod tests {
         });
     }
 
-    /// Neither idle scans nor those with a lease keep more of long keys.
+    /// Neither idle scans nor scans with a lease keep more than the limit of long keys.
     #[test]
     fn the_keys_of_all_cursors_are_bounded() {
         in_runtime(|| {
@@ -466,7 +472,7 @@ mod tests {
     fn a_cursor_may_be_used_again_and_the_oldest_of_a_scan_are_forgotten() {
         in_runtime(|| {
             let store = Keyspace::with_options(ordna::Options::new());
-            // No overflow of the clock either.
+            // The longest lease does not overflow the clock.
             let cursors = Arc::new(ScanCursors::new(Duration::MAX));
             let first = cursors.remember(1, b"a".to_vec(), None, KeyspaceSnapshot::of(&store));
             let (from, _) = position(&cursors, first);

@@ -1,7 +1,7 @@
-//! Sets: members in no order that a user sees.
+//! Sets: members without an order that is visible to users.
 //!
-//! A small set is a record of its members in ascending order. In a large one each member is an element
-//! without a value (see [`names`](super::collections::names)).
+//! A small set is one record with its members in ascending order. In a large set, each member is an
+//! element without a value (see [`names`](super::collections::names)).
 
 use std::ops::ControlFlow;
 
@@ -12,8 +12,8 @@ use crate::keyspace::sample::{Draws, Sampled, Visit};
 use crate::wire::error::CommandError;
 use crate::wire::request::number;
 
-/// How many times as many members a set may have as another one, for the two to be merged rather than each
-/// member of the other be looked up.
+/// Ratio of the sizes of two sets up to which they are merged. Above it, each member of the smaller
+/// set is looked up in the larger one.
 pub const MERGED: usize = 16;
 
 /// A set that a command reads.
@@ -42,7 +42,7 @@ impl SetView<'_, '_> {
         }
     }
 
-    /// The members; `None` if they have more than `most` bytes.
+    /// Returns the members, or `None` if they have more than `most` bytes.
     pub fn members(&self, most: usize) -> Option<Members> {
         let (mut members, mut left) = (Members::default(), Some(most));
         let mut fits = |len: usize| {
@@ -68,8 +68,8 @@ impl SetView<'_, '_> {
         left.map(|_| members)
     }
 
-    /// Keeps those of `members` that are in this set, or those that are not. O(smaller log n), or O(n) if
-    /// the sets are of about one size.
+    /// Keeps those of `members` that are in this set or, if not `wanted`, those that are not. O(s
+    /// log n), where s is the size of the smaller set, or O(n) if both are about equally large.
     pub fn retain(&self, members: &mut Members, wanted: bool) {
         match self.0 {
             Body::Large(large) if self.len() / MERGED <= members.len() => {

@@ -16,7 +16,7 @@ pub struct KeyspaceSnapshot {
     // Dropped before the keyspace that it reads.
     snapshot: ordna::Snapshot<[u8], [u8]>,
     keyspace: Keyspace,
-    /// When it was taken, on the clock of the store. Fields that expire later stay in it.
+    /// The time of the snapshot on the store's clock. Fields that expire later stay in it.
     time: u64,
 }
 
@@ -26,8 +26,8 @@ impl KeyspaceSnapshot {
         Self { snapshot, keyspace: keyspace.clone(), time: keyspace.now() }
     }
 
-    /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves once
-    /// the keyspace is freed.
+    /// Drops the snapshot. If it was the last holder of a flushed keyspace, the result resolves
+    /// when the keyspace is freed.
     pub fn release(self) -> Option<Freeing> {
         let Self { snapshot, keyspace, .. } = self;
         drop(snapshot);
@@ -39,7 +39,7 @@ impl KeyspaceSnapshot {
         &self.snapshot
     }
 
-    /// When it was taken, on the clock of the store.
+    /// Returns the time of the snapshot on the store's clock.
     pub fn time(&self) -> u64 {
         self.time
     }
@@ -54,7 +54,7 @@ impl KeyspaceSnapshot {
         self.snapshot.epoch()
     }
 
-    /// When it was taken.
+    /// Returns the time when the snapshot was taken.
     pub fn taken(&self) -> Instant {
         self.snapshot.taken()
     }
@@ -64,7 +64,8 @@ impl KeyspaceSnapshot {
         self.snapshot.get_with(&stored(key), read)
     }
 
-    /// The deadline of a user key, if it has one; `None` without the key.
+    /// Returns the deadline of a user key, `Some(None)` if it has none, or `None` if the key is
+    /// absent.
     pub fn expires_at(&self, key: &[u8]) -> Option<Option<u64>> {
         self.snapshot.get_entry_with(&stored(key), |found| found.expires_at)
     }
@@ -91,7 +92,7 @@ impl KeyspaceSnapshot {
         self.visit_entries(lower, upper, direction, |key, put| visit(key, put.value));
     }
 
-    /// [`visit`](Self::visit) with the deadlines.
+    /// Works like [`visit`](Self::visit), with the deadlines.
     pub fn visit_entries(
         &self,
         lower: Bound<&[u8]>,
@@ -117,7 +118,7 @@ impl KeyspaceSnapshot {
         self.snapshot.rank(&stored(key))
     }
 
-    /// The user key at a position from the front, and its value.
+    /// Returns the user key at a position, counted from 0, and its value.
     pub fn select(&self, position: usize) -> Option<Entry> {
         let (key, value) = self.snapshot.select(position)?;
         let is_user = key.as_slice() < stored_key::USER_END;

@@ -1,10 +1,11 @@
-//! Sorted sets: members by score.
+//! Sorted sets: members ordered by score.
 //!
 //! # Layout
-//! An *entry* is a score in an order-preserving form (8 bytes) and the member. A small sorted set is a
-//! record of its entries in their order. A large one has two elements for each member: `m` and the member
-//! with its score (see [`names`](super::collections::names)), and `s` and the entry, without a value. The
-//! scores -0 and 0 are one.
+//! An *entry* consists of a score in an order-preserving form (8 bytes) and the member. A small
+//! sorted set is one record with its entries in order. A large one has two elements for each
+//! member: one with the part `m` and the member, whose value is the score (see
+//! [`names`](super::collections::names)), and one with the part `s` and the entry, without a value.
+//! The scores -0 and 0 are equal.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -22,7 +23,8 @@ const SCORE: usize = 8;
 /// The byte before the entries of a large sorted set.
 pub const ENTRY: u8 = b's';
 const ENTRIES: &[u8] = &[ENTRY];
-/// Entries that a walk to a position passes without a look for a nearer place to begin.
+/// Number of entries up to which a position is reached by passing entries one by one, without
+/// looking for a nearer entry to begin with.
 const NEAR: usize = 128;
 /// The part after all entries.
 const ENTRIES_END: &[u8] = b"t";
@@ -76,7 +78,7 @@ impl EntryBounds {
 
     /// The entries with scores within bounds.
     pub fn of_scores(min: Bound<f64>, max: Bound<f64>) -> Self {
-        // No entry lies between the last one of a score and the next form of a score.
+        // No entry lies between the last one of a score and the encoding of the next score.
         let next = |score: f64| (u64::from_be_bytes(ordered(score)) + 1).to_be_bytes().to_vec();
         let lower = match min {
             Bound::Unbounded => Bound::Unbounded,
@@ -152,7 +154,7 @@ impl SortedSet<'_, '_> {
         self.visit_some(bounds, direction, usize::MAX, visit);
     }
 
-    /// The same, with the number of members that are wanted.
+    /// Works like [`visit`](Self::visit), with the number of members that the caller needs.
     fn visit_some(
         &self,
         bounds: &EntryBounds,
@@ -185,7 +187,7 @@ impl SortedSet<'_, '_> {
         }
     }
 
-    /// The places of the entries of a small sorted set within bounds.
+    /// Returns the positions of the entries of a small sorted set within bounds.
     fn places(&self, bounds: &EntryBounds) -> (usize, usize) {
         let Body::Packed(packed) = self.0 else { return (0, 0) };
         let (lower, upper) = bounds.borrowed();
@@ -202,7 +204,7 @@ impl SortedSet<'_, '_> {
                 end.saturating_sub(start)
             }
             Body::Large(large) => {
-                // The first part that is within the bounds, and the first one beyond.
+                // The first part that is within the bounds, and the first one beyond them.
                 let first = |bound: Bound<Vec<u8>>, is_beyond: bool| match bound {
                     Bound::Included(mut part) | Bound::Excluded(mut part) if is_beyond => {
                         part.push(0);
@@ -259,7 +261,7 @@ impl SortedSet<'_, '_> {
         });
     }
 
-    /// The same, until `visit` breaks.
+    /// Works like [`visit_positions`](Self::visit_positions), until `visit` breaks.
     pub fn visit_positions_while(
         &self,
         start: usize,
@@ -308,8 +310,8 @@ impl SortedSet<'_, '_> {
         });
     }
 
-    /// The bounds of the entries whose members lie within bounds. `None`: they are no stretch, as the
-    /// scores differ.
+    /// Returns the bounds of the entries whose members are within bounds, or `None` if these
+    /// entries are not contiguous because scores differ.
     pub fn lex_bounds(&self, min: Bound<&[u8]>, max: Bound<&[u8]>) -> Option<EntryBounds> {
         if (min, max) == (Bound::Unbounded, Bound::Unbounded) {
             return Some(EntryBounds::ALL);
@@ -342,7 +344,7 @@ impl Sampled for SortedSet<'_, '_> {
     }
 }
 
-/// Sets the score of a member, whose former score is given (`None`: it is new).
+/// Sets the score of a member. `former` is its present score, or `None` if it is new.
 ///
 /// # Errors
 /// The member is too long.
@@ -397,8 +399,8 @@ pub fn remove(body: &mut Body<'_>, member: &[u8], score: f64) {
     }
 }
 
-/// Removes at most `count` members from an end, and returns them in order from that end. `None`, and nothing is
-/// removed, if they have more than `most` bytes.
+/// Removes at most `count` members at an end and returns them in order, beginning at that end.
+/// Returns `None`, and removes nothing, if they have more than `most` bytes.
 pub fn pop(
     body: &mut Body<'_>,
     count: usize,

@@ -1,18 +1,18 @@
-//! Keys as the store keeps them: those of users, and a space of their own for the elements of
+//! The encoding of keys in the store: keys of users, and a reserved space for the elements of
 //! collections.
 //!
 //! # Layout
-//! User keys are below the byte `FF`, in their own order: a key that begins with `FE` or `FF` is stored
-//! as `FE 00` or `FE 01` and its rest. Neither byte occurs in UTF-8. So a walk over the user keys is one
-//! range, and a position in it counts no element.
+//! User keys are below the byte `FF` and keep their order: a key that begins with `FE` or `FF` is
+//! stored as `FE 00` or `FE 01` followed by its rest. Neither byte occurs in UTF-8. So a scan over
+//! the user keys is one range, and a position in it counts no elements.
 //!
 //! | reserved key | value |
 //! |---|---|
 //! | `FF 00` | the version of this layout, see [`layout`] |
 //! | `FF`, number of bytes of the id (1 to 8), id, part | an element of the collection with this id, or a node of a list |
-//! | `FF`, the same plus `10`, id, part of a field | the deadline of this field (8) |
-//! | `FF`, the same plus `20`, id, deadline (8), part of a field | nothing: this field expires then |
-//! | `FF F0`, deadline (8), id (8) | the key whose head has this id, which expires then, or of which a field does |
+//! | `FF`, number of bytes of the id plus `10`, id, part of a field | the deadline of this field (8) |
+//! | `FF`, number of bytes of the id plus `20`, id, deadline (8), part of a field | nothing: this field expires at that time |
+//! | `FF F0`, deadline (8), id (8) | the key whose head has this id, and which expires at that time or has a field that does |
 //! | `FF F1`, id (8) | nothing: the elements of this id are being removed |
 //!
 //! Numbers are big-endian.
@@ -22,15 +22,16 @@ use std::ops::{Bound, ControlFlow};
 
 use smallvec::SmallVec;
 
-/// Where user keys end and the reserved space begins.
+/// The first key after the user keys, where the reserved space begins.
 pub const USER_END: &[u8] = &[RESERVED];
-/// The key of the layout's version. A directory without it has no reserved
-/// entries, and its keys are stored as they are.
+/// The key of the layout's version. A directory without it has no reserved entries, and its keys
+/// are stored unchanged.
 pub const LAYOUT_KEY: &[u8] = &[RESERVED, 0];
-/// The version of this layout. Version 2 had an element for each value of a list, version 1 no deadlines of
-/// fields. Servers before it stored keys as they are, and no version.
+/// The version of this layout. Version 2 had an element for each value of a list, and version 1 no
+/// deadlines of fields. Servers before it stored keys unchanged, and no version.
 pub const LAYOUT_VERSION: u32 = 3;
-/// What the value of [`LAYOUT_KEY`] begins with: no key of an older server is taken for it.
+/// The beginning of the value of [`LAYOUT_KEY`], so that no key of an older server is mistaken for
+/// it.
 const LAYOUT: &[u8] = b"ordna-server keyspace layout ";
 /// The bounds of the list of deadlines.
 pub const DEADLINES: (Bound<&[u8]>, Bound<&[u8]>) =
@@ -43,9 +44,9 @@ pub const ELEMENTS: (Bound<&[u8]>, Bound<&[u8]>) =
     (Bound::Included(&[RESERVED, 1]), Bound::Excluded(&[RESERVED, 9]));
 
 const RESERVED: u8 = 0xFF;
-/// What is added to the number of bytes of an id in the keys of deadlines by field.
+/// Number that is added to the number of bytes of an id in keys of deadlines by field.
 const BY_FIELD: u8 = 0x10;
-/// The same for fields by deadline.
+/// Number that is added to the number of bytes of an id in keys of fields by deadline.
 const BY_DEADLINE: u8 = 0x20;
 const ESCAPED: u8 = 0xFE;
 
@@ -54,12 +55,13 @@ pub fn layout(version: u32) -> Vec<u8> {
     [LAYOUT, version.to_string().as_bytes()].concat()
 }
 
-/// The version that a value of [`LAYOUT_KEY`] names; `None` if it is something else.
+/// Returns the version that a value of [`LAYOUT_KEY`] names, or `None` if the value is something
+/// else.
 pub fn layout_version(value: &[u8]) -> Option<u32> {
     std::str::from_utf8(value.strip_prefix(LAYOUT)?).ok()?.parse().ok()
 }
 
-/// A user key as it is stored.
+/// Returns the stored form of a user key.
 #[inline]
 pub fn stored(key: &[u8]) -> Cow<'_, [u8]> {
     match key {
@@ -76,7 +78,7 @@ fn escape(key: &[u8]) -> Vec<u8> {
     escaped
 }
 
-/// The user key of a stored one, which is below [`USER_END`].
+/// Returns the user key of a stored one, which is below [`USER_END`].
 #[inline]
 pub fn user(stored: &[u8]) -> Cow<'_, [u8]> {
     match stored {
@@ -85,14 +87,14 @@ pub fn user(stored: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// Visits keys and values, until it breaks. A trait object, so that the store's scans are not compiled for each
-/// closure of a command.
+/// A visitor of keys and values, which may break. A trait object, so that the store's scans are not
+/// compiled for each closure of a command.
 pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'a;
 
 /// A bound of stored keys.
 pub type StoredBound<'a> = Bound<Cow<'a, [u8]>>;
 
-/// Bounds of user keys as bounds of stored ones.
+/// Converts bounds of user keys to bounds of stored keys.
 pub fn stored_bounds<'a>(
     lower: Bound<&'a [u8]>,
     upper: Bound<&'a [u8]>,
@@ -110,7 +112,7 @@ pub fn borrowed<'a>(bound: &'a Bound<Cow<'_, [u8]>>) -> Bound<&'a [u8]> {
     bound.as_ref().map(|key| &**key)
 }
 
-/// What the keys of a collection begin with.
+/// The prefix that the keys of a collection share.
 pub type KeyPrefix = SmallVec<[u8; 16]>;
 
 fn prefix_of(id: u64, space: u8) -> KeyPrefix {

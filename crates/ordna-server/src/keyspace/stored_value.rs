@@ -1,10 +1,10 @@
-//! Values as the store keeps them: a string or a collection.
+//! The encoding of values in the store: strings and collections.
 //!
-//! A string is stored unchanged, unless it begins with [`MARK`]: then another `MARK` precedes it. A
-//! collection begins with `MARK` and the number of its form: 1 and 2 are hashes in one record, 3 is the
-//! head of a large collection, 4 a small list, set or sorted set. So a string is read as fast as in a store
-//! of strings only, and is at most one byte larger. Bytes that no version of the server writes are
-//! read as a string.
+//! A string is stored unchanged, unless it begins with [`MARK`]; then another `MARK` is put before
+//! it. A collection begins with `MARK` and the number of its form: 1 and 2 are hashes in one
+//! record, 3 is the head of a large collection, 4 a small list, set or sorted set. So a string is
+//! read as fast as in a store of strings only, and is at most one byte larger. Bytes that no
+//! version of the server writes are read as a string.
 
 use std::borrow::Borrow;
 
@@ -14,7 +14,7 @@ use crate::keyspace::expiring_hash;
 use crate::keyspace::hash::{self, Hash};
 use crate::keyspace::value_kind::{HEAD, MARK, PACKED, ValueKind};
 
-/// Returns the string of a stored value; `None` for a collection.
+/// Returns the string of a stored value, or `None` if it is a collection.
 #[inline]
 pub fn string(stored: &[u8]) -> Option<&[u8]> {
     match stored {
@@ -24,14 +24,14 @@ pub fn string(stored: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Number of elements of a collection; 0 for a string.
+/// Returns the number of elements of a collection, or 0 for a string.
 pub fn elements(stored: &[u8]) -> usize {
     let large = || Some(Head::read(stored)?.len());
     let packed = || Some(packed::Packed::read(stored)?.len());
     hash(stored).map(|hash| hash.len()).or_else(large).or_else(packed).unwrap_or(0)
 }
 
-/// Redis' name of the encoding of a collection; `None` for a string.
+/// Returns Redis' name of the encoding of a collection, or `None` for a string.
 pub fn encoding_of_collection(stored: &[u8]) -> Option<&'static str> {
     if let Some(hash) = hash(stored) {
         return Some(hash.encoding());
@@ -54,7 +54,7 @@ pub fn encoding_of_collection(stored: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Returns the hash of a stored value; `None` if it is something else, or a large hash.
+/// Returns the hash of a stored value, or `None` if it is something else or a large hash.
 #[inline]
 pub fn hash(stored: &[u8]) -> Option<Hash<'_>> {
     match stored {

@@ -1,12 +1,12 @@
-//! The operations on user keys: those of the store, with keys as users name them.
+//! Operations on user keys: those of the store, with keys in the form in which users name them.
 //!
 //! # Large collections
-//! The head of a large collection is written under the lock of its key only (see
-//! [`collections`](super::collections)). A write here that would overwrite or remove a head therefore
-//! declines first, and is then repeated under that lock, where the elements are given to the background
-//! removal in the same batch. Writes of other values take no lock and pay one comparison of two bytes.
-//! Once a large collection has a deadline, writes of absent keys take the lock as well: the key may hold a
-//! head that has expired.
+//! The head of a large collection is written only under the lock of its key (see
+//! [`collections`](super::collections)). So a write here that would overwrite or remove a head
+//! first declines. It is then repeated under that lock, and its batch passes the elements to the
+//! background removal. Writes of other values take no lock and cost one comparison of two bytes. If
+//! a large collection has a deadline, or has had one, writes of absent keys take the lock as well,
+//! because the key may hold an expired head.
 
 use std::borrow::{Borrow, Cow};
 use std::collections::HashSet;
@@ -23,21 +23,22 @@ use super::stored_key::{self, Visit, borrowed, stored, stored_bounds};
 /// A key and its value in its stored form.
 pub type Entry = (Vec<u8>, Vec<u8>);
 
-// The store's operations are compiled for each type of closure, which takes long and makes the binary large.
-// So the many closures of commands reach them as trait objects; reads of one key do not.
+// The store's operations are compiled for each type of closure, which takes long and makes the
+// binary large. So the many closures of commands are passed as trait objects, except in reads of
+// one key.
 
-/// Decides a write.
+/// A function that decides on a write.
 type Decide<'a, T> = dyn FnMut(Option<Found<'_, [u8]>>) -> Change<Put<T>> + 'a;
 /// Visits keys and values with deadlines.
 pub type VisitEntries<'a> = dyn FnMut(&[u8], Put<&[u8]>) -> ControlFlow<()> + 'a;
 
 impl KeyspaceStore {
-    /// Has the version of the layout stored, before an entry that needs it.
+    /// Stores the version of the layout before an entry that needs it.
     pub(super) fn ensure_layout(&self) -> Result<(), Error> {
         if self.collections.has_layout() { Ok(()) } else { self.store_layout() }
     }
 
-    /// A user key as it is stored, to be written.
+    /// Returns the stored form of a user key that is about to be written.
     #[inline]
     pub(super) fn stored_to_write<'k>(&self, key: &'k [u8]) -> Result<Cow<'k, [u8]>, Error> {
         let key = stored(key);
@@ -47,7 +48,7 @@ impl KeyspaceStore {
         Ok(key)
     }
 
-    /// [`OrderedIndex::get_with`].
+    /// Like [`OrderedIndex::get_with`], for user keys.
     #[inline]
     pub fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         self.store.get_with(&stored(key), read)
@@ -58,12 +59,12 @@ impl KeyspaceStore {
         self.store.contains(&stored(key))
     }
 
-    /// [`ordna::Store::get_entry_with`].
+    /// Like [`ordna::Store::get_entry_with`], for user keys.
     pub fn get_entry_with<R>(&self, key: &[u8], read: impl FnOnce(Put<&[u8]>) -> R) -> Option<R> {
         self.store.get_entry_with(&stored(key), read)
     }
 
-    /// [`OrderedIndex::get_many_with`].
+    /// Like [`OrderedIndex::get_many_with`], for user keys.
     pub fn get_many_with(&self, keys: &[&[u8]], each: impl FnMut(usize, Option<&[u8]>)) {
         if keys.iter().all(|key| matches!(stored(key), Cow::Borrowed(_))) {
             return self.store.get_many_with(keys, each);
@@ -78,25 +79,26 @@ impl KeyspaceStore {
         self.store.expiry(&stored(key))
     }
 
-    /// When a key or one of its fields expires, whichever is first, if any does.
+    /// Returns the earliest deadline of a key and its fields, if there is any.
     pub fn next_deadline(&self, key: &[u8]) -> Option<u64> {
         self.get_entry_with(key, next_deadline).flatten()
     }
 
-    /// Whether fields of a key have expired that are not removed yet. After a field has lost its deadline
-    /// the answer may be wrong for a moment.
+    /// Returns whether a key has expired fields that are not removed yet. After a field has lost
+    /// its deadline, the result may briefly be wrong.
     pub fn has_expired_fields(&self, key: &[u8]) -> bool {
         let head = self.get_with(key, Head::read).flatten();
         let expired = head.is_some_and(|head| head.soonest != NEVER && head.soonest <= self.now());
         notice!("field_expiry.exec_fails", expired)
     }
 
-    /// Number of user keys: exact while nobody writes one, whatever elements are written or removed.
+    /// Returns the number of user keys. Exact while no user key is written, whatever elements are
+    /// written or removed.
     pub fn approximate_len(&self) -> usize {
         self.store.len_below().unwrap_or_default()
     }
 
-    /// [`ordna::Store::modify_entry`].
+    /// Like [`ordna::Store::modify_entry`], for user keys.
     #[inline]
     pub fn modify_entry<T: Borrow<[u8]>>(
         &self,
@@ -111,7 +113,8 @@ impl KeyspaceStore {
                 (_, Some(found)) => {
                     notice!("collections.overwrite.declines", Head::is_head(found.value))
                 }
-                // Perhaps a head that has expired, which a command changes that has seen it before.
+                // The key may hold an expired head that a command, which has read it earlier, is
+                // changing.
                 (Change::Put(_), None) => {
                     notice!("concurrent.expired.declines", self.collections.may_expire())
                 }
@@ -120,7 +123,7 @@ impl KeyspaceStore {
         };
         let decide: &mut Decide<'_, T> = &mut decide;
         match self.store.modify_entry(&self.stored_to_write(key)?, decide) {
-            // No key is as long: what would not write finds none.
+            // No stored key is that long, so a change that would not write finds no value.
             Err(Error::KeyTooLong { .. }) if !matches!(change(None), Change::Put(_)) => {
                 return Ok(());
             }
@@ -129,7 +132,8 @@ impl KeyspaceStore {
         if declines { self.modify_head_entry(key, &mut change) } else { Ok(()) }
     }
 
-    /// [`modify_entry`](Self::modify_entry) of a key that holds, or held, the head of a large collection.
+    /// Works like [`modify_entry`](Self::modify_entry), for a key that holds, or held, the head of
+    /// a large collection.
     #[cold]
     fn modify_head_entry<T: Borrow<[u8]>>(
         &self,
@@ -153,14 +157,14 @@ impl KeyspaceStore {
             removed = Some((head, expires_at, put));
             Change::Keep
         })?;
-        // While the lock is held, nobody else changes the head.
+        // While the lock is held, no other thread changes the head.
         match removed {
             Some((head, expires_at, put)) => self.replace_head(key, head, expires_at, put),
             None => Ok(()),
         }
     }
 
-    /// [`ordna::Store::modify_expiry`].
+    /// Like [`ordna::Store::modify_expiry`], for user keys.
     pub fn modify_expiry(
         &self,
         key: &[u8],
@@ -174,7 +178,7 @@ impl KeyspaceStore {
             if is_head { Change::Keep } else { change }
         });
         if let Err(Error::KeyTooLong { .. }) = done {
-            // No key is as long, so this finds none.
+            // No stored key is that long, so the key is absent.
             _ = change(None);
             return Ok(());
         }
@@ -203,7 +207,8 @@ impl KeyspaceStore {
         }
     }
 
-    /// [`ordna::Store::splice`]. `decide` declines whatever is not a string, so it never meets a head.
+    /// Like [`ordna::Store::splice`], for user keys. `decide` declines everything that is not a
+    /// string, so it is never applied to a head.
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         key: &[u8],
@@ -212,7 +217,7 @@ impl KeyspaceStore {
         self.store.splice(&stored(key), decide)
     }
 
-    /// [`ordna::Store::write_batch`]. The caller excludes other commands.
+    /// Like [`ordna::Store::write_batch`], for user keys. The caller excludes other commands.
     pub fn write_batch(&self, writes: &[Write<'_, [u8], [u8]>]) -> Result<(), Error> {
         let is_plain = |write: &Write<'_, [u8], [u8]>| {
             let key = stored(write.key());
@@ -248,7 +253,7 @@ impl KeyspaceStore {
         }
     }
 
-    /// [`ordna::Store::remove_range`].
+    /// Like [`ordna::Store::remove_range`], for user keys.
     pub fn try_remove_range(
         &self,
         lower: Bound<&[u8]>,
@@ -268,7 +273,7 @@ impl KeyspaceStore {
                 ControlFlow::Continue(())
             });
         }
-        // No head is made beside this: that takes the exclusive lock.
+        // No head is created concurrently, because that requires the exclusive lock.
         let mut removed = 0;
         for key in heads {
             let mut was_there = false;
@@ -281,7 +286,7 @@ impl KeyspaceStore {
         Ok(removed + self.store.remove_range((lower, upper))?)
     }
 
-    /// [`OrderedIndex::scan_with`] within bounds that may cross.
+    /// Like [`OrderedIndex::scan_with`], for user keys and bounds that may cross.
     pub fn scan_with(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -339,9 +344,9 @@ impl KeyspaceStore {
         self.nearest(Bound::Included(key), Bound::Unbounded, Direction::Ascending)
     }
 
-    /// [`ordna::Store::on_expiry`].
+    /// Like [`ordna::Store::on_expiry`], for user keys.
     pub fn on_expiry(&self, report: impl Fn(&[u8]) + Send + Sync + 'static) {
-        // A keyspace reports once.
+        // A keyspace registers only once.
         let _ = self.store.on_expiry(move |key: &[u8]| report(&stored_key::user(key)));
     }
 
@@ -351,11 +356,11 @@ impl KeyspaceStore {
         keys.iter().map(|key| stored_key::user(key).into_owned()).collect()
     }
 
-    /// User keys that divide all of them into about `parts` parts of about the same size.
+    /// Returns user keys that divide all user keys into about `parts` parts of about the same size.
     pub fn partition_points(&self, parts: usize) -> Vec<Vec<u8>> {
         let users = self.approximate_len().max(1);
         let all = self.store.approximate_len().max(users);
-        // The points spread over the elements, too.
+        // The store's points are distributed over the elements, too.
         let wanted = parts.saturating_mul(all.div_ceil(users)).min(parts.max(MOST_POINTS));
         let points = self.store.partition_points(wanted);
         let users = points.iter().filter(|key| key.as_slice() < stored_key::USER_END);
@@ -363,7 +368,7 @@ impl KeyspaceStore {
     }
 }
 
-/// When an entry or one of its fields expires, whichever is first, if any does.
+/// Returns the earliest deadline of an entry and its fields, if there is any.
 pub fn next_deadline(entry: Put<&[u8]>) -> Option<u64> {
     match Head::read(entry.value) {
         Some(head) => head.next_deadline(entry.expires_at),
@@ -371,6 +376,6 @@ pub fn next_deadline(entry: Put<&[u8]>) -> Option<u64> {
     }
 }
 
-/// Maximum number of partition points that are asked for beyond those that a caller wants: some
-/// milliseconds.
+/// Maximum number of partition points that are requested beyond the number that a caller wants.
+/// That many take some milliseconds.
 const MOST_POINTS: usize = 1 << 14;

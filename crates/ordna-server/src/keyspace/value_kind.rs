@@ -1,4 +1,4 @@
-//! The types of values, and the bytes that tell the stored form of a collection.
+//! The types of values, and the bytes that identify the stored form of a collection.
 
 /// First byte of a collection. It occurs neither in UTF-8 text nor in MessagePack.
 pub const MARK: u8 = 0xC1;

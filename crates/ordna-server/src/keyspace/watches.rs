@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! `WATCH` registers each key, present or absent. A command that has written a key reports it while
-//! it still holds the keyspace, so no `EXEC` runs between the write and the report. An expiry and a
-//! flush write no key: `EXEC` therefore also asks whether a key that was present still is.
+//! it still holds the keyspace, so no `EXEC` runs between the write and the report. An expiry or a
+//! flush does not write keys, so `EXEC` also checks whether a key that was present still is.
 //!
 //! # Protocol
 //! Writers skip the lock while no key is watched. Two fences order the two sides: either the writer
@@ -14,7 +14,7 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A watched key: number of its watchers, and of its writes since the first of them.
+/// A watched key: the number of its watchers, and of its writes since the first of them.
 #[derive(Debug, Default)]
 struct Interest {
     watchers: usize,
@@ -37,7 +37,7 @@ impl Watches {
     /// Starts to watch a key.
     pub fn watch(self: &Arc<Self>, key: &[u8]) -> Watch {
         let mut keys = self.keys();
-        // All watchers of a key share one copy of it.
+        // All watchers of a key share one copy of its name.
         let entry = keys.entry(Arc::from(key));
         let key = Arc::clone(entry.key());
         let interest = entry.or_default();
@@ -94,7 +94,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Whether the key was written since [`Watches::watch`].
+    /// Returns whether the key was written since [`Watches::watch`].
     pub fn was_written(&self) -> bool {
         self.watches.keys().get(&self.key).is_none_or(|interest| interest.writes != self.seen)
     }

@@ -1,7 +1,7 @@
-//! One connection: reads bytes, executes the complete requests, and sends their replies, in batches.
+//! One connection: reads bytes, executes the complete requests, and sends their replies in batches.
 //!
-//! The task of a connection checks at each read, at each write that waits and between the stretches
-//! of a scan whether it has to end.
+//! The task of a connection checks at each read, at each write that waits, and between the steps of
+//! a scan, whether the connection has to end.
 
 use std::io::{Error, ErrorKind, Result};
 use std::pin::{Pin, pin};
@@ -36,22 +36,22 @@ use crate::wire::stream::Stream;
 
 /// Size of unsent replies, in bytes, at which they are sent before the rest of a batch.
 const SEND: usize = 256 << 10;
-/// Number of commands of a batch whose keys are prefetched together: as many cache misses as a core
-/// overlaps.
+/// Number of commands of a batch whose keys are prefetched together: the number of cache misses
+/// that a core can overlap.
 const AHEAD: usize = 16;
-/// Number of commands that are parsed ahead if the last ones named one key. It is enough to find the
-/// next key of a pipeline with a few commands per key.
+/// Number of commands that are parsed ahead if the last ones named the same key. This is enough to
+/// find the next key of a pipeline with a few commands for each key.
 const FEW_AHEAD: usize = 4;
-/// Number of commands of one batch after which other connections get their turn.
+/// Number of commands of a batch after which other connections are served.
 const TURN: usize = 1024;
-/// Time of the commands of one batch after which other connections get their turn: a pipeline of long
-/// commands yields after each. Shorter than the time in which a client notices a delay, and long
-/// against the cost of a turn.
+/// Duration of the commands of a batch after which other connections are served, so a pipeline of
+/// long commands yields after each. It is shorter than a delay that clients notice, and long
+/// compared with the cost of yielding.
 const TURN_TIME: Duration = Duration::from_micros(500);
-/// Time for which a scan continues after its client has closed its side of the connection. The
-/// client may still read, as `printf 'KEYS *\r\n' | nc -N` does.
+/// Time for which a scan continues after its client has closed its sending side. The client may
+/// still read, as `printf 'KEYS *\r\n' | nc -N` does.
 const GRACE: Duration = Duration::from_secs(1);
-/// Time in which a script returns that was ended.
+/// Time within which a script that was ended must return.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
 /// A connection.
@@ -61,11 +61,11 @@ struct Connection<'a> {
     client: Arc<Client>,
     stream: Stream,
     replies: Replies,
-    /// Number of replies after `settled`.
+    /// Number of unsent replies after `settled`.
     unsent: usize,
-    /// Bytes of replies whose writes are durable enough to be acknowledged.
+    /// Size in bytes of the replies whose writes are durable enough to be acknowledged.
     settled: usize,
-    /// The commands whose keys were last looked at together named one key.
+    /// Whether the commands whose keys were last prefetched together named only one key.
     names_one_key: bool,
 }
 
@@ -76,7 +76,7 @@ pub async fn serve(
     stream: Stream,
     client: Arc<Client>,
 ) {
-    // Leaves even if the task panics.
+    // Removes the client even if the task panics.
     struct Present<'a>(&'a ServerState, Arc<Client>);
     impl Drop for Present<'_> {
         fn drop(&mut self) {
@@ -110,15 +110,16 @@ impl<'a> Connection<'a> {
     async fn converse(&mut self, session: &mut Session) -> Result<()> {
         let mut requests = Requests::default();
         let client = Arc::clone(&self.client);
-        // Waits from the first read on, so that a read registers nothing.
+        // The task registers at the first wait, so that a read that does not wait registers
+        // nothing.
         let mut ended = ClientEnd { future: pin!(client.ended()), client: &client, waits: false };
         loop {
             let for_login = self.time_for_login(session);
             let only_requests =
                 for_login.is_none() && !session.receives && session.monitor.is_none();
-            // Bytes that are there come before the end, which costs a look at shared memory.
+            // Available bytes come before the end of the client, whose check reads shared memory.
             let received = if only_requests {
-                // Most clients: fewer futures are made and asked.
+                // The case of most clients: fewer futures are created and polled.
                 tokio::select! {
                     biased;
                     received = self.stream.read_buf(requests.receive()) => received?,
@@ -156,7 +157,7 @@ impl<'a> Connection<'a> {
                 let closing = self.stream.shutdown();
                 return in_time(self.state, &self.client, 0, closing).await;
             }
-            // A client that always sends is never found waiting.
+            // A client that sends without a pause is never found waiting, so it is checked here.
             if self.time_for_login(session) == Some(Duration::ZERO) {
                 return Err(late());
             }
@@ -167,7 +168,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// The time that is left for a login; `None` for a client that has authenticated.
+    /// Returns the time that is left for a login, or `None` if the client has authenticated.
     fn time_for_login(&self, session: &Session) -> Option<Duration> {
         let waited = || session.anonymous_since.elapsed();
         let anonymous = session.user.is_none();
@@ -180,7 +181,7 @@ impl<'a> Connection<'a> {
         self.account_replies();
     }
 
-    /// Counts the replies that wait for the client. The requests count as they did when they were
+    /// Counts the replies that wait for the client. Its requests were counted when they were
     /// received.
     fn account_replies(&self) {
         self.account_output(self.replies.bytes.capacity());
@@ -192,7 +193,8 @@ impl<'a> Connection<'a> {
         self.state.clients.account(&self.client, limit);
     }
 
-    /// Executes every complete command received. Returns `false` if the connection has to be closed.
+    /// Executes every complete command received. Returns `false` if the connection has to be
+    /// closed.
     async fn execute_all(
         &mut self,
         session: &mut Session,
@@ -264,7 +266,7 @@ impl<'a> Connection<'a> {
                     return Ok(false);
                 }
                 outcome = dispatch::execute(state, table, session, arguments, &mut self.replies);
-                // It did not need it if it was refused.
+                // A command that was refused did not need its turn.
                 session.turn = None;
             }
             let silent = match session.reply_mode {
@@ -312,17 +314,17 @@ impl<'a> Connection<'a> {
                     return Ok(false);
                 }
                 CommandOutcome::LongScan(scan) => {
-                    // The writes of its stretches become durable before its reply is sent.
+                    // The writes of the removal must become durable before its reply is sent.
                     session.wrote = scan.writes() && self.state.data_directory.is_some();
                     self.run_scan(*scan, silent).await?;
                     if !session.wrote {
-                        // A part of the reply may have been sent.
+                        // A part of the reply may already have been sent.
                         self.settled = self.replies.bytes.len();
                         replies = 0;
                     }
                 }
                 CommandOutcome::Lookup(lookup) => self.look_up(*lookup, silent).await?,
-                // An error means that the freeing thread is gone, and the memory with it.
+                // An error means that the thread has ended, and that the memory is freed.
                 CommandOutcome::Freeing(freeing) => freeing.await.unwrap_or_default(),
                 CommandOutcome::Task(task) => {
                     let _place = place_in(&self.state.tasks, &self.client).await?;
@@ -346,13 +348,14 @@ impl<'a> Connection<'a> {
                 self.send().await?;
                 session.now = None;
             }
-            // `now` is when the last command ended.
+            // `now` is the end of the last command.
             let is_long = session.now.zip(turn_ends).is_some_and(|(now, ends)| now > ends);
             if executed % TURN == 0 || is_long {
-                // Not for a script: the reply may have to be sent before that ends.
+                // Does not wait for a script here, because the reply may have to be sent before the
+                // script ends.
                 tokio::task::yield_now().await;
                 if self.client.is_ended() {
-                    // The replies to what was executed are sent.
+                    // The replies to the executed commands are still sent.
                     return Ok(false);
                 }
                 session.now = None;
@@ -363,15 +366,15 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits until the command of the client is answered or its time is over, and writes the reply. Commands that
-    /// follow are received and wait, too.
+    /// Waits until the command of the client is answered or its time is over, and writes the reply.
+    /// Later commands are received and wait, too.
     async fn wait_for_elements(
         &mut self,
         session: &mut Session,
         requests: &mut Requests,
         mut waiting: Waiting,
     ) -> Result<()> {
-        /// Time after which a client whose time is over looks again whether it is served.
+        /// Interval at which a client whose time is over checks whether it is being served.
         const MOMENT: Duration = Duration::from_millis(1);
         let client = Arc::clone(&self.client);
         self.account(requests);
@@ -379,7 +382,7 @@ impl<'a> Connection<'a> {
         let answer = loop {
             tokio::select! {
                 biased;
-                // Nobody drops a wait without an answer.
+                // A wait is never dropped without an answer.
                 answer = &mut waiting.answer => break answer.map_err(Error::other)?,
                 () = client.ended() => return Err(ended()),
                 () = until(deadline) => match waiting.give_up() {
@@ -408,11 +411,13 @@ impl<'a> Connection<'a> {
         Ok(())
     }
 
-    /// Receives what a client sends while its command waits. Ends when the client is gone.
+    /// Receives what a client sends while its command waits. Returns when the client has
+    /// disconnected.
     async fn receive_ahead(&mut self, requests: &mut Requests) -> Error {
-        /// Bytes of waiting requests from which on no more are received, until the command is answered.
+        /// Size in bytes of waiting requests above which no more are received until the command is
+        /// answered.
         const MOST: usize = 1 << 20;
-        /// How often a client from which nothing more is received is looked at.
+        /// Interval at which such a client is checked.
         const LOOK: Duration = Duration::from_secs(1);
         while requests.unread() < MOST {
             match self.stream.read_buf(requests.receive()).await {
@@ -428,8 +433,8 @@ impl<'a> Connection<'a> {
         Error::new(ErrorKind::BrokenPipe, "the waiting client is gone")
     }
 
-    /// Prefetches the memory of the keys of several commands, unless a script has locked the keyspace: no
-    /// thread may wait for that.
+    /// Prefetches the memory of the keys of several commands, unless a script has locked the
+    /// keyspace, for which no thread may wait.
     fn fetch_ahead(&mut self, session: &Session, requests: &Requests) {
         if self.state.keyspace_lock().is_held_long() {
             return;
@@ -441,7 +446,7 @@ impl<'a> Connection<'a> {
             self.names_one_key = !differ(&keys[..found]);
         }
         if self.names_one_key {
-            // Commands on one key find it in the cache after the first of them.
+            // Commands on the same key find it in the cache after the first of them.
             return;
         }
         let found = requests.ahead(session.user.is_some(), &mut keys);
@@ -457,8 +462,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits until the writes that the replies acknowledge are durable. If the log failed, each unsent
-    /// reply becomes an error.
+    /// Waits until the writes that the replies acknowledge are durable. If the log has failed, each
+    /// unsent reply becomes an error.
     async fn settle(&mut self, session: &mut Session) {
         self.state.stats.end_run(&mut session.calls);
         let unsent = std::mem::take(&mut self.unsent);
@@ -473,7 +478,8 @@ impl<'a> Connection<'a> {
         self.settled = self.replies.bytes.len();
     }
 
-    /// Waits before a command begins. `None`: the client was closed, so the command must not begin.
+    /// Waits before a command begins. Returns `None` if the client was closed, so that the command
+    /// must not begin.
     async fn hold_up<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
         self.client.is_held_up.store(true, Ordering::Relaxed);
         let waited = tokio::select! {
@@ -486,7 +492,7 @@ impl<'a> Connection<'a> {
         waited
     }
 
-    /// Waits while clients are paused, except for the commands that end a pause.
+    /// Waits while clients are paused, unless the command can end a pause.
     async fn wait_for_pause(&self, session: &Session, arguments: Arguments<'_>) {
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
         match spec {
@@ -496,7 +502,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits while a key is reserved that the command names to write it.
+    /// Waits while a key that the command would write is reserved.
     async fn wait_for_reserved(&self, session: &Session, arguments: Arguments<'_>) {
         let find = |call: Arguments<'_>| {
             self.table.catalog.find(call.get(0)).map(|spec| spec.of_call(call))
@@ -521,7 +527,7 @@ impl<'a> Connection<'a> {
     }
 
     /// Waits while a script runs, until the command can be answered with an error. Commands that
-    /// access no key do not wait, nor does the command that ends the script.
+    /// access no key do not wait, nor does a command that ends the script.
     async fn wait_for_script(&self, arguments: Arguments<'_>) -> Option<Delayed<'a>> {
         let state = self.state;
         let spec = self.table.catalog.find(arguments.get(0)).map(|spec| spec.of_call(arguments));
@@ -534,14 +540,14 @@ impl<'a> Connection<'a> {
         }
         let mut patience = state.settings.busy_time();
         if state.scripts.is_ending() {
-            // A client that has just ended the script is not told that it runs.
+            // A client that has just ended the script must not get the error that it still runs.
             let held = state.keyspace_lock().held_long_for().unwrap_or_default();
             patience = patience.max(held + LAST_STEPS);
         }
         Some(state.keyspace_lock().not_held_long(patience).await)
     }
 
-    /// Yields to other connections. The result is held until the connection has gone on.
+    /// Lets other connections run. The result is held until this connection has continued.
     async fn turn(&self) -> Result<Option<Delayed<'a>>> {
         let state = self.state;
         tokio::task::yield_now().await;
@@ -610,10 +616,11 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends all replies, and the messages that wait. Long messages are not copied: their bytes are those
-    /// that all subscribers share.
+    /// Sends all replies and the waiting messages. Long messages are not copied, because all
+    /// subscribers share their bytes.
     async fn send_messages(&mut self) -> Result<()> {
-        /// Size of a message, in bytes, from which another system call costs less than a copy.
+        /// Size of a message in bytes from which on an additional system call costs less than a
+        /// copy.
         const LONG: usize = 16 << 10;
         while let Some(message) = self.client.inbox.pop() {
             if message.bytes.len() < LONG {
@@ -636,7 +643,7 @@ impl<'a> Connection<'a> {
         if self.replies.bytes.is_empty() {
             return Ok(());
         }
-        // Taken, so that they are borrowed apart from the stream.
+        // Taken, so that they can be borrowed separately from the stream.
         let replies = std::mem::take(&mut self.replies.bytes);
         let sent = self.write(&replies, replies.capacity()).await;
         self.replies.bytes = replies;
@@ -645,8 +652,8 @@ impl<'a> Connection<'a> {
         sent
     }
 
-    /// Writes bytes, which take `held` bytes of memory that is the client's alone. A client that does not read
-    /// them in time is disconnected.
+    /// Writes bytes. `held` is the memory in bytes that belongs to this client alone. A client that
+    /// does not read in time is disconnected.
     async fn write(&mut self, bytes: &[u8], held: usize) -> Result<()> {
         let mut sent = 0;
         while sent < bytes.len() {
@@ -665,7 +672,7 @@ impl<'a> Connection<'a> {
             sent += written;
         }
         self.state.stats.sent(sent);
-        // What TLS has accepted may still wait for the socket: at most 64 KiB.
+        // Data that TLS has accepted, at most 64 KiB, may still wait for the socket.
         if matches!(self.stream, Stream::Tls(_)) {
             in_time(self.state, &self.client, sent, self.stream.flush()).await?;
         }
@@ -673,8 +680,8 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Writes to a client, unless it accepts nothing for too long or is told to end. `waiting`: bytes that
-/// it has to read.
+/// Writes to a client, unless it accepts nothing for too long or is told to end. `waiting` is the
+/// number of bytes that it has to read.
 async fn in_time<T>(
     state: &ServerState,
     client: &Client,
@@ -697,7 +704,8 @@ async fn in_time<T>(
     }
 }
 
-/// Waits for the end of a client. Registers the task once, because all its wakers are the same.
+/// Waits for the end of a client. Registers the task only once, because all its wakers are the
+/// same.
 struct ClientEnd<'a, F> {
     future: Pin<&'a mut F>,
     client: &'a Client,
@@ -716,7 +724,7 @@ impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
     }
 }
 
-/// Waits for a place among the tasks that may block their thread.
+/// Waits for a permit for a task that may block its thread.
 async fn place_in<'a>(places: &'a Semaphore, client: &Client) -> Result<SemaphorePermit<'a>> {
     tokio::select! {
         biased;
@@ -729,7 +737,7 @@ fn ended() -> Error {
     Error::new(ErrorKind::ConnectionAborted, "the connection was told to end")
 }
 
-/// Resolves at a time, or never if there is none.
+/// Resolves at a time, or never if it is `None`.
 async fn until(time: Option<Instant>) {
     match time {
         Some(time) => tokio::time::sleep_until(time.into()).await,
@@ -737,7 +745,7 @@ async fn until(time: Option<Instant>) {
     }
 }
 
-/// Resolves after a time, or never if there is none.
+/// Resolves after a duration, or never if it is `None`.
 async fn after(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
@@ -749,8 +757,8 @@ fn late() -> Error {
     Error::new(ErrorKind::TimedOut, "the client has not authenticated in time")
 }
 
-/// Resolves once there is something for a client that it did not ask for: a line of `MONITOR`, or `None`
-/// for messages.
+/// Resolves when there is something for a client that it did not request: a line of `MONITOR`, or
+/// `None` for messages.
 async fn next_push(session: &mut Session) -> Option<Arc<str>> {
     let messages = async {
         match session.receives {
@@ -764,7 +772,8 @@ async fn next_push(session: &mut Session) -> Option<Arc<str>> {
     }
 }
 
-/// The next line of `MONITOR`, or one about those that are lost; never resolves for a client that does not monitor.
+/// Returns the next line of `MONITOR`, or one that reports missed lines. Never resolves for a
+/// client that does not monitor.
 async fn next_line(monitor: &mut Option<Receiver<Arc<str>>>) -> Arc<str> {
     let Some(monitor) = monitor else { return std::future::pending().await };
     match monitor.recv().await {

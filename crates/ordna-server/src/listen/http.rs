@@ -1,9 +1,9 @@
 //! The pages served over HTTP: metrics, health, and the console.
 //!
-//! Pages answer GET only, and only to requests for this machine by number or as `localhost`, or
-//! with the password: a page of another site that has its own name lead here is refused. The console
-//! shows what the user may see with commands; it asks for a password unless the default user needs
-//! none and may see the page.
+//! Pages answer GET only. They are served only to requests that name this machine by a number or as
+//! `localhost`, or that have the password, so that a page of another site whose name leads here is
+//! refused. The console shows what the user may see with commands. It asks for a password unless
+//! the default user needs none and may see the page.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -40,25 +40,26 @@ use crate::state::ServerState;
 use crate::state::acl::user::User;
 use crate::wire::request::OwnedRequest;
 
-/// Maximum number of open connections of one listener. When another one arrives, the oldest is closed:
-/// connections that send half a request, or read no reply, cannot keep a probe out. 64 is more than
-/// browsers and collectors of metrics need; each connection takes a file descriptor and some 16 KiB.
+/// Maximum number of open connections of one listener. When another one arrives, the oldest is
+/// closed, so that connections that send half a request or read no reply cannot keep a health probe
+/// out. 64 is more than browsers and collectors of metrics need; each connection takes a file
+/// descriptor and about 16 KiB.
 pub const MOST_CONNECTIONS: usize = 64;
-/// Longest time that a connection may take to send the header of a request.
+/// Maximum time that a connection may take to send the header of a request.
 const HEADER_TIME: Duration = Duration::from_secs(30);
-/// Time that a request waits for a script that runs.
+/// Maximum time that a request waits for a running script.
 const SCRIPT_TIME: Duration = Duration::from_secs(1);
-/// Entries that the browser of keys shows.
+/// Number of entries that the browser of keys shows.
 const SHOWN: usize = 50;
-/// Bytes of a value that it shows.
+/// Number of bytes of a value that the browser of keys shows.
 const SHOWN_BYTES: usize = 2048;
 
 type Reply = Response<Full<Bytes>>;
 
-/// What is sent to a visitor.
+/// The response to a visitor.
 struct Page {
     reply: Reply,
-    /// The name of a user for whom a wrong password was given.
+    /// The name of the user for which a wrong password was given, if one was.
     guess: Option<Vec<u8>>,
 }
 
@@ -68,13 +69,13 @@ impl Page {
     }
 }
 
-/// The open connections of a listener by number, each with what ends it.
+/// The open connections of a listener by number, each with the notification that ends it.
 #[derive(Debug, Default)]
 struct Connections(Lock<BTreeMap<u64, Arc<Notify>>>);
 
 impl Connections {
-    /// Adds a connection, whose number is higher than all before. Ends the oldest one if there are too
-    /// many. Returns what ends the new one.
+    /// Adds a connection, whose number is higher than all earlier ones. Ends the oldest one if
+    /// there are too many. Returns the notification that ends the new one.
     fn enter(&self, number: u64) -> Arc<Notify> {
         let end = Arc::new(Notify::new());
         let mut open = self.0.lock();
@@ -82,7 +83,7 @@ impl Connections {
         if open.len() > MOST_CONNECTIONS
             && let Some((_, oldest)) = open.pop_first()
         {
-            // Kept for a task that does not wait yet.
+            // The notification is stored if the task does not wait yet.
             oldest.notify_one();
         }
         end
@@ -122,7 +123,8 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
                     }
                     match delay_of_guess(guesses) {
                         Some(delay) => tokio::time::sleep(delay).await,
-                        // As the protocol does, after as many guesses.
+                        // Closed after the same number of wrong passwords as a connection of the
+                        // Redis protocol.
                         None => {
                             let close = HeaderValue::from_static("close");
                             reply.headers_mut().insert(CONNECTION, close);
@@ -135,8 +137,8 @@ pub async fn serve(state: Arc<ServerState>, listener: TcpListener, console: bool
             http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME).max_buf_size(16 << 10);
             let serving = http.serve_connection(TokioIo::new(stream), service_fn(page));
             let mut serving = std::pin::pin!(serving);
-            // A connection ends after a while, between two requests if it can. A peer that does not
-            // read its replies would hold its place for good.
+            // A connection ends after a while, if possible between two requests. Otherwise a peer
+            // that does not read its replies would keep its place forever.
             let stall = state.config.stall;
             let served = tokio::select! {
                 served = serving.as_mut() => served,
@@ -199,15 +201,15 @@ fn login(request: &Request<Incoming>) -> Option<(Vec<u8>, Vec<u8>)> {
     let said = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
     let said = STANDARD.decode(said.strip_prefix("Basic ")?).ok()?;
     let at = said.iter().position(|byte| *byte == b':')?;
-    // Browsers ask for a name; none means the default user.
+    // Browsers ask for a name; an empty one means the default user.
     let name = if at == 0 { b"default" } else { &said[..at] };
     Some((name.to_vec(), said[at + 1..].to_vec()))
 }
 
-/// Who asks for a page.
+/// The sender of a request.
 enum Visitor {
     User(Arc<User>),
-    /// Nobody has logged in, and the default user has a password.
+    /// No one has logged in, and the default user has a password.
     Stranger,
     /// Name and password are not those of a user.
     Guesser(Vec<u8>),
@@ -227,7 +229,8 @@ fn visitor(state: &ServerState, peer: SocketAddr, request: &Request<Incoming>) -
     }
 }
 
-/// The command that the user may not execute, of those whose replies a page shows.
+/// Returns the first of the commands that the user may not execute. A page shows the replies of
+/// these commands.
 fn denied(state: &ServerState, user: &User, commands: &[&[&[u8]]]) -> Option<&'static str> {
     let denied = |command: &&[&[u8]]| {
         let request = OwnedRequest::of(command);
@@ -249,7 +252,8 @@ async fn page(
     if request.uri().path() == "/healthz" || fault!("scripts.pages.wait") {
         return answered(state, console, peer, request);
     }
-    // The other pages lock the keyspace. No thread waits for a script, as there may be many requests.
+    // The other pages lock the keyspace. No thread waits for a script, because there may be many
+    // requests.
     let _delayed = state.keyspace_lock().not_held_long(SCRIPT_TIME).await;
     if let Some(time) = state.keyspace_lock().held_long_for() {
         let why = format!("busy: a script has run for {} s\n", time.as_secs());
@@ -258,7 +262,7 @@ async fn page(
     answered(state, console, peer, request)
 }
 
-/// The answer to a request that is no error before it is read.
+/// Returns the response to a valid request.
 fn answered(
     state: &ServerState,
     console: bool,
@@ -269,7 +273,7 @@ fn answered(
     // A page of another site does not know the password.
     let knows_password = matches!(&visitor, Visitor::User(user) if !user.needs_no_password());
     if !is_for_us(request) && !knows_password {
-        // The reply tells whether the password was right.
+        // The reply reveals whether the password was right.
         let guess = match visitor {
             Visitor::Guesser(name) => Some(name),
             _ => None,
@@ -314,14 +318,14 @@ fn answered(
         }
         Visitor::Refused(wait) => {
             let mut reply = text(StatusCode::TOO_MANY_REQUESTS, too_many(wait) + "\n");
-            // Whole seconds; no wait is longer.
+            // In whole seconds; no wait is longer than one.
             reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
             return Page::of(reply);
         }
     };
     let needed: &[&[&[u8]]] = match path {
         "/state" => &[&[b"info"], &[b"client", b"list"], &[b"slowlog", b"get"]],
-        // The keys of the page are not known before it is made; `scan` needs access to all.
+        // The keys of the page are not known in advance; `scan` requires access to all keys.
         "/keys" => &[&[b"scan", b"0"], &[b"get", b"*"]],
         _ => &[],
     };
@@ -330,7 +334,7 @@ fn answered(
         let why = format!("user '{name}' may not execute '{command}', which this page needs\n");
         let mut reply = text(StatusCode::FORBIDDEN, why);
         if login(request).is_none() {
-            // Another user may be allowed to.
+            // Another user may have the permission.
             reply = ask_for_password();
         }
         return Page::of(reply);
@@ -356,7 +360,7 @@ fn ask_for_password() -> Reply {
     reply
 }
 
-/// The figures of the server that the console shows.
+/// Returns the figures of the server that the console shows.
 fn overview(state: &ServerState) -> Value {
     let counts = state.statistics();
     let samples: Vec<Value> = state
@@ -455,7 +459,7 @@ fn overview(state: &ServerState) -> Value {
     })
 }
 
-/// A part of the query, decoded.
+/// Returns a decoded parameter of the query.
 fn query(uri: &Uri, name: &str) -> Option<Vec<u8>> {
     let pairs = uri.query()?.split('&');
     let value = pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1;
@@ -474,7 +478,7 @@ fn query(uri: &Uri, name: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Bytes for people: text if they are UTF-8, escapes otherwise.
+/// Formats bytes for display: as text if they are UTF-8, and otherwise with escapes.
 fn shown(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
@@ -482,8 +486,8 @@ fn shown(bytes: &[u8]) -> String {
     }
 }
 
-/// A page of the browser: `prefix`, and either `from` (that key and the following ones) or
-/// `before`.
+/// Returns a page of the browser: entries with `prefix`, either from the key `from` on or before
+/// the key `before`.
 fn keys(state: &ServerState, uri: &Uri) -> Value {
     let prefix = query(uri, "prefix").unwrap_or_default();
     let after = prefix_end(&prefix);
@@ -524,7 +528,7 @@ fn keys(state: &ServerState, uri: &Uri) -> Value {
         entries.reverse();
     }
     let near = |entry: Option<(Vec<u8>, Vec<u8>)>| entry.map(|(key, _)| shown(&key));
-    // The neighbours of the wanted key, with or without the prefix.
+    // The neighbours of the requested key, with or without the prefix.
     let below = keys.nearest(Bound::Unbounded, Bound::Excluded(lower), Direction::Descending);
     let above = keys.ceiling(lower);
     json!({

@@ -16,7 +16,7 @@ use crate::statistics::process;
 struct Lines(String);
 
 impl Lines {
-    /// The head of a family of samples.
+    /// Writes the header of a family of samples.
     fn head(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a String cannot fail.
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -31,8 +31,8 @@ impl Lines {
         self.one(name, "gauge", help, value);
     }
 
-    /// The samples of a histogram whose buckets reach up to 1 µs, 2 µs, 4 µs, …; the last one has the
-    /// rest.
+    /// Writes a histogram whose buckets reach up to 1 µs, 2 µs, 4 µs and so on. The last bucket has
+    /// all longer times.
     fn histogram(&mut self, name: &str, labels: &str, buckets: &[u64], total: Duration) {
         let (comma, braces) = match labels {
             "" => ("", String::new()),
@@ -57,7 +57,7 @@ impl Lines {
     }
 }
 
-/// All metrics.
+/// Returns all metrics as text.
 pub fn text(state: &ServerState) -> String {
     let mut lines = Lines::default();
     let counts = state.statistics();
@@ -113,7 +113,7 @@ pub fn text(state: &ServerState) -> String {
     lines.0
 }
 
-/// The log and the backups of a data directory.
+/// Writes the metrics of the log and the backups of a data directory.
 fn durability(state: &ServerState, lines: &mut Lines) {
     let Some(persistence) = &state.data_directory else { return };
     let loading = u8::from(persistence.is_loading());
@@ -152,7 +152,7 @@ fn durability(state: &ServerState, lines: &mut Lines) {
     }
 }
 
-/// The state of each index.
+/// Writes the state of each index.
 fn indexes(state: &ServerState, lines: &mut Lines) {
     let (all, lag) = state.indexes.report();
     let help = "Changes of hashes that are not yet in the indexes.";
@@ -183,7 +183,7 @@ fn load(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Counters and a histogram for each command that was called.
+/// Writes counters and a histogram for each command that has been called.
 fn commands(state: &ServerState, lines: &mut Lines) {
     let all = state.catalog.with_subcommands();
     let counts = all.map(|spec| (spec.name, state.stats.of(spec.id)));

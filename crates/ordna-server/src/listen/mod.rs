@@ -1,4 +1,4 @@
-//! Listeners: connections of clients, the console and metrics over HTTP.
+//! Listeners: client connections, and the console and metrics over HTTP.
 
 pub mod connection;
 mod http;

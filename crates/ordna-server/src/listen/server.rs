@@ -1,4 +1,4 @@
-//! The server: binds its addresses, accepts connections, samples itself, stops.
+//! The server: binds its addresses, accepts connections, takes samples of its state, and stops.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -25,23 +25,23 @@ use crate::statistics::samples::Sample;
 use crate::wire::error::CommandError;
 use crate::wire::stream::Stream;
 
-/// Connections that may wait to be accepted; the system may allow fewer.
+/// Number of connections that may wait to be accepted. The system may allow fewer.
 const BACKLOG: u32 = 1024;
-/// How long connections may take to finish what they have read when the server stops.
+/// Time that connections have, when the server stops, to finish what they have read.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How long a client may take for the handshake of TLS.
+/// Time limit of a client's TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// File descriptors that are not clients': listeners, the runtime, files.
+/// Number of file descriptors for other purposes than clients: listeners, the runtime, files.
 const OTHER_FILES: u64 = 64;
 
-/// Why the server did not start.
+/// The reason why the server did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
     /// An address could not be bound.
     #[error("cannot listen on {address}. Is another server there? Choose another port")]
     Bind {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
         /// The system's error.
         source: std::io::Error,
@@ -51,7 +51,7 @@ pub enum ServeError {
         "{address} can be reached from other machines, and user '{user}' needs no password. Set one with --password or in the ACL file, listen on 127.0.0.1, or allow this with --insecure"
     )]
     Open {
-        /// The address asked for.
+        /// The requested address.
         address: SocketAddr,
         /// The user without a password.
         user: String,
@@ -59,24 +59,24 @@ pub enum ServeError {
     /// A setting in the configuration file.
     #[error("settings: {0}")]
     Setting(String),
-    /// There is nothing to listen on.
+    /// No address was given.
     #[error("no address to listen on is given")]
     NoAddress,
-    /// Certificates or keys are not as they should be.
+    /// Certificates or keys are not valid.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// The file of users is not as it should be.
+    /// The file of users is not valid.
     #[error("ACL file: {0}")]
     Users(String),
     /// The data directory could not be read.
     #[error("cannot load the data directory: {0}")]
     Data(#[from] ordna::durability::BackupError),
-    /// The server has stopped, and its log could not be ended: the latest writes may be lost.
+    /// The server has stopped, but its log could not be closed: the latest writes may be lost.
     #[error("the log could not be ended in order: {0}")]
     Log(String),
 }
 
-/// A bound server that does not yet answer.
+/// A bound server that does not answer requests yet.
 pub struct Server {
     listeners: Vec<TcpListener>,
     encrypted: Vec<TcpListener>,
@@ -96,7 +96,7 @@ impl std::fmt::Debug for Server {
 fn bind(address: SocketAddr) -> Result<TcpListener, ServeError> {
     let listen = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Connections of a server that was just stopped may still use the port.
+        // Connections of a server that has just stopped may still use the port.
         socket.set_reuseaddr(true)?;
         if address.is_ipv6() {
             SockRef::from(&socket).set_only_v6(true)?;
@@ -127,8 +127,8 @@ async fn expire(state: Arc<ServerState>) {
     }
 }
 
-/// Removes the elements of large collections behind their keys, and fields that have expired, a stretch at
-/// a time.
+/// Removes the elements of removed large collections, and expired fields, a limited number at a
+/// time.
 async fn remove_collections(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
@@ -137,7 +137,7 @@ async fn remove_collections(state: Arc<ServerState>) {
         if is_idle || !state.keys().collections().has_large() {
             continue;
         }
-        // It fails if the log has: the lists stay, and are read again later.
+        // Fails if the log has failed. The lists are kept and read again later.
         let stretch = || {
             let keys = state.keys();
             let report = |key: &[u8], expired| state.report_expired_fields(&keys, key, expired);
@@ -150,7 +150,7 @@ async fn remove_collections(state: Arc<ServerState>) {
     }
 }
 
-/// Raises the limit of open files to what clients need, or lowers the number of clients.
+/// Raises the limit of open files to what the clients need, or lowers the number of clients.
 fn fit_files(config: &mut Config) {
     let pages = config.metrics.iter().chain(&config.console).count();
     let others = OTHER_FILES + (pages * http::MOST_CONNECTIONS) as u64;
@@ -171,31 +171,30 @@ fn fit_files(config: &mut Config) {
     }
 }
 
-/// Reads the files of a server again while it runs: certificates and users. Does not keep the server
-/// alive.
+/// Reloads the files of a running server: certificates and users. Does not keep the server alive.
 #[derive(Debug, Clone)]
 pub struct Reloader(Weak<ServerState>);
 
-/// The reason why a file was not read again. What was read before stays in use.
+/// The reason why a file was not reloaded. The former contents stay in use.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReloadError {
-    /// Certificates or keys are not as they should be.
+    /// Certificates or keys are not valid.
     #[error("TLS: {0}")]
     Tls(#[from] TlsError),
-    /// The file of users is not as it should be.
+    /// The file of users is not valid.
     #[error("ACL file: {0}")]
     Users(String),
 }
 
 impl Reloader {
-    /// Reads the certificates and keys again if the server listens with TLS, and the users if it has a
-    /// file of them. Each is replaced as a whole or not at all; an error of one does not stop the other.
-    /// Connections keep the certificates of their handshake; those of users who are gone are closed.
-    /// Blocks while it reads. Does nothing once the server has ended.
+    /// Reloads the certificates and keys if the server listens with TLS, and the users if it has a
+    /// file of users. Each is replaced as a whole or not at all, and an error of one does not
+    /// prevent the other. Connections keep the certificates of their handshake; those of removed
+    /// users are closed. Blocks while it reads. Does nothing after the server has ended.
     ///
     /// # Errors
-    /// What was not replaced, and why.
+    /// The files that were not replaced, with the reasons.
     pub fn reload(&self) -> Result<(), Vec<ReloadError>> {
         let mut errors = Vec::new();
         let Some(state) = self.0.upgrade() else { return Ok(()) };
@@ -222,7 +221,7 @@ impl Reloader {
 }
 
 impl Server {
-    /// Returns what reads the files of this server again, for a handler of `SIGHUP`.
+    /// Returns a handle that reloads the files of this server, for a handler of `SIGHUP`.
     pub fn reloader(&self) -> Reloader {
         Reloader(Arc::downgrade(&self.state))
     }
@@ -254,33 +253,34 @@ impl Server {
         Ok(Self { listeners, encrypted, metrics, console, state, address, ready })
     }
 
-    /// Calls `tell` once, after the server has loaded its directory and executes commands.
+    /// Sets a function that is called once, when the server has loaded its directory and executes
+    /// commands.
     pub fn on_ready(self, tell: impl FnOnce() + Send + 'static) -> Self {
         Self { ready: Box::new(tell), ..self }
     }
 
-    /// Where it listens first: with port 0 asked for, the port that the system chose.
+    /// Returns the first address. If port 0 was requested, it has the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where it listens for TLS.
+    /// Returns the address for TLS.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.encrypted.first().and_then(local)
     }
 
-    /// Where it serves metrics.
+    /// Returns the address of the metrics.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics.as_ref().and_then(local)
     }
 
-    /// Where it serves the console.
+    /// Returns the address of the console.
     pub fn console_address(&self) -> Option<SocketAddr> {
         self.console.as_ref().and_then(local)
     }
 
-    /// Answers until `stop` resolves or a client says `SHUTDOWN`, then lets every connection finish
-    /// the commands it has read.
+    /// Serves clients until `stop` resolves or a client sends `SHUTDOWN`, and then lets every
+    /// connection finish the commands that it has read.
     ///
     /// # Errors
     /// The data directory could not be read.
@@ -328,10 +328,10 @@ impl Server {
         }
         tracing::info!(clients = state.clients.len(), "stopping: connections drain");
         state.unpause();
-        // A script that has not written ends; one that has may end by itself.
+        // Ends a script that has not written; one that has written may still end by itself.
         let _ = state.scripts.kill();
         let drained = async {
-            // A client that was just accepted is told in the next round.
+            // A client that was just accepted is notified in the next iteration.
             while state.clients.len() > 0 {
                 state.clients.all().iter().for_each(|client| client.end());
                 tokio::time::sleep(Duration::from_millis(10)).await;
@@ -349,7 +349,7 @@ impl Server {
     }
 }
 
-/// The users at the start: those of the ACL file, and the default user.
+/// Returns the users at the start: those of the ACL file, and the default user.
 fn users(config: &Config) -> Result<Acl, ServeError> {
     let catalog = &table().catalog;
     let acl = Acl::new(config, catalog);
@@ -411,7 +411,7 @@ async fn accept(state: Arc<ServerState>, listener: TcpListener, encrypted: bool)
                 });
             }
             Err(error) => {
-                // Out of file descriptors, most likely: others must close first.
+                // Probably there are no file descriptors left, and others must be closed first.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
@@ -419,13 +419,13 @@ async fn accept(state: Arc<ServerState>, listener: TcpListener, encrypted: bool)
     }
 }
 
-/// Tells a client that there are too many.
+/// Tells a client that there are too many connections.
 fn refuse(stream: &TcpStream) {
-    // The client may be gone already. A new socket takes these few bytes without waiting.
+    // The client may already be gone. A new socket accepts these few bytes without waiting.
     let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
 }
 
-/// Sets the options of a socket, and does the handshake.
+/// Sets the options of a socket and performs the TLS handshake.
 async fn prepare(
     state: &ServerState,
     stream: TcpStream,
@@ -450,7 +450,7 @@ async fn prepare(
     }
 }
 
-/// Once a second: takes a sample, and closes idle clients and those that do not read their messages.
+/// Once a second, takes a sample, and closes clients that are idle or do not read their messages.
 async fn tick(state: Arc<ServerState>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);

@@ -1,7 +1,7 @@
-//! `FT.AGGREGATE`: documents in groups, with sums over them.
+//! `FT.AGGREGATE`: groups of documents, with sums over them.
 //!
-//! Groups are in the order of their values. Groups and rows are bounded by [`MOST_ROWS`], and their
-//! memory by [`MOST_BYTES`].
+//! Groups are returned in the order of their values. The number of groups and rows is limited by
+//! [`MOST_ROWS`], and their memory by [`MOST_BYTES`].
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,27 +10,27 @@ use super::plan::Plan;
 use crate::indexes::schema::{FieldKind, KEY, Schema};
 use crate::keyspace::hash::Hash;
 
-/// Rows or groups of an aggregation at most.
+/// Maximum number of rows or groups of an aggregation.
 pub const MOST_ROWS: usize = 100_000;
-/// Columns of LOAD at most.
+/// Maximum number of columns of LOAD.
 pub const MOST_COLUMNS: usize = 1024;
-/// Bytes of an aggregation's rows or groups at most.
+/// Maximum size in bytes of an aggregation's rows or groups.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes of an allocation, and of an entry of a map, beside the content.
+/// Size in bytes of the overhead of an allocation or of an entry in a map.
 const OVERHEAD: usize = 16;
-/// Rows that SORTBY leaves without LIMIT or MAX, as in RediSearch.
+/// Number of rows that SORTBY keeps without LIMIT or MAX, as in RediSearch.
 const SORTED: usize = 10;
 
 /// One figure of a group.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reducer {
     pub function: Function,
-    /// The field; COUNT has none.
+    /// The field; empty for COUNT.
     pub field: String,
     pub name: String,
 }
 
-/// How a group counts.
+/// The function that computes a group's figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Function {
     Count,
@@ -47,7 +47,7 @@ pub enum AggregateStep {
         by: Vec<String>,
         reducers: Vec<Reducer>,
     },
-    /// By fields, descending or not; at most so many rows.
+    /// Sorts by fields, each ascending or descending, and optionally limits the number of rows.
     Sort {
         by: Vec<(String, bool)>,
         most: Option<usize>,
@@ -64,7 +64,7 @@ fn bytes_of(cell: &[u8]) -> usize {
     size_of::<(usize, Box<[u8]>)>() + OVERHEAD + cell.len()
 }
 
-/// The cells that a row has, by their columns in ascending order.
+/// The cells of a row with their columns, in ascending order of columns.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Row(Vec<(usize, Box<[u8]>)>);
 
@@ -90,7 +90,7 @@ impl Row {
         self.0.iter().map(|(column, cell)| (*column, &**cell))
     }
 
-    /// Its memory.
+    /// Returns the memory of the row in bytes.
     pub fn bytes(&self) -> usize {
         let cells: usize = self.0.iter().map(|(_, cell)| bytes_of(cell)).sum();
         size_of::<Self>() + OVERHEAD + cells
@@ -109,7 +109,7 @@ pub struct RowTable {
 }
 
 impl RowTable {
-    /// The memory of rows and names.
+    /// Returns the memory of rows and names in bytes.
     pub fn bytes(&self) -> usize {
         let names: usize = self.columns.iter().map(|name| bytes_of_name(name)).sum();
         names + self.rows.iter().map(Row::bytes).sum::<usize>()
@@ -125,7 +125,7 @@ fn no_property(name: &str) -> String {
     format!("ERR Property '{name}' is not there: LOAD it, or group by it")
 }
 
-/// Numbers of a group.
+/// The sums over the numbers of a group.
 #[derive(Debug, Clone, Copy)]
 struct Sums {
     count: usize,
@@ -149,7 +149,7 @@ impl Sums {
         }
     }
 
-    /// Without numbers only COUNT and SUM are known.
+    /// Returns the result of a function. Without numbers, only COUNT and SUM have one.
     fn cell(&self, function: Function) -> Cell {
         let number = match function {
             Function::Count => return Some(self.count.to_string().into_bytes().into()),
@@ -163,7 +163,7 @@ impl Sums {
     }
 }
 
-/// Groups under way.
+/// The groups during an aggregation.
 struct Groups<'a> {
     reducers: &'a [Reducer],
     of: BTreeMap<Vec<Cell>, Vec<Sums>>,
@@ -175,13 +175,13 @@ impl<'a> Groups<'a> {
         Self { reducers, of: BTreeMap::new(), bytes: 0 }
     }
 
-    /// Adds a row, whose cells `cell` returns by the number of the reducer.
+    /// Adds a row. `cell` returns its cells by the number of the reducer.
     fn add<'c>(
         &mut self,
         key: &[Option<&[u8]>],
         mut cell: impl FnMut(usize) -> Option<&'c [u8]>,
     ) -> Result<(), String> {
-        // Before the cells are copied: several may be the same long field.
+        // Counted before the cells are copied, because several may be the same long field.
         let cells: usize = key.iter().map(|cell| bytes_of(cell.unwrap_or(&[]))).sum();
         check(1, cells)?;
         let key: Vec<Cell> = key.iter().map(|cell| cell.map(Box::from)).collect();
@@ -207,7 +207,7 @@ impl<'a> Groups<'a> {
     }
 }
 
-/// Refuses more rows, or more bytes of them, than an aggregation may have.
+/// Returns an error if an aggregation would have too many rows or bytes.
 fn check(rows: usize, bytes: usize) -> Result<(), String> {
     if rows > MOST_ROWS {
         return Err(format!(
@@ -222,7 +222,7 @@ fn check(rows: usize, bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether each document may have it: a field of the schema, or the key.
+/// Returns whether any document may have the name: a field of the schema, or the key.
 fn is_known(schema: &Schema, name: &str) -> bool {
     name == KEY || schema.field(name).is_some()
 }
@@ -236,7 +236,8 @@ fn cell<'h>(schema: &Schema, id: &'h [u8], hash: &Hash<'h>, name: &str) -> Optio
     hash.get(path.as_bytes())
 }
 
-/// Fields that a document's row has: name in the row, name in the document; all fields.
+/// The fields that a document's row has: pairs of the name in the row and the name in the document,
+/// or all fields.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Load {
     pub fields: Vec<(String, String)>,
@@ -244,17 +245,17 @@ pub struct Load {
 }
 
 impl Load {
-    /// The name in the document of a name in the row.
+    /// Returns the name in the document for a name in the row.
     fn path(&self, name: &str) -> Option<&str> {
         let loaded = self.fields.iter().find(|(column, _)| column == name);
         loaded.map(|(_, path)| path.as_str())
     }
 }
 
-/// Runs an aggregation; returns its rows, and how many there were before the last LIMIT.
+/// Runs an aggregation. Returns its rows, and their number before the last LIMIT.
 ///
 /// # Errors
-/// A column that is not there; too many rows.
+/// A column does not exist, or there are too many rows.
 pub fn run(
     plan: &Plan<'_>,
     schema: &Schema,
@@ -327,7 +328,8 @@ pub fn run(
     Ok((table, total))
 }
 
-/// The type of a column, if the schema tells it and no group has made it.
+/// Returns the type of a column, if the schema defines it and the column is not the result of a
+/// group.
 fn kind_of(
     schema: &Schema,
     load: &Load,
@@ -344,7 +346,7 @@ fn kind_of(
     field.map(|field| field.kind)
 }
 
-/// The documents as rows.
+/// Returns the documents as rows.
 fn rows(
     plan: &Plan<'_>,
     schema: &Schema,
@@ -353,7 +355,7 @@ fn rows(
 ) -> Result<RowTable, String> {
     let mut fields = load.fields.clone();
     let mut columns: Vec<String> = fields.iter().map(|(name, _)| name.clone()).collect();
-    // Fields that steps up to a group name need not be loaded if it is of the schema.
+    // Fields of the schema that steps up to a group name need not be loaded explicitly.
     for step in steps {
         let (mut names, mut is_last): (Vec<&String>, _) = (Vec::new(), false);
         match step {
@@ -383,7 +385,7 @@ fn rows(
             return;
         }
         let cells = || fields.iter().map(|(_, path)| cell(schema, id, hash, path));
-        // Before they are copied: several may be the same long field.
+        // Counted before they are copied, because several may be the same long field.
         let copied: usize = cells().flatten().map(bytes_of).sum();
         done = check(table.rows.len() + 1, bytes + copied);
         if done.is_err() {
@@ -401,7 +403,7 @@ fn rows(
                     return;
                 }
                 None => {
-                    // Here and in the table.
+                    // The name is stored here and in the table.
                     bytes += 2 * bytes_of_name(&name);
                     known.insert(name.clone().into_owned(), table.columns.len());
                     table.columns.push(name.into_owned());

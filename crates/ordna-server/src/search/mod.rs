@@ -1,4 +1,4 @@
-//! The search of RediSearch: schemas, queries, plans, aggregations.
+//! The search commands of RediSearch: queries, plans, order of results, aggregations.
 
 pub mod aggregate;
 pub mod order;

@@ -1,4 +1,4 @@
-//! The order of results: by fields, the first so many of them.
+//! The order of results: sorts by fields and keeps a limited number of the first ones.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use crate::indexes::schema::{Field, FieldKind};
 use crate::keyspace::hash::Hash;
 
-/// A value to sort by. Numbers come before texts, and what is not there last.
+/// A value to sort by. Numbers come before texts, and missing values last.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Key {
     Number(f64),
@@ -15,7 +15,7 @@ pub enum Key {
 }
 
 impl Key {
-    /// The value of a field in a hash: texts without a difference between upper and lower case.
+    /// Returns the value of a field in a hash. Texts are compared without regard to case.
     pub fn of_field(field: &Field, hash: &Hash<'_>) -> Self {
         match field.kind {
             FieldKind::Numeric => field.number(hash).map_or(Self::Missing, Self::Number),
@@ -27,7 +27,7 @@ impl Key {
         }
     }
 
-    /// The value of a text: a number if it is one.
+    /// Returns the value of a text, which is a number if it can be parsed as one.
     pub fn of_text(text: Option<&[u8]>) -> Self {
         let Some(text) = text else { return Self::Missing };
         let text = String::from_utf8_lossy(text);
@@ -37,7 +37,7 @@ impl Key {
         }
     }
 
-    /// The value of a text, as a field of this type has it.
+    /// Returns the value of a text as a field of this type has it.
     pub fn of_cell(kind: Option<FieldKind>, text: Option<&[u8]>) -> Self {
         match (kind, Self::of_text(text)) {
             (Some(FieldKind::Numeric), Self::Text(_)) => Self::Missing,
@@ -48,7 +48,7 @@ impl Key {
         }
     }
 
-    /// The order of two keys; a missing one is last in either direction.
+    /// Compares two keys. A missing one is last in either direction.
     pub fn compare(&self, other: &Self, descending: bool) -> Ordering {
         let order = match (self, other) {
             (Self::Missing, Self::Missing) => return Ordering::Equal,
@@ -71,7 +71,7 @@ struct Ranked {
 }
 
 impl Ranked {
-    /// Its memory.
+    /// Returns the memory of the key in bytes.
     fn bytes(&self) -> usize {
         let text = if let Key::Text(text) = &self.key { text.capacity() } else { 0 };
         size_of::<Self>() + text + self.id.capacity()
@@ -98,12 +98,12 @@ impl PartialEq for Ranked {
 
 impl Eq for Ranked {}
 
-/// Bytes of the keys and ids of a search in order at most: as many as the rows of an aggregation may
-/// have.
+/// Maximum size in bytes of the keys and ids of a sorted search: that of the rows of an
+/// aggregation.
 const MOST_BYTES: usize = 64 << 20;
 
-/// The first so many ids in an order. O(log n) for each id offered; equal keys are in the order of
-/// ids.
+/// Keeps the first ids in an order, up to a limit. O(log n) for each id offered. Equal keys are in
+/// the order of ids.
 #[derive(Debug)]
 pub struct First {
     heap: BinaryHeap<Ranked>,
@@ -139,10 +139,10 @@ impl First {
         self.bytes > MOST_BYTES
     }
 
-    /// The ids, in order.
+    /// Returns the ids in order.
     ///
     /// # Errors
-    /// Keys and ids took too much memory.
+    /// Keys and ids take too much memory.
     pub fn finish(self) -> Result<Vec<Vec<u8>>, String> {
         if self.is_too_large() {
             return Err(format!(

@@ -1,4 +1,4 @@
-//! Queries of `FT.SEARCH`: their grammar.
+//! The grammar and parser of `FT.SEARCH` queries.
 //!
 //! ```text
 //! query    = all { "|" all }
@@ -7,17 +7,17 @@
 //! tags     = "{" tag { "|" tag } "}"       a tag may end in "*": a prefix
 //! range    = "[" bound bound "]"           a bound may begin with "(": without it; -inf, +inf
 //! ```
-//! A backslash takes the meaning from the next character of a name or tag. A tag may stand in
-//! double quotes. What RediSearch has beyond that is refused by its name.
+//! A backslash takes the special meaning from the next character of a name or tag. A tag may be in
+//! double quotes. Other syntax of RediSearch is rejected by an error that names it.
 
 use std::ops::Bound;
 
 /// The deepest nesting of a query.
 const MAX_DEPTH: usize = 64;
-/// Clauses and tags of a query at most, those of its filters included: each is compared with every
-/// document that the query looks at.
+/// Maximum number of clauses and tags in a query, including those of its filters. Each is compared
+/// with every document that the query reads.
 const MAX_CLAUSES: usize = 1024;
-/// Bytes of a query at most: it takes several times its length while it is planned.
+/// Maximum length of a query in bytes. Planning takes several times this memory.
 const MAX_LEN: usize = 1 << 20;
 
 /// A query.
@@ -42,7 +42,7 @@ pub enum Node {
 }
 
 impl Node {
-    /// Number of clauses and tags.
+    /// Returns the number of clauses and tags.
     fn clauses(&self) -> usize {
         match self {
             Self::All | Self::Range { .. } => 1,
@@ -52,10 +52,10 @@ impl Node {
         }
     }
 
-    /// Narrows the query by a clause. Clauses that are added one after the other do not nest.
+    /// Restricts the query by a clause. Clauses that are added one after the other do not nest.
     ///
     /// # Errors
-    /// The query has as many clauses as it may.
+    /// The query already has the maximum number of clauses.
     pub fn narrow(&mut self, clause: Self) -> Result<(), String> {
         if self.clauses() + clause.clauses() > MAX_CLAUSES {
             return Err(too_many());
@@ -75,7 +75,7 @@ fn too_many() -> String {
     format!("ERR the query has more than {MAX_CLAUSES} clauses")
 }
 
-/// A tag, or how one begins.
+/// A tag, or the prefix of a tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag {
     pub text: String,
@@ -85,7 +85,7 @@ pub struct Tag {
 /// Parses a query.
 ///
 /// # Errors
-/// A text for the client.
+/// The text of the error reply.
 pub fn parse(text: &str) -> Result<Node, String> {
     if text.len() > MAX_LEN {
         return Err(format!("ERR a query has at most {MAX_LEN} bytes, not {}", text.len()));
@@ -99,7 +99,7 @@ pub fn parse(text: &str) -> Result<Node, String> {
     Ok(node)
 }
 
-/// Parses a bound: a number, `(` before it to exclude it.
+/// Parses a bound: a number, preceded by `(` if the number itself is excluded.
 pub fn bound(text: &str) -> Option<Bound<f64>> {
     let (text, excluded) = match text.strip_prefix('(') {
         Some(text) => (text, true),
@@ -137,7 +137,7 @@ impl Parser<'_> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Takes a character if it is next, behind blanks.
+    /// Consumes a character, after blanks, if it comes next.
     fn symbol(&mut self, symbol: char) -> bool {
         self.blanks();
         let found = self.peek() == Some(symbol);
@@ -227,7 +227,8 @@ impl Parser<'_> {
         })
     }
 
-    /// A name or tag up to a character of `ends`, trimmed, and whether `*` stands behind it.
+    /// Parses a name or tag up to a character of `ends`. Returns it without surrounding blanks, and
+    /// whether `*` follows it.
     fn text(&mut self, ends: &[char]) -> Result<(String, bool), String> {
         self.blanks();
         let (mut text, mut is_prefix, mut kept) = (String::new(), false, 0);

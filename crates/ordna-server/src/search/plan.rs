@@ -1,18 +1,18 @@
-//! How a query is answered: which index is scanned, and which documents pass.
+//! Plans of queries: which index is scanned, and which documents match.
 //!
 //! # Consistency
-//! The candidates come from a cut of the indexes that holds everything written before the query
-//! began. Then a snapshot of the keyspace is taken, from which each candidate is read and checked
-//! in full. No transaction of another client comes between the two. So each document returned is as
-//! it was at one moment and passes the query. A document that passes from the begin of the query to
-//! its end is returned. A document that changes meanwhile is returned as it was before or after,
-//! or, if it comes to pass by that change only, left out. The total of a query for all documents is
-//! that of the cut.
+//! The candidates come from a consistent state of the indexes that includes everything written
+//! before the query began. Then a snapshot of the keyspace is taken, from which each candidate is
+//! read and completely checked. No transaction of another client comes between the two. So each
+//! returned document is as it was at one moment, and matches the query. A document that matches
+//! from the beginning of the query to its end is returned. A document that changes concurrently is
+//! returned in its former or later state or, if it matches only because of that change, may be left
+//! out. The total of a query for all documents is that of the state of the indexes.
 //!
 //! # Cost
-//! O(candidates), which are the entries of the smallest index range of the query. Beyond
-//! [`MOST_CANDIDATES`] the query is refused. Order costs O(candidates · log(offset + limit)) and
-//! O(offset + limit) memory: nothing is sorted as a whole.
+//! O(candidates), that is, the entries of the smallest index range of the query. A query with more
+//! than [`MOST_CANDIDATES`] is refused. Sorting costs O(candidates · log(offset + limit)) time and
+//! O(offset + limit) memory, because only the requested part is kept.
 
 use std::collections::HashSet;
 use std::ops::Bound;
@@ -28,13 +28,13 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::hash::Hash;
 use crate::keyspace::snapshot::KeyspaceSnapshot;
 
-/// Documents that a query looks at: about a second of work.
+/// Maximum number of documents that a query examines: about a second of work.
 pub const MOST_CANDIDATES: usize = 1_000_000;
-/// Entries read from an index at once.
+/// Maximum number of entries that are read from an index at a time.
 const PAGE: usize = 1024;
-/// Bytes of their keys: long ones are read fewer at once.
+/// Size in bytes of keys after which such a read ends.
 const PAGE_BYTES: usize = 1 << 20;
-/// Ranges with fewer entries are not compared with others.
+/// Number of entries below which a range is used without comparing it with others.
 const SMALL: usize = 256;
 
 /// A range of an index of the library.
@@ -43,18 +43,18 @@ struct IndexRange {
     index: String,
     prefix: Vec<Value>,
     range: Range,
-    /// For people.
+    /// A description of the range for users.
     shown: String,
 }
 
-/// Where the candidates come from.
+/// The source of the candidates.
 #[derive(Debug, Clone)]
 struct Candidates {
     spans: Vec<IndexRange>,
     entries: usize,
 }
 
-/// A state of the indexes, and then of the documents.
+/// A state of the indexes, and a later one of the documents.
 pub struct Plan<'a> {
     schema: &'a Schema,
     node: Node,

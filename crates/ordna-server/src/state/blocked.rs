@@ -1,18 +1,20 @@
-//! Clients that wait for elements of lists and sorted sets.
+//! The table of clients that wait for elements of lists and sorted sets.
 //!
 //! # Contract
-//! A client enters while it excludes all other commands and has found no element. A write of a key therefore
-//! either precedes its search or finds it in the table. The command that has written a key for which clients wait
-//! serves them before another command runs. Whoever removes a client from the table answers it, so that each wait
-//! has one answer. A waiting client takes memory only: no thread, and no timer unless it has a time limit.
+//! A client enters the table while it excludes all other commands and after it has found no
+//! element. So a write of a key either precedes its search or finds it in the table. The command
+//! that has written a key for which clients wait serves them before another command runs. The
+//! thread that removes a client from the table answers it, so each wait has one answer. A waiting
+//! client takes only memory: no thread, and no timer unless it has a time limit.
 //!
 //! # Order
 //! The clients that wait for a key are served in the order in which they began to wait, and keys in the order in
 //! which they were written.
 //!
 //! # Cost
-//! While no client waits, a write costs one relaxed load more. Otherwise a counter for the checksum of its key says
-//! whether the table has to be locked. Entering, leaving and serving cost O(log n) for each key.
+//! While no client waits, a write costs one additional relaxed load. Otherwise a counter for the
+//! checksum of its key shows whether the table must be locked. Entering, leaving and serving cost
+//! O(log n) for each key.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -30,9 +32,10 @@ use crate::state::clients::Client;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
-/// Memory of a key of a wait beside its bytes: entries of the tables of keys and of clients.
+/// Memory of an awaited key in addition to its bytes: entries in the tables of keys and of clients.
 pub const KEY_BYTES: usize = 400;
-/// Counters of awaited keys by checksum: with a thousand awaited keys, most writes of others do not lock the table.
+/// Number of counters of awaited keys, selected by checksum. With a thousand awaited keys, most
+/// writes of other keys do not lock the table.
 const COUNTERS: usize = 1 << 12;
 
 /// The elements that a client takes from the first of its keys that has some.
@@ -40,14 +43,14 @@ const COUNTERS: usize = 1 << 12;
 pub enum Wanted {
     /// The value at an end of a list; with a count, up to this number, in the form of `LMPOP`.
     Values { end: End, count: Option<usize> },
-    /// The value at an end of a list, which goes to an end of another list.
+    /// The value at an end of a list, which is moved to an end of another list.
     Move { from: End, to: End, destination: Vec<u8> },
     /// The first member of a sorted set in a direction; with a count, up to this number, in the form of `ZMPOP`.
     Members { direction: Direction, count: Option<usize> },
 }
 
 impl Wanted {
-    /// The type of the values that have such elements.
+    /// Returns the type of values that have such elements.
     pub const fn kind(&self) -> ValueKind {
         match self {
             Self::Values { .. } | Self::Move { .. } => ValueKind::List,
@@ -61,12 +64,12 @@ impl Wanted {
 pub struct Answer {
     /// The encoded reply.
     pub reply: Vec<u8>,
-    /// The keyspace was changed for the client.
+    /// Whether the keyspace was changed for the client.
     pub wrote: bool,
 }
 
 impl Answer {
-    /// The answer of a wait that ended without an element.
+    /// Returns the answer of a wait that ended without an element.
     pub fn nothing(resp3: bool) -> Self {
         let mut out = Replies { resp3, ..Replies::default() };
         out.null_array();
@@ -84,30 +87,30 @@ impl Answer {
 #[derive(Debug)]
 pub struct Waiter {
     pub client: Arc<Client>,
-    /// The command that waits.
+    /// The waiting command.
     pub request: OwnedRequest,
     pub wanted: Wanted,
     pub resp3: bool,
     keys: Vec<Arc<[u8]>>,
     has_deadline: bool,
-    /// Position among all clients that ever waited.
+    /// The position among all clients that ever waited.
     number: u64,
     answer: oneshot::Sender<Answer>,
 }
 
 impl Waiter {
-    /// Answers the client, which may be gone.
+    /// Sends the client its answer. The client may have disconnected.
     pub fn answer(self, answer: Answer) {
         let _ = self.answer.send(answer);
     }
 }
 
-/// The clients that wait for one key, by number, for lists and for sorted sets; and their ids.
+/// The clients that wait for one key, by number, for lists and for sorted sets, with their ids.
 #[derive(Debug, Default)]
 struct Queue {
     lists: BTreeMap<u64, u64>,
     sorted_sets: BTreeMap<u64, u64>,
-    /// The key is in [`Table::ready`].
+    /// Whether the key is in [`Table::ready`].
     is_ready: bool,
 }
 
@@ -122,10 +125,10 @@ impl Queue {
 
 #[derive(Debug, Default)]
 struct Table {
-    /// By the ids of clients.
+    /// The waiting clients by id.
     waiters: HashMap<u64, Waiter>,
     queues: HashMap<Arc<[u8]>, Queue>,
-    /// Awaited keys that were written, in the order of the writes.
+    /// Awaited keys that have been written, in the order of the writes.
     ready: VecDeque<Arc<[u8]>>,
     last_number: u64,
     with_deadline: usize,
@@ -137,7 +140,7 @@ pub struct BlockedClients {
     table: Lock<Table>,
     count: AtomicUsize,
     has_ready: AtomicBool,
-    /// Number of queues whose keys have these checksums.
+    /// For each counter, the number of queues whose keys have its checksum.
     counters: Box<[AtomicU32]>,
 }
 
@@ -178,7 +181,7 @@ impl BlockedClients {
         &self.counters[crc32c(key) as usize % COUNTERS]
     }
 
-    /// Whether clients wait for a key. Exact for a command that holds the keyspace.
+    /// Returns whether clients wait for a key. Exact for a command that holds the keyspace.
     #[inline]
     pub fn awaits(&self, key: &[u8]) -> bool {
         self.are_any()
@@ -186,7 +189,7 @@ impl BlockedClients {
             && self.table.lock().queues.contains_key(key)
     }
 
-    /// Notes that a key was written and has a value of this type, if clients wait for it.
+    /// Records that a key was written and has a value of this type, if clients wait for it.
     pub fn signal(&self, key: &[u8], kind: ValueKind) {
         let mut table = self.table.lock();
         let Table { queues, ready, .. } = &mut *table;
@@ -207,7 +210,7 @@ impl BlockedClients {
         self.has_ready.load(Ordering::Relaxed)
     }
 
-    /// Takes the awaited key that was written first.
+    /// Removes and returns the awaited key that was written first.
     pub fn next_ready(&self) -> Option<Arc<[u8]>> {
         let mut table = self.table.lock();
         let key = table.ready.pop_front();
@@ -273,7 +276,7 @@ impl BlockedClients {
         let waiter = table.waiters.remove(&id)?;
         let kind = waiter.wanted.kind();
         for key in &waiter.keys {
-            // A key that is named twice has been removed already.
+            // A key that the client named twice has already been removed.
             let Some(queue) = table.queues.get_mut(key) else { continue };
             queue.of(kind).remove(&waiter.number);
             if queue.lists.is_empty() && queue.sorted_sets.is_empty() {
@@ -287,8 +290,8 @@ impl BlockedClients {
         Some(waiter)
     }
 
-    /// Removes the client that has waited longest for a key with a value of this type, and is not about to end.
-    /// The caller excludes all other commands.
+    /// Removes and returns the client that has waited longest for a key with a value of this type
+    /// and is not about to end its wait. The caller excludes all other commands.
     pub fn take_first(&self, key: &[u8], kind: ValueKind) -> Option<Waiter> {
         let mut table = self.table.lock();
         let Table { queues, waiters, .. } = &mut *table;
@@ -302,10 +305,10 @@ impl BlockedClients {
         self.remove(&mut table, first)
     }
 
-    /// Adds a client again that was removed but not answered, at its former place.
+    /// Adds a client again, at its former position, that was removed but not answered.
     pub fn put_back(&self, waiter: Waiter) {
         let mut table = self.table.lock();
-        // A client that ends closes its side first and then leaves.
+        // A client that ends its wait first closes its side and then leaves.
         if !notice!("blocked.put_back.is_closed", waiter.answer.is_closed()) {
             self.insert(&mut table, waiter);
         }
@@ -317,7 +320,7 @@ impl BlockedClients {
         self.remove(&mut table, client)
     }
 
-    /// Removes the clients for which `refusal` returns an error, and answers them with it.
+    /// Removes the clients for which `refusal` returns an error, and answers them with that error.
     pub fn refuse<E: std::fmt::Display>(&self, refusal: impl Fn(&Waiter) -> Option<E>) {
         let mut table = self.table.lock();
         let refused: Vec<(u64, E)> =
@@ -330,12 +333,12 @@ impl BlockedClients {
     }
 }
 
-/// The wait of a client, which ends when this is dropped.
+/// The wait of a client. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Waiting {
     clients: Arc<BlockedClients>,
     client: u64,
-    /// When the client gives up.
+    /// The time when the client gives up.
     pub deadline: Option<Instant>,
     pub resp3: bool,
     /// Receives the answer.
@@ -343,7 +346,8 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// Removes the client from the table. Returns `false` if somebody else has, who answers it, or adds it again.
+    /// Removes the client from the table. Returns `false` if another thread has removed it, which
+    /// will answer it or put it back.
     pub fn give_up(&self) -> bool {
         self.clients.leave(self.client).is_some()
     }
@@ -351,7 +355,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        // In this order: see `put_back`.
+        // This order is important, see `put_back`.
         self.answer.close();
         self.give_up();
     }
@@ -397,7 +401,7 @@ mod tests {
         let (clients, blocked) = (Clients::default(), Arc::new(BlockedClients::default()));
         let all: Vec<_> = (0..4).map(|_| client(&clients)).collect();
         let kinds = [ValueKind::ZSet, ValueKind::List, ValueKind::List, ValueKind::List];
-        // The key that is named twice counts once.
+        // A key that is named twice counts once.
         let waits: Vec<_> = all
             .iter()
             .zip(kinds)
@@ -406,12 +410,12 @@ mod tests {
         assert!(blocked.awaits(b"a") && blocked.awaits(b"b") && !blocked.awaits(b"c"));
         assert_eq!((blocked.len(), blocked.keys()), (4, 2));
         assert!(all[1].blocked.load(Ordering::Relaxed) > 3 * KEY_BYTES);
-        // The client that ends is passed over, and still waits.
+        // A client that is about to end its wait is skipped, and still waits.
         all[1].end();
         let first = blocked.take_first(b"a", ValueKind::List).unwrap();
         assert_eq!(first.client.id, all[2].id);
         assert_eq!(all[2].blocked.load(Ordering::Relaxed), 0);
-        // Put back, it has its former place.
+        // A client that was put back has its former position.
         blocked.put_back(first);
         assert_eq!(blocked.take_first(b"b", ValueKind::List).unwrap().client.id, all[2].id);
         assert_eq!(blocked.take_first(b"b", ValueKind::List).unwrap().client.id, all[3].id);
@@ -450,7 +454,7 @@ mod tests {
         assert!(!blocked.has_ready());
         blocked.signal(b"a", ValueKind::List);
         drop(waiting);
-        // Nobody waits for it any more.
+        // No client waits for the key any more.
         assert_eq!(blocked.next_ready().as_deref(), Some(&b"a"[..]));
         assert_eq!(blocked.next_ready(), None);
         assert!(is_empty(&blocked));

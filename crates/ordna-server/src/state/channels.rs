@@ -1,13 +1,14 @@
-//! Channels: who is subscribed to what, and the messages that wait for their subscribers.
+//! Channels: their subscribers, and the messages that wait for them.
 //!
 //! # Contract
-//! A message goes to every client that is subscribed when it is published, and to none that subscribes
-//! later. All subscribers receive all messages in one order, that of their publication. Publishing
-//! never waits for a subscriber: one whose messages exceed its limit is closed.
+//! A message is sent to every client that is subscribed when it is published, and to no later
+//! subscriber. All subscribers receive all messages in one order, that of their publication.
+//! Publishing never waits for a subscriber: a subscriber whose messages exceed its limit is closed.
 //!
 //! # Locks
-//! The lock of the table is held while a message is handed out, which gives the order. The lock of an
-//! inbox's messages is taken below it, and that of its subscriptions above it.
+//! The lock of the table is held while a message is distributed, which determines the order. The
+//! lock of an inbox's messages is taken while the table is locked; the lock of its subscriptions is
+//! taken before the table.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -36,8 +37,8 @@ type Patterns = BTreeMap<Arc<[u8]>, PatternEntry>;
 struct Table {
     channels: HashMap<Arc<[u8]>, Subscribers>,
     shards: HashMap<Arc<[u8]>, Subscribers>,
-    /// Patterns by the bytes before their first special one: only those with a prefix of the channel are
-    /// compared with it.
+    /// Patterns by the bytes before their first special byte. A channel is compared only with the
+    /// patterns whose prefix it has.
     patterns: HashMap<Box<[u8]>, Patterns>,
     /// Number of prefixes of each length.
     lengths: BTreeMap<usize, usize>,
@@ -136,7 +137,7 @@ impl Channels {
     /// Subscribes a client. O(log n).
     ///
     /// # Errors
-    /// The client has as many subscriptions as it may have.
+    /// The client already has the maximum number of subscriptions.
     pub fn subscribe(&self, kind: Kind, name: &[u8], client: &Arc<Client>) -> Result<(), TooMany> {
         client.inbox.add(kind, name, || {
             let (name, is_new) = self.table.lock().add(kind, name, client);
@@ -153,7 +154,7 @@ impl Channels {
         });
     }
 
-    /// Ends all subscriptions of a client, and drops the messages that wait for it.
+    /// Ends all subscriptions of a client and drops its waiting messages.
     pub fn leave(&self, client: &Client) {
         if client.inbox.is_subscribed() {
             for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
@@ -165,8 +166,8 @@ impl Channels {
         client.inbox.clear();
     }
 
-    /// Publishes a message. Returns the number of its receivers. O(subscribers + patterns that may match).
-    /// The moment at which it is published lies within the call.
+    /// Publishes a message at some moment during the call. Returns the number of its receivers.
+    /// O(subscribers + patterns that may match).
     pub fn publish(
         &self,
         is_shard: bool,
@@ -203,13 +204,14 @@ impl Channels {
         receivers
     }
 
-    /// Closes the clients whose messages exceed the limit though nothing is published. O(clients).
+    /// Closes the clients whose messages exceed the limit, even if nothing is published.
+    /// O(clients).
     pub fn close_slow(&self, clients: &Clients, limit: BufferLimit) {
         if clients.messages.load(Ordering::Relaxed) == 0 {
             return;
         }
         let all = clients.all();
-        // As in `publish`, so that no client is closed, and counted, by both.
+        // As in `publish`, so that no client is closed and counted twice.
         let _table = self.table.lock();
         for client in all.iter().filter(|client| client.inbox.waiting() > 0 && !client.is_ended()) {
             if client.inbox.exceeds(client.output.load(Ordering::Relaxed), limit) {
@@ -218,7 +220,7 @@ impl Channels {
         }
     }
 
-    /// Number of subscribers of a channel or shard channel, without those of patterns.
+    /// Returns the number of subscribers of a channel or shard channel, without those of patterns.
     pub fn subscribers(&self, is_shard: bool, name: &[u8]) -> usize {
         let mut table = self.table.lock();
         let all = table.exact(if is_shard { Kind::Shard } else { Kind::Channel });

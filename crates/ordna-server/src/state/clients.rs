@@ -1,4 +1,5 @@
-//! Connected clients: for `CLIENT`, `INFO`, and the limits of their number and memory.
+//! Connected clients: their state for `CLIENT` and `INFO`, and the limits of their number and
+//! memory.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -11,10 +12,10 @@ use tokio::sync::Notify;
 
 use crate::state::inbox::Inbox;
 
-/// Memory that every client takes for its entries in the tables, in bytes.
+/// Memory in bytes that each client takes for its entries in the tables.
 const BASE: usize = 2 << 10;
-/// Change of a client's memory that updates the shared sum, in bytes. The sum is written rarely, and
-/// is wrong by less than 16 KiB per client.
+/// Change of a client's memory, in bytes, from which on the shared sum is updated. So the sum is
+/// rarely written, and its error is less than 16 KiB per client.
 const GRAIN: usize = 16 << 10;
 
 /// A connection, as other connections see it.
@@ -23,17 +24,17 @@ pub struct Client {
     pub id: u64,
     pub peer: SocketAddr,
     pub local: SocketAddr,
-    /// The descriptor of the connection; -1 where the system has none.
+    /// The descriptor of the connection, or -1 if the system has none.
     pub descriptor: i32,
     pub since: Instant,
     info: Lock<ClientInfo>,
-    /// Bytes received and not executed, when the last ones were received, or executed.
+    /// Bytes received and not yet executed, at the time of the last receipt or execution.
     pub unread: AtomicUsize,
     /// Memory of incomplete requests, of replies, and of queued commands and watched keys, in bytes.
     pub input: AtomicUsize,
     pub output: AtomicUsize,
     pub queued: AtomicUsize,
-    /// Memory of a command that waits and of its keys, in bytes; 0: the client does not wait.
+    /// Memory in bytes of a waiting command and its keys, or 0 if the client does not wait.
     pub blocked: AtomicUsize,
     /// The client's share of the memory of all clients.
     held: AtomicUsize,
@@ -41,12 +42,13 @@ pub struct Client {
     last_seen: AtomicU64,
     /// The number of the last command.
     pub last_command: AtomicUsize,
-    /// A command of the client waits before it begins: for the end of a pause or of a script, or for its keys.
+    /// Whether a command of the client waits before it begins: for the end of a pause or script, or
+    /// for its keys.
     pub is_held_up: AtomicBool,
-    /// Never closed for the memory limit of clients.
+    /// Whether the client is exempt from being closed for the memory limit of clients.
     pub no_evict: AtomicBool,
     pub is_monitor: AtomicBool,
-    /// Subscriptions, and the messages that wait for the client.
+    /// The subscriptions of the client, and its waiting messages.
     pub inbox: Inbox,
     ended: AtomicBool,
     ending: Notify,
@@ -60,7 +62,7 @@ pub struct ClientInfo {
     pub library_version: Vec<u8>,
     pub user: String,
     pub resp3: bool,
-    /// Queued commands since `MULTI`; -1 outside of a transaction.
+    /// Number of queued commands since `MULTI`, or -1 outside of a transaction.
     pub queued: i64,
     pub watched: usize,
 }
@@ -70,7 +72,8 @@ impl Client {
         self.info.lock()
     }
 
-    /// Requests the end of the connection. Its task checks at each read, write and scan stretch.
+    /// Requests the end of the connection. Its task checks this at each read, write and step of a
+    /// scan.
     pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
         self.ending.notify_waiters();
@@ -80,16 +83,16 @@ impl Client {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Resolves once [`end`](Self::end) was called.
+    /// Resolves when [`end`](Self::end) was called.
     pub async fn ended(&self) {
-        // Registered before the check, so that an end between the check and the wait is noticed.
+        // Registered before the check, so that an end between the check and the wait is not missed.
         let ending = self.ending.notified();
         if !self.is_ended() {
             ending.await;
         }
     }
 
-    /// Notes that the client does something.
+    /// Records that the client is active.
     pub fn see(&self, now: Instant) {
         let since = now.saturating_duration_since(self.since).as_millis() as u64;
         self.last_seen.store(since, Ordering::Relaxed);
@@ -100,8 +103,8 @@ impl Client {
         self.since.elapsed().saturating_sub(last)
     }
 
-    /// Bytes that count against `maxmemory-clients`, without the messages that wait: several clients share
-    /// those.
+    /// Returns the bytes that count against `maxmemory-clients`, without waiting messages, which
+    /// several clients may share.
     pub fn memory(&self) -> usize {
         let parts = [&self.input, &self.output, &self.queued, &self.blocked];
         let held = parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>();
@@ -115,11 +118,11 @@ pub struct Clients {
     map: Lock<BTreeMap<u64, Arc<Client>>>,
     /// Memory of all clients, without messages.
     memory: AtomicUsize,
-    /// Bytes of all published messages that wait for a subscriber, each counted once.
+    /// Total size in bytes of published messages that wait for a subscriber, each counted once.
     pub messages: Arc<AtomicUsize>,
-    /// Number of clients closed for the memory limit.
+    /// Number of clients that were closed for the memory limit.
     pub evicted: AtomicU64,
-    /// Number of clients closed for a request, or a reply, above its limit.
+    /// Number of clients that were closed for a request or reply above its limit.
     pub closed_for_input: AtomicU64,
     pub closed_for_output: AtomicU64,
     last_id: AtomicU64,
@@ -149,7 +152,8 @@ impl Clients {
             since: Instant::now(),
             info: Lock::new(ClientInfo {
                 queued: -1,
-                // Until the session begins: a change of users must not take it for one of a former user.
+                // Valid until the session begins, so that a change of users does not attribute the
+                // client to a former user.
                 user: "default".to_owned(),
                 ..ClientInfo::default()
             }),
@@ -182,7 +186,7 @@ impl Clients {
         self.map.lock().len()
     }
 
-    /// Connections accepted so far, refused ones included.
+    /// Returns the number of connections so far, including refused ones.
     pub fn accepted(&self) -> u64 {
         self.last_id.load(Ordering::Relaxed)
     }
@@ -196,8 +200,8 @@ impl Clients {
         self.memory.load(Ordering::Relaxed) + self.messages.load(Ordering::Relaxed)
     }
 
-    /// Adds the bytes that a client holds now to those of all; with a limit (0: none) closes those
-    /// that hold most until the rest is below it.
+    /// Updates the bytes that a client holds in the sum of all clients. If there is a limit (not
+    /// 0), closes the clients that hold most until the others are below it.
     #[inline]
     pub fn account(&self, client: &Client, limit: usize) {
         let (now, before) = (client.memory(), client.held.load(Ordering::Relaxed));
@@ -213,7 +217,8 @@ impl Clients {
         self.check(limit);
     }
 
-    /// With a limit (0: none) closes the clients that hold most until the rest is below it.
+    /// If there is a limit (not 0), closes the clients that hold most until the others are below
+    /// it.
     #[inline]
     pub fn check(&self, limit: usize) {
         if limit > 0 && self.memory() > limit {
@@ -223,8 +228,8 @@ impl Clients {
 
     fn evict(&self, limit: usize) {
         let map = self.map.lock();
-        // Clients that were told to end hold their memory a little longer, and one that has left is
-        // in the shared sum for a moment: neither is a reason to close others.
+        // Clients that were told to end hold their memory a little longer, and a client that has
+        // left stays in the sum for a moment. Neither is a reason to close other clients.
         let held =
             |client: &Arc<Client>| client.held.load(Ordering::Relaxed) + client.inbox.waiting();
         let mut clients: Vec<_> = map.values().filter(|client| !client.is_ended()).collect();
@@ -268,13 +273,13 @@ mod tests {
         }
         let ended = all.each_ref().map(|client| client.is_ended());
         assert_eq!(ended, [false, true, false]);
-        // The closed one no longer counts, though it has not left.
+        // The closed client no longer counts, although it has not left yet.
         clients.account(&enter(&clients, 1 << 20), 5 << 20);
         assert!(!all[2].is_ended());
         all[0].no_evict.store(true, Ordering::Relaxed);
         clients.account(&enter(&clients, 100 << 10), 1);
         assert_eq!((all[0].is_ended(), all[2].is_ended()), (false, true));
-        // One that has left is in the sum for a moment more.
+        // A client that has left stays in the sum for a moment.
         clients.memory.fetch_add(10 << 20, Ordering::Relaxed);
         let last = enter(&clients, 1 << 20);
         clients.account(&last, 5 << 20);

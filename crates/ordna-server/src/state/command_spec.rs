@@ -23,8 +23,8 @@ pub struct KeyAccess {
 }
 
 impl KeyAccess {
-    /// Neither: the command shows only that the key exists, or the type, length or encoding of its
-    /// value. A pattern with any access permits it.
+    /// Access to neither: the command only shows that the key exists, or the type, length or
+    /// encoding of its value. A pattern with any access permits this.
     pub const METADATA: Self = Self { read: false, write: false };
     pub const READ: Self = Self { read: true, write: false };
     pub const WRITE: Self = Self { read: false, write: true };
@@ -34,9 +34,10 @@ impl KeyAccess {
 /// The access to each key of a command.
 #[derive(Debug, Clone, Copy)]
 pub enum KeyAccesses {
-    /// Follows from the flags: reads unless the command only writes, and writes if it is a write.
+    /// Derived from the flags: the command reads unless it only writes, and writes if it is a
+    /// write.
     OfFlags,
-    /// The same for all keys.
+    /// The same access to all keys.
     All(KeyAccess),
     /// The first key, and the others.
     FirstAndRest(KeyAccess, KeyAccess),
@@ -47,26 +48,27 @@ pub enum KeyAccesses {
 /// The arguments that name channels, for ACL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelAccess {
-    /// None, or channels that anybody may name.
+    /// None, or channels that every user may name.
     None,
     /// The first argument.
     First,
     /// All arguments.
     Names,
-    /// All arguments; a pattern is allowed as it is only, not by a pattern that matches it.
+    /// All arguments. A pattern must itself be allowed; a more general pattern that matches it is
+    /// not enough.
     Patterns,
 }
 
 /// The lower and upper bound of the keys that a call may read or remove without naming them.
 pub type KeyRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The indexes that a command reads: whoever may read all keys with the prefixes of the index may read
-/// the index.
+/// The indexes that a command reads. A user may read an index if it may read all keys with the
+/// index's prefixes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadIndexes {
-    /// The index of `ORDNA.INDEX` that the argument at this position names.
+    /// The index of `ORDNA.INDEX` named by the argument at this position.
     Composite(usize),
-    /// The index of `FT.CREATE` that the argument at this position names.
+    /// The index of `FT.CREATE` named by the argument at this position.
     Search(usize),
     /// The definitions of all indexes. The reply leaves out those that the user may not read.
     Listed,
@@ -75,31 +77,30 @@ pub enum ReadIndexes {
 /// How a command locks the keyspace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LockMode {
-    /// Not at all: the command accesses no key, and is executed while a script holds the keyspace, too.
+    /// None: the command accesses no key, and is executed even while a script holds the keyspace.
     None,
-    /// Runs concurrently with other commands.
+    /// Shared: the command runs concurrently with others.
     Shared,
-    /// Excludes other commands: the command is one step for every other client.
+    /// Exclusive: the command is one step for all other clients.
     Exclusive,
-    /// Excludes other commands if it names several keys.
+    /// Exclusive if the command names several keys, and shared otherwise.
     ExclusiveIfSeveralKeys,
 }
 
-/// How long a value a command may make.
+/// The length that a value may have after a command.
 #[derive(Debug, Clone, Copy)]
 pub enum Growth {
-    /// No longer than its arguments, or the value before and they together.
+    /// At most the length of the former value and the arguments together.
     Arguments,
-    /// As long as the arguments say, whatever their own length.
+    /// As computed from the arguments, whatever their own length is.
     Declared(fn(Arguments<'_>) -> usize),
-    /// As long as another value.
+    /// The length of another value.
     Copies,
 }
 
 /// The flags of a command, one bit each.
 ///
-/// The first eighteen are Redis' own, and `COMMAND` shows their names. The others stay inside the
-/// server.
+/// The first eighteen are Redis' own, and `COMMAND` shows their names. The others are internal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommandFlags(u32);
 
@@ -108,7 +109,7 @@ impl CommandFlags {
     pub const WRITE: Self = Self(1 << 0);
     /// Reads the keyspace and never writes to it.
     pub const READONLY: Self = Self(1 << 1);
-    /// May need memory: refused when the memory limit is reached.
+    /// May need memory, and is therefore refused at the memory limit.
     pub const DENYOOM: Self = Self(1 << 2);
     /// Administers the server.
     pub const ADMIN: Self = Self(1 << 3);
@@ -128,13 +129,13 @@ impl CommandFlags {
     pub const ALLOW_BUSY: Self = Self(1 << 10);
     /// Not allowed while the server loads in the background.
     pub const NO_ASYNC_LOADING: Self = Self(1 << 11);
-    /// Runs a script: `MONITOR` shows it before the commands that it calls.
+    /// Runs a script. `MONITOR` shows this command before the commands that the script calls.
     pub const SKIP_MONITOR: Self = Self(1 << 12);
-    /// Absent from the slow log: what it executes is there.
+    /// Not in the slow log, which has the commands that it executes instead.
     pub const SKIP_SLOWLOG: Self = Self(1 << 13);
     /// May be called without a key.
     pub const NO_MANDATORY_KEYS: Self = Self(1 << 14);
-    /// An argument says how many keys there are.
+    /// An argument gives the number of keys.
     pub const MOVABLEKEYS: Self = Self(1 << 15);
 
     /// Publishes, or changes or shows subscriptions.
@@ -152,11 +153,11 @@ impl CommandFlags {
     pub const NOT_QUEUED: Self = Self(1 << 21);
     /// Executes the queued commands of a transaction, and writes if one of them does.
     pub const EXECUTES_QUEUE: Self = Self(1 << 22);
-    /// Only reads if it is called with a key and nothing else.
+    /// Only reads if it is called with a single key and no other arguments.
     pub const READS_WITHOUT_OPTIONS: Self = Self(1 << 23);
     /// The arguments are kept out of logs, because they may contain passwords.
     pub const SECRET: Self = Self(1 << 24);
-    /// Executed while clients are paused: it is able to end the pause.
+    /// Executed while clients are paused, because it can end the pause.
     pub const IGNORES_PAUSE: Self = Self(1 << 25);
     /// Executes a script, which may write.
     pub const SCRIPT: Self = Self(1 << 26);
@@ -164,13 +165,13 @@ impl CommandFlags {
     /// Allowed to a client that speaks RESP2 and has subscriptions.
     pub const WHILE_SUBSCRIBED: Self = Self(1 << 27);
 
-    /// May hold the keyspace for long: executes a script.
+    /// May hold the keyspace for a long time, because it executes a script.
     pub const RUNS_LONG: Self = Self(1 << 28);
-    /// Ends the script that runs.
+    /// Ends the running script.
     pub const KILLS_SCRIPT: Self = Self(1 << 29);
-    /// Accesses no key, and waits for a script all the same, until that is busy.
+    /// Accesses no key, but still waits for a script until that counts as busy.
     pub const WAITS_FOR_SCRIPT: Self = Self(1 << 30);
-    /// Changes a deadline, for which a snapshot may need a copy of the value.
+    /// Changes a deadline, so that a snapshot may need a copy of the value.
     pub const CHANGES_DEADLINE: Self = Self(1 << 31);
 
     /// Names of Redis' flags, by bit.
@@ -223,32 +224,33 @@ impl CommandFlags {
 /// The description of a command or subcommand.
 #[derive(Debug, Clone, Copy)]
 pub struct CommandSpec {
-    /// The name in lower case; of a subcommand with that of its command: `config|get`.
+    /// The name in lower case. A subcommand's name includes that of its command: `config|get`.
     pub name: &'static str,
     /// The number of arguments as Redis counts it, with the name; a negative number is a minimum.
     pub arity: i64,
     pub flags: CommandFlags,
     pub keys: KeyPositions,
-    /// Position of the argument that says how many keys follow it; 0: none does.
+    /// Position of the argument that gives the number of the following keys; 0 if there is none.
     pub key_count_at: usize,
-    /// Finds the position of a last key, which an option names.
+    /// Finds the position of a last key that an option names.
     pub last_key: Option<fn(Arguments<'_>) -> Option<usize>>,
     pub access: KeyAccesses,
     pub channels: ChannelAccess,
-    /// For a command that names no keys and may access all of them: those that a call accesses.
-    /// `None`: all of them.
+    /// For a command that names no keys and may access all of them: returns the keys that a call
+    /// accesses, or `None` for all keys.
     pub range: Option<fn(Arguments<'_>) -> Option<KeyRange>>,
-    /// For a command that names no keys and reads indexes: which.
+    /// For a command that names no keys and reads indexes: the indexes.
     pub indexes: Option<ReadIndexes>,
     pub summary: &'static str,
     pub group: &'static str,
-    /// ACL categories beyond those that follow from flags and group.
+    /// ACL categories in addition to those that follow from flags and group.
     pub also_in: &'static [&'static str],
     pub lock: LockMode,
     pub growth: Growth,
-    /// Subcommands, each with its own flags. A command that has some is called by their names only.
+    /// Subcommands, each with its own flags. A command with subcommands can only be called with
+    /// their names.
     pub subcommands: &'static [CommandSpec],
-    /// Number among all commands and subcommands: ACL has one bit for each.
+    /// Number among all commands and subcommands; ACL has one bit for each.
     pub id: usize,
 }
 
@@ -300,7 +302,7 @@ impl CommandSpec {
         self.subcommands.iter().find(|sub| word.eq_ignore_ascii_case(sub.word().as_bytes()))
     }
 
-    /// The specification that holds for these arguments: the subcommand's, if they name one.
+    /// Returns the specification for these arguments: that of the subcommand, if they name one.
     pub fn of_call(&'static self, arguments: Arguments<'_>) -> &'static Self {
         if self.subcommands.is_empty() || arguments.len() < 2 {
             return self;
@@ -312,19 +314,20 @@ impl CommandSpec {
     pub fn is_in(&self, category: &str) -> bool {
         let by_nature = match category {
             "all" => true,
-            // As in Redis, not the commands of scripts that only read.
+            // As in Redis, this excludes the commands that run read-only scripts.
             "read" => self.has(CommandFlags::READONLY) && !self.has(CommandFlags::RUNS_LONG),
             "write" => self.has(CommandFlags::WRITE),
             "fast" => self.has(CommandFlags::FAST),
             "slow" => !self.has(CommandFlags::FAST),
-            // Redis puts the commands that only hold others into no category of their group.
+            // In Redis, commands that only contain subcommands belong to no category of their
+            // group.
             _ if !self.subcommands.is_empty() => false,
             "hash" | "string" | "bitmap" | "connection" | "scripting" | "set" | "list" => {
                 self.group == category
             }
             "sortedset" => self.group == "sorted-set",
             "keyspace" => {
-                // As in Redis, SORT is of its types only.
+                // As in Redis, SORT belongs only to the categories of the types that it sorts.
                 self.group == "generic"
                     && !self.name.starts_with("sort")
                     && (self.has(CommandFlags::WRITE) || self.has(CommandFlags::READONLY))
@@ -345,7 +348,7 @@ impl CommandSpec {
         CATEGORIES.iter().copied().filter(|category| self.is_in(category))
     }
 
-    /// Whether this number of arguments, the name included, suits the command.
+    /// Returns whether the command accepts this number of arguments, including the name.
     pub fn suits(&self, arguments: usize) -> bool {
         suits(self.arity, arguments)
     }
@@ -359,7 +362,7 @@ impl CommandSpec {
         let range = if first == 0 { 1..1 } else { first..last + 1 };
         let (range, counted) = match self.key_count_at {
             0 => (range, 1..1),
-            // A call with a number of keys that cannot be is refused by the command itself.
+            // A call with an impossible number of keys is rejected by the command itself.
             at => match number(arguments.get(at)) {
                 Some(keys) if keys > 0 && keys < count - at as i64 => {
                     let first = at as i64 + 1;
@@ -401,7 +404,7 @@ impl CommandSpec {
     }
 }
 
-/// Whether this number of arguments suits an arity as Redis counts it.
+/// Returns whether an arity, as Redis counts it, permits this number of arguments.
 pub fn suits(arity: i64, arguments: usize) -> bool {
     let arguments = arguments as i64;
     if arity < 0 { arguments >= -arity } else { arguments == arity }
@@ -463,7 +466,8 @@ impl Catalog {
         self.numbers.get(std::str::from_utf8(lower).ok()?).copied()
     }
 
-    /// The same for a client whose last command had this number: most repeat it.
+    /// Works like [`number_of`](Self::number_of), for a client whose last command had this number,
+    /// because most clients repeat it.
     #[inline]
     pub fn number_after(&self, last: usize, name: &[u8]) -> Option<usize> {
         let same = |spec: &CommandSpec| spec.name.as_bytes().eq_ignore_ascii_case(name);

@@ -11,8 +11,9 @@ use ordna::durability::{Compression, Disk, Storage, SyncPolicy};
 
 use crate::state::extension::Extension;
 
-/// Bytes of disk that are given up when the disk is full: one half by the log, which is more than what
-/// clients can have written that is not in the log yet, and one half by the backup that follows.
+/// Reserved disk space in bytes that is given up when the disk is full. The log uses one half,
+/// which is more than clients can have written that is not in the log yet; the following backup
+/// uses the other half.
 const RESERVE: u64 = 32 << 20;
 
 /// Configuration of a server: addresses, limits, data directory.
@@ -20,41 +21,41 @@ const RESERVE: u64 = 32 << 20;
 pub struct Config {
     /// Addresses of the Redis protocol without TLS; may be empty if TLS is configured.
     pub bind: Vec<SocketAddr>,
-    /// The Redis protocol over TLS; `None`: not served.
+    /// The Redis protocol over TLS, or `None` if it is not served.
     pub tls: Option<TlsConfig>,
     /// Password of the default user.
     pub password: Option<String>,
-    /// File of users, one a line, in the format of `ACL LIST`. It must exist.
+    /// File of users, one in each line, in the format of `ACL LIST`. It must exist.
     pub acl_file: Option<PathBuf>,
-    /// Allow users without a password although other machines can reach the server.
+    /// Whether users without a password are allowed although other machines can reach the server.
     pub insecure: bool,
-    /// Maximum number of connections. More are refused with the error of Redis.
+    /// Maximum number of connections. Further ones get Redis' error.
     pub max_clients: usize,
-    /// Maximum bytes of a reply that is built in memory, such as that of `MGET`. Scans send their
-    /// replies in pieces and have no limit.
+    /// Maximum size in bytes of a reply that is built in memory, such as that of `MGET`. Scans send
+    /// their replies in parts and have no limit.
     pub max_reply: usize,
-    /// Maximum bytes of keys, values, their index, and undo records that snapshots need. At the limit
-    /// the server refuses writes. `None` and 0: no limit.
+    /// Maximum size in bytes of keys, values, their index, and undo records that snapshots need. At
+    /// the limit, writes fail. `None` and 0 mean no limit.
     pub max_memory: Option<usize>,
-    /// Maximum bytes of the requests and replies of all clients. At the limit the server closes the
-    /// clients that use most. `None`: a quarter of `max_memory` but at least 64 MiB, or 1 GiB if
-    /// `max_memory` is not set; 0: no limit.
+    /// Maximum size in bytes of the requests and replies of all clients. At the limit, the server
+    /// closes the clients that use most. `None` means a quarter of `max_memory` but at least 64
+    /// MiB, or 1 GiB if `max_memory` is not set; 0 means no limit.
     pub max_clients_memory: Option<usize>,
     /// Time after which the server closes a client that accepts no byte of its reply.
     pub stall: Duration,
     /// Time after which the server closes a connection that has not authenticated, if the default
-    /// user needs a password. 30 s: people who type a password are faster.
+    /// user needs a password. The default of 30 s is enough for typing a password.
     pub login_time: Duration,
     /// Time for which the snapshot of a `SCAN` is kept for its next call.
     pub scan_lease: Duration,
-    /// Number of threads that free undo records and remove expired keys. As many as threads write is
-    /// best. They sleep while there is nothing to do.
+    /// Number of threads that free undo records and remove expired keys. Best is the number of
+    /// threads that write. They sleep while there is nothing to do.
     pub collectors: NonZeroUsize,
     /// Address of `/metrics`, `/healthz` and `/readyz` over HTTP.
     pub metrics: Option<SocketAddr>,
     /// Address of the console over HTTP, with the same three pages.
     pub console: Option<SocketAddr>,
-    /// Data directory. `None`: nothing survives a restart.
+    /// Data directory. With `None`, nothing survives a restart.
     pub data: Option<DataConfig>,
     /// Settings by the names of `CONFIG SET`, with their values. They are applied after all others.
     pub settings: Vec<(String, String)>,
@@ -62,7 +63,8 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// Changes the level of the server's own log, for `CONFIG SET loglevel`.
     pub log_level: Option<LogLevelSwitch>,
-    /// Allow policies of eviction although there is a data directory, from which they delete keys.
+    /// Whether eviction policies are allowed although there is a data directory, from which they
+    /// delete keys.
     pub evict_stored: bool,
     /// Implementation of `ORDNA.INDEX`, if its indexes are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
@@ -73,7 +75,7 @@ pub struct Config {
 pub struct LogLevelSwitch {
     /// The level at the start.
     pub level: tracing::Level,
-    /// Changes it; returns the error text if that fails.
+    /// Changes the level. Returns the error text if that fails.
     pub switch: Arc<dyn Fn(tracing::Level) -> Result<(), String> + Send + Sync>,
 }
 
@@ -92,25 +94,27 @@ pub struct DataConfig {
     pub log: SyncPolicy,
     /// Time between two backups.
     pub backup_every: Option<Duration>,
-    /// Size of the log in bytes at which a backup starts, which begins a new log; 0: no limit.
+    /// Size of the log in bytes at which a backup starts, after which a new log begins; 0 means no
+    /// limit.
     pub backup_log: usize,
     /// Number of backups to keep.
     pub keep: usize,
     /// Compression of backups.
     pub compression: Compression,
-    /// Cut a log that is damaged in its middle, instead of refusing to start.
+    /// Whether to truncate a log that is damaged in its middle, instead of refusing to start.
     pub repair: bool,
-    /// Bytes of disk that are given up when the disk is full, see [`OpenOptions::reserve`](ordna::durability::OpenOptions::reserve).
+    /// Reserved disk space in bytes that is given up when the disk is full, see
+    /// [`OpenOptions::reserve`](ordna::durability::OpenOptions::reserve).
     #[doc(hidden)]
     pub reserve: u64,
-    /// Where log and backups are stored, for tests.
+    /// The storage of log and backups; tests replace it.
     #[doc(hidden)]
     pub storage: Arc<dyn Storage>,
 }
 
 impl DataConfig {
-    /// Returns the default configuration for a directory: the log is synced every second; a backup,
-    /// uncompressed, starts when the log has 1 GiB; one backup is kept.
+    /// Returns the default configuration for a directory: the log is synced every second; an
+    /// uncompressed backup starts when the log has 1 GiB; one backup is kept.
     pub fn new(dir: PathBuf) -> Self {
         Self {
             dir,
@@ -168,7 +172,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The first address, of any protocol, that other machines can reach.
+    /// Returns the first address, of any protocol, that other machines can reach.
     pub(crate) fn exposed(&self) -> Option<SocketAddr> {
         let tls = self.tls.iter().flat_map(|tls| &tls.bind);
         let all = self.bind.iter().chain(tls).chain(&self.metrics).chain(&self.console);
@@ -180,7 +184,7 @@ impl Config {
         self.data.as_ref().map_or(&Disk, |data| &*data.storage)
     }
 
-    /// The effective limit of clients' memory; 0: no limit.
+    /// Returns the effective limit of clients' memory; 0 means no limit.
     pub fn max_clients_memory(&self) -> usize {
         let unset = || match self.max_memory {
             Some(limit) if limit > 0 => (limit / 4).max(64 << 20),

@@ -1,7 +1,7 @@
 //! The table `[settings]` of a configuration file, which `CONFIG REWRITE` changes.
 //!
-//! Only lines of that table change, and are added to it; everything else, comments too, stays as it
-//! is.
+//! Only lines of that table are changed or added. Everything else in the file, including comments,
+//! stays as it is.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn quoted(text: &str) -> String {
 /// Returns the text of a file with these settings.
 ///
 /// # Errors
-/// The file has strings of several lines.
+/// The file contains multi-line strings.
 pub fn rewritten(text: &str, settings: &BTreeMap<String, String>) -> Result<String, String> {
     if text.contains("\"\"\"") || text.contains("'''") {
         return Err("the file has strings of several lines, which CONFIG REWRITE cannot keep; \
@@ -86,7 +86,7 @@ pub fn rewritten(text: &str, settings: &BTreeMap<String, String>) -> Result<Stri
         let after = comment(value).map_or(String::new(), |comment| format!(" {comment}"));
         *line = format!("{key} = {}{after}", quoted(&wanted));
     }
-    // Before the blank lines that separate the next table.
+    // New lines are inserted before the blank lines that separate the next table.
     let filled = lines.iter().take(end).rposition(|line| !line.trim().is_empty());
     let at = filled.map_or(end, |last| last + 1).min(lines.len());
     let new = missing.iter().map(|(name, value)| format!("{name} = {}", quoted(value)));

@@ -1,4 +1,4 @@
-//! State of the data directory that the server keeps, in addition to the store's.
+//! The server's own state of the data directory, in addition to that of the store.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use ordna::sync::Lock;
 use crate::state::config::DataConfig;
 use crate::statistics::event_logs::unix_millis;
 
-/// A condition for a backup: this many writes since the last one, and this time.
+/// A condition for a backup: a number of writes since the last one, and a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SaveRule {
     pub every: Duration,
@@ -20,15 +20,16 @@ pub struct SaveRule {
 #[derive(Debug)]
 pub struct DataDirectory {
     pub data: DataConfig,
-    /// When the log is synced, as a number: `data.log` until `CONFIG SET` changes it.
+    /// The sync policy as a number: `data.log` until `CONFIG SET` changes it.
     sync: AtomicU8,
-    /// When to back up; any of these conditions suffices.
+    /// The conditions for a backup, each of which is sufficient.
     pub schedule: Lock<Vec<SaveRule>>,
-    /// Whether the keyspace is still being read. Commands then answer `-LOADING`.
+    /// Whether the keyspace is still being loaded. Until then commands get `-LOADING`.
     loading: AtomicBool,
     /// Progress of the load.
     pub progress: Progress,
-    /// Start of the server, in milliseconds since 1970. Reported as the last save until there is one.
+    /// Start of the server in milliseconds since 1970. Reported as the last save until there is
+    /// one.
     pub started_ms: u64,
     /// Whether a backup is in progress.
     pub saving: AtomicBool,
@@ -62,14 +63,15 @@ impl DataDirectory {
         }
     }
 
-    /// Changes when replies to writes are sent. The caller changes the policy of the log after it.
+    /// Changes when replies to writes are sent. The caller then changes the policy of the log.
     pub fn set_sync_policy(&self, policy: SyncPolicy) {
         self.sync.store(policy as u8, Ordering::Relaxed);
     }
 
     #[inline]
     pub fn is_loading(&self) -> bool {
-        // Pairs with the release in `loaded`: a command that reads `false` also sees the keys.
+        // Acquire: pairs with the release in `loaded`, so that a command that reads `false` also
+        // sees the keys.
         self.loading.load(Ordering::Acquire)
     }
 

@@ -1,4 +1,4 @@
-//! Documentation of commands: what `COMMAND DOCS` reports, and what generators of test commands read.
+//! Documentation of commands, for `COMMAND DOCS` and for generators of test commands.
 //!
 //! [`DescriptionTable::parse`] reads a text with one line for each command, fields separated by `; `:
 //!
@@ -15,12 +15,12 @@
 //! |---|---|
 //! | `value` | a string; `value:int`, `:double`, `:time` and `:pattern` have other types |
 //! | `key:key`, `to:key1` | a key, with the number of its key specification; `:pattern1`: a pattern of keys |
-//! | `NX`, `name=NX` | a word to be given as it is |
+//! | `NX`, `name=NX` | a literal word |
 //! | `EX/seconds:int` | an argument after a word |
 //! | `name(A \| B)` | one of the arguments |
 //! | `name{a b}` | all of the arguments, in this order |
 //! | `[a]` | optional |
-//! | `a...`, `A/a*...` | once or more; `*`: the word is repeated as well |
+//! | `a...`, `A/a*...` | once or more; `*`: the word is repeated, too |
 //! | `a@6.2.0`, `a~2.8.12` | the versions that introduced and deprecated the argument |
 
 use std::borrow::Cow;
@@ -38,16 +38,16 @@ pub enum ArgumentKind {
     Key(u8),
     /// A pattern of keys, with the number of their key specification.
     KeyPattern(u8),
-    /// A word to be given as it is.
+    /// A literal word.
     PureToken,
-    /// One of the nested arguments.
+    /// Exactly one of the nested arguments.
     OneOf,
     /// All nested arguments.
     Block,
 }
 
 impl ArgumentKind {
-    /// The name that `COMMAND DOCS` gives.
+    /// Returns the name that `COMMAND DOCS` uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::String => "string",
@@ -74,7 +74,7 @@ pub struct Argument {
     pub deprecated_since: Option<&'static str>,
     pub optional: bool,
     pub multiple: bool,
-    /// Each repetition is preceded by the word.
+    /// Whether the word precedes each repetition.
     pub multiple_token: bool,
     /// Arguments of a [`OneOf`](ArgumentKind::OneOf) or a [`Block`](ArgumentKind::Block).
     pub nested: Vec<Argument>,
@@ -89,9 +89,9 @@ pub struct Description {
     pub replaced_by: Option<&'static str>,
     pub complexity: &'static str,
     pub arguments: Vec<Argument>,
-    /// Of a subcommand; the table of commands has that of a command.
+    /// The summary of a subcommand; the table of commands has those of commands.
     pub summary: &'static str,
-    /// Sorted by name.
+    /// The subcommands by name.
     pub subcommands: BTreeMap<&'static str, Description>,
 }
 
@@ -179,7 +179,7 @@ impl Parser {
         rest.is_some()
     }
 
-    /// Takes characters as long as they are not one of these.
+    /// Takes characters up to one of `ends`.
     fn until(&mut self, ends: &[char]) -> &'static str {
         let end = self.rest.find(ends).unwrap_or(self.rest.len());
         let (word, rest) = self.rest.split_at(end);
@@ -187,7 +187,7 @@ impl Parser {
         word
     }
 
-    /// Arguments, up to a closing bracket or a bar.
+    /// Parses arguments up to a closing bracket or a bar.
     fn sequence(&mut self) -> Result<Vec<Argument>, &'static str> {
         let mut all = Vec::new();
         loop {

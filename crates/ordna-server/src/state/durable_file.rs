@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole.
+//! Durable replacement of whole files.
 
 use std::fs;
 use std::io;
@@ -6,22 +6,23 @@ use std::path::{Path, PathBuf};
 
 use ordna::durability::Storage;
 
-/// Replaces a file: a reader, also after a power failure, finds the old content or the new, and the new
-/// once this has returned. The file keeps its permissions.
+/// Replaces a file. A reader finds either the old or the new content, even after a power failure,
+/// and the new content after this function has returned. The file keeps its permissions.
 ///
 /// # Errors
-/// The file as it was stays, or, if its directory could not be synced, may have the new content.
+/// The former file is kept or, if only its directory could not be synced, it may have the new
+/// content.
 pub fn replace(storage: &dyn Storage, file: &Path, content: &[u8]) -> io::Result<()> {
-    // A link stays a link.
+    // If the path is a link, the link is kept.
     let file = fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
     let mut new = file.clone().into_os_string();
     new.push(format!(".new-{}", std::process::id()));
     let new = PathBuf::from(new);
-    // A process that had the same number may have left it.
+    // An earlier process with the same number may have left the file.
     let _ = storage.remove(&new);
     let renamed = write(storage, &file, &new, content).and_then(|()| storage.rename(&new, &file));
     if renamed.is_err() {
-        // The error of the write matters more than that of the removal.
+        // The error of the write is more important than that of the removal.
         let _ = storage.remove(&new);
     }
     renamed?;
@@ -34,7 +35,7 @@ fn write(storage: &dyn Storage, file: &Path, new: &Path, content: &[u8]) -> io::
     let open = storage.create(new)?;
     if let Ok(known) = fs::metadata(file) {
         match fs::set_permissions(new, known.permissions()) {
-            // It is not on this machine's disk, or its rename fails.
+            // The file is not on this machine's disk; then the rename fails.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             done => done?,
         }

@@ -1,8 +1,8 @@
 //! Keyspace notifications: messages about the keys that were written, expired or evicted.
 //!
-//! Nothing is sent unless `notify-keyspace-events` asks for it; then a write costs one relaxed load more. An
-//! event follows its write. Events of one key that two clients write at once may come in another order
-//! than the writes.
+//! Nothing is sent unless `notify-keyspace-events` enables it; without it, a write costs one
+//! additional relaxed load. An event follows its write. If two clients write one key concurrently,
+//! the events may have another order than the writes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -40,7 +40,7 @@ impl Classes {
         text.bytes().try_fold(0, |all, letter| Some(all | bit(letter)?)).map(Self)
     }
 
-    /// The classes as `CONFIG GET` shows them.
+    /// Returns the classes in the form of `CONFIG GET`.
     pub fn letters(self) -> String {
         let (first, hidden) = if self.0 & ALL == ALL { ("A", ALL | Self::NEW.0) } else { ("", 0) };
         let shown = LETTERS.iter().enumerate();
@@ -61,7 +61,7 @@ impl Classes {
     }
 }
 
-/// The classes of events that are sent.
+/// The enabled classes of events.
 #[derive(Debug, Default)]
 pub struct Events(AtomicU32);
 
@@ -80,7 +80,7 @@ impl Events {
         self.0.store(classes.0, Ordering::Relaxed);
     }
 
-    /// The messages that are to be sent for an event: channel and payload of each.
+    /// Returns the messages to send for an event, each with channel and payload.
     pub fn messages<'a>(
         &self,
         class: Classes,
@@ -98,18 +98,19 @@ impl Events {
     }
 }
 
-/// What a command did to a key.
+/// The effect of a command on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wrote {
-    /// It has a new value.
+    /// The key has a new value.
     Value { is_new: bool, new_deadline: bool },
-    /// The value is the same; whether it expires now.
+    /// The key has the same value. Whether it now has a deadline.
     Deadline(bool),
-    /// It is gone.
+    /// The key was removed.
     Removal,
 }
 
-/// The event of a command that has written a value: its own name, or that of a command that does the same.
+/// Returns the event of a command that has written a value: its own name, or that of an equivalent
+/// command.
 pub fn event_of(command: &'static str) -> &'static str {
     match command {
         "decr" | "incr" | "decrby" => "incrby",

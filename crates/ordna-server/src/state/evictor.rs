@@ -1,4 +1,4 @@
-//! What evictions remember from one to the next.
+//! State that evictions keep from one to the next.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -8,7 +8,7 @@ use crate::state::settings::EvictionPolicy;
 /// A key that may be evicted.
 #[derive(Debug)]
 pub struct Candidate {
-    /// How much it deserves to be.
+    /// How well the key is suited for eviction; higher is better.
     pub score: u64,
     pub key: Vec<u8>,
 }
@@ -16,7 +16,7 @@ pub struct Candidate {
 /// State of the evictions. Its lock is held by the thread that evicts.
 #[derive(Debug, Default)]
 pub struct Evictor {
-    /// The policy that the rest belongs to.
+    /// The policy to which the other fields belong.
     pub policy: EvictionPolicy,
     /// The best candidates so far, best last.
     pub pool: Vec<Candidate>,
@@ -24,11 +24,11 @@ pub struct Evictor {
     pub soonest: VecDeque<Vec<u8>>,
     /// Keys that divide the keyspace into parts of about the same size.
     pub points: Vec<Vec<u8>>,
-    /// Number of evictions after which the points are read again.
+    /// Number of evictions after which the points are computed again.
     pub left: usize,
     /// Number of evictions since the clock of recency advanced.
     pub since_tick: usize,
-    /// Until when snapshots are taken to keep what is evicted.
+    /// The time until which snapshots are assumed to keep evicted values in memory.
     pub held_until: Option<Instant>,
 }
 
@@ -45,7 +45,8 @@ impl Evictor {
         }
     }
 
-    /// Counts an eviction. The points are forgotten when many keys are gone since they were read.
+    /// Counts an eviction. Discards the points when many keys were removed since they were
+    /// computed.
     pub fn forget_points_after_evictions(&mut self) {
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {

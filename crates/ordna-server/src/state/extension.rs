@@ -1,4 +1,4 @@
-//! The interface for a crate that implements `ORDNA.INDEX` with indexes of its own.
+//! The interface for a crate that implements `ORDNA.INDEX` with its own indexes.
 
 use std::fmt::Debug;
 
@@ -15,7 +15,7 @@ pub enum Answer {
     Integer(i64),
     /// Bytes.
     Bulk(Vec<u8>),
-    /// Nothing.
+    /// The null reply.
     Null,
     /// Several replies.
     Array(Vec<Answer>),
@@ -49,13 +49,13 @@ impl Answer {
 /// Commands, metrics and pages that another crate adds to the server.
 ///
 /// # Contract
-/// All methods may be called by any thread. [`execute`](Self::execute) may block; the others return
-/// at once.
+/// All methods may be called by any thread. [`execute`](Self::execute) may block; the others must
+/// return immediately.
 pub trait Extension: Send + Sync + Debug {
     /// Executes `ORDNA.INDEX` or `ORDNA.NODE`. The first argument is the name of the command.
     ///
     /// # Errors
-    /// The text of the reply, with its code first.
+    /// The text of the error reply, which begins with its code.
     fn execute(&self, arguments: &[&[u8]]) -> Result<Answer, String>;
 
     /// Returns the lines `field:value` of the section `Nodes` of `INFO`, each followed by CR LF.
@@ -64,12 +64,13 @@ pub trait Extension: Send + Sync + Debug {
     /// Returns families of metrics in the text format of Prometheus.
     fn metrics(&self) -> String;
 
-    /// Why the extension does not work and needs a restart: `/readyz` fails with it. `None`: it works.
+    /// Returns the reason if the extension has failed and needs a restart. `/readyz` then fails
+    /// with it.
     fn failure(&self) -> Option<String> {
         None
     }
 
-    /// Returns the tables that the console shows: a list of objects with `title`, `head` (texts; `>` first
-    /// for a column of numbers) and `rows` (lists of texts).
+    /// Returns the tables that the console shows: a list of objects with `title`, `head` (texts; a
+    /// column of numbers begins with `>`) and `rows` (lists of texts).
     fn console(&self) -> Value;
 }

@@ -1,10 +1,11 @@
-//! A limit of wrong passwords for each address, over all of its connections.
+//! A limit on wrong passwords for each address, over all its connections.
 //!
 //! # Contract
-//! An address may give [`BURST`] wrong passwords at once, and one more each [`REFILL`]. Beyond that
-//! passwords from the address are refused without a look at them, so that the reply says nothing about
-//! them: also those of others behind the same address, until the next refill. A right password counts
-//! nothing. All methods may be called concurrently; each takes one lock.
+//! An address may try [`BURST`] wrong passwords at once, and one more after each [`REFILL`]. Beyond
+//! that, passwords from the address are refused without being checked, so that the reply reveals
+//! nothing about them. This includes passwords of other users with the same address, until the next
+//! refill. A right password does not count. All methods may be called concurrently; each takes one
+//! lock.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -12,23 +13,24 @@ use std::time::{Duration, Instant};
 
 use ordna::sync::Lock;
 
-/// Number of wrong passwords that an address may give at once. Ten connections may use up their own
-/// limit, so that users behind one address are not stopped by the mistakes of a few.
+/// Number of wrong passwords that an address may try at once. Ten connections can use up their own
+/// limit, so that mistakes of a few users do not stop others with the same address.
 const BURST: u32 = 100;
-/// Time after which an address may give one more wrong password. 10 a second are 864,000 a day, few for
-/// a password that is worth the name, and a user who comes right after an attack waits no longer than
-/// this.
+/// Time after which an address may try one more wrong password. 10 a second are 864,000 a day, few
+/// compared with the number of good passwords, and a user who logs in right after an attack waits
+/// no longer than this.
 const REFILL: Duration = Duration::from_millis(100);
-/// Maximum number of addresses that are remembered, some 100 bytes each. An address is forgotten when it
-/// has its whole burst again, after 10 s at most. If there are more, that with the fewest wrong passwords
-/// is forgotten early.
+/// Maximum number of addresses that are remembered, about 100 bytes each. An address is forgotten
+/// when it has its whole burst again, after at most 10 s. If there are more addresses, the one with
+/// the fewest wrong passwords is forgotten early.
 const MOST_ADDRESSES: usize = 4096;
 
-/// Wrong passwords by address: the time at which the address has its whole burst again.
+/// The time, by address, at which an address that tried wrong passwords has its whole burst again.
 #[derive(Debug, Default)]
 pub struct GuessLimit(Lock<BTreeMap<IpAddr, Instant>>);
 
-/// The part of an address that one user is taken to have: an IPv4 address, or 64 bits of IPv6.
+/// Returns the part of an address that is assumed to belong to one user: an IPv4 address, or 64
+/// bits of IPv6.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -40,10 +42,10 @@ fn network(address: IpAddr) -> IpAddr {
 }
 
 impl GuessLimit {
-    /// Takes the right to have one password checked; to be called before it is.
+    /// Acquires permission to check one password. To be called before the check.
     ///
     /// # Errors
-    /// The address has used up its burst: the time until it may try again.
+    /// The address has used up its burst. The error is the time until it may try again.
     pub fn take(&self, address: IpAddr) -> Result<(), Duration> {
         self.take_at(address, Instant::now())
     }
@@ -69,12 +71,12 @@ impl GuessLimit {
         Ok(())
     }
 
-    /// Gives back what [`take`](Self::take) took: the password was right.
+    /// Gives back the permission of [`take`](Self::take), because the password was right.
     pub fn give_back(&self, address: IpAddr) {
         let address = network(address);
         let mut known = self.0.lock();
         if let Some(whole_at) = known.get_mut(&address) {
-            // A time before the start of the clock cannot be.
+            // A time before the start of the clock cannot be represented.
             *whole_at = whole_at.checked_sub(REFILL).unwrap_or(*whole_at);
             if *whole_at <= Instant::now() {
                 known.remove(&address);
@@ -139,7 +141,7 @@ mod tests {
             assert!(limit.0.lock().len() <= MOST_ADDRESSES);
         }
         assert!(limit.take_at(worst, now).is_err());
-        // Those that have their burst again are forgotten at once.
+        // Addresses that have their burst again are forgotten immediately.
         assert_eq!(limit.take_at(address("192.0.2.9"), now + REFILL * BURST), Ok(()));
         assert_eq!(limit.0.lock().len(), 1);
     }

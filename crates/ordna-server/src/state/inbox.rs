@@ -1,8 +1,8 @@
-//! What a client is subscribed to, and the messages that wait for it.
+//! The subscriptions of a client, and the messages that wait for it.
 //!
 //! # Contract
-//! A message is encoded once, and its bytes are shared by its subscribers. Adding one costs O(1), takes no
-//! memory beside a pointer, and never waits for the client.
+//! A message is encoded once, and its subscribers share the bytes. Adding a message costs O(1),
+//! takes no memory except a pointer, and never waits for the client.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,23 +15,24 @@ use tokio::sync::Notify;
 use crate::state::settings::BufferLimit;
 use crate::wire::reply::Replies;
 
-/// Channels, patterns or shard channels to which one client may be subscribed. A gateway that subscribes
-/// to one channel for each of its users stays below; the memory of the names has a limit of its own.
+/// Maximum number of channels, patterns or shard channels of one client. A gateway with one channel
+/// for each of its users stays below it. The memory of the names has its own limit.
 pub const MOST_CHANNELS: usize = 1 << 20;
-/// Patterns to which one client may be subscribed: a published message is compared with all of them.
+/// Maximum number of patterns of one client, because a published message is compared with all of
+/// them.
 pub const MOST_PATTERNS: usize = 1024;
-/// Bytes of the patterns of one client: a published message is compared with each of them, and a compiled one takes
-/// up to fifty times as much memory.
+/// Maximum total size in bytes of the patterns of one client. A published message is compared with
+/// each of them, and a compiled pattern takes up to fifty times as much memory.
 pub const MOST_PATTERN_BYTES: usize = 64 << 10;
 /// Memory of a compiled pattern for each of its bytes.
 const COMPILED: usize = 50;
-/// Bytes of the name of a channel: those of a key, and of what precedes a key in the channels of events. A name
-/// is compared with the patterns of all clients.
+/// Maximum length in bytes of the name of a channel: that of a key, plus what precedes a key in the
+/// channels of events. A name is compared with the patterns of all clients.
 pub const LONGEST_CHANNEL: usize = ordna::key::MAX_LEN + 64;
-/// Memory of a subscription beside the bytes of its name: entries of two tables.
+/// Memory of a subscription in addition to the bytes of its name: entries in two tables.
 const SUBSCRIPTION_BYTES: usize = 200;
 
-/// What a subscription names.
+/// The kind of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Channel,
@@ -41,7 +42,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Names of subscribing, of unsubscribing, and of a message.
+    /// Returns the words for subscribing, for unsubscribing, and for a message.
     pub const fn words(self) -> [&'static str; 3] {
         match self {
             Self::Channel => ["subscribe", "unsubscribe", "message"],
@@ -59,7 +60,7 @@ impl Kind {
 #[derive(Debug)]
 pub struct Message {
     pub bytes: Vec<u8>,
-    /// Bytes of all messages that wait.
+    /// Total size in bytes of all waiting messages.
     waiting: Arc<AtomicUsize>,
 }
 
@@ -82,12 +83,13 @@ impl Drop for Message {
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Arc<Message>>,
-    /// Since when the messages have exceeded the soft limit.
+    /// The time since when the messages have exceeded the soft limit.
     exceeds_since: Option<Instant>,
 }
 
 impl Queue {
-    /// Whether `bytes` that wait exceed the hard limit, or have exceeded the soft one for too long.
+    /// Returns whether `bytes` of waiting messages exceed the hard limit, or have exceeded the soft
+    /// limit for too long.
     fn exceeds(&mut self, bytes: usize, limit: BufferLimit) -> bool {
         if limit.soft == 0 || bytes <= limit.soft {
             self.exceeds_since = None;
@@ -158,7 +160,7 @@ impl Inbox {
         if self.waiting() == 0 {
             return None;
         }
-        /// Messages for which an empty queue keeps its memory.
+        /// Number of messages for which an empty queue keeps its memory.
         const KEPT: usize = 1024;
         let mut queue = self.queue.lock();
         let message = queue.messages.pop_front()?;
@@ -170,10 +172,10 @@ impl Inbox {
         Some(message)
     }
 
-    /// Adds a subscription, for which `enter` returns the shared name, unless there is one of this name.
+    /// Adds a subscription unless there is one with this name. `enter` returns the shared name.
     ///
     /// # Errors
-    /// The client has as many subscriptions as it may have.
+    /// The client already has the maximum number of subscriptions.
     pub fn add(
         &self,
         kind: Kind,
@@ -202,7 +204,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Ends a subscription and calls `leave`, if there is one.
+    /// Ends a subscription, if there is one, and calls `leave`.
     pub fn remove(&self, kind: Kind, name: &[u8], leave: impl FnOnce()) {
         let mut names = self.names.lock();
         let names = &mut names[kind as usize];
@@ -216,7 +218,7 @@ impl Inbox {
         }
     }
 
-    /// Resolves once messages wait.
+    /// Resolves when messages are waiting.
     pub async fn arrived(&self) {
         while self.waiting() == 0 {
             self.arrived.notified().await;
@@ -235,12 +237,12 @@ impl Inbox {
         !queue.exceeds(waiting + unread, limit)
     }
 
-    /// Whether the messages and replies that wait exceed the limit of the client.
+    /// Returns whether the waiting messages and replies exceed the limit of the client.
     pub fn exceeds(&self, unread: usize, limit: BufferLimit) -> bool {
         self.queue.lock().exceeds(self.waiting() + unread, limit)
     }
 
-    /// Drops all messages, of a client that is closed.
+    /// Drops all messages of a client that is being closed.
     pub fn clear(&self) {
         let mut queue = self.queue.lock();
         let messages = std::mem::take(&mut queue.messages);
@@ -250,7 +252,7 @@ impl Inbox {
     }
 }
 
-/// Why a client cannot subscribe.
+/// The reason why a client cannot subscribe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("ERR a client may be subscribed to {most} {what}")]
 pub struct TooMany {
@@ -271,7 +273,7 @@ mod tests {
         assert!(!queue.exceeds(30, limit) && queue.exceeds(31, limit));
         queue.exceeds_since = Instant::now().checked_sub(Duration::from_secs(6));
         assert!(queue.exceeds(11, limit));
-        // Fewer bytes for a moment: the time begins anew.
+        // Fewer bytes for a moment: the time starts again.
         assert!(!queue.exceeds(10, limit) && !queue.exceeds(11, limit));
         let unlimited = BufferLimit { hard: 0, soft: 0, soft_seconds: 0 };
         assert!(!queue.exceeds(usize::MAX, unlimited));

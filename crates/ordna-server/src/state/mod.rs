@@ -66,15 +66,16 @@ use crate::statistics::samples::Samples;
 use crate::wire::error::CommandError;
 use crate::wire::request::{Arguments, OwnedRequest};
 
-/// Number of lines by which a monitor may lag before it loses some.
+/// Number of lines by which a monitor may lag before it loses lines.
 const MONITOR_LAG: usize = 4096;
 
-/// Number of tasks of commands that may block their threads at once; more wait for their turn. Each
-/// takes one of the 512 threads that tokio starts for work that blocks. If all were taken, nobody
-/// would serve the other connections.
+/// Number of commands' tasks that may block their threads at the same time; more wait for their
+/// turn. Each takes one of the 512 threads that tokio starts for blocking work. If all were taken,
+/// no thread could serve the other connections.
 const MOST_TASKS: usize = 128;
-/// Commands that build long replies at once: their replies count against the memory of clients when they are
-/// complete only, and they compete with other clients for the cores. As many writes are prepared at once.
+/// Number of commands that may build long replies at the same time. Their replies count against the
+/// memory of clients only when they are complete, and they compete with other clients for the
+/// cores. The same number of writes is prepared at the same time.
 const MOST_READS: usize = 2;
 
 /// State of `CLIENT PAUSE`.
@@ -86,29 +87,31 @@ pub struct Pause {
     over: Notify,
     /// Held while the two fields above change.
     changing: Lock<()>,
-    /// Number of clients that wait for the end.
+    /// Number of clients that wait for the end of the pause.
     waiting: AtomicUsize,
 }
 
 /// The server's state, shared by its connections.
 #[derive(Debug)]
 pub struct ServerState {
-    /// Commands take this lock for reading, even if they change the keyspace, which synchronizes
-    /// itself. Commands that must be atomic for all other clients (`EXEC`, `MSET`, …) take it for
-    /// writing. Sharded, so that readers on different threads do not write to the same cache line.
+    /// Commands lock this for reading even if they change the keyspace, which synchronizes itself.
+    /// Commands that must be atomic for all other clients (`EXEC`, `MSET`, …) lock it for writing.
+    /// The lock is sharded, so that readers on different threads do not write to the same cache
+    /// line.
     keyspace: Arc<KeyspaceLock>,
-    /// Flushed keyspaces that snapshots still keep.
+    /// Flushed keyspaces that snapshots still keep alive.
     flushed: Lock<Vec<Weak<KeyspaceStore>>>,
-    /// The memory limit of the keyspace and all flushed ones together.
+    /// The memory limit, shared by the keyspace and all flushed ones.
     memory: MemoryBudget,
-    /// The collector threads of the keyspace and all flushed ones.
+    /// The collector threads of the keyspace and of all flushed ones.
     collectors: Collectors,
     pub data_directory: Option<Arc<DataDirectory>>,
     pub config: Config,
     /// Certificates; `None` without a listener for TLS.
     pub tls: Option<Tls>,
     pub settings: Settings,
-    /// The settings that differ from those of the flags, with the values that `CONFIG REWRITE` writes.
+    /// The settings that differ from the command line's, with the values that `CONFIG REWRITE`
+    /// writes.
     pub changed_settings: Lock<BTreeMap<String, String>>,
     pub catalog: &'static Catalog,
     pub address: SocketAddr,
@@ -118,25 +121,25 @@ pub struct ServerState {
     /// Clients that wait for elements of lists and sorted sets.
     pub blocked: Arc<BlockedClients>,
     pub channels: Channels,
-    /// The keyspace notifications that are sent.
+    /// The kinds of keyspace notifications that are enabled.
     pub events: Events,
-    /// The state itself, for threads of the store that report expired keys.
+    /// A reference to the state itself, for threads of the store that report expired keys.
     me: Weak<ServerState>,
     pub cursors: Arc<ScanCursors>,
     pub indexes: Arc<Indexes>,
     /// Rows of `FT.AGGREGATE … WITHCURSOR` that no client has read yet.
     pub results: PendingResults,
     pub snapshots: Arc<NamedSnapshots>,
-    /// Backups that clients read.
+    /// Backups that clients are reading.
     pub open_backups: OpenBackups,
     pub watches: Arc<Watches>,
     pub scans: LongScans,
-    /// Places for tasks that block their threads.
+    /// Permits for tasks that block their threads.
     pub tasks: Semaphore,
-    /// Places for commands that read much.
+    /// Permits for commands that read much.
     pub reads: Semaphore,
-    /// Places for writes that are prepared on a snapshot. Of their own: a pause of clients holds
-    /// them up, but no reads.
+    /// Permits for writes that are prepared on a snapshot. Separate from `reads`: a pause of
+    /// clients delays these writes, but no reads.
     pub prepared_writes: Semaphore,
     pub stats: CommandStats,
     pub errors: ErrorStats,
@@ -149,19 +152,19 @@ pub struct ServerState {
     pub reserved: ReservedKeys,
     /// Receives a line for each command while a client monitors.
     pub monitors: broadcast::Sender<Arc<str>>,
-    /// Whether any client has monitored since the start. Read without a lock, unlike the channel's
-    /// count.
+    /// Whether any client has monitored since the start. Unlike the channel's count, it is read
+    /// without a lock.
     pub was_monitored: AtomicBool,
     /// Notified by `SHUTDOWN`.
     pub shutdown: Notify,
     /// Whether the listener is closed and connections are being drained.
     pub stopping: AtomicBool,
-    /// When and how often keys were used, if the policy of eviction asks for it.
+    /// When and how often keys were used, if the eviction policy needs it.
     pub access: AccessTable,
     pub evictor: Lock<Evictor>,
     /// Number of keys that were evicted.
     pub evictions: StripedCounter,
-    /// Number of keys that expired in keyspaces that were flushed, less those before the last reset.
+    /// Number of keys that expired in flushed keyspaces, minus the number at the last reset.
     expired_before: AtomicI64,
     /// Number of fields of hashes that expired and were removed, since the last reset.
     pub expired_fields: AtomicU64,
@@ -270,41 +273,41 @@ impl ServerState {
         self.keyspace.exclusive_for_long(turn)
     }
 
-    /// The lock of the keyspace, for those that wait for its long holder.
+    /// Returns the lock of the keyspace, for those who wait for a command that holds it for long.
     pub fn keyspace_lock(&self) -> &KeyspaceLock {
         &self.keyspace
     }
 
-    /// Whether a script holds the keyspace for longer than `busy-reply-threshold`.
+    /// Returns whether a script has held the keyspace for longer than `busy-reply-threshold`.
     pub fn is_busy(&self) -> bool {
         let patience = self.settings.busy_time();
         self.keyspace.held_long_for().is_some_and(|time| time >= patience)
     }
 
-    /// Changes the memory limit; 0: none.
+    /// Changes the memory limit. 0 means no limit.
     pub fn set_max_memory(&self, bytes: i64) {
         self.settings.max_memory.set(bytes);
         self.access.fit(self.settings.max_memory.size());
         self.memory.set_limit(memory_limit(self.settings.max_memory.size()));
     }
 
-    /// Bytes that count against the memory limit.
+    /// Returns the number of bytes that count against the memory limit.
     pub fn used_memory(&self) -> usize {
         self.memory.used()
     }
 
-    /// Whether the keys and indexes use more than `maxmemory`.
+    /// Returns whether the keys and indexes use more than `maxmemory`.
     pub fn exceeds_max_memory(&self) -> bool {
         let limit = self.settings.max_memory.size();
-        // What threads have taken in advance is no use.
+        // Memory that threads have reserved in advance does not count as used.
         limit != 0 && self.memory.taken() > limit && self.used_memory() > limit
     }
 
-    /// Records the use of the keys of a call that is about to be executed, as the policy of eviction needs
-    /// it.
+    /// Records the use of the keys of a call that is about to be executed, if the eviction policy
+    /// needs it.
     #[inline(never)]
     pub fn record_use(&self, present: &Keyspace, spec: &CommandSpec, arguments: Arguments<'_>) {
-        // As in Redis, what only shows that a key exists is no use.
+        // As in Redis, a command that only shows that a key exists does not count as a use.
         if matches!(spec.access, KeyAccesses::All(KeyAccess::METADATA)) {
             return;
         }
@@ -315,8 +318,9 @@ impl ServerState {
                 let size = |setting: &Setting| setting.size() as u64;
                 let factor = size(&self.settings.lfu_log_factor);
                 let decay = size(&self.settings.lfu_decay_time);
-                // As in Redis, a read of an absent key is no use, and a new key has none yet. With these
-                // counted, keys that were read once and never again would be as good as others.
+                // As in Redis, a read of an absent key does not count, and a new key has no uses
+                // yet. Otherwise keys that were read once and never again would rank as high as
+                // others.
                 for key in keys() {
                     if present.get_with(key, |_| ()).is_some() {
                         self.access.used_again(key, factor, decay);
@@ -329,7 +333,7 @@ impl ServerState {
         }
     }
 
-    /// Has the keys of a keyspace that expire reported as events.
+    /// Makes a keyspace report keys that expire as events.
     fn report_expired(&self, keyspace: &Keyspace) {
         let me = Weak::clone(&self.me);
         keyspace.on_expiry(move |key| {
@@ -339,7 +343,7 @@ impl ServerState {
         });
     }
 
-    /// Reports that fields of a key have expired, and were removed.
+    /// Reports that fields of a key have expired and were removed.
     pub fn report_expired_fields(&self, keyspace: &Keyspace, key: &[u8], fields: ExpiredFields) {
         self.expired_fields.fetch_add(fields.count as u64, Ordering::Relaxed);
         self.watches.written([key]);
@@ -350,7 +354,7 @@ impl ServerState {
         }
     }
 
-    /// Publishes an event of a key, if it is asked for.
+    /// Publishes an event of a key if events of this class are enabled.
     #[inline]
     pub fn notify(&self, class: Classes, event: &str, key: &[u8]) {
         if self.events.are_on() {
@@ -360,7 +364,7 @@ impl ServerState {
         }
     }
 
-    /// Publishes a message; returns the number of its receivers.
+    /// Publishes a message and returns the number of its receivers.
     pub fn publish(&self, is_shard: bool, channel: &[u8], payload: &[u8]) -> usize {
         let limit = self.settings.buffer_limits.lock().0[2];
         let receivers = self.channels.publish(is_shard, channel, payload, &self.clients, limit);
@@ -370,7 +374,7 @@ impl ServerState {
         receivers
     }
 
-    /// Number of keys that have expired and were removed.
+    /// Returns the number of keys that have expired and were removed.
     pub fn expired(&self, present: &Statistics) -> u64 {
         let present = i64::try_from(present.expired).unwrap_or(i64::MAX);
         let all = present.saturating_add(self.expired_before.load(Ordering::Relaxed));
@@ -382,7 +386,7 @@ impl ServerState {
         options(&self.collectors, &self.memory)
     }
 
-    /// Replaces the empty keyspace by the one that was read at the start.
+    /// Replaces the empty keyspace by the one that was loaded at the start.
     pub fn install(&self, keyspace: Keyspace) {
         let mut held = self.keyspace.exclusive();
         self.indexes.replaced(&keyspace);
@@ -392,11 +396,11 @@ impl ServerState {
         }
     }
 
-    /// Replaces the keyspace by an empty one, ends all scans, and returns the old keyspace. Snapshots
-    /// stay.
+    /// Replaces the keyspace by an empty one, ends all scans, and returns the old keyspace.
+    /// Snapshots remain valid.
     ///
     /// # Errors
-    /// `keys` does not exclude other commands, or the log refuses a new keyspace.
+    /// `keys` does not exclude other commands, or the log cannot begin a new keyspace.
     pub fn flush(&self, keys: &mut KeyspaceGuard<'_>) -> Result<Keyspace, String> {
         let KeyspaceGuard::Exclusive(keyspace, _) = keys else {
             return Err("ERR the keyspace is in use".to_owned());
@@ -415,14 +419,14 @@ impl ServerState {
         Ok(std::mem::replace(&mut **keyspace, empty))
     }
 
-    /// Returns the counts of flushed keyspaces that are not freed yet.
+    /// Returns the statistics of flushed keyspaces that are not freed yet.
     pub fn flushed(&self) -> Vec<Statistics> {
         let flushed = self.flushed.lock();
         let held = flushed.iter().filter_map(Keyspace::upgrade);
         held.map(|keyspace| keyspace.statistics()).collect()
     }
 
-    /// Returns the counts of the keyspace, and of flushed ones in its bytes and snapshots.
+    /// Returns the statistics of the keyspace; bytes and snapshots include flushed keyspaces.
     pub fn statistics(&self) -> Statistics {
         self.with_flushed(self.keys().statistics())
     }
@@ -439,7 +443,7 @@ impl ServerState {
         counts
     }
 
-    /// Returns why a user may not make a call.
+    /// Returns the reason why a user may not make a call, if there is one.
     pub fn refusal(&self, user: &User, arguments: Arguments<'_>) -> Option<Refusal> {
         let spec = self.catalog.find(arguments.get(0))?.of_call(arguments);
         user.check(spec, arguments, &self.indexes).err()
@@ -455,13 +459,13 @@ impl ServerState {
         user: &str,
         arguments: Arguments<'_>,
     ) -> Result<(), CommandError> {
-        // The connection of a user that is gone ends.
+        // The connection of a user that no longer exists is being closed.
         let Some(found) = self.acl.user(user) else { return Ok(()) };
         let refusal = self.refusal(&found, arguments);
         refusal.map_or(Ok(()), |refusal| Err(self.deny(client, user, refusal, "toplevel")))
     }
 
-    /// Records a refusal by ACL and returns its error.
+    /// Logs a refusal by ACL and returns its error.
     pub fn deny(
         &self,
         client: &Client,
@@ -493,9 +497,9 @@ impl ServerState {
         error
     }
 
-    /// Ends the connections of users that are gone, except that of client `caller`, which ends at
-    /// its next command, and of clients with a subscription, or that monitor, which their user may
-    /// not any more. Commands that wait and may not be called any more end with an error.
+    /// Closes the connections of users that no longer exist, and of clients with a subscription or
+    /// a monitor that their user no longer may have. The connection of client `caller` is closed at
+    /// its next command instead. Waiting commands that may no longer be called end with an error.
     pub fn end_clients_without_rights(&self, caller: Option<u64>) {
         self.blocked.refuse(|waiter| {
             let name = waiter.client.info().user.clone();
@@ -528,8 +532,8 @@ impl ServerState {
         }
     }
 
-    /// Sets the counters of `INFO` to 0, for `CONFIG RESETSTAT`. The caller holds the keyspace, perhaps
-    /// exclusively.
+    /// Resets the counters of `INFO` to 0, for `CONFIG RESETSTAT`. The caller has locked the
+    /// keyspace, perhaps exclusively.
     pub fn reset_statistics(&self, keys: &Keyspace) {
         self.stats.reset();
         self.errors.reset();
@@ -556,13 +560,13 @@ impl ServerState {
         self.data_directory.as_ref().is_some_and(|it| it.is_loading())
     }
 
-    /// Milliseconds since the start.
+    /// Returns the milliseconds since the start.
     fn uptime_millis(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Pauses clients: all commands or only those that write. A pause in progress becomes neither
-    /// shorter nor weaker.
+    /// Pauses clients: all commands, or only those that write. A pause in progress becomes neither
+    /// shorter nor less strict.
     pub fn pause(&self, time: Duration, only_writes: bool) {
         let _changing = self.pause.changing.lock();
         let (now, time) = (self.uptime_millis(), u64::try_from(time.as_millis()));
@@ -579,9 +583,9 @@ impl ServerState {
         self.pause.over.notify_waiters();
     }
 
-    /// Waits for the end of the pause. `writes`: the command writes.
+    /// Waits for the end of the pause. `writes` says whether the command writes.
     pub async fn paused(&self, writes: bool) {
-        /// One of the clients that wait, also if its wait is given up.
+        /// Counts a waiting client, and stops counting it even if the wait is cancelled.
         struct Waiting<'a>(&'a AtomicUsize);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
@@ -599,13 +603,14 @@ impl ServerState {
                 self.pause.waiting.fetch_add(1, Ordering::Relaxed);
                 Waiting(&self.pause.waiting)
             });
-            // If the pause ends before the wait begins, this notices it a second later.
+            // If the pause ends before the wait begins, this thread notices it at most a second
+            // later.
             let left = Duration::from_millis(left.min(1000));
             let _ = tokio::time::timeout(left, over).await;
         }
     }
 
-    /// Milliseconds that commands are paused. `writes`: those that write.
+    /// Returns the milliseconds for which commands, or those that write if `writes`, stay paused.
     fn pause_left(&self, writes: bool) -> u64 {
         if self.pause.only_writes.load(Ordering::Relaxed) && !writes {
             return 0;
@@ -613,22 +618,22 @@ impl ServerState {
         self.pause.until.load(Ordering::Relaxed).saturating_sub(self.uptime_millis())
     }
 
-    /// Whether commands are paused. `writes`: those that write.
+    /// Returns whether commands, or those that write if `writes`, are paused.
     pub fn is_paused(&self, writes: bool) -> bool {
         self.pause_left(writes) > 0
     }
 
-    /// Whether clients are paused, or those that write.
+    /// Returns whether commands that write are paused.
     pub fn are_writes_paused(&self) -> bool {
         self.pause.until.load(Ordering::Relaxed) > self.uptime_millis()
     }
 
-    /// Number of clients that wait for the end of a pause.
+    /// Returns the number of clients that wait for the end of a pause.
     pub fn paused_clients(&self) -> usize {
         self.pause.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether clients may have to wait. One relaxed load.
+    /// Returns whether clients may have to wait. One relaxed load.
     #[inline]
     pub fn may_be_paused(&self) -> bool {
         self.pause.until.load(Ordering::Relaxed) != 0
@@ -647,7 +652,7 @@ fn options(collectors: &Collectors, memory: &MemoryBudget) -> Options {
     Options::new().shared_collectors(collectors).memory_budget(memory)
 }
 
-/// The limit of a budget for a value of `maxmemory`, where 0 means none.
+/// Converts a value of `maxmemory`, where 0 means none, to the limit of a memory budget.
 fn memory_limit(max_memory: usize) -> usize {
     if max_memory == 0 { usize::MAX } else { max_memory }
 }

@@ -1,6 +1,7 @@
 //! Backups that clients read with `ORDNA.BACKUP`.
 //!
-//! The files stay open, so that they can be read to their end after a newer backup has removed them.
+//! The files stay open, so that they can be read completely even after a newer backup has removed
+//! them.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,13 +12,15 @@ use std::time::{Duration, Instant};
 
 use ordna::sync::Lock;
 
-/// Maximum number of open backups: each keeps a few hundred files open, and their space on the disk.
+/// Maximum number of open backups. Each keeps a few hundred files open, and their disk space
+/// occupied.
 const MOST_OPEN: usize = 4;
 /// Maximum number of files of a backup that can be opened.
 const MOST_FILES: usize = 2048;
-/// Time without a read after which an open backup makes room for another.
+/// Time without a read after which an open backup may be closed to make room for another.
 const IDLE: Duration = Duration::from_secs(60);
-/// Maximum bytes of one read. Enough to use a fast network, and little beside a client's other buffers.
+/// Maximum number of bytes of one read: enough to use a fast network, and little compared with a
+/// client's other buffers.
 pub const MOST_PART: usize = 1 << 20;
 
 /// A file of a backup.
@@ -63,7 +66,7 @@ struct Entry {
 /// All open backups.
 #[derive(Debug, Default)]
 pub struct OpenBackups {
-    /// The open ones, and the last id.
+    /// The open backups, and the last id.
     entries: Lock<(Vec<Entry>, u64)>,
 }
 
@@ -76,7 +79,7 @@ impl OpenBackups {
     /// Adds a backup and returns its id.
     ///
     /// # Errors
-    /// Too many are open and in use.
+    /// Too many backups are open and in use.
     pub fn add(&self, backup: OpenBackup) -> Result<u64, String> {
         let mut entries = self.entries.lock();
         let (open, last) = &mut *entries;
@@ -95,7 +98,7 @@ impl OpenBackups {
         Ok(*last)
     }
 
-    /// Reads at most `count` bytes of a file, fewer only at its end.
+    /// Reads at most `count` bytes of a file, and fewer only at its end.
     ///
     /// # Errors
     /// The backup is not open, has no such file, or cannot be read.

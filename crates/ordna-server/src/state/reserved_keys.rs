@@ -1,13 +1,14 @@
-//! Keys that only one command writes for a while.
+//! Keys that temporarily only one command may write.
 //!
 //! # Contract
-//! A command that is prepared on a snapshot, and whose keys others write all the time, reserves
-//! them. Commands that begin then and write one of them wait before they begin, without a lock or a
-//! thread. Those in progress go on, so the command may still find its keys changed.
+//! If other clients keep writing the keys of a command that is prepared on a snapshot, the command
+//! reserves them. Commands that write such a key and begin afterwards wait before they begin,
+//! without a lock or a thread. Commands in progress continue, so the command may still find its
+//! keys changed.
 //!
 //! # Concurrency
-//! A client looks at the keys under their lock. It registers for the end of a reservation before, so
-//! that it misses none.
+//! A client checks the keys under their lock. It registers for the end of a reservation first, so
+//! that it does not miss one.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +19,7 @@ use tokio::sync::Notify;
 /// The reserved keys of all commands.
 #[derive(Debug, Default)]
 pub struct ReservedKeys {
-    /// Keys, and how many commands have reserved each.
+    /// The reserved keys, each with the number of commands that have reserved it.
     keys: Mutex<BTreeMap<Vec<u8>, usize>>,
     /// Number of keys.
     count: AtomicUsize,

@@ -1,4 +1,4 @@
-//! Cached scripts, and the script that runs.
+//! Cached scripts, and the running script.
 //!
 //! One script runs at a time: its caller has locked the keyspace exclusively.
 
@@ -13,14 +13,15 @@ use sha1::{Digest, Sha1};
 use crate::scripts::engine::{Control, Engine};
 use crate::wire::request::{Arguments, number};
 
-/// Scripts that are cached. Beyond, those that no `SCRIPT LOAD` has asked for are forgotten, then the oldest.
+/// Maximum number of cached scripts. When there are more, scripts that no `SCRIPT LOAD` has loaded
+/// are evicted first, then the oldest.
 const MOST_SCRIPTS: usize = 10_000;
-/// Bytes of the cached scripts.
+/// Maximum total size in bytes of the cached scripts.
 const MOST_BYTES: usize = 64 << 20;
-/// Bytes of a script that is cached.
+/// Maximum size in bytes of a script that is cached.
 const LONGEST_SCRIPT: usize = 1 << 20;
 
-/// The version of Redis that scripts are told.
+/// The version of Redis that is reported to scripts.
 #[cfg(feature = "scripts")]
 const VERSION: (&str, u32) = ("7.0.15", 0x0007_000F);
 
@@ -33,10 +34,10 @@ fn log(level: i64, text: &str) {
     }
 }
 
-/// What the first line of a script, `#!lua flags=…`, says.
+/// The options in the first line of a script, `#!lua flags=…`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScriptFlags {
-    /// The script has such a line.
+    /// Whether the script has such a line.
     pub are_given: bool,
     pub no_writes: bool,
     pub allow_oom: bool,
@@ -88,7 +89,7 @@ pub struct Script {
 #[derive(Debug, Default)]
 struct Cache {
     scripts: HashMap<String, Arc<Script>>,
-    /// The scripts that `SCRIPT LOAD` has asked for, the oldest first.
+    /// The scripts that `SCRIPT LOAD` has loaded, oldest first.
     loaded: VecDeque<String>,
     bytes: usize,
 }
@@ -98,7 +99,7 @@ impl Cache {
         self.scripts.len() < MOST_SCRIPTS && self.bytes + bytes <= MOST_BYTES
     }
 
-    /// Forgets the scripts that were not loaded.
+    /// Removes the scripts that were not loaded.
     fn forget_others(&mut self) {
         let loaded = self.loaded.iter().filter_map(|sha| self.scripts.remove_entry(sha));
         self.scripts = loaded.collect();
@@ -117,11 +118,11 @@ impl Cache {
 #[derive(Debug, Default)]
 pub struct Scripts {
     cache: Lock<Cache>,
-    /// Whether a script is compiled that is about to run.
+    /// Whether a script that is about to run is being compiled.
     pub is_preparing: AtomicBool,
-    /// Whether the server stops and ends the running script although it has written.
+    /// Whether the server is stopping and ends the running script even though it has written.
     pub is_cut: AtomicBool,
-    /// Memory of the Lua state after the last script was compiled or has run, in bytes.
+    /// Memory in bytes of the Lua state after the last script was compiled or run.
     pub memory: AtomicUsize,
     #[cfg(feature = "scripts")]
     pub engine: Lock<Option<Engine>>,
@@ -130,8 +131,8 @@ pub struct Scripts {
 }
 
 impl Scripts {
-    /// The script with a text. It is cached if there is room. `is_loaded`: in any case, in place of the oldest that
-    /// was loaded.
+    /// Returns the script with a text and caches it if there is room. If `is_loaded`, it is always
+    /// cached, and may replace the oldest loaded script.
     ///
     /// # Errors
     /// The text of the error.
@@ -176,7 +177,7 @@ impl Scripts {
         Ok(script)
     }
 
-    /// Compiles a script, in the engine that there is or a new one.
+    /// Compiles a script in the existing engine or a new one.
     ///
     /// # Errors
     /// The text of the error.
@@ -202,8 +203,9 @@ impl Scripts {
         Ok((engine, function))
     }
 
-    /// Caches and compiles the script of a call, which is about to lock the keyspace: nobody waits for that. The
-    /// caller has the turn of the scripts. `None` unless the call has a script that may run, or is to be loaded.
+    /// Caches and compiles the script of a call that is about to lock the keyspace, so that no
+    /// client waits for this under the lock. The caller has the turn of the scripts. Returns `None`
+    /// unless the call has a script to run or load.
     pub fn prepared(
         &self,
         name: &str,
@@ -231,13 +233,13 @@ impl Scripts {
         Some(script)
     }
 
-    /// Forgets a script that is wrong.
+    /// Removes a script that cannot be compiled.
     #[cfg(feature = "scripts")]
     fn remove(&self, sha: &str) {
         self.cache.lock().remove(sha);
     }
 
-    /// The cached script with this SHA-1, its digits in any case.
+    /// Returns the cached script with this SHA-1, given in digits of any case.
     pub fn find(&self, sha: &[u8]) -> Option<Arc<Script>> {
         let sha = str::from_utf8(sha).ok()?.to_ascii_lowercase();
         self.cache.lock().scripts.get(&sha).cloned()
@@ -249,12 +251,12 @@ impl Scripts {
         (cache.scripts.len(), cache.bytes)
     }
 
-    /// Forgets all scripts.
+    /// Removes all scripts.
     pub fn flush(&self) {
         *self.cache.lock() = Cache::default();
     }
 
-    /// Ends the running script, although it may have written: what it wrote is not logged.
+    /// Ends the running script even if it has written. Its writes are not logged.
     pub fn cut(&self) {
         self.is_cut.store(true, Ordering::Relaxed);
         #[cfg(feature = "scripts")]
@@ -266,7 +268,7 @@ impl Scripts {
     /// Ends the running script.
     ///
     /// # Errors
-    /// The script has written.
+    /// The script has already written.
     pub fn kill(&self) -> Result<(), &'static str> {
         #[cfg(feature = "scripts")]
         if self.control.lock().as_ref().is_some_and(|control| !control.kill()) {
@@ -277,7 +279,7 @@ impl Scripts {
         Ok(())
     }
 
-    /// Whether the running script was ended, and is about to return.
+    /// Returns whether the running script was ended and is about to return.
     pub fn is_ending(&self) -> bool {
         #[cfg(feature = "scripts")]
         return self.control.lock().as_ref().is_some_and(|control| control.is_killed());
@@ -316,7 +318,7 @@ mod tests {
         assert!(scripts.find(loaded.sha.to_ascii_uppercase().as_bytes()).is_some());
     }
 
-    /// Who loads many scripts keeps nobody from running one, or from loading another.
+    /// A client that loads many scripts does not keep others from running or loading scripts.
     #[test]
     fn loaded_scripts_leave_room_for_others() {
         let text = |number: usize, len: usize| {

@@ -24,16 +24,16 @@ pub struct Transaction {
     pub queued: Vec<OwnedRequest>,
     /// Bytes of the queued commands.
     pub bytes: usize,
-    /// Estimated bytes that its writes need, and number of those that copy a value.
+    /// Estimated size in bytes of its writes, and the number of those that copy a value.
     pub needed: usize,
     pub copies: usize,
-    /// One of the commands may hold the keyspace for long.
+    /// Whether one of the commands may hold the keyspace for a long time.
     pub runs_long: bool,
-    /// A command was refused, so `EXEC` will refuse the transaction.
+    /// Whether a command was refused, so that `EXEC` will refuse the transaction.
     pub broken: bool,
 }
 
-/// A key as it was when it was watched.
+/// A watched key, with its state when the watch began.
 pub struct Watched {
     pub watch: Watch,
     pub was_present: bool,
@@ -54,49 +54,50 @@ pub enum ReplyMode {
 /// The state of one connection.
 pub struct Session {
     pub client: Arc<Client>,
-    /// `None`: the client has not authenticated.
+    /// The user, or `None` if the client has not authenticated.
     pub user: Option<Arc<User>>,
-    /// When the client became one that has not authenticated.
+    /// The time since when the client has been without authentication.
     pub anonymous_since: Instant,
-    /// Version of the ACL when `user` was read.
+    /// Version of the ACL from which `user` was read.
     pub acl_version: u64,
     pub transaction: Option<Transaction>,
     pub watched: HashMap<Arc<[u8]>, Watched>,
     /// Memory of the watched keys, in bytes.
     pub watched_bytes: usize,
     pub reply_mode: ReplyMode,
-    /// Receives lines for `MONITOR`.
+    /// Receives the lines of `MONITOR`.
     pub monitor: Option<broadcast::Receiver<Arc<str>>>,
-    /// The client has subscribed, now or before: messages may wait for it.
+    /// Whether the client has ever subscribed, so that messages may wait for it.
     pub receives: bool,
-    /// The last command has written messages, which `CLIENT REPLY OFF` does not suppress.
+    /// Whether the last command has written messages, which `CLIENT REPLY OFF` does not suppress.
     pub pushed: bool,
-    /// Number of wrong passwords. A right one between them does not allow more.
+    /// Number of wrong passwords. A right one in between does not reset it.
     pub guesses: u32,
-    /// `EXEC` is executing queued commands.
+    /// Whether `EXEC` is executing queued commands.
     pub executing: bool,
-    /// The reply of the script that has just run is an error that the statistics have counted.
+    /// Whether the reply of the last script is an error that the statistics have already counted.
     pub error_is_counted: bool,
-    /// A command since the last replies may have written.
+    /// Whether a command since the last replies may have written.
     pub wrote: bool,
-    /// One of those writes was done by another client's command, which served this one.
+    /// Whether one of these writes was made by another client's command, which served this client.
     pub was_served: bool,
-    /// The current time, if it was read just before.
+    /// The current time, if it has just been read.
     pub now: Option<Instant>,
     /// The number of the last command.
     pub last_command: usize,
-    /// The calls of the last command that are not counted yet.
+    /// Calls of the last command that are not counted yet.
     pub calls: CallRun,
-    /// The turn of the command that is executed, if it waited for it.
+    /// The turn of the command in execution, if it had to wait for one.
     pub turn: Option<Turn>,
-    /// The script of the command that is executed, if it was compiled before the keyspace was locked.
+    /// The script of the command in execution, if it was compiled before the keyspace was locked.
     pub script: Option<Result<Arc<Script>, String>>,
 }
 
 impl Session {
-    /// The session of a new connection, as the user that needs no password.
+    /// Creates the session of a new connection, as the user that needs no password.
     pub fn new(client: Arc<Client>, acl: &Acl) -> Self {
-        // Before the user: if that changes in between, it is read again before the next command.
+        // Read before the user: if the ACL changes in between, the user is read again before the
+        // next command.
         let early = (!fault!("concurrent.connect.version_first")).then(|| acl.version());
         let user = acl.welcome();
         point("acl.connect.user_read");
@@ -137,9 +138,9 @@ impl Session {
         self.user = user;
     }
 
-    /// Fetches the user again; `false` if it was deleted.
+    /// Reads the user again. Returns `false` if it was deleted.
     pub fn refresh_user(&mut self, acl: &Acl) -> bool {
-        // Before the user, as in `new`.
+        // Read before the user, as in `new`.
         self.acl_version = acl.version();
         let Some(user) = &self.user else { return true };
         let Some(user) = acl.user(&user.name) else { return false };
@@ -157,7 +158,8 @@ impl Session {
         }
     }
 
-    /// Whether the client may only change its subscriptions: it has some, and speaks RESP2.
+    /// Returns whether the client may only change its subscriptions, because it has some and speaks
+    /// RESP2.
     pub fn only_subscribes(&self, out: &Replies) -> bool {
         self.receives && !out.resp3 && self.client.inbox.is_subscribed()
     }

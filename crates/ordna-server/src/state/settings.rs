@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use ordna::sync::Lock;
 
-/// A setting: a number that is read without a lock.
+/// A numeric setting, which is read without a lock.
 #[derive(Debug)]
 pub struct Setting {
     pub name: &'static str,
     least: i64,
     most: i64,
-    /// The text may have a unit: `64mb`.
+    /// Whether the text may have a unit, as in `64mb`.
     is_memory: bool,
     value: AtomicI64,
 }
@@ -36,7 +36,7 @@ impl Setting {
         usize::try_from(self.get()).unwrap_or(0)
     }
 
-    /// Whether an amount is at least the number. Always false if the number is negative.
+    /// Returns whether an amount is at least the number. Always `false` if the number is negative.
     #[inline]
     pub fn is_reached_by(&self, measured: u128) -> bool {
         u128::try_from(self.get()).is_ok_and(|least| measured >= least)
@@ -66,14 +66,14 @@ impl Setting {
     }
 }
 
-/// What a policy prefers to evict.
+/// The keys that a policy prefers to evict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preference {
-    /// What was not used for longest.
+    /// The least recently used keys.
     Recency,
-    /// What is used least often.
+    /// The least frequently used keys.
     Frequency,
-    /// What expires first.
+    /// The keys that expire first.
     Deadline,
     Random,
 }
@@ -139,7 +139,7 @@ pub const LOG_LEVELS: [(&str, tracing::Level); 4] = [
 /// Limits of one class of clients in `client-output-buffer-limit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLimit {
-    /// Bytes; 0: no limit.
+    /// Hard limit in bytes; 0 means no limit.
     pub hard: usize,
     pub soft: usize,
     pub soft_seconds: u64,
@@ -148,14 +148,15 @@ pub struct BufferLimit {
 /// Classes of clients, as `CONFIG GET` names them.
 pub const CLIENT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
-/// `client-output-buffer-limit`. Of `normal` only the hard limit has an effect: a reply that the client
-/// does not read waits in the server's memory no longer than [`Config::stall`](crate::Config::stall).
-/// The limits of `pubsub` hold for clients with subscriptions; there are no replicas.
+/// `client-output-buffer-limit`. For `normal`, only the hard limit has an effect, because a reply
+/// that the client does not read stays in the server's memory no longer than
+/// [`Config::stall`](crate::Config::stall). The limits of `pubsub` apply to clients with
+/// subscriptions. There are no replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLimits(pub [BufferLimit; 3]);
 
 impl BufferLimits {
-    /// Redis' limits; `normal` is the hard limit of the first class.
+    /// Returns Redis' limits, with `normal` as the hard limit of the first class.
     fn new(normal: usize) -> Self {
         Self([
             BufferLimit { hard: normal, soft: 0, soft_seconds: 0 },
@@ -164,7 +165,7 @@ impl BufferLimits {
         ])
     }
 
-    /// Returns these limits with those of `text`: class, hard limit, soft limit and seconds, for any
+    /// Returns these limits, changed by `text`: class, hard limit, soft limit and seconds, for any
     /// of the classes.
     ///
     /// # Errors
@@ -205,27 +206,27 @@ impl fmt::Display for BufferLimits {
     }
 }
 
-/// The name of `busy-reply-threshold` before Redis 7, which it still has, too.
+/// The former name of `busy-reply-threshold`, which Redis 7 still accepts.
 pub const OLD_NAME_OF_BUSY: &str = "lua-time-limit";
 
 /// All settings.
 #[derive(Debug)]
 pub struct Settings {
-    /// Maximum bytes of keys, values and undo records; 0: no limit.
+    /// Maximum size in bytes of keys, values and undo records; 0 means no limit.
     pub max_memory: Setting,
-    /// Number of random keys of which one is evicted.
+    /// Number of random keys from which one is evicted.
     pub samples: Setting,
     pub lfu_log_factor: Setting,
-    /// Minutes after which the frequency of a key is one less.
+    /// Minutes after which the frequency counter of a key decreases by one.
     pub lfu_decay_time: Setting,
     /// Number of the policy in [`POLICIES`].
     policy: AtomicUsize,
     pub max_clients: Setting,
-    /// Seconds after which an idle client is closed; 0: never.
+    /// Seconds after which an idle client is closed; 0 means never.
     pub timeout: Setting,
-    /// Maximum bytes of all clients' requests, replies and transactions; 0: no limit.
+    /// Maximum size in bytes of all clients' requests, replies and transactions; 0 means no limit.
     pub clients_memory: Setting,
-    /// Maximum bytes of a reply that is built in memory. Scans send theirs in pieces.
+    /// Maximum size in bytes of a reply that is built in memory. Scans send their replies in parts.
     /// The first limit of `buffer_limits`.
     pub output_limit: Setting,
     pub buffer_limits: Lock<BufferLimits>,
@@ -233,20 +234,21 @@ pub struct Settings {
     pub log_level: AtomicUsize,
     /// Maximum bytes of a request.
     pub query_limit: Setting,
-    /// Microseconds from which a command is in the slow log; negative: never.
+    /// Microseconds from which on a command is added to the slow log; negative means never.
     pub slow: Setting,
     pub slow_log_len: Setting,
-    /// Milliseconds from which a latency is recorded; 0: never.
+    /// Milliseconds from which on a latency is recorded; 0 means never.
     pub latency_threshold: Setting,
     pub acl_log_len: Setting,
-    /// Seconds between two TCP keepalive probes; 0: no probes.
+    /// Seconds between two TCP keepalive probes; 0 means no probes.
     pub keepalive: Setting,
-    /// Milliseconds of a script after which other clients get errors; 0: never.
+    /// Milliseconds of a script after which other clients get errors; 0 means never.
     pub busy: Setting,
 }
 
 impl Settings {
-    /// Maximum bytes of a reply that is built in memory: no more than all clients together may hold.
+    /// Returns the maximum size in bytes of a reply that is built in memory, which is at most the
+    /// limit of all clients.
     pub fn reply_limit(&self) -> usize {
         match self.clients_memory.size() {
             0 => self.output_limit.size(),
@@ -297,7 +299,7 @@ impl Settings {
         ]
     }
 
-    /// Time of a script after which other clients get errors.
+    /// Returns the duration of a script after which other clients get errors.
     pub fn busy_time(&self) -> Duration {
         match u64::try_from(self.busy.get()) {
             Ok(millis @ 1..) => Duration::from_millis(millis),

@@ -1,7 +1,7 @@
-//! Certificates and keys of the encrypted listener, which may be replaced while it runs.
+//! Certificates and keys of the encrypted listener. They can be replaced while the server runs.
 //!
-//! A connection keeps the certificates with which its handshake was made. The files are read as a whole
-//! and checked before they replace the former ones.
+//! A connection keeps the certificates with which its handshake was made. The files are read
+//! completely and validated before they replace the former ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -33,7 +33,7 @@ pub enum TlsError {
     Pem {
         /// The file.
         file: PathBuf,
-        /// What is wrong with its content.
+        /// The error in its content.
         source: pem::Error,
     },
     /// A file has no certificate.
@@ -47,7 +47,7 @@ pub enum TlsError {
     Authority {
         /// The file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// The error of the certificate.
         source: rustls::Error,
     },
     /// The certificates of authorities cannot be used together.
@@ -55,25 +55,25 @@ pub enum TlsError {
     Authorities {
         /// The file.
         file: PathBuf,
-        /// What is wrong with them.
+        /// The error of the certificates.
         source: VerifierBuilderError,
     },
-    /// Certificate and key do not belong together, or cannot be used.
+    /// Certificate and key do not match, or cannot be used.
     #[error("{certificate} and {key}: {source}")]
     Pair {
         /// The file of the certificate.
         certificate: PathBuf,
         /// The file of the key.
         key: PathBuf,
-        /// What is wrong with them.
+        /// The error of certificate or key.
         source: rustls::Error,
     },
 }
 
-/// Bytes of a file at most. It is read while no command is executed.
+/// Maximum size of a file in bytes. It is read while no command is executed.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// Reads a file, if it is a regular one: a pipe may never end, or never answer.
+/// Reads a file if it is a regular file. A pipe might never end or never answer.
 fn read(file: &Path) -> Result<Vec<u8>, TlsError> {
     let read = || {
         let found = std::fs::metadata(file)?;
@@ -93,7 +93,7 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     if all.is_empty() { Err(TlsError::NoCertificate { file: file.to_owned() }) } else { Ok(all) }
 }
 
-/// Reads the files, and makes the acceptor of encrypted connections.
+/// Reads the files and creates the acceptor of encrypted connections.
 fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, TlsError> {
     let pair = |source| TlsError::Pair {
         certificate: tls.certificate.clone(),
@@ -126,7 +126,7 @@ fn acceptor(tls: &TlsConfig) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Files of certificates and keys, with what they held when they were read.
+/// The files of certificates and keys, with their contents at the time of reading.
 #[derive(Clone)]
 pub struct TlsFiles {
     pub config: TlsConfig,
@@ -168,15 +168,15 @@ impl Tls {
         self.0.lock().config.clone()
     }
 
-    /// Uses these files for the connections to come.
+    /// Uses these files for future connections.
     pub fn replace(&self, files: TlsFiles) {
         *self.0.lock() = files;
     }
 
-    /// Reads the files again, which may have been replaced.
+    /// Reads the files again, because they may have been replaced.
     ///
     /// # Errors
-    /// [`TlsError`]; what was read before stays in use.
+    /// [`TlsError`]; the certificates in use stay the same.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.replace(TlsFiles::read(self.config())?);
         Ok(())

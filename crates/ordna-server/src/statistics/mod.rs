@@ -1,4 +1,4 @@
-//! What the server counts: calls, latencies, samples over time, scans in progress.
+//! Statistics of the server: calls, latencies, samples over time, scans in progress.
 
 pub mod command_stats;
 pub mod error_stats;

@@ -1,22 +1,22 @@
-//! Replies, in RESP2 or RESP3 as the client chose.
+//! Encodes replies in RESP2 or RESP3, as the client chose.
 
 use std::fmt::Display;
 use std::io::Write;
 
 use crate::wire::double;
 
-/// Bytes to be sent to one client.
+/// The bytes to be sent to one client.
 #[derive(Debug, Default)]
 pub struct Replies {
     pub bytes: Vec<u8>,
-    /// The client said `HELLO 3`.
+    /// Whether the client has chosen RESP3 with `HELLO 3`.
     pub resp3: bool,
 }
 
 impl Replies {
     #[inline]
     fn header(&mut self, sign: u8, number: i64) {
-        // Most are lengths below 100.
+        // Most numbers are lengths below 100.
         if let Ok(small @ 0..100) = u8::try_from(number) {
             let (tens, ones) = (b'0' + small / 10, b'0' + small % 10);
             if small < 10 {
@@ -30,7 +30,7 @@ impl Replies {
     }
 
     fn long_header(&mut self, sign: u8, number: i64) {
-        // Sign, minus, twenty digits, end of line: from the back.
+        // Sign, minus, twenty digits and line end, filled from the end.
         let mut line = [0; 24];
         line[22..].copy_from_slice(b"\r\n");
         let mut at = 22;
@@ -51,14 +51,14 @@ impl Replies {
         self.bytes.extend_from_slice(&line[at - 1..]);
     }
 
-    /// A status, such as `OK`. No line breaks.
+    /// Writes a status, such as `OK`. `text` has no line breaks.
     pub fn simple(&mut self, text: &str) {
         self.bytes.push(b'+');
         self.bytes.extend_from_slice(text.as_bytes());
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// An error with its code first. Line breaks become blanks, as in Redis.
+    /// Writes an error, whose text begins with its code. Line breaks become blanks, as in Redis.
     pub fn error(&mut self, error: impl Display) {
         self.bytes.push(b'-');
         let start = self.bytes.len();
@@ -86,7 +86,7 @@ impl Replies {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    /// A double of RESP3, or a bulk string with its text.
+    /// Writes a double of RESP3 or, in RESP2, a bulk string with its text.
     pub fn double(&mut self, value: f64) {
         let text = double::text(value);
         if self.resp3 {
@@ -98,7 +98,7 @@ impl Replies {
         }
     }
 
-    /// The null of RESP3, or a bulk string that is not there.
+    /// Writes the null of RESP3 or, in RESP2, an absent bulk string.
     pub fn null(&mut self) {
         self.bytes.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
     }
@@ -114,17 +114,18 @@ impl Replies {
         }
     }
 
-    /// The next `len` replies belong together.
+    /// Begins an array, which consists of the next `len` replies.
     pub fn array(&mut self, len: usize) {
         self.header(b'*', len as i64);
     }
 
-    /// The next `len` replies are a message that no request asked for. An array in RESP2.
+    /// Begins a message that no request asked for, which consists of the next `len` replies. In
+    /// RESP2 it is an array.
     pub fn push(&mut self, len: usize) {
         self.header(if self.resp3 { b'>' } else { b'*' }, len as i64);
     }
 
-    /// A message encoded as an array of RESP2.
+    /// Writes a message that was encoded as an array of RESP2.
     pub fn push_encoded(&mut self, message: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(message);
@@ -135,17 +136,18 @@ impl Replies {
         }
     }
 
-    /// The next `2 * len` replies are keys and values. A flat array in RESP2.
+    /// Begins a map, which consists of the next `2 * len` replies: keys and values. In RESP2 it is
+    /// a flat array.
     pub fn map(&mut self, len: usize) {
         if self.resp3 { self.header(b'%', len as i64) } else { self.array(len * 2) }
     }
 
-    /// The next `len` replies are a set. An array in RESP2.
+    /// Begins a set, which consists of the next `len` replies. In RESP2 it is an array.
     pub fn set(&mut self, len: usize) {
         self.header(if self.resp3 { b'~' } else { b'*' }, len as i64);
     }
 
-    /// Text for people: verbatim in RESP3.
+    /// Writes text for people: a verbatim string in RESP3.
     pub fn text(&mut self, text: &str) {
         if self.resp3 {
             self.header(b'=', text.len() as i64 + 4);

@@ -17,16 +17,16 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-/// Steps, and names of one step, at most.
+/// Maximum number of steps of an aggregation, and of names in one step.
 const MOST_NAMES: usize = 128;
-/// Rows of a cursor's reply unless COUNT says otherwise.
+/// Number of rows in a cursor's reply unless COUNT is given.
 const ROWS: usize = 1000;
 
 /// The options of `FT.AGGREGATE`.
 struct AggregateOptions {
     load: Load,
     steps: Vec<AggregateStep>,
-    /// Rows a reply, and how long the cursor may wait.
+    /// Number of rows in each reply, and how long the cursor may stay unused.
     cursor: Option<(usize, Duration)>,
     common: CommonOptions,
 }
@@ -175,7 +175,7 @@ pub fn aggregate(
     out.array(2);
     let written = rows(state, &table, total, out);
     if written.is_err() && number != 0 {
-        // Its number is not told.
+        // The client never gets the number of this cursor.
         drop(state.results.take(&schema, number));
     }
     written?;
@@ -183,7 +183,7 @@ pub fn aggregate(
     Ok(())
 }
 
-/// Writes rows: a cell that is not there is left out.
+/// Writes rows. Absent cells are left out.
 fn rows(
     state: &ServerState,
     table: &RowTable,
@@ -243,7 +243,7 @@ pub fn cursor(
     out.array(2);
     let written = rows(state, &waiting.table, count, out);
     if written.is_err() {
-        // The client may ask for fewer.
+        // The client may retry and ask for fewer rows.
         waiting.table.rows.extend(rest);
         state.results.put_back(number, waiting);
         return written;

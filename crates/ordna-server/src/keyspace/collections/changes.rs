@@ -16,10 +16,11 @@ const FEW: usize = 4;
 pub type EntryKey = SmallVec<[u8; 40]>;
 /// The value of an entry.
 pub type EntryValue = SmallVec<[u8; 24]>;
-/// The value of an entry, `None`: removed; and whether the entry came (1), went (-1) or neither.
+/// The new value of an entry, or `None` if it is removed, and the change of the number of entries:
+/// 1, -1 or 0.
 pub type EntryChange = (Option<EntryValue>, i64);
 
-/// The key of an entry, given in pieces.
+/// Joins the pieces of an entry's key.
 pub fn key_of(pieces: &[&[u8]]) -> EntryKey {
     let mut key = EntryKey::new();
     pieces.iter().for_each(|piece| key.extend_from_slice(piece));
@@ -29,7 +30,7 @@ pub fn key_of(pieces: &[&[u8]]) -> EntryKey {
 /// Changed entries by key, in order.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// Empty if `many` is not.
+    /// Empty if `many` is used.
     few: SmallVec<[(EntryKey, EntryChange); FEW]>,
     many: BTreeMap<EntryKey, EntryChange>,
 }
@@ -44,7 +45,7 @@ impl Changes {
     }
 
     fn search(&self, key: &[u8]) -> Result<usize, usize> {
-        // One comparison each: there are few.
+        // Compares one by one, because there are few.
         for (at, (found, _)) in self.few.iter().enumerate() {
             match found.as_slice().cmp(key) {
                 std::cmp::Ordering::Less => {}
@@ -63,7 +64,7 @@ impl Changes {
         }
     }
 
-    /// Notes a change: the value now, and what is added to the number of entries.
+    /// Records a change: the new value, and the change of the number of entries.
     pub fn note(&mut self, key: EntryKey, value: Option<EntryValue>, by: i64) {
         let place = self.search(&key);
         if let Some((_, change)) = place.ok().and_then(|at| self.few.get_mut(at)) {

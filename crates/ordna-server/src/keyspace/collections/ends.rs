@@ -1,17 +1,17 @@
 //! The values at the ends of a large list, which are stored in its head.
 //!
 //! # Layout
-//! After the head: bytes of the values at the front (2, little-endian), these values, and those at
-//! the back, *packed*: of each its length (LEB128) and its bytes. Nothing follows the head if there
-//! are none.
+//! After the head come the total length of the values at the front (2 bytes, little-endian), these
+//! values, and the values at the back. The values are *packed*: the length of each (LEB128) and its
+//! bytes. If there are no such values, nothing follows the head.
 
 use super::head::Head;
 use crate::keyspace::hash::{put, take};
 
-/// Maximum bytes of the values at one end of a list, with their lengths. Each push and pop copies
-/// and logs both ends.
+/// Maximum size in bytes of the packed values at one end of a list. Each push and pop copies and
+/// logs the values of both ends.
 pub(super) const MOST_END: usize = 256;
-/// Maximum bytes of a value, with its length, that is stored with others.
+/// Maximum size in bytes of a packed value that is stored together with others.
 const MOST_PACKED: usize = MOST_END / 2;
 
 /// An end of a list.
@@ -21,25 +21,25 @@ pub enum End {
     Back,
 }
 
-/// Bytes of a packed value.
+/// Returns the size of a value in packed form.
 pub(super) fn packed_len(value: &[u8]) -> usize {
     let bits = usize::BITS - (value.len() | 1).leading_zeros();
     value.len() + bits.div_ceil(7) as usize
 }
 
-/// Whether a value is a node of its own.
+/// Returns whether a value gets a node of its own.
 pub(super) fn is_long(value: &[u8]) -> bool {
     packed_len(value) > MOST_PACKED
 }
 
-/// The values that are packed in these bytes. Damaged ones have fewer.
+/// Returns the values that are packed in these bytes. Damaged bytes yield fewer values.
 pub(super) fn unpack(mut packed: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || take(&mut packed))
 }
 
-/// The last of the values that are packed in these bytes.
+/// Returns the last of the values that are packed in these bytes.
 fn last(packed: &[u8]) -> Option<&[u8]> {
-    // Values are often as long as each other. Then each is found without the ones before it.
+    // Values often have equal lengths. Then the last one is found without reading the others.
     let len = *packed.first()?;
     let values = packed.chunks_exact(usize::from(len) + 1);
     let is_uniform = len < 0x80 && values.remainder().is_empty();
@@ -55,7 +55,7 @@ pub(super) fn pack<'v>(values: impl IntoIterator<Item = &'v [u8]>) -> Vec<u8> {
     packed
 }
 
-/// The position of an index after another position.
+/// Returns the position of the element `index` elements after `position`.
 pub(super) fn after(position: i64, index: usize) -> i64 {
     position.wrapping_add(index as i64)
 }
@@ -68,19 +68,19 @@ pub struct Ends {
 }
 
 impl Ends {
-    /// Reads them from the stored form of a head.
+    /// Decodes the ends from the stored form of a head.
     pub fn of(stored: &[u8]) -> Self {
         let (front, back) = Self::split(stored);
         Self { front: front.to_vec(), back: back.to_vec() }
     }
 
-    /// The values at the front and at the back, in the stored form of a head.
+    /// Returns the packed values at the front and at the back of a stored head.
     fn split(stored: &[u8]) -> (&[u8], &[u8]) {
         let Some((len, rest)) = Head::ends(stored).split_first_chunk() else { return (&[], &[]) };
         rest.split_at(usize::from(u16::from_le_bytes(*len)).min(rest.len()))
     }
 
-    /// Appends them to a head.
+    /// Appends the ends to a head.
     pub fn store(&self, head: &mut Vec<u8>) {
         if !(self.front.is_empty() && self.back.is_empty()) {
             head.extend((self.front.len() as u16).to_le_bytes());
@@ -96,7 +96,7 @@ impl Ends {
         }
     }
 
-    /// Number of values at the front and at the back.
+    /// Returns the numbers of values at the front and at the back.
     pub fn counts(&self) -> (usize, usize) {
         (unpack(&self.front).count(), unpack(&self.back).count())
     }
@@ -114,8 +114,8 @@ impl Ends {
         }
     }
 
-    /// Removes the value at an end of the list, of which only the ends hold values if that end is
-    /// empty.
+    /// Removes the value at an end of the list. If that end has no values here, the list must
+    /// consist of the ends only, and the value comes from the other end.
     pub(super) fn pop(&mut self, end: End) -> Option<Vec<u8>> {
         let other = if end == End::Front { End::Back } else { End::Front };
         let from = if self.of_end(end).is_empty() { other } else { end };
@@ -136,8 +136,8 @@ impl Ends {
         }
     }
 
-    /// Removes the inner values of an end, all but `kept` bytes; returns them packed, and how many
-    /// values stay.
+    /// Removes the inner values of an end, so that about `kept` bytes stay. Returns the removed
+    /// values, packed, and the number of values that stay.
     pub(super) fn take_inner(&mut self, end: End, kept: usize) -> (Vec<u8>, usize) {
         let packed = self.of_end(end);
         let (mut at, mut count) = (0, 0);
@@ -163,8 +163,9 @@ impl Ends {
     }
 }
 
-/// The head of a list in its stored form, with one value more at an end, and the number of values;
-/// `None` if it is something else, or the value belongs into a node.
+/// Adds a value at an end of a list in the stored form of its head. Returns the new form and the
+/// new number of values. Returns `None` if the bytes are not the head of a list or the value
+/// belongs into a node.
 pub fn push_into_head(stored: &[u8], value: &[u8], end: End) -> Option<(Vec<u8>, usize)> {
     if !Head::is_list(stored) {
         return None;
@@ -198,8 +199,9 @@ pub fn push_into_head(stored: &[u8], value: &[u8], end: End) -> Option<(Vec<u8>,
     Some((pushed, head.len()))
 }
 
-/// The head of a list in its stored form, without the value at an end, and the value; `None` if it
-/// is something else, or the value is elsewhere or the last one.
+/// Removes the value at an end of a list in the stored form of its head. Returns the new form and
+/// the value. Returns `None` if the bytes are not the head of a list, or if the value is not in the
+/// head or is the last one of the list.
 pub fn pop_from_head(stored: &[u8], end: End) -> Option<(Vec<u8>, Vec<u8>)> {
     if !Head::is_list(stored) {
         return None;
@@ -241,7 +243,7 @@ mod tests {
             &[b"", b"", b""],
             &[b"abc", b"def"],
             &[b"abc", b"de"],
-            // A length in the middle of a value that looks like the first one.
+            // A byte inside of a value that looks like the length of the first value.
             &[b"ab", b"ab\x02", b"z"],
             &[b"a", b"", b"\x01"],
             &[&long],

@@ -1,8 +1,9 @@
 //! Deadlines of the fields of a large hash.
 //!
-//! A field that expires has two entries in the reserved space besides its own: its deadline by its part, and
-//! its part by its deadline. The head has a time before which none is due, so that reads look for
-//! deadlines only between that time and the removal of what is due, some milliseconds later.
+//! In addition to its own entry, a field that expires has two entries in the reserved space: its
+//! deadline by its part, and its part by its deadline. The head has a time before which no field is
+//! due. So reads have to look for deadlines only between that time and the removal of the due
+//! fields, some milliseconds later.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -15,15 +16,15 @@ use super::head::NEVER;
 use super::large::Large;
 use crate::keyspace::stored_key;
 
-/// Entries that are read before their deadlines are looked up.
+/// Number of entries that are read before their deadlines are looked up.
 const CHUNK: usize = 256;
 
-/// Fields that are due, and what follows.
+/// Fields that are due, and the deadline that follows.
 #[derive(Debug)]
 pub struct DueFields {
     /// Deadline and part of each field.
     pub fields: Vec<(u64, Vec<u8>)>,
-    /// The deadline of the next field that expires, which may be due as well; [`NEVER`] if there is none.
+    /// The deadline of the next field, which may also be due; [`NEVER`] if there is none.
     pub next: u64,
 }
 
@@ -32,13 +33,13 @@ fn number(bytes: &[u8]) -> Option<u64> {
 }
 
 impl Large<'_> {
-    /// The same, read at a time: fields that have expired by then are hidden.
+    /// Returns the collection as it is read at a time: fields that have expired by then are hidden.
     pub fn at(mut self, now: u64) -> Self {
         self.now = now;
         self
     }
 
-    /// Whether there may be fields that have expired.
+    /// Returns whether some fields may have expired.
     pub(super) fn hides_fields(&self) -> bool {
         notice!("field_expiry.large_hides", self.head.soonest <= self.now)
     }
@@ -73,7 +74,7 @@ impl Large<'_> {
         self.with_part(field, |part| self.deadline_of_part(part))
     }
 
-    /// Sets or lifts the deadline of a field, which is present or about to be removed.
+    /// Sets or removes the deadline of a field that is present or about to be removed.
     pub fn set_deadline(&mut self, field: &[u8], deadline: Option<u64>) {
         if self.head.soonest == NEVER && deadline.is_none() {
             return;
@@ -82,7 +83,7 @@ impl Large<'_> {
         self.set_deadline_of_part(&part, deadline);
     }
 
-    /// The same of a part.
+    /// Works like [`set_deadline`](Self::set_deadline), for a part.
     pub fn set_deadline_of_part(&mut self, part: &[u8], deadline: Option<u64>) {
         let former = self.deadline_of_part(part);
         if former == deadline {
@@ -102,7 +103,8 @@ impl Large<'_> {
         }
     }
 
-    /// Number of fields that have not expired. O(1), but O(log n + l) while there are expired ones on l leaves.
+    /// Returns the number of fields that have not expired. O(1), or O(log n + l) while there are
+    /// expired fields in l leaves.
     pub fn shown_len(&self) -> usize {
         if !self.hides_fields() {
             return self.head.len();
@@ -152,7 +154,7 @@ impl Large<'_> {
         });
     }
 
-    /// Visits the fields whose CRC is at or after `from`, without those that have expired.
+    /// Visits the fields whose CRC is at or after `from`, except those that have expired.
     #[cold]
     pub(super) fn visit_shown(
         &self,

@@ -6,34 +6,34 @@
 //! | bytes | what |
 //! |---|---|
 //! | 3 | the mark, the number of this form, the type |
-//! | 8 each | id, number of elements, of a list the position of its first value |
-//! | 8 | of a hash of which a field expires: the time before which none does |
-//! | rest | the fields of a small hash of which one expires, see [`expiring_hash`](crate::keyspace::expiring_hash) |
-//! | 2, rest | of a list with values at its ends: bytes of those at the front; these, and those at the back, see [`ends`](super::ends) |
+//! | 8 each | id; number of elements; in a list, the position of its first value |
+//! | 8 | in a hash with fields that expire: the time before which none does |
+//! | rest | in a small hash with fields that expire: its fields, see [`expiring_hash`](crate::keyspace::expiring_hash) |
+//! | 2, rest | in a list with values at its ends: bytes of the front; the values of front and back, see [`ends`](super::ends) |
 //!
-//! The two of hashes are absent if no field expires.
+//! Hashes without fields that expire lack both of their lines.
 
 use crate::keyspace::stored_key;
 use crate::keyspace::value_kind::{HEAD, MARK, ValueKind};
 
-/// Bytes of a head without a deadline of fields.
+/// Bytes of a head without the deadline of a hash.
 const LEN: usize = 27;
-/// Bytes of a head with one.
+/// Bytes of a head with that deadline.
 const LEN_WITH_DEADLINE: usize = LEN + 8;
-/// The deadline of what does not expire.
+/// Deadline of a field that does not expire.
 pub const NEVER: u64 = u64::MAX;
 
-/// The head of a large collection, or of a small hash of which a field expires.
+/// The head of a large collection, or of a small hash with fields that expire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
     pub kind: ValueKind,
-    /// Names the elements. Each head of a run has an id of its own.
+    /// The id of the elements. While the server runs, each head has its own id.
     pub id: u64,
-    /// Number of fields, members or values, with fields that have expired and are not removed yet.
+    /// Number of fields, members or values, including expired fields that are not removed yet.
     pub count: u64,
-    /// Of a list: the position of its first value. The others follow without a gap.
+    /// In a list: the position of its first value. The others follow without a gap.
     pub first: i64,
-    /// Of a hash: no field expires before this time. [`NEVER`] if no field expires at all.
+    /// In a hash: no field expires before this time. [`NEVER`] if no field expires.
     pub soonest: u64,
 }
 
@@ -49,7 +49,7 @@ impl Head {
         matches!(stored, [MARK, HEAD, ..])
     }
 
-    /// Reads a head; `None` if the stored value is something else.
+    /// Decodes a head. Returns `None` if the stored value is something else.
     pub fn read(stored: &[u8]) -> Option<Self> {
         let [MARK, HEAD, kind, rest @ ..] = stored else { return None };
         let number = |at: usize| Some(u64::from_le_bytes(rest.get(at..at + 8)?.try_into().ok()?));
@@ -60,7 +60,8 @@ impl Head {
         Some(Self { kind, id: number(0)?, count: number(8)?, first, soonest })
     }
 
-    /// The fields of a small hash, which follow its head; `None` if the stored value is something else.
+    /// Returns the fields of a small hash, which follow its head, or `None` if the stored value is
+    /// something else.
     pub fn inline(stored: &[u8]) -> Option<&[u8]> {
         if Self::is_list(stored) {
             return None;
@@ -109,13 +110,13 @@ impl Head {
         usize::try_from(self.count).unwrap_or(usize::MAX)
     }
 
-    /// When the key or one of its fields expires, whichever is first.
+    /// Returns the earliest deadline of the key and its fields.
     pub fn next_deadline(&self, expires_at: Option<u64>) -> Option<u64> {
         let next = self.soonest.min(expires_at.unwrap_or(NEVER));
         (next != NEVER).then_some(next)
     }
 
-    /// The entry of this head in the list of deadlines, if it needs one.
+    /// Returns the entry of this head in the list of deadlines, if it needs one.
     pub fn deadline_entry(&self, expires_at: Option<u64>) -> Option<Vec<u8>> {
         Some(stored_key::deadline(self.next_deadline(expires_at)?, self.id))
     }

@@ -14,35 +14,36 @@ use super::positions::{Blocks, FEWEST, FoundBlock, Positions};
 use crate::keyspace::stored_key::{self, KeyPrefix, Visit};
 use crate::keyspace::value_kind::ValueKind;
 
-/// Where the elements are read.
+/// The source from which elements are read.
 #[derive(Debug, Clone, Copy)]
 pub enum Source<'a> {
-    /// The present state, and positions in it; the caller holds the lock of the key.
+    /// The present state, with positions in it. The caller holds the lock of the key.
     Live(&'a Store<[u8], [u8]>, &'a Positions),
     Snapshot(&'a Snapshot<[u8], [u8]>),
-    /// Nowhere: the collection is new.
+    /// No source, because the collection is new.
     New,
 }
 
 /// A large collection: an ordered map from parts to values under the id of its head.
 ///
-/// Changes are collected and written as one batch with the head. Reads see them, but for
-/// [`visit`](Self::visit) and [`count`](Self::count), which commands call before they change anything.
+/// Changes are collected and written as one batch with the head. Reads see them, except
+/// [`visit`](Self::visit) and [`count`](Self::count), which commands call before they change
+/// anything.
 #[derive(Debug)]
 pub struct Large<'a> {
     source: Source<'a>,
     pub head: Head,
-    /// The fields of a small hash of which one expires, which are stored behind the head.
+    /// The fields of a small hash with fields that expire, which are stored after the head.
     pub inline: Option<Vec<u8>>,
-    /// The values at the ends of a list, which are stored behind the head.
+    /// The values at the ends of a list, which are stored after the head.
     pub ends: Ends,
-    /// Whether the ends, and so the number of values, have changed.
+    /// Whether the ends, and therefore the number of values, have changed.
     pub(super) ends_changed: bool,
     prefix: KeyPrefix,
-    /// The time at which fields are read: those that have expired are hidden.
+    /// The time of the reads: fields that have expired by then are hidden.
     pub(super) now: u64,
     pub(in crate::keyspace) changes: Changes,
-    /// Number of entries added, less those removed.
+    /// Number of entries added minus number of entries removed.
     pub(in crate::keyspace) added: i64,
 }
 
@@ -62,12 +63,12 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// The collection of a head in its stored form; `None` if the stored value is something else.
+    /// Returns the collection of a stored head, or `None` if the stored value is something else.
     pub fn of_stored(source: Source<'a>, stored: &[u8]) -> Option<Self> {
         Some(Self { ends: Ends::of(stored), ..Self::new(source, Head::read(stored)?) })
     }
 
-    /// The head in its stored form, with what is stored behind it.
+    /// Returns the stored form of the head with the data that follows it.
     pub fn stored_head(&self) -> Vec<u8> {
         let mut stored = self.head.stored();
         stored.extend(self.inline.iter().flatten());
@@ -75,12 +76,13 @@ impl<'a> Large<'a> {
         stored
     }
 
-    /// Bytes before the part in the key of an element.
+    /// Returns the number of bytes before the part in the key of an element.
     pub fn prefix_len(&self) -> usize {
         self.prefix.len()
     }
 
-    /// Bytes of all entries, about, each with `overhead` bytes: they follow from the first ones, at most `sample`.
+    /// Returns the estimated size of all entries, with `overhead` bytes for each. At most the first
+    /// `sample` entries are read.
     pub fn estimated_bytes(&self, sample: usize, overhead: usize) -> usize {
         let is_list = self.head.kind == ValueKind::List;
         let (mut bytes, mut elements, mut met) = (0, 0, 0);
@@ -93,16 +95,16 @@ impl<'a> Large<'a> {
         });
         let all = match self.head.kind {
             ValueKind::List => self.in_nodes(),
-            // Two entries for each member.
+            // Each member has two entries.
             ValueKind::ZSet => self.head.len().saturating_mul(2),
             _ => self.head.len(),
         };
-        // A node has many values.
+        // A node holds many values.
         let product = bytes as u128 * all as u128 / elements.max(1) as u128;
         usize::try_from(product).unwrap_or(usize::MAX)
     }
 
-    /// What the command has put: keys in their stored form, and values.
+    /// Returns the entries that the command has put: keys in their stored form, and values.
     pub fn elements(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.changes.iter().filter_map(|(key, (value, _))| Some((key, value.as_deref()?)))
     }
@@ -113,7 +115,7 @@ impl<'a> Large<'a> {
     }
 
     fn with_key<R>(&self, part: &[u8], with: impl FnOnce(&[u8]) -> R) -> R {
-        // Without an allocation for short parts.
+        // Needs no allocation for short parts.
         let mut short = [0; 128];
         let (prefix, len) = (&self.prefix, self.prefix.len() + part.len());
         match short.get_mut(..len) {
@@ -145,9 +147,9 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// Calls `read` with the rest of a part that begins with `tag`, and its value: of the entry at
-    /// `place` of those that stand together near the part. `None` if that is another entry, or if the parts are
-    /// not those of the store.
+    /// Calls `read` with an element near a part: the rest of its part after `tag`, and its value.
+    /// The element is the one at `place` among neighbours in a leaf. Returns `None` if that entry
+    /// is no such element, or if the collection is not read from the store.
     pub(super) fn near<R>(
         &self,
         tag: &[u8],
@@ -223,7 +225,7 @@ impl<'a> Large<'a> {
         self.visit_some(bounds, direction, usize::MAX, visit);
     }
 
-    /// The same, with the number of parts that are wanted.
+    /// Works like [`visit`](Self::visit), with the number of parts that the caller needs.
     pub fn visit_some(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -268,8 +270,8 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// The same without what was changed. The bounds do not cross. `limit`: number of entries that
-    /// are wanted.
+    /// Works like [`visit_keys`](Self::visit_keys), without the changes. The bounds must not cross.
+    /// `limit` is the number of entries that the caller needs.
     pub(in crate::keyspace) fn visit_source(
         &self,
         bounds: (Bound<&[u8]>, Bound<&[u8]>),
@@ -284,8 +286,8 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// Asks the blocks of a large sorted set, whose entries are the parts from `start` up to `end`; `None` if
-    /// there are none, as in a snapshot.
+    /// Calls `ask` with the blocks of a large sorted set, whose entries are the parts from `start`
+    /// up to `end`. Returns `None` if there are no blocks, for example in a snapshot.
     fn ask_blocks<R>(
         &self,
         start: &[u8],
@@ -305,15 +307,17 @@ impl<'a> Large<'a> {
         }
     }
 
-    /// Number of parts from `start` up to `part`, of those from `start` up to `end` whose positions are asked
-    /// for. O(log n + n/4096) with small constants, after the first question; O(n/40) in a snapshot.
+    /// Returns the number of parts from `start` up to `part`. The positions refer to the parts from
+    /// `start` up to `end`. After the first call O(log n + n/4096) with small constants; O(n/40) in
+    /// a snapshot.
     pub fn position(&self, start: &[u8], end: &[u8], part: &[u8]) -> usize {
         let key = [&self.prefix[..], part].concat();
         let known = self.ask_blocks(start, end, |store, blocks| blocks.below(store, &key));
         known.unwrap_or_else(|| self.count(Bound::Included(start), Bound::Excluded(part)))
     }
 
-    /// The block with the part at a position, with bounds that are parts; `None` if there are no blocks.
+    /// Returns the block with the part at a position, with bounds that are parts, or `None` if
+    /// there are no blocks.
     pub fn block_at(&self, start: &[u8], end: &[u8], position: usize) -> Option<FoundBlock> {
         let found = self.ask_blocks(start, end, |_, blocks| blocks.find(position));
         let mut found = found.flatten()?;

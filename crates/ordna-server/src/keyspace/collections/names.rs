@@ -1,10 +1,11 @@
-//! Elements that have names: fields of hashes, members of sets and sorted sets.
+//! Elements with names: fields of hashes, members of sets and sorted sets.
 //!
 //! # Order
-//! The part of an element is the CRC-32C of its name and the name. So names that begin alike differ in the
-//! bytes that the store compares first; a cursor is a CRC, which names a place also after the elements
-//! around it are gone; a random place is a random CRC; and two sets are in one order, to be merged. In
-//! a sorted set the byte `m` precedes.
+//! The part of an element consists of the CRC-32C of its name and the name. So names with a common
+//! beginning differ in the bytes that the store compares first. A cursor is a CRC, which remains a
+//! valid position when the elements around it are removed. A random position is a random CRC. And
+//! two sets have the same order, so that they can be merged. In a sorted set, the byte `m` precedes
+//! the CRC.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -15,17 +16,18 @@ use super::large::Large;
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
-/// Maximum bytes of the name of an element of a large collection: that of a key of the store, less what
-/// precedes it.
+/// Maximum length in bytes of the name of an element of a large collection: that of a key of the
+/// store, minus the bytes that precede the name.
 pub const MOST_NAME: usize = ordna::key::MAX_LEN - 32;
 
-/// Names that a call of `HSCAN` and its kin returns at most, whatever `COUNT` says: some milliseconds.
+/// Maximum number of names that a call of `HSCAN` and similar commands returns, whatever `COUNT`
+/// says. Such a call takes some milliseconds.
 const MOST_SCANNED: usize = 10_000;
-/// Bytes of names and values after which such a call ends.
+/// Total size in bytes of names and values after which such a call ends.
 const MOST_SCANNED_BYTES: usize = 1 << 20;
 
-/// Elements among which a random one is chosen, so that those after a wide gap between two CRCs are hardly
-/// more likely than others.
+/// Number of elements from which a random one is chosen, so that elements after a wide gap between
+/// two CRCs are hardly more likely than others.
 const CHOICE: usize = 32;
 
 /// The error of a field or member whose name is too long.
@@ -103,9 +105,9 @@ impl Large<'_> {
         self.visit(all, Direction::Ascending, |part, _| visit(part));
     }
 
-    /// Returns about `count` names from a cursor on, and the next cursor (0: the end). A cursor is a
-    /// CRC, and names of the same CRC are returned together: so a scan returns every name that is present
-    /// throughout.
+    /// Returns about `count` names from a cursor on, and the next cursor, or 0 at the end. A cursor
+    /// is a CRC, and names with the same CRC are returned together. So a scan returns every name
+    /// that is present throughout.
     ///
     /// A call returns no more names than [`MOST_SCANNED`], and ends after [`MOST_SCANNED_BYTES`].
     pub fn scan_named(&self, cursor: u64, count: usize) -> (u64, Vec<Named>) {
@@ -131,8 +133,9 @@ impl Large<'_> {
     pub fn random_named(&self, random: &mut impl FnMut(usize) -> usize) -> Option<Named> {
         let from = random(1 << 32) as u32;
         if !self.hides_fields() {
-            // One of a leaf of the store, which has about as many as are chosen from below. If other entries
-            // stand there too, the walk decides: then those at the ends are as likely as others.
+            // Chooses from a leaf of the store, which has about as many elements as the loop below
+            // chooses from. If the leaf has other entries too, the loop decides; otherwise elements
+            // at the ends would be more likely.
             let copy = |part: &[u8], value: &[u8]| {
                 (part.get(4..).unwrap_or_default().to_vec(), value.to_vec())
             };
@@ -145,7 +148,7 @@ impl Large<'_> {
         let chosen = random(wanted.max(1));
         let (mut passed, mut found) = (0, None);
         for from in [from, 0] {
-            // After the last one the first ones follow.
+            // The first names follow the last one.
             self.visit_named(from, |name, value| {
                 if passed == chosen {
                     found = Some((name.to_vec(), value.to_vec()));
@@ -158,7 +161,7 @@ impl Large<'_> {
                 return found;
             }
         }
-        // There are fewer names than the head says.
+        // There are fewer names than the head says, which means damage.
         self.visit_named(0, |name, value| {
             found = Some((name.to_vec(), value.to_vec()));
             ControlFlow::Break(())

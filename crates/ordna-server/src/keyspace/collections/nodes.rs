@@ -1,28 +1,31 @@
-//! The values of a large list: nodes of many values in the store, and the values at its ends in the head.
+//! The values of a large list: nodes with many values in the store, and the values at its ends in
+//! the head.
 //!
 //! # Layout
-//! Each value has a position, and successive values have successive positions. A node begins at the position
-//! of its first value, so the node of a position is the last one that begins at or before it: O(log n).
+//! Each value has a position, and successive values have successive positions. A node begins at the
+//! position of its first value, so the node of a position is the last one that begins at or before
+//! it. O(log n).
 //!
 //! | part | value |
 //! |---|---|
 //! | position (8, order-preserving) | one value as it is |
-//! | position (8), `00` | successive values, *packed*: of each its length (LEB128) and its bytes |
+//! | position (8), `00` | successive values, *packed*: the length (LEB128) and the bytes of each |
 //!
-//! Servers before the third version of the layout have nodes of one value only.
+//! Servers before the third version of the layout wrote only nodes of one value.
 //!
-//! The lowest position, with `00`, is that of an empty entry, the *anchor*: a list without nodes has one, as a
-//! start finds the ids that are taken by their entries.
+//! The lowest position, with `00`, belongs to an empty entry, the *anchor*. A list without nodes
+//! has one, because a start finds the ids in use by their entries.
 //!
-//! The first values and the last ones follow the head ([`ends`](super::ends)), so that most pushes and pops write one
-//! small record. If an end becomes too long, its inner values become a node, or a part of the next one; if it
-//! is empty, the outer values of the next node are moved there.
+//! The first and the last values are stored after the head ([`ends`](super::ends)), so that most
+//! pushes and pops write one small record. If an end becomes too long, its inner values become a
+//! node or part of the next one. If an end is empty, the outer values of the next node are moved
+//! there.
 //!
 //! # Invariants
 //! - The values of the front, of the nodes and of the back have the positions from the head's `first` on,
 //!   without a gap.
-//! - An end has at most [`MOST_END`] bytes, and a node of several values [`MOST_NODE`]. A value that
-//!   is too long for an end is a node of its own.
+//! - An end has at most [`MOST_END`] bytes, and a node of several values [`MOST_NODE`]. A value
+//!   that is too long for an end is a separate node.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -34,9 +37,10 @@ use super::large::Large;
 use crate::keyspace::hash::{put, take};
 use crate::keyspace::value_kind::ValueKind;
 
-/// Bytes that stay at an end when its other values become a node: so that a pop, which may follow, finds some.
+/// Number of bytes that stay at an end when its other values become a node, so that a following pop
+/// finds some.
 const KEPT: usize = MOST_END / 4;
-/// Bytes that are moved to an end from a node, so that pushes, which may follow, have room.
+/// Number of bytes that are moved from a node to an end, so that following pushes have room.
 const LOADED: usize = MOST_END * 3 / 4;
 /// Maximum bytes of a node of several values: with its key it fills an allocation of 1 KiB.
 const MOST_NODE: usize = 1000;
@@ -132,13 +136,14 @@ impl Large<'_> {
             }
         }
         found.sort_unstable_by_key(|node| node.start);
-        // Of those that begin at or before `from`, the last one holds it.
+        // Of the nodes that begin at or before `from`, the last one holds it.
         let first = found.iter().rposition(|node| node.start <= from).unwrap_or(0);
         found.drain(..first);
         found
     }
 
-    /// The outer node at an end, of a list that has nodes. `position`: of its outer value.
+    /// Returns the outer node at an end of a list with nodes. `position` is that of its outer
+    /// value.
     fn outer_node(&self, end: End, position: i64) -> Option<Node> {
         if end == End::Front {
             // Nothing precedes its first value, so its part is known.
@@ -149,8 +154,8 @@ impl Large<'_> {
         self.nodes(position, after(position, 1)).pop()
     }
 
-    /// Adds the anchor if there is no node, and removes it with the last value. Called after each change that may
-    /// remove nodes.
+    /// Adds the anchor if there is no node, and removes it with the last value. Called after each
+    /// change that may remove nodes.
     pub fn keep_id(&mut self) {
         if self.head.kind != ValueKind::List || self.in_nodes() > 0 {
             return;
@@ -171,7 +176,7 @@ impl Large<'_> {
         self.put(&[&packed_part(position)], packed, true);
     }
 
-    /// Makes nodes of values from a position on. They have about the same size.
+    /// Creates nodes of about equal size from values, beginning at a position.
     fn put_values(&mut self, mut position: i64, values: &[&[u8]]) {
         let mut rest = values;
         while let Some((first, others)) = rest.split_first() {
@@ -221,7 +226,8 @@ impl Large<'_> {
         }
     }
 
-    /// Makes the inner values of an end a node, or a part of the next one. About `kept` bytes stay.
+    /// Moves the inner values of an end into a new node or into the next one. About `kept` bytes
+    /// stay.
     fn flush(&mut self, end: End, kept: usize) {
         let (front, back) = self.ends.counts();
         let has_nodes = front + back < self.head.len();
@@ -264,8 +270,8 @@ impl Large<'_> {
         Some(value)
     }
 
-    /// Moves the outer values of the outer node to an end, which is empty. If the outer value is a node of its own,
-    /// removes and returns it.
+    /// Moves the outer values of the outer node to an empty end. If the outer value is a separate
+    /// node, removes and returns it.
     fn load(&mut self, end: End) -> Option<Vec<u8>> {
         let index = if end == End::Front { 0 } else { self.head.len() - 1 };
         let position = after(self.head.first, index);
@@ -274,7 +280,7 @@ impl Large<'_> {
         if node.is_single {
             return Some(node.value);
         }
-        // Both parts stay packed as they are.
+        // The values that move and those that stay remain packed.
         let (mut rest, mut cut, mut before) = (node.value.as_slice(), 0, 0);
         while (end == End::Front || rest.len() > LOADED) && take(&mut rest).is_some() {
             let at = node.value.len() - rest.len();
@@ -401,7 +407,8 @@ impl Large<'_> {
         self.put_end(end, after(self.head.first, start), &values);
     }
 
-    /// Stores values, from a position on, at an end, whose values are removed before; as nodes if they do not fit.
+    /// Stores values at an end, beginning at a position, and removes the former values of that end.
+    /// Values that do not fit become nodes.
     fn put_end(&mut self, end: End, position: i64, values: &[&[u8]]) {
         let bytes: usize = values.iter().map(|value| packed_len(value)).sum();
         let fits = bytes <= LOADED && !values.iter().any(|value| is_long(value));
@@ -412,7 +419,7 @@ impl Large<'_> {
         self.ends_changed = true;
     }
 
-    /// Replaces the values before an index. Those from there on keep their positions.
+    /// Replaces the values before an index. The other values keep their positions.
     pub fn replace_front(&mut self, until: usize, with: &[Vec<u8>]) {
         let (front, back) = self.ends.counts();
         let (count, first) = (self.head.len(), self.head.first);
@@ -438,7 +445,7 @@ impl Large<'_> {
         self.put_end(End::Front, self.head.first, &values);
     }
 
-    /// Replaces the values from an index on. Those before keep their positions.
+    /// Replaces the values from an index on. The other values keep their positions.
     pub fn replace_back(&mut self, from: usize, with: &[Vec<u8>]) {
         let (front, back) = self.ends.counts();
         let (count, first) = (self.head.len(), self.head.first);
@@ -466,7 +473,8 @@ impl Large<'_> {
     }
 }
 
-/// Visits those of the packed values, the first of which has the index `base`, whose indices are within a range.
+/// Visits the packed values whose indices are within a range. The first packed value has the index
+/// `base`.
 fn visit_some(
     packed: &[u8],
     base: usize,

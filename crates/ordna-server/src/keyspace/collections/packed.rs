@@ -1,9 +1,9 @@
-//! A small collection in one record: byte strings one after another.
+//! A small collection in one record: byte strings, one after the other.
 //!
 //! # Layout
-//! The mark, the number of this form, the type, flags, and for each string its length (LEB128) and its
-//! bytes. Sets and sorted sets keep their strings in ascending order, each once; lists in the order of
-//! the list. Bytes of any content are read without a panic: a damaged record has fewer strings.
+//! The mark, the number of this form, the type, flags, and for each string its length (LEB128) and
+//! its bytes. Sets and sorted sets keep their strings distinct and in ascending order, lists in the
+//! order of the list. Decoding arbitrary bytes never panics: a damaged record has fewer strings.
 
 use crate::keyspace::hash::{put, take};
 use crate::keyspace::value_kind::{MARK, PACKED, ValueKind};
@@ -11,12 +11,12 @@ use crate::keyspace::value_kind::{MARK, PACKED, ValueKind};
 /// Maximum number of strings in a record: Redis' default of `zset-max-listpack-entries`. A write copies
 /// the record, and so does the log.
 pub const MOST_STRINGS: usize = 128;
-/// The same of a set of integers: Redis' default of `set-max-intset-entries`.
+/// Maximum number of strings in a set of integers: Redis' default of `set-max-intset-entries`.
 pub const MOST_INTEGERS: usize = 512;
 /// Maximum bytes of a record.
 pub const MOST_BYTES: usize = 4096;
 
-/// The flag of a collection that Redis would not keep in its compact encoding any more.
+/// Flag of a collection that Redis would no longer keep in its compact encoding.
 const CONVERTED: u8 = 1;
 
 /// A small collection. Holds a copy of its record.
@@ -25,12 +25,12 @@ pub struct Packed {
     pub kind: ValueKind,
     flags: u8,
     bytes: Vec<u8>,
-    /// Where each string begins and ends in `bytes`.
+    /// Beginning and end of each string in `bytes`.
     spans: Vec<(u32, u32)>,
     /// Bytes of all strings, with their lengths.
     used: usize,
     pub is_changed: bool,
-    /// Whether it had more strings, or bytes, than fit. It is then incomplete.
+    /// Whether the collection had more strings or bytes than fit. It is then incomplete.
     pub is_full: bool,
 }
 
@@ -79,7 +79,7 @@ impl Packed {
         self.flags & CONVERTED != 0
     }
 
-    /// Notes that Redis would have left its compact encoding.
+    /// Records that Redis would have left its compact encoding.
     pub fn convert(&mut self) {
         self.is_changed |= !self.is_converted();
         self.flags |= CONVERTED;
@@ -95,19 +95,20 @@ impl Packed {
         self.spans.iter().map(text)
     }
 
-    /// The place of a string, or the one where it would be inserted, in an ordered collection.
+    /// Returns the position of a string in an ordered collection, or the one where it would be
+    /// inserted.
     pub fn search(&self, text: &[u8]) -> Result<usize, usize> {
         let place = self.partition(|found| found < text);
         if self.get(place) == Some(text) { Ok(place) } else { Err(place) }
     }
 
-    /// Number of strings in front for which `is_before` holds.
+    /// Returns the number of leading strings for which `is_before` holds.
     pub fn partition(&self, is_before: impl Fn(&[u8]) -> bool) -> usize {
         self.spans
             .partition_point(|(start, end)| is_before(&self.bytes[*start as usize..*end as usize]))
     }
 
-    /// Inserts a string at a place. A collection that is full stays as it is.
+    /// Inserts a string at a position. A full collection is not changed.
     pub fn insert(&mut self, at: usize, text: &[u8]) {
         self.is_changed = true;
         let most = match self.kind {

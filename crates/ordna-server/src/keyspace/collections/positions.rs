@@ -1,19 +1,20 @@
-//! Positions in large sorted sets: how many entries lie before one, and the entry at a position.
+//! Positions in large sorted sets: the number of entries before an entry, and the entry at a
+//! position.
 //!
 //! # Structure
-//! The entries of a sorted set are divided into *blocks* of about [`BLOCK`]. A block has the key
-//! from which on entries belong to it, and their number; up to [`GROUP`] blocks form a *group*,
-//! which has the number of entries of all of them. A position is the sum of the groups and blocks
-//! before, plus a count within one block. Blocks are built at the first question about a position,
-//! and exist in memory only: about 1.5 bytes for each entry. Snapshots do without them.
+//! The entries of a sorted set are divided into *blocks* of about [`BLOCK`] entries. A block has
+//! the key with which it begins and the number of its entries. Up to [`GROUP`] blocks form a
+//! *group*, which has the total number of their entries. A position is the sum of the preceding
+//! groups and blocks plus a count within one block. Blocks are built when a position is requested
+//! for the first time, and exist in memory only: about 1.5 bytes for each entry. Snapshots have
+//! none.
 //!
-//! A search compares *heads*: the eight bytes after what all keys of the set begin with, which are
-//! the score. Keys are compared only if their heads are equal.
+//! A search compares *heads*: the eight bytes after the common prefix of all keys of the set, which
+//! are the score. Keys are compared only if their heads are equal.
 //!
 //! # Synchronization
 //! Blocks are read under the shared lock of the key, and changed under the exclusive one, after the
-//! batch of the store. So what they count is what the store holds, and readers do not exclude each
-//! other.
+//! batch of the store. So their counts agree with the store, and readers do not exclude each other.
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
@@ -21,20 +22,21 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ordna::{Direction, OrderedIndex, Store};
 
-/// Entries of a block when it is made. A block with more than twice as many is divided, and two
-/// neighbours with at most half as many are joined: so blocks do not pile up where entries come at
-/// one end and go at the other.
+/// Number of entries of a new block. A block with more than twice as many is divided, and two
+/// neighbours with at most half as many are joined, so that blocks do not accumulate if entries are
+/// added at one end and removed at the other.
 const BLOCK: usize = 64;
-/// Blocks of a group when it is made. A group with more than twice as many is divided.
+/// Number of blocks of a new group. A group with more than twice as many is divided.
 const GROUP: usize = 64;
-/// Entries of a sorted set that has no blocks: a count over its leaves takes some microseconds.
+/// Number of entries below which a sorted set has no blocks: a count over its leaves takes some
+/// microseconds.
 pub const FEWEST: u64 = 2048;
 
-/// Blocks that follow each other. Fields are lists by block.
+/// Consecutive blocks, as parallel lists.
 #[derive(Debug, Default)]
 struct Group {
     heads: Vec<u64>,
-    /// The key from which on entries belong to the block.
+    /// The key with which each block begins.
     starts: Vec<Box<[u8]>>,
     counts: Vec<u32>,
 }
@@ -61,11 +63,11 @@ impl Group {
     }
 }
 
-/// A block: its group, and its place there.
+/// The position of a block: its group, and its index there.
 type Place = (usize, usize);
 
-/// The blocks of a sorted set, whose entries lie between two keys of the store. There is one at
-/// least.
+/// The blocks of a sorted set, whose entries are between two keys of the store. There is at least
+/// one.
 #[derive(Debug)]
 pub struct Blocks {
     groups: Vec<Group>,
@@ -73,12 +75,13 @@ pub struct Blocks {
     heads: Vec<u64>,
     /// The number of entries of each group.
     totals: Vec<usize>,
-    /// Length of what all keys begin with.
+    /// Length of the common prefix of all keys.
     shared: usize,
     end: Vec<u8>,
 }
 
-/// The last of some ascending keys that is at or before `key`, or the first one; with their heads.
+/// Returns the last of some ascending keys, given with their heads, that is at or before `key`, or
+/// the first key.
 fn last_before<'k>(
     heads: &[u64],
     start: impl Fn(usize) -> &'k [u8],
@@ -156,7 +159,7 @@ impl Blocks {
         (group, last_before(&blocks.heads, |at| &blocks.starts[at], head, key))
     }
 
-    /// Notes which keys came (1) or went (-1).
+    /// Records which keys were added (1) or removed (-1).
     fn change<'k>(
         &mut self,
         store: &Store<[u8], [u8]>,
@@ -174,7 +177,7 @@ impl Blocks {
                 grown.push(key);
             }
         }
-        // Not before: the store has all of the changes already, and is counted again.
+        // Divided only now: the store already has all of the changes and is counted again.
         for key in grown {
             self.divide(store, key);
         }
@@ -222,7 +225,7 @@ impl Blocks {
         } else if shrunk == 0 && blocks.len() == 1 && self.groups.len() > 1 {
             let mut gone = self.groups.remove(group);
             self.totals.remove(group);
-            // What is before the first block belongs to it.
+            // Everything before the first block belongs to it.
             let (head, start) = (self.heads.remove(group), gone.starts.remove(0));
             if group == 0 {
                 self.heads[0] = head;
@@ -232,7 +235,7 @@ impl Blocks {
         }
     }
 
-    /// Number of entries below a key.
+    /// Returns the number of entries below a key.
     pub fn below(&self, store: &Store<[u8], [u8]>, key: &[u8]) -> usize {
         if key >= self.end.as_slice() {
             return self.totals.iter().sum();
@@ -249,8 +252,8 @@ impl Blocks {
         before + store.count(Bound::Included(start), Bound::Excluded(key))
     }
 
-    /// The bounds of the block with the entry at a position, and the number of entries before the
-    /// block and in it; `None` if there are fewer entries.
+    /// Returns the block with the entry at a position: its bounds, the number of entries before it
+    /// and in it. Returns `None` if there are fewer entries.
     pub fn find(&self, position: usize) -> Option<FoundBlock> {
         let mut before = 0;
         let group = self.totals.iter().position(|total| {
@@ -270,7 +273,7 @@ impl Blocks {
     }
 }
 
-/// A block with an entry that was asked for.
+/// The block with the requested entry.
 #[derive(Debug)]
 pub struct FoundBlock {
     pub start: Vec<u8>,
@@ -284,7 +287,7 @@ pub struct FoundBlock {
 /// The blocks of one sorted set, once they are built.
 type Shared = Arc<RwLock<Option<Blocks>>>;
 
-/// The blocks of all sorted sets that were asked for positions, by id.
+/// The blocks, by id, of all sorted sets whose positions were requested.
 #[derive(Debug, Default)]
 pub struct Positions(RwLock<HashMap<u64, Shared>>);
 
@@ -293,7 +296,7 @@ impl Positions {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone)
     }
 
-    /// Calls `ask` with the blocks of a sorted set, whose entries lie between two keys and begin
+    /// Calls `ask` with the blocks of a sorted set, whose entries are between two keys and begin
     /// with the first one.
     pub fn with<R>(
         &self,
@@ -316,7 +319,8 @@ impl Positions {
         }))
     }
 
-    /// Notes the keys that came or went, of a sorted set whose key is locked exclusively.
+    /// Records the keys that were added to or removed from a sorted set whose key is locked
+    /// exclusively.
     pub fn change<'k>(
         &self,
         store: &Store<[u8], [u8]>,
@@ -343,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// Asserts what the blocks hold of themselves.
+    /// Asserts that the blocks are consistent.
     fn assert_intact(blocks: &Blocks) {
         let starts: Vec<&[u8]> = blocks
             .groups
@@ -365,7 +369,8 @@ mod tests {
         }
     }
 
-    /// Sorted sets whose entries come at the end and go at the front, and that grow by one batch.
+    /// Sorted sets whose entries are added at the end and removed at the front, and one that grows
+    /// by one batch.
     #[test]
     fn blocks_go_with_their_entries() {
         let (store, positions) = (Store::<[u8], [u8]>::new(), Positions::default());

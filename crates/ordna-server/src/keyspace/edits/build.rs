@@ -1,4 +1,4 @@
-//! Collections that are made as a whole: by RESTORE, COPY and the commands that store their result.
+//! Collections that are created as a whole, by RESTORE, COPY and commands that store their result.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -26,16 +26,16 @@ use crate::wire::error::CommandError;
 #[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum NewValue {
-    /// In its stored form.
+    /// A record in its stored form.
     Record(Vec<u8>),
     Large(Large<'static>),
 }
 
 impl KeyspaceStore {
-    /// A hash of these fields, each followed by its value, and their deadlines; `None` if a field is too long
-    /// or comes twice.
+    /// Creates a hash of these fields, each followed by its value, with their deadlines. Returns
+    /// `None` if a field is too long or occurs twice.
     pub fn build_hash(&self, texts: &[Vec<u8>], deadlines: &DeadlineMap) -> Option<NewValue> {
-        /// Fields that are tried as a record first.
+        /// Number of fields up to which a single record is tried first.
         const TRIED: usize = 2048;
         let pairs = texts.chunks_exact(2);
         if texts.len() <= TRIED {
@@ -69,7 +69,7 @@ impl KeyspaceStore {
         Some(NewValue::Large(large))
     }
 
-    /// A sorted set of these members, each once.
+    /// Creates a sorted set of these distinct members.
     ///
     /// # Errors
     /// A member is too long.
@@ -79,7 +79,7 @@ impl KeyspaceStore {
         })
     }
 
-    /// A set of these members.
+    /// Creates a set of these members.
     ///
     /// # Errors
     /// A member is too long.
@@ -87,10 +87,10 @@ impl KeyspaceStore {
         self.build(ValueKind::Set, members, |body, member| set::add(body, member).map(drop))
     }
 
-    /// A list of these values.
+    /// Creates a list of these values.
     ///
     /// # Errors
-    /// None.
+    /// Never fails.
     pub fn build_list(&self, values: &[Vec<u8>]) -> Result<NewValue, CommandError> {
         self.build(ValueKind::List, values, |body, value| {
             list::push(body, value, End::Back);
@@ -98,7 +98,7 @@ impl KeyspaceStore {
         })
     }
 
-    /// A collection of these elements: a record if they fit one.
+    /// Creates a collection of these elements, in one record if they fit.
     fn build<T>(
         &self,
         kind: ValueKind,
@@ -125,9 +125,9 @@ impl KeyspaceStore {
         }
     }
 
-    /// Returns a copy of a value in its stored form. A large collection gets elements of its own,
-    /// which are copied from the snapshot, or from the store if there is none; the caller then
-    /// excludes other commands.
+    /// Returns a copy of a stored value. A large collection gets copies of its elements, which are
+    /// read from the snapshot or, if there is none, from the store; the caller then excludes other
+    /// commands.
     pub fn copy_of(&self, value: Vec<u8>, snapshot: Option<&KeyspaceSnapshot>) -> NewValue {
         let Some(head) = Head::read(&value) else { return NewValue::Record(value) };
         let mut copy = self.new_large(head.kind);
@@ -151,7 +151,7 @@ impl KeyspaceStore {
         NewValue::Large(copy)
     }
 
-    /// Sets a key to a large collection, whose elements may be stored already. The caller excludes
+    /// Sets a key to a large collection, whose elements may already be stored. The caller excludes
     /// other commands.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! Reads and changes of collections in either form.
+//! Reads and changes of collections in both forms: small, in one record, and large, in many
+//! entries.
 
 use std::ops::Bound;
 
@@ -19,7 +20,8 @@ use crate::keyspace::stored_key::{self, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
-/// Entries of a collection that loses its last elements, from which on they are removed behind it.
+/// Number of entries above which a collection that loses its last elements is removed in the
+/// background.
 const AT_ONCE: usize = 512;
 
 type Result<T> = std::result::Result<T, CommandError>;
@@ -28,13 +30,13 @@ type Result<T> = std::result::Result<T, CommandError>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     Nothing,
-    /// The key is new.
+    /// The key did not exist before.
     Made,
     Changed,
     Removed,
 }
 
-/// The outcome of a change: what the command made of it, and what it did to the key.
+/// The outcome of a change: the result of `change`, and its effect on the key.
 #[derive(Debug)]
 pub struct Edited<R> {
     pub result: R,
@@ -49,18 +51,18 @@ pub struct Changed<'a> {
     pub large: Large<'a>,
 }
 
-/// What an attempt found.
+/// What an attempt to change a small collection found.
 pub(super) enum Attempt<R> {
     Done(Edited<R>),
-    /// A head, which is changed under the lock of its key.
+    /// The collection is large: its head must be changed under the lock of its key.
     IsLarge,
-    /// More than a record holds.
+    /// The collection would become larger than a record may be.
     Grows,
 }
 
-/// A small form of a collection: what one record holds.
+/// The small form of a collection, which is stored in one record.
 pub trait SmallForm: Sized {
-    /// Puts the elements into a large collection.
+    /// Adds the elements to a large collection.
     fn spread(&self, into: &mut Large<'_>);
 }
 
@@ -78,8 +80,8 @@ impl SmallForm for Packed {
 }
 
 impl KeyspaceStore {
-    /// Calls `read` with the collection of a key; `None` if the key is absent. Under the lock of the key,
-    /// if the collection is large.
+    /// Calls `read` with the collection of a key, or returns `None` if the key is absent. If the
+    /// collection is large, `read` runs under the lock of the key.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -110,8 +112,7 @@ impl KeyspaceStore {
         Ok(body.zip(read).map(|(body, read)| read(&body)))
     }
 
-    /// The collection of a key that was large just now, or is probably, and which the caller has
-    /// locked.
+    /// Returns the collection of a key that the caller has locked because it probably is large.
     fn store_body(&self, key: &[u8], kind: ValueKind) -> Result<Option<Body<'_>>> {
         let source = Source::Live(&self.store, &self.collections.positions);
         let body = self.get_with(key, |stored| match Large::of_stored(source, stored) {
@@ -125,8 +126,8 @@ impl KeyspaceStore {
         body.transpose()
     }
 
-    /// Whether a command that pops finds nothing, if that is known from one read: `true` if the key is absent,
-    /// and one with the same lock was so the last time.
+    /// Returns whether a command that pops will find nothing, if a single read shows it: the key is
+    /// absent, and the last such command on a key with the same lock found nothing, too.
     pub fn is_absent_again(&self, key: &[u8]) -> bool {
         if !self.collections.may_be_absent(key) {
             return false;
@@ -136,17 +137,19 @@ impl KeyspaceStore {
         is_absent
     }
 
-    /// Notes that a command that pops has found nothing, for [`is_absent_again`](Self::is_absent_again).
+    /// Records that a command that pops found nothing, for
+    /// [`is_absent_again`](Self::is_absent_again).
     pub fn saw_absent(&self, key: &[u8]) {
         self.collections.saw_absent(key, true);
     }
 
-    /// Changes the collection of a key, or makes one. `change` may be called several times; what it returns
-    /// the last time counts. A collection that is empty afterwards is removed. The deadline is kept.
+    /// Changes the collection of a key, or creates one. `change` may be called several times; its
+    /// last result is returned. A collection that becomes empty is removed. The deadline of the key
+    /// is kept.
     ///
     /// # Errors
-    /// Those of `change`; the key holds a value of another type; [`CommandError::NeedsExclusive`] if the
-    /// collection becomes large and the caller does not exclude other commands.
+    /// Those of `change`; the key holds a value of another type; [`CommandError::NeedsExclusive`]
+    /// if the collection becomes large and the caller has not excluded other commands.
     pub fn edit_collection<R>(
         &self,
         key: &[u8],
@@ -157,7 +160,7 @@ impl KeyspaceStore {
         self.edit_body(key, kind, is_exclusive, &mut change)
     }
 
-    // Apart, as it is compiled for each type of result and not for each closure.
+    // A separate function, so that it is compiled for each type of result and not for each closure.
     fn edit_body<R>(
         &self,
         key: &[u8],
@@ -166,7 +169,7 @@ impl KeyspaceStore {
         mut change: &mut dyn FnMut(&mut Body<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
         if self.collections.may_be_large(key) {
-            // Otherwise the first look finds that it is large.
+            // Otherwise the first attempt finds out whether the collection is large.
             let edit = |large: &mut Large<'_>| with_body(large, &mut change);
             if let Some(edited) = self.edit_large(key, kind, edit)? {
                 return Ok(edited);
@@ -208,7 +211,7 @@ impl KeyspaceStore {
         attempt
     }
 
-    /// Changes a large collection; `None` if there is none any more.
+    /// Changes a large collection. Returns `None` if it no longer exists.
     pub(in crate::keyspace) fn edit_large<R>(
         &self,
         key: &[u8],
@@ -234,7 +237,7 @@ impl KeyspaceStore {
         self.change_loaded(key, large, expires_at, change).map(Some)
     }
 
-    /// The collection of a head, whose key is locked, at the present time.
+    /// Opens the collection of a head at the current time. Its key is locked.
     pub(in crate::keyspace) fn live(&self, head: Head) -> Large<'_> {
         let now = if head.soonest == NEVER { 0 } else { self.now() };
         Large::new(Source::Live(&self.store, &self.collections.positions), head).at(now)
@@ -273,7 +276,7 @@ impl KeyspaceStore {
         Ok(Edited { result, effect })
     }
 
-    /// Makes a small collection, or none, a large one. The caller excludes other commands.
+    /// Converts a small collection, or none, to a large one. The caller excludes other commands.
     pub(in crate::keyspace) fn make_large<R, S: SmallForm>(
         &self,
         key: &[u8],
@@ -295,19 +298,21 @@ impl KeyspaceStore {
         Ok(Edited { result, effect })
     }
 
-    /// Whether each change writes the head, which then stays as it is: a start reads again what the log says
-    /// of the keys of hashes, to bring the indexes up to date.
+    /// Returns whether each change must write the head, even if the head stays the same. After a
+    /// restart, the indexes are updated with the keys of hashes that the log names, so the log must
+    /// name them.
     pub(super) fn logs_heads(&self, kind: ValueKind) -> bool {
         kind == ValueKind::Hash && self.is_durable
     }
 
-    /// An empty large collection with an id of its own.
+    /// Creates an empty large collection with a new id.
     pub fn new_large(&self, kind: ValueKind) -> Large<'static> {
         Large::new(Source::New, Head::new(kind, self.collections.new_id()))
     }
 
-    /// Writes the changes of a large collection and its head, which was `before`, as one batch. If it puts no
-    /// element, the memory limit does not refuse it, unless `inline_grows`: the fields behind the head do.
+    /// Writes the changes of a large collection and its head, which was `before`, as one batch. If
+    /// the batch puts no element, the memory limit does not refuse it, unless `inline_grows`, that
+    /// is, the fields in the head grow.
     pub(in crate::keyspace) fn write_large(
         &self,
         key: &[u8],
@@ -325,7 +330,7 @@ impl KeyspaceStore {
         let (stored_key, head) = (stored(key), large.stored_head());
         let former = before.and_then(|head| head.deadline_entry(expires_at));
         let present = large.head.deadline_entry(expires_at).filter(|_| large.head.count > 0);
-        // A list that becomes shorter may still put a node that is cut.
+        // A list that becomes shorter may still put a node that was cut.
         let is_list = large.head.kind == ValueKind::List;
         let is_shorter = is_list && before.is_some_and(|head| large.head.count < head.count);
         let mut only_removes = !inline_grows && is_list == is_shorter;
@@ -356,8 +361,8 @@ impl KeyspaceStore {
         }
         let positions = &self.collections.positions;
         self.write_elements(&batch, added, 0, only_removes).inspect_err(|error| {
-            // The batch may be done although the log has failed: the blocks are then built again.
-            // Any other error has changed nothing.
+            // If the log has failed, the batch may have been applied, so the blocks are rebuilt.
+            // After any other error, nothing has changed.
             if matches!(error, ordna::Error::LogFailed { .. }) {
                 positions.forget(large.head.id);
             }
@@ -376,10 +381,10 @@ impl KeyspaceStore {
         Ok(())
     }
 
-    /// Bytes of a key and its value, with `overhead` bytes for each entry; `None` if the key is absent. Of a large
-    /// collection they follow from its first elements.
+    /// Returns the size of a key and its value in bytes, with `overhead` bytes for each entry, or
+    /// `None` if the key is absent. For a large collection it is estimated from the first elements.
     pub fn bytes_of(&self, key: &[u8], overhead: usize) -> Option<usize> {
-        /// Entries that are looked at.
+        /// Number of entries from which the size is estimated.
         const SAMPLE: usize = 64;
         let source = Source::Live(&self.store, &self.collections.positions);
         let read = |value: &[u8]| (value.len(), Large::of_stored(source, value));
@@ -389,14 +394,15 @@ impl KeyspaceStore {
         Some(own.saturating_add(large.estimated_bytes(SAMPLE, large.prefix_len() + overhead)))
     }
 
-    /// Number of entries of the reserved space, counted. For tests and the start.
+    /// Counts the entries of the reserved key space. Used at the start and in tests.
     pub fn count_reserved(&self) -> usize {
         self.store.count(Bound::Included(stored_key::USER_END), Bound::Unbounded)
     }
 }
 
 impl KeyspaceSnapshot {
-    /// Calls `read` with the collection that a key holds in this snapshot; `None` if the key is absent.
+    /// Calls `read` with the collection of a key in this snapshot, or returns `None` if the key is
+    /// absent.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -418,7 +424,7 @@ impl KeyspaceSnapshot {
     }
 }
 
-/// Calls `change` with a large collection as a body.
+/// Calls `change` with a large collection, wrapped as a body.
 fn with_body<R>(
     large: &mut Large<'_>,
     change: &mut impl FnMut(&mut Body<'_>) -> Result<R>,
@@ -432,7 +438,7 @@ fn with_body<R>(
     result
 }
 
-/// Applies `change` to what was found, if it fits one record.
+/// Applies `change` to a small collection if the result fits into one record.
 fn attempt_packed<R>(
     found: Option<Found<'_, [u8]>>,
     kind: ValueKind,

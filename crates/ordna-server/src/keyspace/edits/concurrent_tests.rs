@@ -1,4 +1,4 @@
-//! Large collections beside their expiry, and starts after it.
+//! Large collections that change while they expire, and starts after their expiry.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +33,7 @@ impl Hands {
     }
 }
 
-/// A directory that is removed at the end.
+/// A directory that is removed at the end of the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -55,7 +55,7 @@ fn open(dir: &Path, hands: &Hands) -> Keyspace {
     Keyspace::of_opened(Store::open(dir, options).unwrap()).unwrap()
 }
 
-/// Makes a hash of 600 fields, each with this value.
+/// Creates a hash of 600 fields, all with this value.
 fn fill(keyspace: &Keyspace, key: &[u8], value: &[u8]) {
     let fields = (0..600).map(|at| format!("f{at}")).collect::<Vec<_>>();
     let done = keyspace.edit_hash(key, true, |hash| {
@@ -68,7 +68,8 @@ fn expire(keyspace: &Keyspace, key: &[u8], at: u64) {
     keyspace.modify_expiry(key, |_| Change::Put(Some(at))).unwrap();
 }
 
-/// Number of fields by the head, and those that are there with this value.
+/// Returns the number of fields according to the head, and the number of present fields with this
+/// value.
 fn fields(keyspace: &Keyspace, key: &[u8], value: &[u8]) -> Option<(usize, usize)> {
     let count = |hash: &HashView<'_>| {
         let mut same = 0;
@@ -87,8 +88,8 @@ fn set(keyspace: &Keyspace, key: &[u8]) {
     keyspace.modify_entry(key, |_| Change::Put(Put::forever(&b"text"[..]))).unwrap();
 }
 
-/// What is set once the collection has expired is not overwritten by a change, or by a deadline, that
-/// began before.
+/// A value that is set after the collection has expired is not overwritten by a change, or a change
+/// of the deadline, that began earlier.
 #[test]
 fn a_value_set_after_the_expiry_stays() {
     let hset = |keyspace: &Keyspace| {
@@ -111,7 +112,7 @@ fn a_value_set_after_the_expiry_stays() {
                     set(keyspace, b"k");
                     done.send(())
                 });
-                // It may wait for the end of the change.
+                // The other thread may wait for the end of the change.
                 let _ = told.recv_timeout(Duration::from_millis(200));
             });
         });
@@ -122,8 +123,8 @@ fn a_value_set_after_the_expiry_stays() {
     }
 }
 
-/// A start whose clock is behind that of the process before finds what has expired whole or not at all, and
-/// gives its id to no other collection.
+/// A start whose clock is behind that of the former process finds an expired collection completely
+/// or not at all, and assigns its id to no other collection.
 #[test]
 fn a_clock_behind_brings_back_no_part_of_a_collection() {
     for cleans in [false, true] {
@@ -157,7 +158,7 @@ fn a_clock_behind_brings_back_no_part_of_a_collection() {
     }
 }
 
-/// Keys of an older server are stored anew although the memory is full.
+/// The keys of an older server are converted even if the memory limit is reached.
 #[test]
 fn the_memory_limit_refuses_no_start() {
     let (dir, hands) = (Dir::new("full-start"), Hands::new(1000));
@@ -175,7 +176,7 @@ fn the_memory_limit_refuses_no_start() {
     assert_eq!(keyspace.get_with(&[0xFF, 7], <[u8]>::to_vec), Some(value));
 }
 
-/// The number of user keys is right while elements are removed.
+/// The number of user keys is exact while elements are removed.
 #[test]
 fn elements_that_are_being_removed_are_no_keys() {
     let keyspace = &Keyspace::with_options(Options::new().background_collector(false));

@@ -1,4 +1,4 @@
-//! Random histories of a hash whose fields expire, on a clock of the test's own, beside a model.
+//! Random histories of a hash with fields that expire, on a test clock, compared with a model.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ enum Step {
     Set(u8),
     SetKeepingDeadline(u8),
     Remove(u8),
-    /// A deadline after some time, or none.
+    /// Sets a deadline after some time, or none.
     Expire(u8, Option<u64>),
-    /// Sets many fields, of which the first expire: the hash becomes large.
+    /// Sets many fields, the first of which expire, so that the hash becomes large.
     Fill(u64),
-    /// Lets time pass.
+    /// Advances the clock.
     Pass(u64),
-    /// What the background task does.
+    /// Does the work of the background task.
     RemoveExpired,
     TakeSnapshot,
     Rename,
@@ -36,7 +36,7 @@ enum Step {
     Overwrite,
 }
 
-/// Fields that [`Step::Fill`] sets: more than a small hash has.
+/// Number of fields that [`Step::Fill`] sets: more than a small hash can have.
 const FILLED: usize = 1300;
 
 fn step() -> impl Strategy<Value = Step> {
@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn name(field: u8) -> Vec<u8> {
-    // Some are longer than the names in a list.
+    // Some names are longer than those in a list may be.
     [b"f".repeat(if field > 9 { 70 } else { 1 }), vec![field]].concat()
 }
 
@@ -124,7 +124,7 @@ impl History {
 
     fn step(&mut self, step: &Step) {
         let now = self.now();
-        // A key that has expired, or lost its last field, is another one from then on.
+        // A key that has expired or lost its last field counts as a new key afterwards.
         if self.expires_at.is_some_and(|at| at <= now) || !self.keys.contains(self.key) {
             assert!(!self.keys.contains(self.key));
             self.model.clear();
@@ -229,7 +229,7 @@ impl History {
         self.keys.modify_entry::<&[u8]>(key, |_| Change::Remove).unwrap();
     }
 
-    /// Removes what has expired, and all that is left of former values.
+    /// Removes everything that has expired, and what is left of former values.
     fn remove_expired(&mut self) {
         let now = self.now();
         let (mut count, mut is_gone) = (0, false);
@@ -247,7 +247,7 @@ impl History {
         while self.keys.remove_elements().unwrap() > 0 {}
         let before = self.model.len();
         self.model = shown(&self.model, now);
-        // The key may have expired first.
+        // The key itself may have expired first.
         if self.expires_at.is_none_or(|at| at > now) {
             assert_eq!(before - self.model.len(), count);
             assert_eq!(is_gone, before > 0 && self.model.is_empty());
@@ -294,7 +294,8 @@ proptest! {
     }
 }
 
-/// No step of the background removes more than some fields, and each expired one is hidden before.
+/// No step of the background task removes more than some fields; expired fields are hidden until
+/// they are removed.
 #[test]
 fn many_fields_that_expire_at_once_are_removed_in_steps() {
     let mut history = History::new();

@@ -1,4 +1,4 @@
-//! Small collections, or none, that become large in a change which is made on a snapshot.
+//! Changes on a snapshot with which a small or absent collection becomes large.
 
 use super::collection::SmallForm;
 use super::hash::{HashChange, SmallHash};
@@ -13,7 +13,7 @@ use crate::wire::error::CommandError;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
-/// A collection that has become large, which no key has yet.
+/// A collection that has become large and is not yet assigned to a key.
 #[derive(Debug)]
 pub struct Grown {
     /// Whether the key was present, and its deadline.
@@ -23,8 +23,8 @@ pub struct Grown {
 }
 
 impl KeyspaceSnapshot {
-    /// What `change` makes of a small list, set or sorted set, or of none; `None` if a record holds
-    /// it. `change` is called twice at most.
+    /// Returns the result of `change` on a small or absent list, set or sorted set, or `None` if it
+    /// still fits into a record. `change` is called at most twice.
     ///
     /// # Errors
     /// Those of `change`.
@@ -58,7 +58,8 @@ impl KeyspaceSnapshot {
         Ok(Some((result, Grown { was_there: found.is_some(), expires_at, large })))
     }
 
-    /// [`grown`](Self::grown) of a hash. `None` also if a field of it expires.
+    /// Works like [`grown`](Self::grown), for a hash. Also returns `None` if some of its fields
+    /// expire.
     ///
     /// # Errors
     /// Those of `change`.

@@ -1,4 +1,4 @@
-//! Reads and changes of hashes in either form.
+//! Reads and changes of hashes in all forms: list, table and large.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +20,7 @@ use crate::wire::error::CommandError;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
-/// A hash that a command reads. Fields that have expired do not show.
+/// A hash that a command reads. Expired fields are hidden.
 #[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum HashView<'a> {
@@ -45,7 +45,7 @@ impl HashView<'_> {
         }
     }
 
-    /// The deadline of a field, [`NEVER`] if it does not expire; `None` if it is absent.
+    /// Returns the deadline of a field, [`NEVER`] if it does not expire, or `None` if it is absent.
     pub fn deadline(&self, field: &[u8]) -> Option<u64> {
         self.get_with(field, |_| ())?;
         let deadline = match self {
@@ -55,7 +55,7 @@ impl HashView<'_> {
         Some(deadline.unwrap_or(NEVER))
     }
 
-    /// Whether a field may expire.
+    /// Returns whether some field may expire.
     pub fn expires(&self) -> bool {
         match self {
             Self::Record(_, deadlines) => !deadlines.is_empty(),
@@ -71,7 +71,8 @@ impl HashView<'_> {
         });
     }
 
-    /// Returns some fields from a cursor on, and the next cursor (0: the end). A list is returned whole.
+    /// Returns some fields from a cursor on, and the next cursor, or 0 at the end. A list is
+    /// returned as a whole.
     pub fn scan(&self, cursor: u64, count: usize) -> (u64, Vec<Named>) {
         let copy = |(field, value): (&[u8], &[u8])| (field.to_vec(), value.to_vec());
         match self {
@@ -112,18 +113,18 @@ impl Sampled for HashView<'_> {
 pub struct SmallHash<'a> {
     edit: Edit<'a>,
     deadlines: DeadlineMap,
-    /// The time at which the command looks at the deadlines.
+    /// The time with which the command compares deadlines.
     now: u64,
     is_changed: bool,
 }
 
 impl<'a> SmallHash<'a> {
-    /// A hash without deadlines, or none.
+    /// Wraps a hash without deadlines, or an absent one.
     pub(super) fn of(hash: Option<Hash<'a>>) -> Self {
         Self { edit: Edit::of(hash), deadlines: DeadlineMap::new(), now: 0, is_changed: false }
     }
 
-    /// The fields, if a record does not hold them and none of them expires.
+    /// Returns the fields if a record cannot hold them and none of them expires.
     pub(super) fn outgrown(self) -> Option<Edit<'a>> {
         self.edit.finish_small().err().filter(|_| self.deadlines.is_empty())
     }
@@ -133,8 +134,8 @@ impl<'a> SmallHash<'a> {
     }
 }
 
-/// A hash that a command changes. Fields that have expired count as absent; a task removes them later, and
-/// reports that.
+/// A hash that a command changes. Expired fields count as absent; a task removes and reports them
+/// later.
 #[expect(clippy::large_enum_variant, reason = "a command has one, on its stack")]
 #[derive(Debug)]
 pub enum HashChange<'a> {
@@ -152,7 +153,7 @@ impl HashChange<'_> {
         }
     }
 
-    /// The deadline of a field, [`NEVER`] if it does not expire; `None` if it is absent.
+    /// Returns the deadline of a field, [`NEVER`] if it does not expire, or `None` if it is absent.
     pub fn deadline(&self, field: &[u8]) -> Option<u64> {
         self.get_with(field, |_| ())?;
         let deadline = match self {
@@ -162,7 +163,7 @@ impl HashChange<'_> {
         Some(deadline.unwrap_or(NEVER))
     }
 
-    /// Sets a field, which does not expire any more. Returns whether it is new.
+    /// Sets a field without a deadline. Returns whether it is new.
     ///
     /// # Errors
     /// The name is too long.
@@ -170,7 +171,7 @@ impl HashChange<'_> {
         self.set_and(field, value, false)
     }
 
-    /// Sets a field, which expires when it did before. Returns whether it is new.
+    /// Sets a field, which keeps its deadline. Returns whether it is new.
     ///
     /// # Errors
     /// The name is too long.
@@ -203,7 +204,7 @@ impl HashChange<'_> {
         })
     }
 
-    /// Sets or, with [`NEVER`], lifts the deadline of a field, which is present.
+    /// Sets the deadline of a present field, or removes it if it is [`NEVER`].
     pub fn set_deadline(&mut self, field: &[u8], deadline: u64) {
         let deadline = Some(deadline).filter(|deadline| *deadline != NEVER);
         match self {
@@ -239,14 +240,14 @@ impl HashChange<'_> {
     }
 }
 
-/// What a read of a stored value found.
+/// The result of a read of a stored value.
 enum Looked<R> {
-    /// `None`: each field has expired.
+    /// `None` if all fields have expired.
     Done(Option<R>),
     IsLarge(Head),
 }
 
-/// Calls `read`, which it takes, with a stored hash, unless it is large.
+/// Calls `read`, which it takes, with a stored hash, unless the hash is large.
 fn look<R, F: FnOnce(&HashView<'_>) -> R>(
     stored: &[u8],
     now: impl FnOnce() -> u64,
@@ -272,14 +273,14 @@ fn look<R, F: FnOnce(&HashView<'_>) -> R>(
     }
 }
 
-/// Calls `read` with a large hash; `None` if each field has expired.
+/// Calls `read` with a large hash. Returns `None` if all fields have expired.
 fn look_at_large<R>(large: Large<'_>, read: impl FnOnce(&HashView<'_>) -> R) -> Option<R> {
     (large.shown_len() > 0).then(|| read(&HashView::Large(large)))
 }
 
 impl KeyspaceStore {
-    /// Calls `read` with the hash of a key; `None` if the key is absent, or each field has expired. Under the
-    /// lock of the key if the hash is large.
+    /// Calls `read` with the hash of a key. Returns `None` if the key is absent or all fields have
+    /// expired. If the hash is large, `read` runs under the lock of the key.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -298,7 +299,7 @@ impl KeyspaceStore {
             }
         }
         let _locked = self.collections.lock_shared(key);
-        // It may have become another value since.
+        // The key may have got another value in the meantime.
         let looked = look().transpose()?;
         if let Some(Looked::IsLarge(head)) = looked {
             return Ok(read.and_then(|read| look_at_large(self.live(head), read)));
@@ -310,11 +311,11 @@ impl KeyspaceStore {
         }
     }
 
-    /// Changes the hash of a key, or makes one. As
+    /// Changes the hash of a key, or creates one. See
     /// [`edit_collection`](KeyspaceStore::edit_collection).
     ///
     /// # Errors
-    /// As there.
+    /// Those of `edit_collection`.
     pub fn edit_hash<R>(
         &self,
         key: &[u8],
@@ -324,7 +325,7 @@ impl KeyspaceStore {
         self.edit_fields(key, is_exclusive, &mut change)
     }
 
-    // Apart, as it is compiled for each type of result and not for each closure.
+    // A separate function, so that it is compiled for each type of result and not for each closure.
     fn edit_fields<R>(
         &self,
         key: &[u8],
@@ -332,7 +333,7 @@ impl KeyspaceStore {
         mut change: &mut dyn FnMut(&mut HashChange<'_>) -> Result<R>,
     ) -> Result<Edited<R>> {
         if self.collections.may_be_large(key) {
-            // Otherwise the first look finds that it is large.
+            // Otherwise the first attempt finds out whether the hash is large.
             if let Some(edited) = self.edit_head(key, &mut change)? {
                 return Ok(edited);
             }
@@ -412,7 +413,7 @@ impl KeyspaceStore {
         attempt
     }
 
-    /// Changes a hash that has a head; `None` if there is none any more.
+    /// Changes a hash that has a head. Returns `None` if it no longer exists.
     fn edit_head<R>(
         &self,
         key: &[u8],
@@ -436,9 +437,9 @@ impl KeyspaceStore {
         .map(Some)
     }
 
-    /// Changes a small hash, or makes one, with a head before or afterwards. The caller has locked the
-    /// key if there is a head `before`, and excludes other commands if there is none. `stored` is what follows
-    /// that head, or the record.
+    /// Changes or creates a small hash that has a head before or after the change. If there is a
+    /// head `before`, the caller has locked the key; otherwise it excludes other commands. `stored`
+    /// is the record, or the data after that head.
     fn edit_small<R>(
         &self,
         key: &[u8],
@@ -497,12 +498,13 @@ impl SmallForm for Edit<'_> {
 }
 
 impl KeyspaceSnapshot {
-    /// Calls `read` with the hash that a key holds in this snapshot; `None` if it holds none.
+    /// Calls `read` with the hash of a key in this snapshot. Returns `None` if the key holds no
+    /// hash.
     pub fn read_hash<R>(&self, key: &[u8], read: impl FnOnce(&HashView<'_>) -> R) -> Option<R> {
         self.read_typed_hash(key, read).ok().flatten()
     }
 
-    /// The same; `None` if the key is absent.
+    /// Calls `read` with the hash of a key. Returns `None` if the key is absent.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -523,8 +525,8 @@ impl KeyspaceSnapshot {
         })
     }
 
-    /// Calls `read` with the hash of a key as one record, which is made if the hash is large; `None` if the
-    /// key holds no hash.
+    /// Calls `read` with the hash of a key in the form of one record, to which a large hash is
+    /// converted. Returns `None` if the key holds no hash.
     pub fn with_whole_hash<R>(&self, key: &[u8], read: impl FnOnce(Hash<'_>) -> R) -> Option<R> {
         self.read_hash(key, |view| match view {
             HashView::Record(hash, _) => Some(read(*hash)),

@@ -1,4 +1,4 @@
-//! Pushes and pops at the ends of large lists that write the head alone: most of them.
+//! Pushes and pops at the ends of large lists that change only the head; most of them do.
 
 use ordna::{Change, Error, Found, Put};
 
@@ -7,12 +7,12 @@ use crate::keyspace::collections::ends::{pop_from_head, push_into_head};
 use crate::keyspace::list::End;
 use crate::keyspace::stored_key::stored;
 
-/// Decides what a head becomes, if it is changed.
+/// Returns the new head, or `None` to leave it unchanged.
 type Decide<'a> = dyn FnMut(&[u8]) -> Option<Vec<u8>> + 'a;
 
 impl KeyspaceStore {
-    /// Adds a value at an end of a large list, if the head has room for it. Returns the number of values; `None`
-    /// if nothing is done, which another kind of write may do.
+    /// Adds a value at an end of a large list if the head has room for it, and returns the number
+    /// of values. Returns `None` if nothing was done; the caller then uses a general write.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -26,8 +26,9 @@ impl KeyspaceStore {
         .map(|is_done| len.filter(|_| is_done))
     }
 
-    /// Removes the value at an end of a large list, if it is in the head and not the last one, and returns it.
-    /// `None` if nothing is done, which another kind of write may do.
+    /// Removes and returns the value at an end of a large list if it is stored in the head and is
+    /// not the list's last value. Returns `None` if nothing was done; the caller then uses a
+    /// general write.
     ///
     /// # Errors
     /// The log has failed.
@@ -39,13 +40,14 @@ impl KeyspaceStore {
             Some(popped)
         });
         match done {
-            // A removal is done all the same, elsewhere.
+            // The general write can remove the value in spite of the limit.
             Err(Error::MemoryLimit { .. }) => Ok(None),
             done => done.map(|is_done| value.filter(|_| is_done)),
         }
     }
 
-    /// Changes the head of a large list, under the lock of its key. Returns whether it was changed.
+    /// Changes the head of a large list under the lock of its key. Returns whether `decide` changed
+    /// it.
     fn modify_head_of_list(&self, key: &[u8], decide: &mut Decide<'_>) -> Result<bool, Error> {
         if !self.collections.may_hold_list(key) {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Large lists against a model, and the invariants of their nodes.
+//! Compares large lists with a model, and checks the invariants of their nodes.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -15,7 +15,7 @@ use crate::keyspace::value_kind::ValueKind;
 
 const KEY: &[u8] = b"list";
 
-/// A change of a list. Places are parts of the length, in 1/256.
+/// A change of a list. Positions are fractions of the length, in 1/256.
 #[derive(Debug, Clone)]
 enum Edit {
     Push(Vec<Vec<u8>>, End),
@@ -24,7 +24,7 @@ enum Edit {
     Insert(u8, Vec<u8>),
     Remove(Vec<u8>),
     Trim(u8, u8),
-    /// To another key and back.
+    /// Copies the list to another key and back.
     Copy,
 }
 
@@ -139,7 +139,7 @@ fn all(list: &ListView<'_, '_>, start: usize, len: usize, direction: Direction) 
     found
 }
 
-/// Checks the list against the model, forwards and backwards, and what its entries must be.
+/// Compares the list with the model in both directions, and checks its entries.
 fn check(keyspace: &Keyspace, model: &VecDeque<Vec<u8>>, start: usize, len: usize) {
     let expected: Vec<Vec<u8>> = model.iter().cloned().collect();
     let read = |list: ListView<'_, '_>| {
@@ -162,7 +162,7 @@ fn check(keyspace: &Keyspace, model: &VecDeque<Vec<u8>>, start: usize, len: usiz
     let snapshot = crate::keyspace::snapshot::KeyspaceSnapshot::of(keyspace);
     let found = snapshot.read_collection(KEY, ValueKind::List, |body| read(ListView(body)));
     assert_eq!(found.unwrap().is_none(), expected.is_empty());
-    // The counter of reserved entries is exact.
+    // The counter of reserved entries must be exact.
     let users = usize::from(!expected.is_empty());
     assert_eq!(keyspace.approximate_len(), users);
     let head = keyspace.get_with(KEY, |value| (Head::read(value), value.len()));
@@ -229,7 +229,7 @@ fn nodes_are_filled_and_emptied_at_both_ends() {
             let mut model = VecDeque::new();
             push_all(&keyspace, &mut model, 0..5000, end);
             check(&keyspace, &model, 1000, 100);
-            // 11 bytes for each value.
+            // Each value takes 11 bytes.
             let full = 5000 * 11 / 1024;
             assert!((full..full * 3 / 2).contains(&nodes(&keyspace)), "{}", nodes(&keyspace));
             for count in (1..5000).rev() {
@@ -238,7 +238,7 @@ fn nodes_are_filled_and_emptied_at_both_ends() {
                     check(&keyspace, &model, count / 2, 50);
                 }
             }
-            // The anchor.
+            // Only the anchor is left.
             assert_eq!((model.len(), nodes(&keyspace)), (1, 1));
             apply(&keyspace, &mut model, &Edit::Pop(1, other));
             check(&keyspace, &model, 0, 1);
@@ -247,7 +247,7 @@ fn nodes_are_filled_and_emptied_at_both_ends() {
     }
 }
 
-/// A value that grows within a node divides it, and one that is too long becomes a node of its own.
+/// A value that grows within a node divides it, and one that is too long becomes a separate node.
 #[test]
 fn a_node_that_grows_is_divided() {
     let keyspace = Keyspace::with_options(Options::new());
@@ -262,11 +262,11 @@ fn a_node_that_grows_is_divided() {
     let before = nodes(&keyspace);
     apply(&keyspace, &mut model, &Edit::Set(110, vec![b'x'; 5000]));
     check(&keyspace, &model, 800, 100);
-    // Itself, and what is on both sides.
+    // The value's own node, and the nodes on both sides.
     assert!((before + 1..=before + 2).contains(&nodes(&keyspace)));
 }
 
-/// What is kept of a list begins and ends within one node.
+/// Both ends of the part that is kept are within one node.
 #[test]
 fn a_list_is_cut_within_one_node() {
     let keyspace = Keyspace::with_options(Options::new());
@@ -286,8 +286,8 @@ fn a_list_is_cut_within_one_node() {
     }
 }
 
-/// A list of an older server has an entry for each value. It is read and changed as it is, and the version of the
-/// layout is raised, so that the older server refuses what this one writes.
+/// A list of an older server has an entry for each value. It can be read and changed in that form.
+/// A change raises the version of the layout, so that the older server refuses to open it.
 #[test]
 fn a_list_of_an_older_server_is_read_and_changed() {
     let dir = std::env::temp_dir().join(format!("ordna-older-list-{}", std::process::id()));
@@ -334,7 +334,8 @@ fn a_list_of_an_older_server_is_read_and_changed() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// A list of which the head has all values keeps its id over a start: no other collection has the same one.
+/// A list whose values are all in the head keeps its id after a restart: no other collection gets
+/// the same one.
 #[test]
 fn a_list_without_nodes_keeps_its_id() {
     let dir = std::env::temp_dir().join(format!("ordna-list-id-{}", std::process::id()));
@@ -361,8 +362,8 @@ fn a_list_without_nodes_keeps_its_id() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// A key of which a large collection was seen is read and changed rightly if it holds something
-/// else.
+/// If a large collection was seen under a key, and the key then holds something else, reads and
+/// changes are still correct.
 #[test]
 fn a_key_that_held_a_large_list_may_hold_anything() {
     let keyspace = Keyspace::with_options(Options::new());

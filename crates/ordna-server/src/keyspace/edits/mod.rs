@@ -1,4 +1,4 @@
-//! Reads and changes of the collections of a keyspace, in either form.
+//! Reads and changes of the collections of a keyspace, small and large.
 
 pub mod build;
 pub mod collection;

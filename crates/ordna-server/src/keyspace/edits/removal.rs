@@ -1,4 +1,4 @@
-//! Removal of large collections: the batch that removes a head, and the removal of its elements behind it.
+//! Removal of large collections: a batch removes the head, and the elements are removed afterwards.
 
 use std::borrow::Cow;
 use std::ops::{Bound, ControlFlow};
@@ -18,20 +18,20 @@ use crate::keyspace::stored_value;
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
-/// Elements that one call removes at most: some tenths of a millisecond.
+/// Maximum number of elements that one call removes; this takes some tenths of a millisecond.
 const STRETCH: usize = 512;
 
-/// What the removal of expired fields did to a hash.
+/// The effect of the removal of expired fields on a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExpiredFields {
     /// Number of fields that were removed.
     pub count: usize,
-    /// Whether no field is left, and so no key.
+    /// Whether no field is left, so that the key is removed, too.
     pub is_gone: bool,
 }
 
 impl KeyspaceStore {
-    /// Removes or replaces the head of a key, which the caller has locked. The elements follow.
+    /// Removes or replaces the head of a locked key. The elements are removed later.
     pub(in crate::keyspace) fn replace_head(
         &self,
         key: &[u8],
@@ -49,9 +49,9 @@ impl KeyspaceStore {
         self.write_with_removals(vec![write], &[(head, former)], 0, 0)
     }
 
-    /// Writes a batch, whose keys are in their stored form, that removes or overwrites these heads.
-    /// Each comes with its deadline. The batch itself adds `added` entries to the reserved space,
-    /// of which `listed` are in the list of removals.
+    /// Writes a batch, with keys in their stored form, that removes or overwrites these heads,
+    /// which are given with their deadlines. The batch itself adds `added` entries to the reserved
+    /// space, of which `listed` are in the list of removals.
     pub(in crate::keyspace) fn write_with_removals(
         &self,
         batch: Vec<Write<'_, [u8], [u8]>>,
@@ -62,19 +62,19 @@ impl KeyspaceStore {
         let removals: Vec<Vec<u8>> = gone.iter().map(|(head, _)| removal(head.id)).collect();
         let deadlines: Vec<Vec<u8>> =
             gone.iter().filter_map(|(head, at)| head.deadline_entry(*at)).collect();
-        // With the shorter lifetime of the keys above.
+        // Shortens the lifetime to that of the keys above.
         let mut batch: Vec<Write<'_, [u8], [u8]>> = batch;
         let only_removes = batch.iter().all(|write| matches!(write, Write::Remove(_)));
         batch.extend(removals.iter().map(|key| Write::put(key.as_slice(), &[][..])));
         batch.extend(deadlines.iter().map(|key| Write::Remove(key.as_slice())));
         let added = added + removals.len() as i64 - deadlines.len() as i64;
-        // Also if only the log fails: the batch may be done all the same.
+        // Also if only the log fails, because the batch may still have been applied.
         gone.iter().for_each(|(head, _)| self.collections.positions.forget(head.id));
         self.write_elements(&batch, added, listed + gone.len() as i64, only_removes)
     }
 
-    /// Writes a batch that adds `added` entries to the reserved space, of which `listed` are in the list of
-    /// removals. `forced`: the memory limit does not refuse it.
+    /// Writes a batch that adds `added` entries to the reserved space, of which `listed` are in the
+    /// list of removals. If `forced`, the memory limit does not refuse it.
     pub(in crate::keyspace) fn write_elements(
         &self,
         batch: &[Write<'_, [u8], [u8]>],
@@ -111,7 +111,7 @@ impl KeyspaceStore {
         done
     }
 
-    /// Whether the reserved entries are as a batch leaves them.
+    /// Returns whether the reserved entries are in the state after the batch.
     fn is_done(&self, batch: &[Write<'_, [u8], [u8]>]) -> bool {
         let mut reserved = batch.iter().filter(|write| write.key() >= USER_END);
         reserved.all(|write| match write {
@@ -122,7 +122,8 @@ impl KeyspaceStore {
         })
     }
 
-    /// Sets or lifts the deadline of a head, whose key the caller has locked, and which is stored as `value`.
+    /// Sets or removes the deadline of a head that is stored as `value` and whose key the caller
+    /// has locked.
     pub(in crate::keyspace) fn set_expiry_of_head(
         &self,
         key: &[u8],
@@ -157,16 +158,16 @@ impl KeyspaceStore {
         let gone = self.store.get_entry_with(&stored_to, read).flatten();
         let mut batch =
             vec![Write::Put(&*stored_to, Put { value, expires_at }), Write::Remove(&*from)];
-        // The entry of its deadline names the new key.
+        // The entry of its deadline must name the new key.
         let moved = Head::read(value).filter(|_| !fault!("expiry_tests.rename.moves_deadline"));
         let moved = moved.and_then(|head| head.deadline_entry(expires_at));
         batch.extend(moved.as_ref().map(|entry| Write::put(entry.as_slice(), to)));
         self.write_with_removals(batch, gone.as_slice(), 0, 0)
     }
 
-    /// Removes fields that have expired, and adds the ids of heads that have expired to the list of removals:
-    /// a bounded number of both in each call. Calls `report` with each key that has lost fields. Returns whether
-    /// there may be more.
+    /// Removes expired fields, and adds the ids of expired heads to the list of removals. The
+    /// number of both is bounded in each call. Calls `report` with each key that has lost fields.
+    /// Returns whether there may be more.
     ///
     /// # Errors
     /// The log has failed.
@@ -186,7 +187,7 @@ impl KeyspaceStore {
         let (is_full, mut left) = (due.len() == MOST, STRETCH);
         for (entry, id, key) in due {
             let locked = self.collections.lock(&key);
-            // The entry may be another one by now.
+            // The entry may have been replaced in the meantime.
             if !self.store.contains_key(&entry) {
                 continue;
             }
@@ -196,7 +197,7 @@ impl KeyspaceStore {
             };
             let found = self.store.get_entry_with(&stored(&key), read).flatten();
             if let Some((head, inline, expires_at)) = found.filter(|(head, ..)| head.id == id) {
-                // Otherwise it is the key that expires, which by its clock has not yet.
+                // Otherwise the key itself expires, and by its clock it has not yet.
                 if head.soonest <= now {
                     let inline = inline.as_deref();
                     let expired = self.expire_fields(&key, head, inline, expires_at, now)?;
@@ -215,8 +216,8 @@ impl KeyspaceStore {
             let mut batch =
                 vec![Write::Remove(entry.as_slice()), Write::put(removal.as_slice(), &[][..])];
             if notice!("concurrent.expired.is_logged", !self.store.contains_key(&key)) {
-                // No expiry is in the log: a start whose clock is behind would find a head without elements,
-                // and give its id to another collection.
+                // Expiry is not logged. A start whose clock is behind would find a head without
+                // elements and could assign its id to another collection.
                 batch.push(Write::Remove(&*key));
             }
             self.collections.positions.forget(id);
@@ -225,8 +226,8 @@ impl KeyspaceStore {
         Ok(is_full)
     }
 
-    /// Removes fields of a hash, whose key is locked, that have expired at a time: of a large one at most
-    /// [`STRETCH`]. Corrects the time of the next one.
+    /// Removes fields of a hash that have expired at a time, in a large hash at most [`STRETCH`],
+    /// and updates the time of the next one. The key is locked.
     fn expire_fields(
         &self,
         key: &[u8],
@@ -265,8 +266,8 @@ impl KeyspaceStore {
         Ok(ExpiredFields { count, is_gone: large.head.count == 0 })
     }
 
-    /// Writes a small hash, which is a record of `len` fields, in place of the head `before` of a key that the
-    /// caller has locked: with a head if a field expires.
+    /// Replaces the head `before` of a locked key by a small hash, a record of `len` fields. It
+    /// gets a head if some field expires.
     pub(super) fn write_small(
         &self,
         key: &[u8],
@@ -292,13 +293,12 @@ impl KeyspaceStore {
         self.write_large(key, before, expires_at, &small, grows)
     }
 
-    /// Whether there are collections whose elements are still to be removed.
+    /// Returns whether there are removed collections with elements that are still to be removed.
     pub fn has_removals(&self) -> bool {
         self.collections.removals.sum() != 0
     }
 
-    /// Removes some elements of a collection that is being removed. Returns their number, 0 if there is
-    /// none left.
+    /// Removes some elements of a removed collection. Returns their number, or 0 if none are left.
     ///
     /// # Errors
     /// The log has failed.
@@ -339,7 +339,7 @@ impl KeyspaceStore {
                 point("collections.removal.stretch");
                 let upper = last.as_deref().map_or(upper, Bound::Included);
                 let done = self.store.remove_range((bounds.0, upper));
-                // If only the log fails, they are gone all the same.
+                // If only the log fails, they are still removed from memory.
                 if done.is_ok() || !self.store.contains_key(&first) {
                     self.collections.reserved.add(removed as i64 - met as i64);
                 }

@@ -1,4 +1,4 @@
-//! Many changes of a large collection, which were made on a snapshot.
+//! Extensive changes of a large collection that were made on a snapshot.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -18,34 +18,34 @@ use crate::wire::error::CommandError;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
-/// Changed entries from which on the entries that are left are stored anew: a batch of as many
-/// takes some milliseconds, in which nobody else writes.
+/// Number of changed entries from which on the remaining entries are stored anew under another id.
+/// A batch of that size takes some milliseconds, during which no other client writes.
 const MANY_CHANGES: usize = 8192;
-/// The same in bytes of keys and values.
+/// Size in bytes of changed keys and values from which on the remaining entries are stored anew.
 const MANY_BYTES: usize = 4 << 20;
-/// Elements that are stored anew for one that is removed, at most.
+/// Maximum number of elements that are stored anew for each removed one.
 const LEFT_FOR_REMOVED: usize = 256;
-/// The same for one that is added or set, of [`VERY_MANY_CHANGES`] at least. Of fewer it is 1: clients
-/// fill collections by many commands of some thousand elements, each of which would store again
-/// what there is.
+/// Maximum number of elements that are stored anew for each added or changed one, if there are at
+/// least [`VERY_MANY_CHANGES`]. Below that it is 1: clients fill collections by many commands of
+/// some thousand elements, each of which would store everything again.
 const LEFT_FOR_ADDED: usize = 16;
-/// Changed entries whose batch takes some 50 milliseconds.
+/// Number of changed entries whose batch takes about 50 milliseconds.
 const VERY_MANY_CHANGES: usize = 1 << 16;
 
-/// Entries of a stretch, which are read before the keyspace is locked.
+/// Number of entries that are read in one step before the keyspace is locked.
 const STRETCH: usize = 1024;
-/// Bytes of keys and values from which on a stretch has enough entries.
+/// Size in bytes of keys and values after which such a step ends.
 const STRETCH_BYTES: usize = 512 << 10;
 
-/// The entries that are left of a changed collection, under a new id.
+/// The remaining entries of a changed collection, under a new id.
 #[derive(Debug)]
 pub struct Rewritten<'a> {
     /// The collection without its elements.
     pub large: Large<'static>,
     from: &'a Large<'a>,
-    /// What the keys of the collection begin with before and afterwards.
+    /// The prefixes of the collection's keys, under the former and the new id.
     prefixes: [(KeyPrefix, KeyPrefix); 3],
-    /// The number of prefixes that are done.
+    /// Number of prefixes that are finished.
     done: usize,
     /// The last key that was read.
     last: Option<Vec<u8>>,
@@ -54,14 +54,14 @@ pub struct Rewritten<'a> {
 }
 
 impl Changed<'_> {
-    /// What is left of the collection, if it is to be stored anew.
+    /// Returns the remaining entries of the collection if they should be stored anew.
     pub fn rewritten(&self, keys: &KeyspaceStore) -> Option<Rewritten<'_>> {
         let (from, count) = (&self.large, self.large.changes.len());
         let sizes = from.changes.iter();
         let sizes = sizes
             .map(|(key, (value, _))| key.len() + value.as_ref().map_or(0, |value| value.len()));
         let is_small = count < MANY_CHANGES && sizes.sum::<usize>() < MANY_BYTES;
-        // A node of a list has many elements.
+        // A node of a list holds many elements.
         let added = from.head.len().saturating_sub(self.before.len());
         let is_shorter = from.head.count < self.before.count;
         let most_left = match (is_shorter, count < VERY_MANY_CHANGES) {
@@ -87,7 +87,7 @@ impl Changed<'_> {
 }
 
 impl Rewritten<'_> {
-    /// The next entries: keys in their stored form, and values. None if all are done.
+    /// Returns the next entries, with keys in their stored form. Empty if all are done.
     pub fn next_stretch(&mut self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let (mut found, mut bytes) = (Vec::new(), 0);
         while let Some((before, after)) = self.prefixes.get(self.done) {
@@ -121,7 +121,7 @@ impl Rewritten<'_> {
             }
             self.done += 1;
         }
-        // What the command has put.
+        // The entries that the command has put.
         let lower = self.last_changed.take();
         let lower =
             lower.as_ref().map_or(Bound::Unbounded, |last| Bound::Excluded(last.as_slice()));
@@ -142,9 +142,9 @@ impl Rewritten<'_> {
 }
 
 impl KeyspaceStore {
-    /// Writes the changes of a large collection. `anew`: what is left of it, if that was stored
-    /// anew. The caller excludes other commands. Returns `false`, and writes nothing, if the head
-    /// is another one than before.
+    /// Writes the changes of a large collection. `anew` has the remaining entries, if they were
+    /// stored anew. The caller excludes other commands. Returns `false`, without a change, if the
+    /// head is not the one that was read.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -170,8 +170,8 @@ impl KeyspaceStore {
 }
 
 impl KeyspaceSnapshot {
-    /// The large collection that a key holds in this snapshot, and the deadline of the key; `None`
-    /// if it holds none.
+    /// Returns the large collection that a key holds in this snapshot, with the deadline of the
+    /// key, or `None` if it holds none.
     ///
     /// # Errors
     /// The key holds a value of another type.

@@ -1,7 +1,7 @@
-//! Changes of one member of a large sorted set.
+//! Changes of single members of large sorted sets.
 //!
-//! As in [`single`](super::single) no more is built than what is written: the entry of the member, the one by its
-//! score, and the head if the number of members changes.
+//! As in [`single`](super::single), only the necessary entries are built: the entry of the member
+//! by name, the one by score, and the head if the number of members changes.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -31,8 +31,9 @@ fn by_score(prefix: &KeyPrefix, score: f64, member: &[u8]) -> EntryKey {
 }
 
 impl KeyspaceStore {
-    /// Gives a member of a large sorted set the score that `decide` returns, which is told the former one; or does
-    /// nothing if it returns none. `None` if another kind of write has to decide: the key holds something else.
+    /// Sets the score of a member of a large sorted set to the result of `decide`, which is called
+    /// with the former score, or does nothing if that is `None`. Returns `None` if the key holds
+    /// something else; the caller then uses a general write.
     ///
     /// # Errors
     /// Those of `decide`; the memory limit is reached, or the log has failed.
@@ -72,8 +73,8 @@ impl KeyspaceStore {
         Ok(Some(Effect::Changed))
     }
 
-    /// Removes the member at an end of a large sorted set, but not the last one, and returns it with its score.
-    /// `None` if nothing is done, which another kind of write may do.
+    /// Removes and returns the member at an end of a large sorted set with its score, unless it is
+    /// the last member. Returns `None` if nothing was done; the caller then uses a general write.
     ///
     /// # Errors
     /// The log has failed.
@@ -119,7 +120,7 @@ impl KeyspaceStore {
         forced: bool,
     ) -> Result<(), Error> {
         self.write_elements(batch, added, 0, forced).inspect_err(|error| {
-            // The batch may be done all the same: the blocks are then built again.
+            // The batch may still have been applied, so the blocks are rebuilt.
             if matches!(error, Error::LogFailed { .. }) {
                 self.collections.positions.forget(head.id);
             }

@@ -1,7 +1,7 @@
-//! Changes of one element of a large hash or set.
+//! Changes of single elements of large hashes and sets.
 //!
-//! Most commands change one element. It is found and changed in one descent, and the head is written in the
-//! same step, if the number of elements changes. No other batch is built.
+//! Most commands change one element. It is found and changed in one descent, and the head is
+//! written in the same step if the number of elements changes. No further batch is built.
 
 use ordna::checksum::crc32c;
 use ordna::sync::{fault, notice, point};
@@ -20,9 +20,9 @@ use crate::keyspace::value_kind::ValueKind;
 pub(super) type FoundHead = (Head, Option<u64>);
 
 impl KeyspaceStore {
-    /// Sets a field of a large hash, or adds a member without a value to a large set. The result is whether it is
-    /// new. `None` if nothing is done, which another kind of write may do: the key holds something else, or a
-    /// hash of which a field expires.
+    /// Sets a field of a large hash, or adds a member without a value to a large set. Returns
+    /// whether it is new. Returns `None` if the key holds something else, or a hash with fields
+    /// that expire; the caller then uses a general write.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -45,8 +45,8 @@ impl KeyspaceStore {
         self.change_element(key, found, name, put).map(Some)
     }
 
-    /// Removes a field of a large hash or a member of a large set, but not the last one. The result is whether it was
-    /// there. `None` as in [`put_element`](Self::put_element).
+    /// Removes a field of a large hash or a member of a large set, unless it is the last one.
+    /// Returns whether it was present, or `None` as in [`put_element`](Self::put_element).
     ///
     /// # Errors
     /// The log has failed.
@@ -66,8 +66,8 @@ impl KeyspaceStore {
         }
     }
 
-    /// Removes a random member of a large set, but not the last one, and returns it. `None` as in
-    /// [`put_element`](Self::put_element).
+    /// Removes and returns a random member of a large set, unless it is the last one. Returns
+    /// `None` as in [`put_element`](Self::put_element).
     ///
     /// # Errors
     /// The log has failed.
@@ -86,7 +86,8 @@ impl KeyspaceStore {
         Ok(done.result.then_some(member))
     }
 
-    /// The head of a large set or sorted set, or of a large hash of which no field expires, whose key the caller has locked.
+    /// Returns the head of a large set or sorted set, or of a large hash without fields that
+    /// expire. The caller has locked the key.
     pub(super) fn plain_head(&self, key: &[u8], kind: ValueKind) -> Option<FoundHead> {
         let read = |put: Put<&[u8]>| Some((Head::read(put.value)?, put.expires_at));
         let found = self.get_entry_with(key, read).flatten();
@@ -94,8 +95,9 @@ impl KeyspaceStore {
         found.filter(|(head, _)| head.kind == kind && head.soonest == NEVER)
     }
 
-    /// Changes an element as `change` says, which is told whether it is there, and the head. The caller has locked
-    /// the key. Returns whether the number of elements has changed.
+    /// Applies `change` to an element and updates the head. `change` is called with whether the
+    /// element is present. The caller has locked the key. Returns whether the number of elements
+    /// has changed.
     fn change_element<'v>(
         &self,
         key: &[u8],

@@ -1,16 +1,16 @@
-//! Large collections whose elements are stored in stretches, before a key has them.
+//! Large collections whose elements are stored in several steps before a key holds them.
 //!
 //! # Contract
 //! The id of the elements is in the list of removals from before the first element is stored until
-//! the batch that gives the collection to a key. So elements that a crash or an error leaves behind
-//! are removed like those of a deleted collection. The removal passes over an id while its
+//! the batch that assigns the collection to a key. So elements that a crash or an error leaves
+//! behind are removed like those of a deleted collection. The removal skips an id while its
 //! [`Staged`] exists.
 //!
 //! # Concurrency
-//! Nobody reads elements of an id without a head, so they need no lock. An id is added to the set
-//! of unfinished ids before it is added to the list, and removed from the set after it has left the
-//! list. The removal chooses an id while it has the set locked: an id that it finds in the list,
-//! but not in the set, is to be removed.
+//! No command reads elements of an id without a head, so they need no lock. An id is added to the
+//! set of unfinished ids before it is added to the list of removals, and removed from the set after
+//! it has left the list. The removal locks the set while it chooses an id: an id that is in the
+//! list but not in the set must be removed.
 
 use ordna::sync::point;
 use ordna::{Error, Write};
@@ -19,13 +19,13 @@ use crate::keyspace::Keyspace;
 use crate::keyspace::collections::head::Head;
 use crate::keyspace::stored_key::removal;
 
-/// Most elements of one batch: some tenths of a millisecond.
+/// Maximum number of elements of one batch, which takes some tenths of a millisecond.
 const STRETCH: usize = 256;
-/// Bytes from which on a batch has enough elements.
+/// Size in bytes after which a batch ends.
 const STRETCH_BYTES: usize = 128 << 10;
 
-/// A large collection that no key has yet. If it is dropped before a key gets it, its elements are
-/// removed.
+/// A large collection that is not yet assigned to a key. If it is dropped before that, its elements
+/// are removed.
 #[derive(Debug)]
 pub struct Staged {
     keyspace: Keyspace,
@@ -39,8 +39,8 @@ impl Drop for Staged {
 }
 
 impl Keyspace {
-    /// Begins to store the elements of a collection, which is new. The caller holds the keyspace in
-    /// shared mode.
+    /// Begins to store the elements of a new collection. The caller holds the keyspace in shared
+    /// mode.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.
@@ -54,8 +54,8 @@ impl Keyspace {
 }
 
 impl Staged {
-    /// Stores some elements: keys in their stored form, with their values. Returns
-    /// `false` if there was none left. The caller holds the keyspace in shared mode.
+    /// Stores some elements: keys in their stored form, with their values. Returns `false` if there
+    /// were none left. The caller holds the keyspace in shared mode.
     ///
     /// # Errors
     /// The memory limit is reached, or the log has failed.

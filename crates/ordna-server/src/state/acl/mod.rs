@@ -1,7 +1,8 @@
 //! Users and their permissions: Redis' ACL, as far as its commands exist here.
 //!
-//! A user is immutable. A change replaces it and raises the version, and each session reloads its
-//! user when the version has changed. Rules may name commands and categories that only Redis has.
+//! A user is immutable. A change replaces the user and increments the version, and each session
+//! reloads its user when the version has changed. Rules may name commands and categories that only
+//! Redis has.
 
 pub mod redis_commands;
 pub mod selector;
@@ -36,10 +37,10 @@ pub enum AclError {
     RuleOfLine { line: usize, rule: String, error: RuleError },
     #[error("line {line}: user '{name}' is there twice")]
     Duplicate { line: usize, name: String },
-    /// The words of a line, or of `ACL SETUSER`, end before a selector does.
+    /// The words of a line or of `ACL SETUSER` end inside of a selector.
     #[error("Unmatched parenthesis in acl selector starting at '{start}'.")]
     Unmatched { start: String },
-    /// A file of users could not hold the name.
+    /// The name could not be stored in a file of users.
     #[error("Usernames can't contain spaces or null characters")]
     BlankInName,
     #[error("Usernames can't be empty, and must be UTF-8: '{name}'")]
@@ -66,7 +67,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// A name that a file of users can hold.
+/// Checks that a file of users can hold the name.
 fn check_name(name: &[u8]) -> Result<&str, AclError> {
     if has_blanks(name) {
         return Err(AclError::BlankInName);
@@ -75,7 +76,8 @@ fn check_name(name: &[u8]) -> Result<&str, AclError> {
     valid.ok_or_else(|| AclError::Name { name: text(name) })
 }
 
-/// Joins the words of each selector, from that which begins with `(` to that which ends with `)`.
+/// Joins the words of each selector, from the word that begins with `(` to the one that ends with
+/// `)`.
 fn join_selectors<'a>(words: impl Iterator<Item = &'a [u8]>) -> Result<Vec<Vec<u8>>, AclError> {
     let mut rules: Vec<Vec<u8>> = Vec::new();
     let mut begun: Option<(Vec<u8>, &[u8])> = None;
@@ -107,19 +109,19 @@ pub struct Acl {
     /// The value of `CONFIG GET requirepass`.
     requirepass: Lock<String>,
     pub file: Option<PathBuf>,
-    /// Whether every user that is on must have a password: other machines can reach the server.
+    /// Whether every active user must have a password, because other machines can reach the server.
     needs_passwords: bool,
     saving: Lock<()>,
     pub denials: Denials,
-    /// Wrong passwords, refused commands, refused keys, refused channels.
+    /// Numbers of wrong passwords, refused commands, refused keys and refused channels.
     pub denied: [AtomicU64; 4],
-    /// Whether new users may receive the messages of all channels: `acl-pubsub-default`.
+    /// Whether new users may receive the messages of all channels (`acl-pubsub-default`).
     pub all_channels: AtomicBool,
 }
 
 impl Acl {
-    /// Creates the default user only, with the password of the configuration if there is one. The
-    /// users of the file are not loaded.
+    /// Creates only the default user, with the password of the configuration if there is one. The
+    /// users of the file are not loaded yet.
     pub fn new(config: &Config, catalog: &Catalog) -> Self {
         let default = User::unlimited("default", catalog);
         let users = BTreeMap::from([("default".to_owned(), Arc::new(default))]);
@@ -135,13 +137,13 @@ impl Acl {
             all_channels: AtomicBool::new(false),
         };
         if let Some(password) = config.password.as_deref().filter(|password| !password.is_empty()) {
-            // A user with a password is never refused.
+            // A user with a password is never rejected.
             let _ = acl.set_password(password);
         }
         acl
     }
 
-    /// Checks that nobody gets in without a password if other machines can reach the server.
+    /// Checks that no user can log in without a password if other machines can reach the server.
     ///
     /// # Errors
     /// [`AclError::NoPassword`]
@@ -160,7 +162,7 @@ impl Acl {
         }
     }
 
-    /// Version of the users; every change increments it.
+    /// Returns the version of the users. Every change increments it.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Relaxed)
     }
@@ -169,7 +171,7 @@ impl Acl {
         self.users.lock().get(name).cloned()
     }
 
-    /// The user of a name as a client sent it.
+    /// Returns the user with the name that a client sent.
     pub fn named(&self, name: &[u8]) -> Option<Arc<User>> {
         self.user(str::from_utf8(name).ok()?)
     }
@@ -178,12 +180,12 @@ impl Acl {
         self.users.lock().values().cloned().collect()
     }
 
-    /// The user of new connections, if it needs no password.
+    /// Returns the user of new connections, if it needs no password.
     pub fn welcome(&self) -> Option<Arc<User>> {
         self.user("default").filter(|user| user.needs_no_password())
     }
 
-    /// Applies rules to a user, creating it if it is absent: all of them or none.
+    /// Applies all rules to a user, or none. Creates the user if it is absent.
     ///
     /// # Errors
     /// [`AclError`]; nothing is changed.
@@ -224,7 +226,7 @@ impl Acl {
         gone
     }
 
-    /// `requirepass`; empty: none.
+    /// Returns `requirepass`, or an empty string if there is none.
     pub fn password(&self) -> String {
         self.requirepass.lock().clone()
     }
@@ -241,7 +243,7 @@ impl Acl {
         self.check_passwords_of(user.iter())
     }
 
-    /// Sets the password of the default user; an empty one lets clients in without a password.
+    /// Sets the password of the default user. With an empty one, clients need no password.
     ///
     /// # Errors
     /// [`AclError::NoPassword`]
@@ -266,7 +268,8 @@ impl Acl {
     /// Replaces all users by those of a file's text.
     ///
     /// # Errors
-    /// The first line that is no user, and why, or [`AclError::NoPassword`]; nothing is changed.
+    /// The first line that does not describe a user, with the reason, or [`AclError::NoPassword`];
+    /// nothing is changed.
     pub fn load(&self, file: &[u8], catalog: &Catalog) -> Result<(), AclError> {
         let mut users = BTreeMap::new();
         let all_channels = self.all_channels.load(Ordering::Relaxed);
@@ -317,9 +320,9 @@ impl Acl {
     /// Writes all users to the file, so that they survive a power failure.
     ///
     /// # Errors
-    /// The file as it was stays.
+    /// The former file is kept.
     pub fn save(&self, storage: &dyn Storage, file: &Path) -> io::Result<()> {
-        // Two at once would write to one temporary file.
+        // Two concurrent calls would write to the same temporary file.
         let _saving = self.saving.lock();
         let lines = self.all().iter().map(|user| user.line()).collect::<Vec<_>>();
         let mut content = lines.join(&b'\n');

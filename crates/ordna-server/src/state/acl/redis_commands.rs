@@ -1,9 +1,9 @@
 //! Commands of Redis 7.0.15 that Ordna lacks.
 //!
-//! Rules may name them, so that an ACL file written for Redis loads. A rule that names neither one of
-//! these nor a command of Ordna is refused: a typing error would otherwise go unnoticed.
+//! ACL rules may name them, so that an ACL file written for Redis can be loaded. A rule that names
+//! a command which neither Redis nor Ordna has is refused, because it probably is a typing error.
 
-/// Commands in lower case; after `|` the subcommands that Ordna lacks, separated by commas.
+/// Commands in lower case; after `|`, the subcommands that Ordna lacks, separated by commas.
 const NAMES: &str = "
     asking client|caching
     cluster|addslots,addslotsrange,bumpepoch,count-failure-reports,countkeysinslot,delslots
@@ -18,7 +18,8 @@ const NAMES: &str = "
     xgroup|create,createconsumer,delconsumer,destroy,help,setid xinfo|consumers,groups,help,stream
     xlen xpending xrange xread xreadgroup xrevrange xsetid xtrim";
 
-/// Whether Redis has a command, or a subcommand such as `xinfo|stream`, of this name in lower case.
+/// Returns whether Redis has a command, or a subcommand such as `xinfo|stream`, with this
+/// lower-case name.
 pub fn is_known(name: &str) -> bool {
     let (command, word) = name.split_once('|').map_or((name, None), |(of, word)| (of, Some(word)));
     NAMES.split_whitespace().any(|known| {
@@ -31,13 +32,13 @@ pub fn is_known(name: &str) -> bool {
     })
 }
 
-/// Whether Redis has subcommands of this command.
+/// Returns whether Redis has subcommands of this command.
 pub fn has_subcommands(command: &str) -> bool {
     let of = |known: &str| known.split_once('|').is_some_and(|(known, _)| known == command);
     NAMES.split_whitespace().any(of)
 }
 
-/// The commands, each with its subcommands that Ordna lacks.
+/// Returns the commands, each with its subcommands that Ordna lacks.
 #[cfg(test)]
 pub fn all() -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
     NAMES.split_whitespace().map(|known| match known.split_once('|') {

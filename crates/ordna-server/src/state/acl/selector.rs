@@ -39,7 +39,8 @@ pub enum RuleError {
     ArgumentOfSubcommand,
 }
 
-/// Why a selector refuses a call. A later variant is the more relevant one of two selectors.
+/// The reason why a selector refuses a call. Of the reasons of two selectors, the later variant is
+/// the more relevant one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denied {
     Command,
@@ -69,7 +70,7 @@ impl KeyRule {
         (self.access.read || !needed.read) && (self.access.write || !needed.write)
     }
 
-    /// Whether the pattern is a prefix and `*`, and matches all keys of a range.
+    /// Returns whether the pattern is a prefix followed by `*` and matches all keys of a range.
     fn covers(&self, (lower, upper): &KeyRange) -> bool {
         let prefix = literal_prefix(&self.text);
         if &self.text[prefix.len()..] != b"*" {
@@ -89,16 +90,17 @@ impl KeyRule {
     }
 }
 
-/// A set of permissions: a call is allowed if one selector of the user allows all of it.
+/// A set of permissions. A call is allowed if one selector of the user allows all of it.
 #[derive(Debug, Clone)]
 pub struct Selector {
     /// Whether each command or subcommand is allowed, by its id.
     allowed: Vec<bool>,
-    /// First arguments, in lower case, with which a command is allowed that is not by itself.
+    /// First arguments, in lower case, with which a command is allowed that is not allowed in
+    /// general.
     first_arguments: BTreeMap<usize, Vec<Vec<u8>>>,
-    /// Whether the rules of commands begin with `+@all`, not `-@all`.
+    /// Whether the rules for commands begin with `+@all` rather than `-@all`.
     all_commands: bool,
-    /// The rules of commands after `all_commands`, in the order in which they were added.
+    /// The rules for commands after the first one, in the order in which they were added.
     rules: Vec<String>,
     all_keys: bool,
     keys: Vec<KeyRule>,
@@ -106,13 +108,13 @@ pub struct Selector {
     channels: Vec<ChannelRule>,
 }
 
-/// Whether text holds white space or NUL, which separate the words of a file of users.
+/// Returns whether text contains white space or NUL, which separate the words of a file of users.
 pub fn has_blanks(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b' ' | b'\t'..=b'\r' | b'\0'))
 }
 
 impl Selector {
-    /// A selector that allows nothing but, if `all_channels`, messages.
+    /// Creates a selector that allows nothing or, if `all_channels`, only messages.
     pub fn new(catalog: &Catalog, all_channels: bool) -> Self {
         Self {
             allowed: vec![false; catalog.with_subcommands().count()],
@@ -126,7 +128,7 @@ impl Selector {
         }
     }
 
-    /// A selector that allows everything.
+    /// Creates a selector that allows everything.
     pub fn unlimited(catalog: &Catalog) -> Self {
         let mut selector = Self::new(catalog, true);
         selector.allow_all(true);
@@ -134,7 +136,7 @@ impl Selector {
         selector
     }
 
-    /// Whether nothing is refused.
+    /// Returns whether the selector allows everything.
     pub fn is_unlimited(&self) -> bool {
         self.all_commands && self.rules.is_empty() && self.all_keys && self.all_channels
     }
@@ -149,14 +151,14 @@ impl Selector {
     /// Whether a call is allowed.
     ///
     /// # Errors
-    /// What is not.
+    /// The first part of the call that is not allowed.
     pub fn check(
         &self,
         spec: &CommandSpec,
         arguments: Arguments<'_>,
         indexes: &Indexes,
     ) -> Result<(), Denied> {
-        // As in Redis, every user may authenticate and leave.
+        // As in Redis, every user may authenticate and disconnect.
         let is_allowed = self.allowed.get(spec.id).copied().unwrap_or(false)
             || spec.has(CommandFlags::NO_AUTH)
             || self.allows_first_argument(spec, arguments);
@@ -197,7 +199,7 @@ impl Selector {
                 return Err(Denied::Key(at));
             }
         }
-        // A command that names no keys and reads many would show some that are not allowed.
+        // A command that names no keys and reads many could show some that are not allowed.
         if let Some(read) = spec.indexes {
             return match may_read(self, read, arguments, indexes) {
                 true => Ok(()),
@@ -331,7 +333,7 @@ impl Selector {
             self.allowed[*id] = allow;
             self.first_arguments.remove(id);
         }
-        // A former rule about nothing else has no effect any more.
+        // A former rule about a part of the same commands has no effect any more.
         let is_overruled = |former: &str| {
             if former == name {
                 return true;
@@ -348,7 +350,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Allows a command with this first argument only.
+    /// Allows a command only with this first argument.
     fn add_first_argument(
         &mut self,
         allow: bool,
@@ -388,7 +390,7 @@ impl Selector {
         Ok(())
     }
 
-    /// The rules of commands, as `ACL GETUSER` shows them.
+    /// Returns the rules for commands, as `ACL GETUSER` shows them.
     pub fn commands(&self) -> String {
         let mut text = if self.all_commands { "+@all" } else { "-@all" }.to_owned();
         self.rules.iter().for_each(|rule| text.extend([" ", rule]));
@@ -426,7 +428,7 @@ impl Selector {
         let (keys, channels) = (self.keys(), self.channels());
         let mut words = Vec::new();
         words.extend(Some(keys).filter(|keys| !keys.is_empty()));
-        // A new user may have all channels: see `acl-pubsub-default`.
+        // Written because new users may have all channels, see `acl-pubsub-default`.
         words.extend((!self.all_channels).then(|| b"resetchannels".to_vec()));
         words.extend(Some(channels).filter(|channels| !channels.is_empty()));
         words.push(self.commands().into_bytes());
@@ -434,8 +436,8 @@ impl Selector {
     }
 }
 
-/// Whether the keys of the indexes that a call reads may be read. An index that does not exist may not
-/// be, so that the refusal does not tell one from the other.
+/// Returns whether the keys of the indexes that a call reads may be read. For an index that does
+/// not exist the result is `false`, so that a refusal does not reveal which indexes exist.
 fn may_read(
     selector: &Selector,
     read: ReadIndexes,
@@ -454,8 +456,8 @@ fn may_read(
     prefixes.is_some_and(|prefixes| selector.covers(&prefixes))
 }
 
-/// The ids that the name of a rule stands for: those of a category, of a command with its
-/// subcommands, or of a subcommand. None if Ordna has no such command.
+/// Returns the ids that the name in a rule covers: those of a category, of a command with its
+/// subcommands, or of a subcommand. Empty if Ordna has no such command.
 fn covered(name: &str, catalog: &Catalog) -> Vec<usize> {
     let with_subcommands = |spec: &CommandSpec| {
         let ids = spec.subcommands.iter().map(|sub| sub.id);

@@ -13,11 +13,12 @@ pub struct User {
     pub name: String,
     pub enabled: bool,
     pub(super) nopass: bool,
-    /// SHA-256 in hexadecimal digits, in the order in which they were added.
+    /// SHA-256 hashes in hexadecimal digits, in the order in which they were added.
     pub(super) passwords: Vec<String>,
-    /// A flag of Redis that has no effect here: what `RESTORE` reads is always checked.
+    /// A flag of Redis that has no effect here, because the data that `RESTORE` reads is always
+    /// checked.
     sanitizes: Option<&'static str>,
-    /// Whether the user may do everything.
+    /// Whether the user has all permissions.
     is_unlimited: bool,
     root: Selector,
     /// Further sets of permissions, `(…)`.
@@ -26,7 +27,7 @@ pub struct User {
     all_channels: bool,
 }
 
-/// Why a command is refused to a user.
+/// The reason why a call is refused to a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     Command(String),
@@ -44,7 +45,8 @@ fn is_hash(text: &[u8]) -> bool {
 }
 
 impl User {
-    /// A user as `ACL SETUSER` creates it: off, and allowed nothing but, if `all_channels`, messages.
+    /// Creates a user as `ACL SETUSER` does: off, and with no permission except, if `all_channels`,
+    /// messages.
     pub(super) fn new(name: &str, catalog: &Catalog, all_channels: bool) -> Self {
         Self {
             name: name.to_owned(),
@@ -59,7 +61,7 @@ impl User {
         }
     }
 
-    /// The user with all permissions: the default user when the server starts.
+    /// Creates a user with all permissions, like the default user at the start of the server.
     pub(super) fn unlimited(name: &str, catalog: &Catalog) -> Self {
         Self {
             enabled: true,
@@ -70,12 +72,13 @@ impl User {
         }
     }
 
-    /// Whether a client needs no password for this user.
+    /// Returns whether a client needs no password for this user.
     pub fn needs_no_password(&self) -> bool {
         self.enabled && self.nopass
     }
 
-    /// Whether a password is right. The time does not depend on where a wrong one differs.
+    /// Returns whether a password is right. The time does not depend on the position where a wrong
+    /// one differs.
     pub fn accepts(&self, password: &[u8]) -> bool {
         let said = hash(password);
         let mut right = self.nopass;
@@ -97,7 +100,8 @@ impl User {
         if self.is_unlimited { Ok(()) } else { self.check_selectors(spec, arguments, indexes) }
     }
 
-    /// Whether the user may execute a command and read all keys with these prefixes by it.
+    /// Returns whether the user may execute a command and with it read all keys with these
+    /// prefixes.
     pub fn reads_prefixes(&self, spec: &CommandSpec, prefixes: &[Vec<u8>]) -> bool {
         let mut all = std::iter::once(&self.root).chain(&self.selectors);
         self.is_unlimited || all.any(|selector| selector.reads_prefixes(spec, prefixes))
@@ -124,7 +128,7 @@ impl User {
         })
     }
 
-    /// Whether the user may make a call and read all keys by it.
+    /// Returns whether the user may make a call and with it read all keys.
     pub fn reads_all_keys(
         &self,
         spec: &CommandSpec,
@@ -142,7 +146,7 @@ impl User {
         self.is_unlimited || all.any(|selector| selector.allows_channel(channel, is_pattern))
     }
 
-    /// Sets whether selectors that are added from now on, and a reset, allow all channels.
+    /// Sets whether selectors that are added later, and a reset, allow all channels.
     pub(super) fn with_all_channels(self, all_channels: bool) -> Self {
         Self { all_channels, ..self }
     }
@@ -239,11 +243,12 @@ impl User {
 
 /// Parses the rules between the parentheses of a selector.
 fn selector(rules: &[u8], catalog: &Catalog, all_channels: bool) -> Result<Selector, RuleError> {
-    // Redis takes quotes as such; refused, they are never read in another way than Redis does.
+    // Redis takes quotes literally. They are rejected here, so that they are never interpreted
+    // differently.
     if rules.iter().any(|byte| matches!(byte, b'"' | b'\'')) {
         return Err(RuleError::Syntax);
     }
-    // A file of users would end the selector there when it is read.
+    // A file of users would end the selector there when it is loaded.
     if words(rules).any(|rule| rule.ends_with(b")")) {
         return Err(RuleError::Syntax);
     }
@@ -254,7 +259,7 @@ fn selector(rules: &[u8], catalog: &Catalog, all_channels: bool) -> Result<Selec
     Ok(selector)
 }
 
-/// The words of text, without those bytes that [`has_blanks`] finds.
+/// Splits text into words at the bytes for which [`has_blanks`] looks.
 pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|byte| has_blanks(&[*byte])).filter(|word| !word.is_empty())
 }
