@@ -11,7 +11,7 @@ use super::against_redis::Redis;
 use crate::common::{Client, Random, converse, fresh, request, show, start};
 use crate::fuzz_against_redis::frame::Frame;
 
-/// Sends a line and returns as many replies.
+/// Sends a line and returns `count` replies.
 fn replies(client: &mut Client, line: &str, count: usize) -> String {
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
     client.send(&request(&words));
@@ -46,12 +46,12 @@ fn messages_reach_the_subscribers_of_channels_and_patterns() {
         let expected = format!(r">4\r\n$8\r\npmessage\r\n{name}\r\n$5\r\nhello\r\n");
         assert!(both.contains(&expected), "{expected} not in {both:?}");
     }
-    // RESP3 allows other commands; messages come before the reply to a later request.
+    // RESP3 allows other commands. Messages precede the reply to a later request.
     publisher.say("PUBLISH b x");
     assert!(pattern.say("GET nothing").contains("pmessage"));
     assert!(next(&mut pattern).contains("pmessage"));
     assert_eq!(next(&mut pattern), r"_\r\n");
-    // No more of a channel after its subscription has ended.
+    // No message of the channel arrives after the end of its subscription.
     publisher.say("PUBLISH b y");
     let all = replies(&mut exact, "UNSUBSCRIBE b", 3);
     assert_eq!(
@@ -63,7 +63,7 @@ fn messages_reach_the_subscribers_of_channels_and_patterns() {
     assert_eq!(publisher.say("PUBSUB CHANNELS"), r"*1\r\n$1\r\na\r\n");
     assert_eq!(publisher.say("PUBSUB CHANNELS x*"), r"*0\r\n");
     assert_eq!(publisher.say("PUBSUB NUMPAT"), r":2\r\n");
-    // A client that leaves, ends its subscriptions.
+    // The subscriptions of a client that disconnects end.
     drop((exact, pattern));
     let end = Instant::now() + Duration::from_secs(10);
     while publisher.say("PUBLISH a x") != r":0\r\n" {
@@ -109,7 +109,7 @@ fn a_subscriber_with_resp2_may_only_change_its_subscriptions() {
     assert_eq!(client.say("GET a"), r"$-1\r\n");
     assert_eq!(other.say("SPUBLISH s hello"), r":0\r\n");
     assert_eq!(other.say("PUBSUB SHARDCHANNELS"), r"*0\r\n");
-    // Replies that are off do not hide messages.
+    // Messages arrive even if replies are off.
     client.send(&request(&[b"CLIENT", b"REPLY", b"OFF"]));
     assert!(replies(&mut client, "SUBSCRIBE a", 1).contains("subscribe"));
     other.say("PUBLISH a x");
@@ -180,14 +180,15 @@ fn users_receive_and_publish_what_their_channels_allow() {
     let why = admin.say("ACL DRYRUN u PUBLISH c x");
     assert!(why.ends_with(r"This user has no permissions to access the 'c' channel\r\n"), "{why}");
     assert!(admin.say("ACL LOG").contains("channel"));
-    // Other rules may change; subscriptions that are not allowed any more end with their connection.
+    // Changes of other rights are allowed; a connection with a subscription that is no longer
+    // allowed is closed.
     admin.say("ACL SETUSER u &c -get");
     assert!(client.say("PING").contains("pong"));
     admin.say("ACL SETUSER u resetchannels &news.*");
     assert!(client.say("PING").contains("pong"));
     admin.say("ACL SETUSER u resetchannels &news.a");
     assert_eq!(client.reply(), b"", "the pattern is not allowed any more");
-    // Users are new without channels, unless the setting says otherwise.
+    // New users have no rights to channels unless the setting says otherwise.
     assert!(admin.say("ACL GETUSER u").contains(r"$8\r\nchannels\r\n$7\r\n&news.a\r\n"));
     admin.say("ACL SETUSER v");
     assert!(admin.say("ACL GETUSER v").contains(r"$8\r\nchannels\r\n$0\r\n\r\n"));
@@ -208,14 +209,15 @@ fn users_receive_and_publish_what_their_channels_allow() {
         refused.contains("must be one of the following: allchannels, resetchannels"),
         "{refused}"
     );
-    // A transaction as well asks when it is executed.
+    // A transaction checks the rights when it is executed, too.
     let mut client = Client::new(server.address);
     client.say("AUTH u x");
     client.say("MULTI");
     assert_eq!(client.say("PUBLISH x y"), denied);
 }
 
-/// A client that does not read is closed at its limit; the others get everything, without a delay.
+/// A client that does not read is closed at its limit. The others receive all messages without
+/// delay.
 #[test]
 fn a_slow_subscriber_is_closed_and_delays_nobody() {
     let (server, mut publisher) = fresh();
@@ -231,7 +233,7 @@ fn a_slow_subscriber_is_closed_and_delays_nobody() {
     let mut message = vec![0; payload.len() + 34];
     let mut longest = Duration::ZERO;
     let mut closed = false;
-    // As much as sockets may hold, and more.
+    // More than the sockets can buffer.
     for _ in 0..1000 {
         let begin = Instant::now();
         let receivers = publisher.ask(&[b"PUBLISH", b"a", &payload]);
@@ -245,13 +247,13 @@ fn a_slow_subscriber_is_closed_and_delays_nobody() {
     let info = publisher.say("INFO stats");
     assert!(info.contains("client_output_buffer_limit_disconnections:1"), "{info}");
     assert_eq!(publisher.say("PUBSUB NUMSUB a"), r"*2\r\n$1\r\na\r\n:1\r\n");
-    // What had been sent can be read, then the end.
+    // The messages that were sent can be read, and then the connection ends.
     let mut rest = Vec::new();
     let _ = slow.stream.read_to_end(&mut rest);
     assert!(rest.len() < 64 << 20);
 }
 
-/// The soft limit is looked at by the clock, not only when a message is published.
+/// The soft limit is checked by a timer, too, and not only when a message is published.
 #[test]
 fn a_slow_subscriber_is_closed_without_traffic() {
     let (server, mut publisher) = fresh();
@@ -277,7 +279,7 @@ fn a_slow_subscriber_is_closed_without_traffic() {
         })
     };
     let payload = vec![b'x'; 64 << 10];
-    // More than the sockets hold.
+    // More than the sockets can buffer.
     while listed(&mut publisher, "name=slow").unwrap() < 2 << 20 {
         assert_eq!(publisher.ask(&[b"PUBLISH", b"a", &payload]), r":1\r\n");
     }
@@ -293,7 +295,7 @@ fn a_slow_subscriber_is_closed_without_traffic() {
     assert!(info.contains("client_output_buffer_limit_disconnections:1"), "{info}");
 }
 
-/// Messages count against the memory of clients, shared ones once.
+/// Messages count against the memory of clients. A message that several clients share counts once.
 #[test]
 fn waiting_messages_count_once_and_the_largest_client_is_closed() {
     let config = Config { max_clients_memory: Some(8 << 20), ..Config::default() };
@@ -303,7 +305,7 @@ fn waiting_messages_count_once_and_the_largest_client_is_closed() {
     quick.iter_mut().for_each(|client| drop(replies(client, "SUBSCRIBE all", 1)));
     let mut slow = Client::new(server.address);
     replies(&mut slow, "SUBSCRIBE all", 1);
-    // 21 times 500 KB would be above the limit.
+    // The messages of 21 clients would exceed the limit if each counted by itself.
     let payload = vec![b'x'; 500_000];
     let mut message = vec![0; payload.len() + 37];
     for _ in 0..10 {
@@ -335,7 +337,7 @@ fn patterns_of_a_client_are_bounded() {
         client.say("PSUBSCRIBE y*"),
         r"-ERR a client may be subscribed to 1024 patterns\r\n"
     );
-    // One that it has already is no more.
+    // A pattern that the client has already subscribed to does not count again.
     assert!(client.say("PSUBSCRIBE x7*").ends_with(r":1024\r\n"));
 }
 
@@ -390,7 +392,8 @@ impl Peer {
         Self { client: Client::new(address), speaks3: false }
     }
 
-    /// Sends a command, and then a request whose reply shows that all before it has been read.
+    /// Sends a command, followed by a request whose reply shows that everything before it has been
+    /// read.
     fn exchange(&mut self, words: Option<&[&[u8]]>) -> Vec<Frame> {
         let mut all = words.map_or_else(Vec::new, request);
         all.extend(request(&[b"PING", b"the end"]));
@@ -409,7 +412,8 @@ impl Peer {
     }
 }
 
-/// Names in no order, and the counts in theirs: Redis ends all subscriptions in the order of a table.
+/// Returns the names, sorted, and the counts in the order of the replies. Redis ends all
+/// subscriptions in the order of a hash table.
 fn without_order(frames: &[Frame]) -> (Vec<Vec<u8>>, Vec<Frame>) {
     let mut names: Vec<_> = frames.iter().map(|frame| frame.items[1].text.clone()).collect();
     names.sort();
@@ -461,7 +465,8 @@ fn random_messages_against_redis() {
                 }
                 _ => {
                     from = SUBSCRIBERS;
-                    // A star matches the empty channel here, as it matches an empty key.
+                    // Here, unlike in Redis, `*` matches the empty channel, as it matches an empty
+                    // key.
                     let channel = Some(name(&mut random)).filter(|name| !name.is_empty());
                     let channel = channel.unwrap_or("ab");
                     let command = ["PUBLISH", "SPUBLISH"][usize::from(what == 13)];
@@ -476,11 +481,11 @@ fn random_messages_against_redis() {
             let direct = sides.each_mut().map(|side| {
                 let peer = &mut side[from];
                 if words[0] == "HELLO" && !peer.client.say("PING").contains("pong") {
-                    // From here on the replies are of that protocol.
+                    // The replies from here on have the new protocol.
                     peer.speaks3 = words[1] == "3";
                     peer.client.resp3 |= peer.speaks3;
                     let mut frames = peer.exchange(Some(&all));
-                    // The number of the connection.
+                    // Ignores the number of the connection in the reply.
                     frames.retain(|frame| frame.is_error());
                     peer.client.resp3 = peer.speaks3;
                     return frames;
@@ -507,7 +512,7 @@ fn random_messages_against_redis() {
                 assert_eq!(redis, ours, "seed {seed}, client {at}, {latest:?}");
             }
         }
-        // Before the next round counts subscribers: a connection that is dropped leaves a little later.
+        // Waits before the next round counts subscribers: a dropped connection ends a little later.
         for peer in sides.iter_mut().flatten() {
             peer.client.resp3 |= peer.speaks3;
             peer.exchange(Some(&[b"RESET"]));

@@ -1,13 +1,14 @@
-//! Random histories of a server that is killed, or whose power fails.
+//! Random histories of a server that is killed or loses power.
 //!
-//! The server runs on a model of a disk. Clients send all kinds of commands, also transactions,
-//! flushes, backups and changes of indexes; operations on files fail, and backups are made beside by
-//! the schedule. After each reply the keys are read, so the states of a history are a list. Each
-//! start must find a state of the list's end, see `crates/ordna/tests/durability/histories`; the
-//! indexes must be those that were acknowledged, and find what the keys say.
+//! The server runs on a model of a disk. Clients send commands of all kinds, including
+//! transactions, flushes, backups and changes of indexes; file operations fail, and scheduled
+//! backups run concurrently. The keys are read after each reply, so a history is a list of states.
+//! Each start must find one of the last states of the list (see
+//! `crates/ordna/tests/durability/histories`). The indexes must be those whose creation was
+//! acknowledged, and must agree with the keys.
 //!
-//! `ORDNA_SOAK=seconds` makes it run that long, `ORDNA_HISTORY_FROM` sets the first seed, and
-//! `ORDNA_HISTORY_SEED` runs one history.
+//! `ORDNA_SOAK=seconds` sets how long the test runs, `ORDNA_HISTORY_FROM` sets the first seed, and
+//! `ORDNA_HISTORY_SEED` runs a single history.
 
 #[path = "../../../../ordna/tests/durability/disk.rs"]
 #[allow(dead_code, reason = "tests of the library use the rest")]
@@ -33,28 +34,28 @@ use crate::fuzz_against_redis::generate::Generator;
 use crate::fuzz_against_redis::{Connection, documents_of};
 use disk::{Fault, Model};
 
-/// Histories that run at least.
+/// Minimum number of histories in a run.
 const LEAST: u64 = 4;
-/// The deadline of a field that does not pass.
+/// A deadline of a field that does not pass during the test.
 const FAR: u64 = 9_999_999_999_999;
-/// A deadline that is nearer may pass while states are read.
+/// Milliseconds before a deadline within which it may pass while states are read.
 const SOON: i64 = 3000;
-/// Runs that try to make a history shorter.
+/// Maximum number of runs that try to make a failing history shorter.
 const SHRINKING: usize = 60;
 
-/// Threads that run histories: most of the time each waits for its server.
+/// Threads that run histories. Each waits for its server most of the time.
 const THREADS: usize = 4;
 
-/// What all histories found.
+/// The results of all histories.
 #[derive(Default)]
 struct All {
     histories: u64,
     commands: u64,
-    /// Each failure is a kind of its own, with the first seed that has it, and their number.
+    /// Failures by their kind: how many there were, and the first seed with its message.
     failures: BTreeMap<String, (u64, u64, String)>,
 }
 
-/// What a client sends at once.
+/// The commands that a client sends in one write.
 pub type Step = Vec<Vec<Vec<u8>>>;
 
 #[derive(Debug, Clone, Copy)]
@@ -68,7 +69,7 @@ pub enum End {
 pub struct Session {
     pub log: LogSync,
     pub fault: Option<(u64, Fault)>,
-    /// Interval of backups, and the operation before which the next one stops.
+    /// The interval of backups, if there are any.
     pub backups: Option<Duration>,
     pub steps: Vec<Step>,
     pub end: End,
@@ -93,7 +94,7 @@ pub fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// A command that the generator does not make.
+/// Returns a command that the general generator does not make.
 fn special(random: &mut Random, number: &mut u64) -> Step {
     *number += 1;
     let document = random.below(6);
@@ -123,7 +124,7 @@ fn special(random: &mut Random, number: &mut u64) -> Step {
     line.split("; ").map(words).collect()
 }
 
-/// A command on a collection that is large, or becomes large, or loses its key.
+/// Returns a command on a collection that is large, grows large, or loses its key.
 fn collection(random: &mut Random) -> Step {
     let names = ["big:0", "big:1", "big:2"];
     let key = names[random.below(3) as usize];
@@ -134,7 +135,7 @@ fn collection(random: &mut Random) -> Step {
         (0..count).map(|_| form(random.below(1000))).collect()
     };
     let line = match document_of(key) {
-        // Documents are hashes only.
+        // Documents are always hashes.
         0 if random_bit => format!("HSET d:0{}", elements(&|at| format!(" f{at} value:{at}"))),
         0 => format!("HSET {key}{}", elements(&|at| format!(" f{at} value:{at}"))),
         1 => format!("ZADD {key}{}", elements(&|at| format!(" {} m{at}", at % 7))),
@@ -151,7 +152,7 @@ fn collection(random: &mut Random) -> Step {
         7 => format!("MULTI; {line}; RENAME {key} {other}; DEL d:0; EXEC"),
         8 => format!("HDEL {key} f1 f2 f3; ZREMRANGEBYRANK {key} 0 3; LTRIM {key} 2 -2"),
         9 => format!("DEL {key} {other}"),
-        // By itself it removes one large collection after the other.
+        // Outside of a transaction it would remove the large collections one at a time.
         10 => "MULTI; ORDNA.DELRANGE [big (bih; EXEC".to_owned(),
         11 => format!("HPEXPIREAT {key} {FAR} FIELDS 3 f1 f2 f3"),
         12 => format!("HPERSIST {key} FIELDS 1 f1"),
@@ -163,7 +164,8 @@ fn collection(random: &mut Random) -> Step {
     line.split("; ").map(words).collect()
 }
 
-/// A script, alone or in a transaction. Its writes are one step, also if it fails after some.
+/// Returns a script, alone or in a transaction. Its writes are one step even if it fails after some
+/// of them.
 fn script(random: &mut Random, number: u64) -> Step {
     const SCRIPTS: [&str; 6] = [
         "redis.call('SET', 'a', ARGV[1]) redis.call('HSET', 'd:1', 'n', ARGV[1]) return redis.call('INCR', 'count')",
@@ -182,7 +184,7 @@ fn script(random: &mut Random, number: u64) -> Step {
     }
 }
 
-/// Whether a command removes all keys.
+/// Returns whether a command removes all keys.
 fn clears(words: &[Vec<u8>]) -> bool {
     words[0].to_ascii_lowercase().starts_with(b"flush") || clears_in_script(words)
 }
@@ -191,7 +193,7 @@ fn clears_in_script(words: &[Vec<u8>]) -> bool {
     words[0] == b"EVAL" && words[1].windows(8).any(|part| part == b"FLUSHALL")
 }
 
-/// The type of collection that a key has most often: hash, sorted set, list.
+/// Returns the usual type of the collection at a key: hash, sorted set or list.
 fn document_of(key: &str) -> usize {
     match key {
         "big:0" => 0,
@@ -202,7 +204,7 @@ fn document_of(key: &str) -> usize {
 
 fn plan(seed: u64, documents: &[Document]) -> Vec<Session> {
     let random = &mut Random::new(seed);
-    // What DUMP gives for a string and for a text.
+    // The payloads of DUMP for an empty value and for a text.
     let payloads = vec![Vec::new(), b"x".to_vec()];
     let mut generator = Generator::new(documents, &payloads, seed);
     let mut number = 0;
@@ -224,7 +226,7 @@ fn plan(seed: u64, documents: &[Document]) -> Vec<Session> {
                 if random.below(2) == 0 {
                     let (made, _) = generator.sequence();
                     let made = made.into_iter().filter(|step| step.client == 0);
-                    // Of a transaction, all or nothing: it is one step.
+                    // A transaction is one step: either all or none of its commands take effect.
                     let mut open: Option<Step> = None;
                     for step in made.take(12) {
                         let name = step.words[0].to_ascii_lowercase();
@@ -256,14 +258,14 @@ fn plan(seed: u64, documents: &[Document]) -> Vec<Session> {
     (0..count).map(|_| session(random)).collect()
 }
 
-/// Keys with what `DUMP` says of them, and their deadlines.
+/// The keys, each with its `DUMP` payload and its deadline.
 type State = BTreeMap<Vec<u8>, (Vec<u8>, i64)>;
 
 fn now() -> i64 {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_millis() as i64
 }
 
-/// The entries whose deadlines are not near.
+/// Returns the entries whose deadlines are not near.
 fn visible(state: &State, now: i64) -> State {
     let lives = |deadline: i64| deadline < 0 || deadline > now + SOON;
     let entries = state.iter().filter(|(_, (_, deadline))| lives(*deadline));
@@ -296,7 +298,7 @@ pub struct Running {
     thread: JoinHandle<()>,
 }
 
-/// Starts a server; an error if it does not load its directory.
+/// Starts a server. Returns an error if it cannot load its directory.
 pub fn start(config: Config) -> Result<Running, String> {
     let config = Config { bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))], ..config };
     let (stop, stopped) = oneshot::channel();
@@ -328,8 +330,8 @@ impl Running {
     }
 }
 
-/// Copies a directory whose files may be removed meanwhile. Any other error would look as if the
-/// server had lost a file.
+/// Copies a directory whose files may be removed concurrently. Any other error is reported, because
+/// the copy would look as if the server had lost a file.
 fn copy(from: &Path, to: &Path) {
     let is_gone = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     std::fs::create_dir_all(to).unwrap();
@@ -350,10 +352,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A history so far.
+/// The state of a running history.
 struct Life {
     disk: Model,
-    /// All files of the indexes, and those of the present session.
+    /// The directory of all sessions' files.
     root: PathBuf,
     dir: PathBuf,
     sessions: u64,
@@ -361,9 +363,9 @@ struct Life {
     acknowledged: usize,
     durable: usize,
     lower: usize,
-    /// Whether the log has failed, so that the last states may not be in it.
+    /// Whether the log has failed, so that the last states may be missing in it.
     is_uncertain: bool,
-    /// Replies that name the indexes.
+    /// The replies that list the indexes, as last acknowledged.
     indexes: Option<Vec<Frame>>,
     commands: u64,
 }
@@ -419,7 +421,7 @@ impl Life {
         )
     }
 
-    /// Notes what the server says of the log. `accepted`: no reply said that the log failed.
+    /// Reads from INFO whether the log works. `accepted` says that no reply reported a failed log.
     fn look(&mut self, client: &mut Connection, accepted: bool) {
         let info = client.ask(&[b"INFO", b"persistence"]).map(|reply| reply.text);
         let info = String::from_utf8_lossy(&info.unwrap_or_default()).into_owned();
@@ -427,7 +429,7 @@ impl Life {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|text| text.parse::<u64>().ok())
         };
-        // A log that works again has everything that is in memory.
+        // A log that works again contains everything that is in memory.
         let works = info.contains("aof_last_write_status:ok");
         self.is_uncertain = !accepted || self.is_uncertain && !works;
         if !self.is_uncertain {
@@ -486,7 +488,7 @@ impl Life {
             End::Stop => {
                 disk.resume();
                 let stopped = running.stop();
-                // The thread of a backup holds the directory's lock.
+                // The thread of a backup may still hold the directory's lock.
                 let began = Instant::now();
                 while disk.is_locked() && began.elapsed() < Duration::from_secs(10) {
                     std::thread::sleep(Duration::from_millis(1));
@@ -507,7 +509,7 @@ impl Life {
                 running.stop()
             }
         };
-        // What a failing disk does to the end is not of interest.
+        // A failing disk may also make the shutdown fail, which is not an error here.
         stopped.or_else(|error| if disk.hit().is_some() { Ok(()) } else { Err(error) })
     }
 
@@ -525,7 +527,7 @@ impl Life {
         };
     }
 
-    /// Runs a step; returns whether the session can go on.
+    /// Runs a step and returns whether the session can continue.
     fn step(
         &mut self,
         step: &Step,
@@ -537,7 +539,7 @@ impl Life {
         let mut bytes = Vec::new();
         for words in step {
             let mut words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-            // The operation before which the backup stops.
+            // `SLEEP@time` waits, and `BGSAVE@stop` makes the backup stop before a given operation.
             let text = std::str::from_utf8(words[0]).unwrap_or_default();
             if let Some(time) = text.strip_prefix("SLEEP@") {
                 std::thread::sleep(Duration::from_millis(time.parse().unwrap()));
@@ -569,11 +571,11 @@ impl Life {
                 return Err(format!("{}: {text}", show(&words[0])));
             }
             let name = words[0].to_ascii_lowercase();
-            // FLUSHALL drops indexes of FT.CREATE.
+            // FLUSHALL drops the indexes that FT.CREATE made.
             let is_index = [&b"ft."[..], b"ordna.index", b"flush", b"exec", b"eval"]
                 .iter()
                 .any(|start| name.starts_with(start));
-            // A command that drops an index with its documents may fail after the first.
+            // A command that drops an index with its documents may fail after the first document.
             if is_index && (!reply.is_error() || log_failed) {
                 self.indexes = Some(list(reader)?);
             }
@@ -582,7 +584,7 @@ impl Life {
         if refused && state == self.states[self.last()] {
             let many = step.len() > 1 || step.iter().any(|words| clears_in_script(words));
             if many && step.iter().any(|words| clears(words)) {
-                // Parts of it may be in the log.
+                // The log may contain part of the step.
                 return Ok(false);
             }
             if step.iter().any(|words| clears(words)) {
@@ -601,7 +603,7 @@ impl Life {
             && *expected != lists
         {
             let shown = |lists: &[Frame]| lists.iter().map(Frame::show).collect::<Vec<_>>();
-            // The server keeps the reason why they were not restored.
+            // The server keeps the reason why the indexes were not restored.
             let create: Vec<&[u8]> = b"FT.CREATE probe PREFIX 1 p: SCHEMA n NUMERIC"
                 .split(|byte| *byte == b' ')
                 .collect();
@@ -630,7 +632,7 @@ impl Life {
     }
 }
 
-/// Removes all keys: then nothing of any collection stays.
+/// Removes all keys and checks that no element of any collection remains.
 fn check_leaks(client: &mut Connection, state: &State) -> Result<(), String> {
     for key in state.keys() {
         client.ask(&[b"DEL", key]).ok_or("no reply to DEL")?;
@@ -643,7 +645,7 @@ fn check_leaks(client: &mut Connection, state: &State) -> Result<(), String> {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.and_then(|text| text.parse::<u64>().ok())
         };
-        // The version of the layout stays.
+        // One entry, the version of the layout, always remains.
         let (pending, entries) =
             (field("lazyfree_pending_objects"), field("ordna_reserved_entries"));
         if pending == Some(0) && entries <= Some(1) {
@@ -665,7 +667,7 @@ fn list(client: &mut Connection) -> Result<Vec<Frame>, String> {
     queries.iter().map(ask).collect()
 }
 
-/// Runs a history; returns the number of its commands.
+/// Runs a history and returns the number of its commands.
 pub fn run(sessions: &[Session], seed: u64) -> Result<u64, String> {
     let mut life = Life::new(seed);
     let last = Session {
@@ -684,14 +686,14 @@ pub fn run(sessions: &[Session], seed: u64) -> Result<u64, String> {
     done.map(|()| life.commands)
 }
 
-/// The kind of a failure.
+/// Returns the kind of a failure: its text without numbers.
 fn class(text: &str) -> String {
     let text = text.split_once(": ").map_or(text, |(_, rest)| rest);
     let text = text.split(['{', '[', '"']).next().unwrap_or(text);
     text.chars().filter(|char| !char.is_ascii_digit()).take(60).collect()
 }
 
-/// A shorter history that fails in the same way.
+/// Searches for a shorter history that fails in the same way.
 fn shrink(mut sessions: Vec<Session>, seed: u64, mut text: String) -> (Vec<Session>, String) {
     let wanted: String = class(&text).chars().take(24).collect();
     let fails = |sessions: &[Session]| {

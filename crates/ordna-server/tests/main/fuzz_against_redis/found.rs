@@ -1,7 +1,8 @@
-//! Sequences that had other replies than Redis', shrunk by the fuzzer, and what they showed.
+//! Sequences of commands whose replies once differed from Redis', shrunk by the fuzzer, with the
+//! cause.
 
-/// Each line is a command of client 0 or 1; words are separated by single blanks, and `""` is an empty
-/// one. An empty line begins a new sequence.
+/// Each line is a command of client 0 or 1. Words are separated by single blanks, and `""` is an
+/// empty word. An empty line begins a new sequence.
 pub const SEQUENCES: &str = r#"
 # DISCARD and EXEC without MULTI forgot the watched keys.
 0> WATCH a

@@ -1,4 +1,4 @@
-//! Users with rights to some prefixes read the indexes over those, and nothing of others.
+//! Users with rights to some prefixes can read the indexes over those prefixes and no others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,8 @@ use crate::common::{Client, Running, fresh, seconds};
 
 const DENIED: &str = "-NOPERM";
 
-/// A server with hashes `app:0` to `app:9` and `web:0` to `web:76`, and a client that may do everything.
+/// Starts a server with hashes `app:0` to `app:9` and `web:0` to `web:76`, and an unrestricted
+/// client.
 fn filled() -> (Running, Client) {
     let (server, mut admin) = fresh();
     for (prefix, count) in [("app", 10), ("web", 77)] {
@@ -19,7 +20,7 @@ fn filled() -> (Running, Client) {
     (server, admin)
 }
 
-/// A client that is a user with these rights.
+/// Returns a client whose user has these rights.
 fn user(server: &Running, admin: &mut Client, rights: &str) -> Client {
     assert_eq!(admin.say(&format!("ACL SETUSER ann reset on >p {rights}")), r"+OK\r\n");
     let mut ann = Client::new(server.address);
@@ -53,8 +54,9 @@ const SEARCHES: [(&str, &str); 5] = [
     ("FT.INFO", ""),
 ];
 
-/// Checks that a client may read these indexes only, and sees nothing of `web:`. The refusal of an index
-/// that does not exist is that of others, but for a user who may read all keys.
+/// Checks that a client can read these indexes only and sees nothing of `web:`. For a user without
+/// rights to all keys, an index that does not exist gives the same error as one that it may not
+/// read.
 fn check(ann: &mut Client, rights: &str, composites: &[&str], schemas: &[&str]) {
     let none = if rights.ends_with(" ~*") { "app" } else { "none" };
     let mut ask = |line: &str, allowed: bool| {
@@ -103,7 +105,7 @@ fn an_index_is_read_by_whoever_may_read_its_keys() {
         ("+@all ~a*", app, fapp),
         ("-@all (+@all %R~app:*)", app, fapp),
         ("+@all ~app:* (+@all %W~*)", app, fapp),
-        // Not all keys of the index, or no right to read them.
+        // Users who may not read all keys of the index.
         ("+@all ~app:1*", &["app1"], &[]),
         ("+@all %W~app:*", &[], &[]),
         ("+@all ~app:?*", &[], &[]),
@@ -116,7 +118,7 @@ fn an_index_is_read_by_whoever_may_read_its_keys() {
         let mut ann = user(&server, &mut admin, rights);
         check(&mut ann, rights, composites, schemas);
     }
-    // What is read is what the prefixes have, no more and no less.
+    // A query returns all entries of the permitted prefixes and no others.
     let mut ann = user(&server, &mut admin, "+@all %R~app:*");
     assert_eq!(ann.say("ORDNA.INDEX COUNT app"), r":10\r\n");
     assert!(ann.say("FT.SEARCH fapp * LIMIT 0 0").starts_with(r"*1\r\n:10\r\n"));
@@ -124,7 +126,7 @@ fn an_index_is_read_by_whoever_may_read_its_keys() {
     assert_eq!(ann.say("ORDNA.INDEX COUNT app"), r"+QUEUED\r\n");
     assert!(ann.say("ORDNA.INDEX COUNT web").starts_with(DENIED));
     assert!(ann.say("EXEC").starts_with("-EXECABORT"));
-    // To define an index takes all keys.
+    // Creating an index requires rights to all keys.
     for line in [
         "ORDNA.INDEX CREATE mine ON app: PARTS n",
         "ORDNA.INDEX DROP app",
@@ -135,7 +137,7 @@ fn an_index_is_read_by_whoever_may_read_its_keys() {
     ] {
         assert!(ann.say(line).starts_with(DENIED), "{line}");
     }
-    // No command on indexes at all.
+    // A user without permission for any command on indexes.
     let mut ann = user(&server, &mut admin, "+@all -@ordna ~app:*");
     for line in ["ORDNA.INDEX SCAN app", "ORDNA.INDEX LIST", "FT.SEARCH fapp *", "FT._LIST"] {
         assert!(ann.say(line).starts_with(DENIED), "{line}");

@@ -9,14 +9,14 @@ use ordna_server::{Config, DataConfig, LogLevelSwitch, LogSync};
 
 use crate::common::{Client, converse, start};
 
-/// A name in the directory for temporary files that no other test has.
+/// Returns a path in the directory for temporary files that no other test uses.
 fn temporary(name: &str) -> PathBuf {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     std::env::temp_dir().join(format!("ordna-settings-{}-{number}-{name}", std::process::id()))
 }
 
-/// The values of `CONFIG GET`.
+/// Returns the values that `CONFIG GET` lists.
 fn values(client: &mut Client, pattern: &str) -> Vec<String> {
     let reply = client.say(&format!("CONFIG GET {pattern}"));
     let words = reply.split(r"\r\n").skip(1).collect::<Vec<_>>();
@@ -63,7 +63,8 @@ fn a_value_in_force_is_never_an_error() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
-/// Sizes up to which `OBJECT ENCODING` names a compact form are those of Redis, and fixed.
+/// The settings of the size up to which `OBJECT ENCODING` reports a compact form have the values of
+/// Redis and cannot be changed.
 #[test]
 fn the_sizes_of_small_collections_are_shown() {
     let server = start(Config::default());
@@ -239,7 +240,7 @@ fn the_log_level_is_the_programs() {
     assert_eq!(client.say("CONFIG SET loglevel NOTICE"), r"+OK\r\n");
     assert_eq!(client.say("CONFIG SET loglevel debug timeout 9"), r"+OK\r\n");
     assert_eq!(*levels.lock().unwrap(), ["INFO", "TRACE"]);
-    // A change that fails takes back those before it.
+    // If one of several changes fails, the earlier ones are undone.
     let reply = client.say("CONFIG SET timeout 11 maxmemory 1mb loglevel warning");
     assert_eq!(reply, refused("loglevel", "no"));
     assert_eq!(values(&mut client, "timeout maxmemory loglevel"), ["debug", "0", "9"]);
@@ -259,7 +260,7 @@ fn the_log_is_synced_as_told() {
     };
     assert_eq!(client.say("SET a 1"), r"+OK\r\n");
     assert_eq!(field(&mut client, "ordna_log_durable_position"), 0);
-    // What was written under the former policy becomes durable.
+    // Writes that were made under the former policy become durable.
     assert_eq!(client.say("CONFIG SET appendfsync always"), r"+OK\r\n");
     let position = field(&mut client, "ordna_log_position");
     assert_eq!(field(&mut client, "ordna_log_durable_position"), position);
@@ -346,7 +347,7 @@ fn counters_are_reset() {
     assert!(fields.iter().all(|field| info.contains(&format!(r"{field}:0\r\n"))), "{info}");
 }
 
-/// They lock nothing that the transaction has locked already.
+/// `CONFIG SET` in a transaction does not take a lock that the transaction already holds.
 #[test]
 fn settings_change_in_a_transaction() {
     let dir = temporary("transaction");
