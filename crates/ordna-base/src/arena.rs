@@ -1,34 +1,34 @@
-//! Memory for small records: slabs of 2 MiB that records of all sizes share.
+//! Memory for small records: slabs of 2 MiB, shared by records of all sizes.
 //!
-//! Records lie in memory in the order in which they came, so a read of one by its key begins with a
+//! Records are in memory in the order of their insertion, so a read by key usually begins with a
 //! walk through page tables. Slabs ask the system for huge pages, see [`crate::slabs`].
 //!
 //! # Contract
-//! Any number of threads allocate and free at once. A thread takes the lock of its stripe. A small
-//! arena has one stripe, a large one eight. Memory outlives its [`Arena`] until it is freed. While
-//! the last handle is dropped no other thread frees.
+//! Any number of threads allocate and free concurrently. A thread takes the lock of its stripe. A
+//! small arena has one stripe, a large one eight. Memory stays valid after its [`Arena`] was
+//! dropped, until it is freed. While the last handle is dropped, no other thread may free.
 //!
 //! # Protocol
 //! A stripe fills its *open* slab from front to back. Freed memory enters the list of its size in
-//! the stripe of the thread that freed it, and is the first that goes out again. A stripe takes
-//! another one's list before it opens a slab, if it finds it unlocked. So overwrites with values of
-//! the same size mostly need no more memory.
+//! the stripe of the thread that freed it, and is allocated again first. Before a stripe opens a
+//! slab, it takes over another stripe's list if it finds that stripe unlocked. So overwrites with
+//! values of the same size usually need no more memory.
 //!
 //! After removals, or overwrites with other sizes, much of a slab may be dead.
-//! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. These give out no memory from
-//! then on, and the owner of the records moves what they hold. A sparse slab is freed with its last
-//! record. Only an eighth of the slabs is sparse at a time, as the moved records need room.
+//! [`Arena::choose_sparse`] declares the emptiest slabs *sparse*. No more memory is allocated in
+//! these, and the owner of the records moves their contents. A sparse slab is freed with its last
+//! record. At most an eighth of the slabs is sparse at a time, because the moved records need room.
 //!
 //! # Invariants
-//! 1. A slab stands at a multiple of its size. Its bit in `SLABS` is set while it is there.
-//! 2. `live` counts the bytes of a slab that are given out; those never used count too while the
-//!    slab is open.
-//! 3. A sparse slab is neither open nor does it have memory in a list: `sparse` is set under the
-//!    locks of all stripes, and the lists begin anew. What was in them stays dead.
-//! 4. A sparse slab stays so.
+//! 1. The address of a slab is a multiple of its size. Its bit in `SLABS` is set while it exists.
+//! 2. `live` is the number of allocated bytes in a slab. While the slab is open, bytes that were
+//!    never used count, too.
+//! 3. A sparse slab is not open and has no memory in a list: `sparse` is set under the locks of all
+//!    stripes, which then begin new lists. The memory in the former lists stays dead.
+//! 4. A sparse slab stays sparse.
 //!
-//! A thread that allocates takes a slab for its stripe: an index should come here when it is large.
-//! Where the system knows no huge pages a slab is memory like any other.
+//! A thread that allocates takes a slab for its stripe, so an index should use an arena only when
+//! it is large. If the system has no huge pages, a slab is ordinary memory.
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -42,34 +42,35 @@ use crate::simd::prefetch;
 use crate::slabs::{LAYOUT, SLAB, ask_for_huge_pages};
 use crate::sync::{notice, stripe_of_this_thread};
 
-/// Bytes of the largest record that a slab holds. Larger ones cost more to read than a page walk.
+/// Maximum size in bytes of a record in a slab. Reading a larger record costs more than a page
+/// walk.
 pub const MOST: usize = 512;
 
-/// Sizes are multiples of this.
+/// Sizes are rounded up to a multiple of this.
 const GRAIN: usize = 8;
-/// Threads that allocate at once without waiting for each other.
+/// Number of threads that can allocate concurrently without waiting for each other.
 const STRIPES: usize = 8;
-/// Bytes at the front of a slab, for its head. Heads of all slabs at the same offset would share a
-/// set of the processor's caches.
+/// Number of bytes at the front of a slab for its head. If the heads of all slabs were at the same
+/// offset, they would compete for one set of the processor's caches.
 const FRONT: usize = 4096;
-/// Bytes of a slab that are given out.
+/// Number of bytes of a slab that can be allocated.
 const ROOM: usize = SLAB - FRONT;
-/// A stripe looks at the state of the slabs whenever it has freed this many bytes, or this share of
-/// the slabs if that is more.
+/// Number of freed bytes after which a stripe checks the state of the slabs, or this share of the
+/// slabs if that is more.
 const LOOK: usize = SLAB / 8;
 const LOOK_SHARE: usize = 64;
 
-/// This share of the slabs may be sparse at a time, but always a few.
+/// The inverse of the share of slabs that may be sparse at a time; a few are always allowed.
 const SPARSE_SHARE: usize = 8;
 const SPARSE_FEW: usize = 4;
-/// So many slabs let another stripe open one.
+/// Number of slabs for each stripe that may open one.
 const SLABS_OF_A_STRIPE: usize = 8;
 
 /// Bits of an address. Linux and macOS give programs 47 or 48.
 const ADDRESS_BITS: u32 = 48;
 
-/// A bit for each multiple of [`SLAB`]: whether a slab of an arena stands there. The system backs
-/// only the parts that are used.
+/// One bit for each multiple of [`SLAB`], which says whether there is a slab of an arena. The
+/// system only backs the parts that are used.
 static SLABS: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 const WORDS: usize = 1 << (ADDRESS_BITS - SLAB.ilog2() - u64::BITS.ilog2());
 
@@ -77,18 +78,18 @@ const WORDS: usize = 1 << (ADDRESS_BITS - SLAB.ilog2() - u64::BITS.ilog2());
 #[derive(Clone)]
 pub struct Arena(Arc<Owner>);
 
-/// Lets the slabs go with the last handle.
+/// Frees the slabs with the last handle.
 struct Owner(Arc<ArenaState>);
 
 struct ArenaState {
     stripes: [PaddedStripe; STRIPES],
-    /// How many of them are in use.
+    /// Number of stripes in use.
     active: AtomicUsize,
     slabs: Mutex<Slabs>,
-    /// One thread at a time chooses.
+    /// Held by the thread that chooses sparse slabs.
     choosing: Mutex<()>,
     has_much_room: AtomicBool,
-    /// Whether it would have if fewer slabs were sparse.
+    /// Whether more slabs would have been chosen if fewer were sparse.
     waits: AtomicBool,
     look_after: AtomicUsize,
 }
@@ -101,9 +102,9 @@ struct SlabStripe {
     open: *mut ArenaSlab,
     fresh: *mut u8,
     rest: usize,
-    /// Freed memory of each size, each piece leading to the next.
+    /// Freed memory by size; each piece holds the address of the next.
     free: [*mut u8; MOST / GRAIN],
-    /// Bytes freed since the last look.
+    /// Number of bytes freed since the last check.
     freed: usize,
 }
 
@@ -120,7 +121,7 @@ struct ArenaSlab {
     live: AtomicUsize,
     sparse: AtomicBool,
     open: AtomicBool,
-    /// Its place among the slabs, under their lock.
+    /// Index of the slab in the list, protected by the list's lock.
     number: AtomicUsize,
 }
 
@@ -131,7 +132,7 @@ impl Default for Arena {
 }
 
 impl Arena {
-    /// An arena without a slab.
+    /// Creates an arena without slabs.
     pub fn new() -> Self {
         let stripe = || SlabStripe {
             open: ptr::null_mut(),
@@ -152,8 +153,8 @@ impl Arena {
         Self(Arc::new(Owner(Arc::new(shared))))
     }
 
-    /// Memory at a multiple of 8, to be freed by [`Arena::free`] if [`Arena::owns`] it; `None` if
-    /// the caller is to allocate this one. O(1).
+    /// Allocates memory aligned to 8 bytes, to be freed with [`Arena::free`] if [`Arena::owns`] it.
+    /// Returns `None` if the caller has to allocate it elsewhere. O(1).
     #[inline]
     pub fn allocate(&self, size: usize) -> Option<NonNull<u8>> {
         if size > MOST {
@@ -175,14 +176,14 @@ impl Arena {
         let memory = stripe.fresh;
         stripe.fresh = memory.wrapping_add(size);
         stripe.rest -= size;
-        // The next record is most probably about as large.
+        // The next record is probably about as large.
         for line in (0..size).step_by(64) {
             prefetch(stripe.fresh.wrapping_add(size - 1 - line));
         }
         NonNull::new(memory)
     }
 
-    /// Whether the memory lies in a slab of some arena.
+    /// Returns whether the memory is in a slab of some arena.
     #[inline]
     pub fn owns(memory: *const u8) -> bool {
         let (word, bit) = ArenaSlab::bit(memory.addr());
@@ -192,12 +193,12 @@ impl Arena {
     /// Frees memory of this size. O(1).
     ///
     /// # Safety
-    /// It comes from [`Arena::allocate`] of some arena, and no thread uses it any more. The arena's
-    /// last handle is not dropped meanwhile.
+    /// The memory was allocated with [`Arena::allocate`] of some arena, and no thread uses it any
+    /// longer. The arena's last handle is not dropped concurrently.
     pub unsafe fn free(memory: NonNull<u8>, size: usize) {
         let size = size.max(1).next_multiple_of(GRAIN);
-        // SAFETY: the memory keeps its slab, until its bytes are subtracted; a slab that is not
-        // sparse stays under the stripe's lock.
+        // SAFETY: the memory keeps its slab alive until its bytes are subtracted; a slab that is
+        // not sparse stays alive under the stripe's lock.
         unsafe {
             let slab = ArenaSlab::of(memory);
             let shared = &(*slab).shared;
@@ -220,28 +221,30 @@ impl Arena {
         }
     }
 
-    /// Whether more than a third of the slabs' bytes was dead at the last look, and some slabs may
-    /// be declared sparse: a compaction is worth its while. Open and sparse slabs do not count.
+    /// Returns whether more than a third of the slabs' bytes was dead at the last check and some
+    /// slabs may be declared sparse, so that a compaction is worthwhile. Open and sparse slabs do
+    /// not count.
     #[inline]
     pub fn has_much_room(&self) -> bool {
         self.0.0.has_much_room.load(Ordering::Relaxed)
     }
 
-    /// Declares slabs sparse that are a quarter dead: the emptiest, up to an eighth of all. Or
-    /// every slab. Returns whether a sparse slab may hold a record. O(s log s) with s slabs.
+    /// Declares slabs sparse that are at least a quarter dead: the emptiest ones, up to an eighth
+    /// of all, or every slab if `all`. Returns whether a sparse slab may hold a record. O(s log s)
+    /// with s slabs.
     pub fn choose_sparse(&self, all: bool) -> bool {
         self.0.0.choose_sparse(all)
     }
 
-    /// Judges anew whether the slabs have [much room](Self::has_much_room). O(slabs).
+    /// Recomputes whether the slabs have [much room](Self::has_much_room). O(slabs).
     pub fn look(&self) {
         self.0.0.look();
     }
 
-    /// Whether the memory lies in a sparse slab.
+    /// Returns whether the memory is in a sparse slab.
     ///
     /// # Safety
-    /// It is not freed meanwhile.
+    /// The memory is not freed concurrently.
     #[inline]
     pub unsafe fn is_in_sparse_slab(memory: NonNull<u8>) -> bool {
         // SAFETY: the memory keeps its slab.
@@ -253,7 +256,7 @@ impl Arena {
         lock(&self.0.0.slabs).0.len()
     }
 
-    /// Bytes of slabs that are not given out.
+    /// Returns the number of bytes in slabs that are not allocated.
     pub fn spare(&self) -> usize {
         let rest: usize = self.0.0.stripes.iter().map(|stripe| lock(&stripe.0).rest).sum();
         let slabs = lock(&self.0.0.slabs);
@@ -265,7 +268,7 @@ impl Arena {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // No handle is left that allocates.
+        // No handle is left that could allocate.
         self.0.choose_sparse(true);
     }
 }
@@ -276,7 +279,7 @@ impl ArenaState {
         lock(&self.stripes[stripe_of_this_thread() % stripes].0)
     }
 
-    /// Notes whether dead bytes are many: then some slab can be chosen.
+    /// Records whether many bytes are dead, so that some slab can be chosen.
     #[cold]
     fn look(&self) {
         let slabs = lock(&self.slabs);
@@ -303,7 +306,7 @@ impl ArenaState {
 
     fn choose_sparse(&self, all: bool) -> bool {
         let _turn = lock(&self.choosing);
-        // Candidates stay: only their choice lets them go, and they have no other chooser.
+        // Candidates stay alive, because only this choice frees them, and only one thread chooses.
         let (mut candidates, sparse) = {
             let slabs = lock(&self.slabs);
             // SAFETY: listed slabs are there.
@@ -317,7 +320,7 @@ impl ArenaState {
         let is_open = |slab: &*mut ArenaSlab| unsafe { (**slab).open.load(Ordering::Relaxed) };
         if notice!("arena.choose.some", !all) {
             let most = Self::most_sparse(candidates.len() + sparse).saturating_sub(sparse);
-            // A slab that is not open never opens again.
+            // A slab that is not open is never opened again.
             candidates.retain(|slab| {
                 !notice!("arena.choose.open", is_open(slab)) && used(slab) < ROOM / 4 * 3
             });
@@ -337,12 +340,12 @@ impl ArenaState {
                 stripe.free.fill(ptr::null_mut());
             }
         }
-        // Afterwards the last record of a slab may go, and the slab with it.
+        // After this, the last record of a slab may be freed, and the slab with it.
         let (empty, full): (Vec<_>, Vec<_>) =
             candidates.into_iter().partition(|slab| used(slab) == 0);
         drop(stripes);
         for slab in empty {
-            // SAFETY: nothing is in it, and it gives out nothing.
+            // SAFETY: the slab is empty, and nothing is allocated in it any more.
             unsafe { ArenaSlab::release(slab) };
         }
         self.has_much_room.store(false, Ordering::Relaxed);
@@ -351,7 +354,7 @@ impl ArenaState {
 }
 
 impl SlabStripe {
-    /// Memory from the list of its size.
+    /// Takes memory from the list of its size.
     #[inline]
     fn take(&mut self, size: usize) -> Option<NonNull<u8>> {
         let free = &mut self.free[size / GRAIN - 1];
@@ -365,12 +368,12 @@ impl SlabStripe {
         Some(memory)
     }
 
-    /// Takes over the list of this size of some other stripe. Passes stripes that are locked: the
-    /// other thread may do the same.
+    /// Takes over the list of this size from another stripe. Skips locked stripes, because their
+    /// threads may be doing the same.
     #[cold]
     fn take_list(&mut self, shared: &ArenaState, size: usize) {
         let list = size / GRAIN - 1;
-        // This stripe is locked too.
+        // This thread has locked its own stripe, too.
         for mut other in shared.stripes.iter().filter_map(|other| other.0.try_lock().ok()) {
             if !other.free[list].is_null() {
                 self.free[list] = mem::replace(&mut other.free[list], ptr::null_mut());
@@ -379,7 +382,7 @@ impl SlabStripe {
         }
     }
 
-    /// Opens a slab in the place of the one that is full.
+    /// Opens a slab to replace the full one.
     #[cold]
     fn open_slab(&mut self, shared: &Arc<ArenaState>) -> Option<()> {
         self.close_slab();
@@ -388,7 +391,7 @@ impl SlabStripe {
         Some(())
     }
 
-    /// What was never used of the open slab is dead from now on.
+    /// Closes the open slab; its memory that was never used is dead from now on.
     fn close_slab(&mut self) {
         // SAFETY: an open slab is there.
         if let Some(slab) = unsafe { self.open.as_ref() } {
@@ -407,7 +410,7 @@ impl ArenaSlab {
         self.sparse.load(Ordering::Relaxed)
     }
 
-    /// A slab, and its first free byte.
+    /// Creates a slab. Returns it and its first free byte.
     fn new(shared: &Arc<ArenaState>) -> Option<(NonNull<Self>, *mut u8)> {
         // SAFETY: the layout is not empty.
         let memory = NonNull::new(unsafe { alloc(LAYOUT) })?;
@@ -445,26 +448,26 @@ impl ArenaSlab {
         (slab / 64, 1 << (slab % 64))
     }
 
-    /// The head of the slab at an address.
+    /// Returns the head of the slab at an address.
     #[inline]
     fn head_at(slab: usize) -> *mut Self {
         let line = slab / SLAB % (FRONT / 64);
         ptr::with_exposed_provenance_mut(slab + line * 64)
     }
 
-    /// The head of the slab that the memory lies in.
+    /// Returns the head of the slab that contains the memory.
     #[inline]
     fn of(memory: NonNull<u8>) -> *mut Self {
         Self::head_at(memory.as_ptr().addr() & !(SLAB - 1))
     }
 
-    /// Subtracts bytes of a sparse slab, which is freed with the last.
+    /// Subtracts bytes of a sparse slab, which is freed with the last ones.
     ///
     /// # Safety
-    /// They are the caller's and not used afterwards.
+    /// The bytes belong to the caller and are not used afterwards.
     unsafe fn subtract(slab: *mut Self, size: usize) {
-        // SAFETY: the bytes keep the slab. AcqRel: what all threads did with it came before its
-        // end.
+        // SAFETY: the bytes keep the slab alive. AcqRel: everything that all threads did with it
+        // happens before its end.
         unsafe {
             if (*slab).live.fetch_sub(size, Ordering::AcqRel) == size {
                 let shared = (*slab).shared.clone();
@@ -479,7 +482,7 @@ impl ArenaSlab {
     /// Frees a slab.
     ///
     /// # Safety
-    /// It is sparse, listed, and nothing is in it.
+    /// The slab is sparse, listed and empty.
     unsafe fn release(slab: *mut Self) {
         // SAFETY: by the caller; listed slabs are there.
         unsafe {
@@ -500,7 +503,7 @@ impl ArenaSlab {
     }
 }
 
-/// Nothing panics while a lock is held.
+/// Takes a lock. No thread panics while it holds one.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

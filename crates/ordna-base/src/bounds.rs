@@ -1,4 +1,4 @@
-//! The direction of a scan, and keys compared with its bounds.
+//! The direction of a scan, and comparisons of keys with bounds.
 
 use std::ops::Bound;
 
@@ -11,10 +11,10 @@ pub enum Direction {
     Descending,
 }
 
-/// Where a scan begins and ends, in the order of keys.
+/// The lower and upper bound of a scan, in the order of keys.
 pub type Bounds<'a, K> = (Bound<&'a K>, Bound<&'a K>);
 
-/// Whether no key can lie within the bounds because they cross.
+/// Returns whether no key can be within the bounds because they cross.
 #[doc(hidden)]
 pub fn bounds_cross<K: Ord + ?Sized>(lower: Bound<&K>, upper: Bound<&K>) -> bool {
     match (lower, upper) {

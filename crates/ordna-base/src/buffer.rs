@@ -1,17 +1,16 @@
-//! Shared buffers: bytes with room behind them, which several records hold at different lengths.
+//! Shared buffers: bytes followed by spare room, which several records use with different lengths.
 //!
 //! # Contract
-//! Bytes below `used` were written once and never change. An extension claims the room behind the
-//! length of the record that it starts from, writes there, and is published with a new record. A
-//! record reads its own length only, so older records, their snapshots and readers see nothing of
-//! it.
+//! Bytes below `used` were written once and never change. An extension claims the room after the
+//! length of its record, writes there, and is published with a new record. A record only reads its
+//! own length, so older records, their snapshots and readers do not see the extension.
 //!
 //! # Protocol
-//! A claim is a compare-exchange of `used`, from the record's length to the new one. It fails if
+//! A claim is a compare-exchange of `used` from the record's length to the new one. It fails if
 //! another extension of that record came first; the caller then copies. `owners` counts the records
-//! that hold a share. A record that an extension replaced hands its share on to the new one, if
-//! nothing keeps the old record; what reads it still is older than the end of the new record, which
-//! is retired after it.
+//! that hold a share. If nothing keeps a record that an extension has replaced, that record passes
+//! its share on to the new one. Readers that still use it began before the end of the new record,
+//! which is retired after it.
 //!
 //! # Progress
 //! Claims and shares are one atomic operation each.
@@ -27,13 +26,13 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 #[repr(C)]
 struct BufferHeader {
     owners: AtomicUsize,
-    /// Bytes written or claimed.
+    /// Number of bytes written or claimed.
     used: AtomicUsize,
-    /// Bytes of room in all.
+    /// Total number of bytes.
     capacity: usize,
 }
 
-/// A handle of a buffer, an address. Its owners decide when it is freed.
+/// A handle of a buffer: its address. The owners of the buffer determine when it is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer(NonNull<BufferHeader>);
 
@@ -44,12 +43,13 @@ impl Buffer {
             .expect("checked lengths stay far below isize")
     }
 
-    /// Bytes that a buffer takes of the allocator.
+    /// Returns the number of allocated bytes for a buffer.
     pub fn size_of(capacity: usize) -> usize {
         size_of::<BufferHeader>() + capacity
     }
 
-    /// A buffer with the pieces in it, one after the other, and one owner. There must be room.
+    /// Creates a buffer with the pieces, one after the other, and one owner. The capacity must be
+    /// sufficient.
     pub fn new(pieces: &[&[u8]], capacity: usize) -> Self {
         let used = pieces.iter().map(|piece| piece.len()).sum();
         assert!(used <= capacity, "{used} bytes in {capacity}");
@@ -72,14 +72,14 @@ impl Buffer {
         buffer
     }
 
-    /// The address, for a record.
+    /// Returns the address, for a record.
     pub fn address(self) -> usize {
         self.0.as_ptr().expose_provenance()
     }
 
     /// # Safety
-    /// The address comes from [`Buffer::address`] of a buffer that is not freed during the use of
-    /// the handle.
+    /// The address was returned by [`Buffer::address`] of a buffer that is not freed while the
+    /// handle is used.
     #[inline]
     pub unsafe fn at(address: usize) -> Self {
         // SAFETY: an address of a buffer is not null.
@@ -87,31 +87,31 @@ impl Buffer {
     }
 
     fn header(&self) -> &BufferHeader {
-        // SAFETY: handles are followed while the buffer lives, see `at`.
+        // SAFETY: handles are dereferenced only while the buffer is alive, see `at`.
         unsafe { self.0.as_ref() }
     }
 
-    /// Where the bytes begin.
+    /// Returns the address of the first byte.
     #[inline]
     pub fn start(self) -> *const u8 {
         self.0.as_ptr().wrapping_add(1).cast()
     }
 
-    /// Bytes that the buffer takes of the allocator.
+    /// Returns the number of allocated bytes.
     pub fn size(self) -> usize {
         Self::size_of(self.header().capacity)
     }
 
     /// # Safety
-    /// The bytes from `at` on are the caller's alone, and lie within the capacity.
+    /// The bytes from `at` on belong to the caller alone and are within the capacity.
     unsafe fn write(self, at: usize, bytes: &[u8]) {
         let start = self.0.as_ptr().wrapping_add(1).cast::<u8>();
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), start.add(at), bytes.len()) }
     }
 
-    /// Claims the bytes from `len` to `end` for an extension of a record of that length. `None`:
-    /// there is no room, or they are claimed already.
+    /// Claims the bytes from `len` to `end` for an extension of a record of length `len`. Returns
+    /// `None` if there is no room or they are already claimed.
     pub fn claim(self, len: usize, end: usize) -> Option<Claim> {
         let header = self.header();
         if end < len || end > header.capacity {
@@ -124,14 +124,14 @@ impl Buffer {
 
     /// Adds an owner.
     pub fn share(self) {
-        // Relaxed: the caller's own share keeps the buffer meanwhile.
+        // Relaxed: the caller's own share keeps the buffer alive.
         self.header().owners.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends an owner's share; the last one frees the buffer.
+    /// Ends an owner's share. The last one frees the buffer.
     ///
     /// # Safety
-    /// The share is the caller's, and no reader of its record is left.
+    /// The share belongs to the caller, and there is no reader of its record.
     pub unsafe fn release(self) {
         // Release, and acquire by the last one: what owners read comes before the end.
         if self.header().owners.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -142,7 +142,7 @@ impl Buffer {
     }
 }
 
-/// Claimed bytes of a buffer, to be filled or given back.
+/// Claimed bytes of a buffer, which must be filled or given back.
 #[derive(Debug)]
 pub struct Claim {
     buffer: Buffer,
@@ -164,7 +164,7 @@ impl Claim {
         self.buffer
     }
 
-    /// Gives the bytes back: nothing was written.
+    /// Gives the bytes back, because nothing was written.
     pub fn give_back(self) {
         self.buffer.header().used.store(self.len, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
 //! Checksums of the file formats.
 //!
-//! CRC-32C covers every byte of the log and of backups, so it uses the instructions of x86-64
-//! (SSE 4.2) and aarch64 (CRC) where the processor has them: they take a fifth of the time of the
-//! tables. The others cover little and always use tables.
+//! CRC-32C covers every byte of the log and of backups. So it uses the instructions of x86-64 (SSE
+//! 4.2) and aarch64 (CRC) if the processor has them; they take a fifth of the time of the tables.
+//! The others cover little data and always use tables.
 
 #![expect(unsafe_code, reason = "calls of functions that need a processor feature")]
 
@@ -44,7 +44,7 @@ pub fn crc32c_extend(register: u32, bytes: &[u8]) -> u32 {
     extend_by_table(register, bytes)
 }
 
-/// What the last line of a sealed text begins with; eight digits and a line feed follow.
+/// Beginning of the last line of a sealed text; eight digits and a line feed follow.
 const SEAL: &[u8] = b"\n# CRC-32C ";
 
 /// Appends a line with the CRC-32C of a text.
@@ -55,8 +55,8 @@ pub fn seal(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// Returns a text that was sealed, without its last line; `None` if it is not as it was sealed. A
-/// text without such a line, as older versions wrote it, is returned as it is, with `false`.
+/// Returns a sealed text without its last line, or `None` if it is damaged. A text without such a
+/// line, as older versions wrote it, is returned unchanged, with `false`.
 pub fn unseal(sealed: &[u8]) -> Option<(&[u8], bool)> {
     let parts = sealed.len().checked_sub(SEAL.len() + 9).map(|at| sealed.split_at(at));
     let Some((text, line)) = parts.filter(|(_, line)| line.starts_with(SEAL)) else {
@@ -88,7 +88,7 @@ fn extend_aarch64(register: u32, bytes: &[u8]) -> u32 {
 }
 
 fn extend_by_table(register: u32, bytes: &[u8]) -> u32 {
-    // The library takes the register in the opposite order of bits.
+    // The library takes the register with reversed bits.
     let mut digest = CRC_32C.digest_with_initial(register.reverse_bits());
     digest.update(bytes);
     !digest.finalize()

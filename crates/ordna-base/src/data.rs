@@ -1,5 +1,5 @@
-//! Arguments of a store's methods: keys and values in the forms that callers have at hand, and
-//! ranges of keys.
+//! Arguments of a store's methods: [`AsData`], keys and values in the forms that callers have, and
+//! [`KeyRange`], ranges of keys.
 
 use std::borrow::Cow;
 use std::ops::{

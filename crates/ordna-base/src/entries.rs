@@ -1,4 +1,4 @@
-//! A flat buffer of key-value pairs: what scans write into, with no allocation per entry.
+//! A flat buffer of key-value pairs, to which scans append without an allocation for each entry.
 
 use std::borrow::Borrow;
 
@@ -12,12 +12,12 @@ pub struct Entries<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
-    /// An empty buffer. Allocates nothing.
+    /// Creates an empty buffer without allocating.
     pub fn new() -> Self {
         Self { keys: Default::default(), values: Default::default() }
     }
 
-    /// An empty buffer with room for the words of `pairs` pairs.
+    /// Creates an empty buffer with room for the words of `pairs` pairs.
     pub fn with_room(pairs: usize) -> Self {
         let mut room = Self::new();
         room.keys.reserve(pairs);
@@ -48,12 +48,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         self.values.push(value);
     }
 
-    /// Drops all pairs, keeps the memory.
+    /// Removes all pairs, but keeps the memory.
     pub fn clear(&mut self) {
         self.truncate(0);
     }
 
-    /// Drops all pairs from position `len` on, keeps the memory.
+    /// Removes all pairs from position `len` on, but keeps the memory.
     pub fn truncate(&mut self, len: usize) {
         self.keys.truncate(len);
         self.values.truncate(len);

@@ -1,4 +1,4 @@
-//! Why an operation failed, and the limits that it exceeded.
+//! Errors of operations, and the limits of keys and values.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,53 +10,53 @@ pub const MAX_KEY_LEN: usize = u16::MAX as usize;
 /// The longest byte-string value, in bytes: 512 MiB, the limit of Redis.
 pub const MAX_VALUE_LEN: usize = 512 << 20;
 
-/// Why an operation of a store, a map or a transaction failed. Nothing was written, unless the
-/// variant says otherwise.
+/// The reason why an operation of a store, a map or a transaction failed. Nothing was written,
+/// unless the variant says otherwise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Error {
     /// The key is longer than [`MAX_KEY_LEN`].
     KeyTooLong {
-        /// Length of the refused key, in bytes.
+        /// Length of the rejected key in bytes.
         len: usize,
     },
     /// The value is longer than [`MAX_VALUE_LEN`].
     ValueTooLong {
-        /// Length of the refused value, in bytes.
+        /// Length of the rejected value in bytes.
         len: usize,
     },
-    /// The items of a sorted build are not in ascending order.
+    /// The items of a bulk construction are not in ascending order.
     NotSorted {
-        /// Number of the part.
+        /// Number of the part that has the item.
         part: usize,
-        /// Number of the item in it.
+        /// Number of the item in its part.
         at: usize,
     },
-    /// The store holds as much as it may.
+    /// The store has reached its memory limit.
     MemoryLimit {
         /// The limit, in bytes.
         limit: usize,
     },
-    /// The store's log cannot record writes. Writes are refused until a backup succeeds. A write
-    /// that was under way may be in memory; after a crash it may be there or not.
+    /// The store's log cannot record writes. Writes fail until a backup succeeds. A write in
+    /// progress may be in memory, and after a crash it may be present or not.
     LogFailed {
         /// The first failure.
         reason: std::sync::Arc<str>,
     },
     /// The store holds a key of another type than the map's.
     WrongKey(Box<WrongKey>),
-    /// A value is of another type than the map's, or cannot be stored.
+    /// A value has another type than the map's, or cannot be encoded.
     WrongValue(Box<ValueError>),
     /// A map, a snapshot, a batch or a transaction belongs to another store.
     OtherStore,
-    /// The store has given all numbers of maps.
+    /// All numbers of maps in the store are used up.
     TooManyMaps,
-    /// What the transaction read was changed by others before it could commit, in each attempt.
+    /// Other writes changed what the transaction had read before it could commit, in each attempt.
     Conflict {
         /// Number of attempts.
         attempts: u32,
     },
-    /// The transaction is older than it may be.
+    /// The transaction is older than its age limit.
     TransactionTooOld {
         /// The age limit.
         limit: Duration,
@@ -65,14 +65,14 @@ pub enum Error {
     Durability(Cause),
 }
 
-/// Bytes that are not an encoded value of the type asked for.
+/// Bytes that are not an encoded value of the requested type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecodeError {
-    /// Position in the key.
+    /// Position in the key at which the value should begin.
     pub at: usize,
-    /// The value that should stand there.
+    /// Description of the expected value.
     pub expected: &'static str,
-    /// The byte that stands there; `None` at the end of the key.
+    /// The byte at that position, or `None` at the end of the key.
     pub found: Option<u8>,
 }
 
@@ -93,18 +93,18 @@ impl std::error::Error for DecodeError {}
 pub struct WrongKey {
     /// The bytes of the key.
     pub key: Vec<u8>,
-    /// Why they are no key of the map.
+    /// The reason why they are not a key of the map.
     pub source: DecodeError,
 }
 
-/// Bytes that are not a value of the type asked for.
+/// Bytes that are not a value of the requested type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueError {
     /// Length of the value.
     pub len: usize,
-    /// The type asked for.
+    /// The requested type.
     pub expected: &'static str,
-    /// The reader's own words, if it has any.
+    /// The decoder's own text, if it has one.
     pub reason: String,
 }
 
@@ -117,7 +117,7 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// The error under an [`Error`], shared by its clones. Equal if the texts are.
+/// The cause of an [`Error`], shared by its clones. Two causes are equal if their texts are.
 #[derive(Debug, Clone)]
 pub struct Cause(pub Arc<dyn std::error::Error + Send + Sync>);
 
@@ -181,14 +181,15 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::WrongKey(wrong) => Some(&wrong.source),
-            // The texts of the others are this error's own.
+            // The other variants have no cause; their text says everything.
             Self::Durability(cause) => cause.0.source(),
             _ => None,
         }
     }
 }
 
-/// The first invariant that an audit ([`crate::OrderedIndex::check_invariants`]) found broken.
+/// The first violated invariant that an audit ([`crate::OrderedIndex::check_invariants`]) has
+/// found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation(pub String);
 

@@ -1,7 +1,7 @@
 //! The two kinds of keys: native `u64`, and byte strings of any content, 0 to 65,535 bytes.
 //!
-//! Both are ordered as their big-endian bytes are. No content is reserved: the empty key, keys with
-//! zero bytes, one key a prefix of another, `0` and `u64::MAX` are ordinary keys.
+//! Both order like their big-endian bytes. No content is reserved: the empty key, keys with zero
+//! bytes, keys that are prefixes of others, `0` and `u64::MAX` are ordinary keys.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -49,8 +49,7 @@ pub trait Key:
     /// A growable sequence of keys in one buffer.
     type Sequence: Sequence<Self>;
 
-    /// The part of the key that every stored copy holds at a fixed size: the key itself, or its
-    /// length.
+    /// The fixed-size part of every stored copy of the key: the key itself, or its length.
     #[doc(hidden)]
     type Cell: Copy + Send + Sync + 'static;
 
@@ -62,15 +61,15 @@ pub trait Key:
     /// `a.head() <= b.head()`.
     fn head(&self) -> u64;
 
-    /// The key of this head, if the head is the key.
+    /// Returns the key with this head, if the head is the whole key.
     #[doc(hidden)]
     fn from_head(head: &u64) -> Option<&Self>;
 
-    /// The first `len` bytes of a byte string; an integer whole.
+    /// Returns the first `len` bytes of a byte string, or a whole integer.
     #[doc(hidden)]
     fn prefix(&self, len: usize) -> Self::Owned;
 
-    /// Refuses a key beyond [`MAX_LEN`].
+    /// Returns an error if the key is longer than [`MAX_LEN`].
     ///
     /// # Errors
     /// [`Error::KeyTooLong`].
@@ -83,18 +82,18 @@ pub trait Key:
     #[doc(hidden)]
     fn cell(&self) -> Self::Cell;
 
-    /// The bytes to be stored behind the cell.
+    /// Returns the bytes to store after the cell.
     #[doc(hidden)]
     fn tail(&self) -> &[u8];
 
     #[doc(hidden)]
     fn tail_len(cell: Self::Cell) -> usize;
 
-    /// The stored key, seen through its cell and tail.
+    /// Returns the stored key, given its cell and tail.
     ///
     /// # Safety
-    /// `cell` and the [`Key::tail_len`] bytes at `tail` were stored from one key and stay
-    /// unchanged for `'a`.
+    /// `cell` and the [`Key::tail_len`] bytes at `tail` were stored from one key and do not change
+    /// during `'a`.
     #[doc(hidden)]
     #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
     unsafe fn view<'a>(cell: *const Self::Cell, tail: *const u8) -> &'a Self;
@@ -202,13 +201,13 @@ impl Key for [u8] {
     #[inline]
     #[expect(unsafe_code, reason = "raw view, see the trait")]
     unsafe fn view<'a>(cell: *const u16, tail: *const u8) -> &'a [u8] {
-        // SAFETY: the caller promises a stored cell and as many bytes behind `tail`.
+        // SAFETY: the caller promises a stored cell and that number of bytes at `tail`.
         unsafe { std::slice::from_raw_parts(tail, usize::from(*cell)) }
     }
 }
 
-/// The smallest key above every key that starts with `prefix`; `None` if there is none (the prefix
-/// is empty or all `0xFF`).
+/// Returns the smallest key above every key that starts with `prefix`, or `None` if there is none
+/// because the prefix is empty or all `0xFF`.
 pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -216,7 +215,7 @@ pub fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Bytes that two strings share from their start.
+/// Returns the number of bytes that two strings share at their beginning.
 #[doc(hidden)]
 #[inline]
 pub fn common_prefix(one: &[u8], other: &[u8]) -> usize {
@@ -226,7 +225,7 @@ pub fn common_prefix(one: &[u8], other: &[u8]) -> usize {
     equal + rest.take_while(|(one, other)| one == other).count()
 }
 
-/// The head of what follows the first `at` bytes.
+/// Returns the head of the bytes from `at` on.
 #[doc(hidden)]
 #[inline]
 pub fn head_at(bytes: &[u8], at: usize) -> u64 {

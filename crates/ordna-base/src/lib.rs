@@ -1,21 +1,21 @@
 //! The foundation of every Ordna index.
 //!
-//! | module | holds |
+//! | module | what it holds |
 //! |---|---|
 //! | [`index`] | the contract [`OrderedIndex`] and [`index::Range`], the iterator over any index |
 //! | [`key`], [`value`] | the kinds of keys and values, and their limits |
-//! | `locked_btree` | [`Locked`]: the contract over a locked B-tree, with which every index is compared |
+//! | `locked_btree` | [`Locked`]: the contract over a locked B-tree, to which every index is compared |
 //! | [`arena`] | memory for records in large pages |
 //! | [`buffer`] | shared buffers of values that grow at their end |
 //! | [`checksum`] | CRCs of the file formats |
-//! | `data` | keys, values and ranges in the forms that callers have at hand |
-//! | [`encoding`] | keys and values as bytes in files |
+//! | `data` | keys, values and ranges in the forms that callers have |
+//! | [`encoding`] | the encoding of keys and values in files |
 //! | [`entries`] | a flat buffer for the results of scans |
-//! | [`order`](mod@order) | the order of a leaf's keys |
+//! | [`order`](mod@order) | sorting the keys of a leaf |
 //! | [`record`] | key and value in one allocation |
-//! | [`reclaim`] | when removed memory may be freed |
+//! | [`reclaim`] | safe memory reclamation: when removed memory may be freed |
 //! | [`slabs`] | fixed-size nodes in large pages |
-//! | [`simd`] | words and bytes compared a cache line at a time, with the widest instructions of the machine |
+//! | [`simd`] | comparisons of words and bytes, one cache line at a time, with the widest instructions of the machine |
 //! | [`sync`] | version lock, back-off, striped counter; test stops; the seam to the model checkers |
 //! | [`mod@tuple`] | typed values as byte strings in the order of the values |
 

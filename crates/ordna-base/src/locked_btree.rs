@@ -1,8 +1,8 @@
-//! One reader-writer lock over the standard library's B-tree.
+//! [`Locked`]: the standard library's B-tree behind one reader-writer lock.
 //!
-//! The oracle that every other index is compared with, and the baseline that it has to beat. Every
-//! operation is linearizable, scans included: a scan holds the read lock, so its closure must not
-//! write to the index (it would wait for itself). O(log n) for point operations.
+//! It is the oracle to which every other index is compared, and the baseline that it has to beat.
+//! Every operation is linearizable, including scans: a scan holds the read lock, so its closure
+//! must not write to the index, which would deadlock. O(log n) for point operations.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use crate::{Error, Key, Value, Violation};
 
 type Map<K, V> = BTreeMap<<K as ToOwned>::Owned, <V as ToOwned>::Owned>;
 
-/// `RwLock<BTreeMap>` behind the contract.
+/// An index that is a `RwLock<BTreeMap>`.
 pub struct Locked<K: Key + ?Sized, V: Value + ?Sized> {
     map: RwLock<Map<K, V>>,
 }
@@ -33,12 +33,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Locked<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Locked<K, V> {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self { map: RwLock::new(Map::<K, V>::new()) }
     }
 
-    // A panic in a caller's closure leaves the map whole: poison carries no news.
+    // A panic in a caller's closure leaves the map intact, so poisoning can be ignored.
     fn read(&self) -> RwLockReadGuard<'_, Map<K, V>> {
         self.map.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -122,7 +122,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Locked<K, V> {
             })
             .sum();
         let entry = size_of::<K::Owned>() + size_of::<V::Owned>();
-        // A B-tree of the standard library fills its nodes to about 7/10 under random inserts.
+        // The standard library's B-tree fills its nodes to about 7/10 under random inserts.
         MemoryUsage {
             parts: vec![("nodes (estimated)", map.len() * entry * 10 / 7), ("heap", heap)],
         }
@@ -178,8 +178,8 @@ mod tests {
         assert_eq!(index.range(5..=5).count(), 1);
     }
 
-    /// Whatever turns two callers take, and however far each has read ahead: the two ends return
-    /// each entry once.
+    /// In whatever order the two ends are read, and however far each has read ahead, they return
+    /// each entry exactly once.
     #[test]
     fn the_ends_of_a_range_meet() {
         let take = |len: u64, from_back: &dyn Fn(u64) -> bool| {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(index.get(b"other".as_slice()), None);
     }
 
-    /// An index that notes how much was read ahead at once.
+    /// An index that records how much was read ahead at a time.
     struct Noting {
         index: Locked<[u8], [u8]>,
         most: Cell<usize>,

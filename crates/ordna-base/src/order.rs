@@ -1,26 +1,28 @@
-//! The order of a leaf's keys, computed from copies.
+//! Computes the sorted order of a leaf's keys from a copy.
 //!
 //! # Contract
-//! Nothing here is shared. A reader without the leaf's lock may pass words that never stood in a
-//! leaf together. The order is then of no use, and the reader's version check fails.
+//! Nothing here is shared. A reader without the leaf's lock may pass words that were never in a
+//! leaf together. The order is then useless, but the reader's version check fails.
 //!
-//! # How
-//! Keys are ranked by 25 bits of their heads, the first ones in which the heads differ: vectors
-//! count how many heads are below each, without branches. Equal ranks are sorted by comparison.
+//! # Method
+//! Keys are ranked by 25 bits of their heads, beginning with the first bit in which the heads
+//! differ: vector instructions count how many heads are below each, without branches. Equal ranks
+//! are sorted by comparison.
 //!
-//! Byte strings with equal heads are ranked once more by the eight bytes at their first difference.
-//! So each string is read twice and not at every comparison. All of these strings are prefetched
-//! first: their cache misses overlap.
+//! Byte strings with equal heads are ranked again by the eight bytes at their first difference. So
+//! each string is read twice and not at every comparison. All of these strings are prefetched
+//! first, so that their cache misses overlap.
 
 use crate::key::{common_prefix, head_at};
 use crate::simd::{Bytes, InstructionSet};
 
-/// Keys at most: a leaf's positions fill one vector of bytes.
+/// Maximum number of keys: the positions in a leaf fill one vector of bytes.
 pub const MOST: usize = Bytes::LEN;
-/// Groups of at most this many equal heads are sorted by comparison at once: ranking costs more.
+/// Number of equal heads up to which they are sorted by comparison immediately, because ranking
+/// costs more.
 const FEW: usize = 4;
 
-/// Positions of integers in ascending order.
+/// Returns the positions of integers in ascending order.
 #[inline]
 pub fn of_integers(keys: &[u64], simd: InstructionSet) -> [u8; MOST] {
     let (mut words, mut places) = ([0; MOST], identity());
@@ -30,8 +32,9 @@ pub fn of_integers(keys: &[u64], simd: InstructionSet) -> [u8; MOST] {
     places
 }
 
-/// Positions of byte strings in ascending order. `head` gives the head of the string at a position,
-/// or the head behind a prefix that all strings share. `key` gives the whole string.
+/// Returns the positions of byte strings in ascending order. `head` returns the head of the string
+/// at a position, or the head after a prefix that all strings share. `key` returns the whole
+/// string.
 pub fn of_strings<'a>(
     count: usize,
     head: impl Fn(u8) -> u64,
@@ -51,7 +54,7 @@ pub fn of_strings<'a>(
     places
 }
 
-/// Calls `each` with the places of every two or more equal words; the words are sorted.
+/// Calls `each` with the positions of each group of equal words. The words are sorted.
 #[inline]
 fn for_equal(words: &[u64], places: &mut [u8], mut each: impl FnMut(&mut [u8])) {
     let mut rest = places;
@@ -64,7 +67,7 @@ fn for_equal(words: &[u64], places: &mut [u8], mut each: impl FnMut(&mut [u8])) 
     }
 }
 
-/// Sorts places of keys with equal heads.
+/// Sorts the positions of keys with equal heads.
 fn sort_alike<'a>(group: &mut [u8], key: &impl Fn(u8) -> &'a [u8], simd: InstructionSet) {
     let compare = |one: &u8, other: &u8| key(*one).cmp(key(*other));
     if group.len() <= FEW {
@@ -85,7 +88,7 @@ fn sort_alike<'a>(group: &mut [u8], key: &impl Fn(u8) -> &'a [u8], simd: Instruc
     for_equal(&words[..len], group, |equal| equal.sort_unstable_by(compare));
 }
 
-/// Sorts the first `count` words, each with its place.
+/// Sorts the first `count` words with their positions.
 #[inline]
 fn rank(words: &mut [u64; MOST], places: &mut [u8; MOST], count: usize, simd: InstructionSet) {
     let (mut least, mut most) = (u64::MAX, 0);
@@ -95,13 +98,13 @@ fn rank(words: &mut [u64; MOST], places: &mut [u8; MOST], count: usize, simd: In
     let shift = (u64::BITS - most.saturating_sub(least).leading_zeros()).saturating_sub(25);
     let mut numbers = [i32::MAX; MOST];
     for (at, (number, word)) in numbers.iter_mut().zip(&words[..count]).enumerate() {
-        // The position behind the bits makes all numbers different.
+        // The position in the low bits makes all numbers different.
         *number = ((word - least) >> shift << 6) as i32 | at as i32;
     }
     let ranks = simd.ranks(&numbers, count);
     let from = (*words, *places);
     for ((rank, word), place) in ranks.iter().zip(&from.0).zip(&from.1).take(count) {
-        // Below `MOST` anyway; the remainder spares the bounds check.
+        // Always below `MOST`; the remainder avoids a bounds check.
         let rank = *rank as usize % MOST;
         (words[rank], places[rank]) = (*word, *place);
     }
@@ -114,7 +117,7 @@ fn rank(words: &mut [u64; MOST], places: &mut [u8; MOST], count: usize, simd: In
     }
 }
 
-/// The positions of keys that are in order.
+/// Returns the positions of keys that are already sorted.
 pub fn identity() -> [u8; MOST] {
     const IN_ORDER: [u8; MOST] = {
         let (mut places, mut at) = ([0; MOST], 0);
@@ -131,8 +134,8 @@ pub fn identity() -> [u8; MOST] {
 mod tests {
     use super::*;
 
-    /// Keys that differ early or late, in few bytes or many, are prefixes of each other, or end in
-    /// zeroes.
+    /// Keys that differ early or late, in few bytes or many, that are prefixes of each other, or
+    /// that end in zeroes.
     #[test]
     fn byte_strings_come_in_order() {
         let mut state = 5_u64;
@@ -174,7 +177,7 @@ mod tests {
         for round in 0..64_u32 {
             let number = |at: u64| at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> round;
             let mut keys: Vec<u64> = (0..u64::from(round) + 1).map(number).collect();
-            // All but one equal in the bits that are ranked.
+            // All keys but one are equal in the bits that are ranked.
             keys.push(u64::MAX);
             keys.sort_unstable();
             keys.dedup();

@@ -1,11 +1,12 @@
-//! When removed memory may be freed.
+//! Safe memory reclamation: when memory that was removed from an index may be freed.
 //!
 //! # Contract
 //! A reader of an index holds a [`Guard`] of its [`Collector`]. A writer *retires* the memory that
-//! it has unlinked. The collector reclaims retired memory once every guard of that moment is gone.
-//! A guard that is held for long delays reclamation, never correctness. Guards nest; an inner one
-//! costs about a fifth of the outer. Each index owns its collector: dropping the index frees all
-//! retired memory, and a stalled reader of one index does not delay another index.
+//! it has unlinked. The collector reclaims retired memory when every guard of that moment has been
+//! dropped. A guard that is held for long delays reclamation, but never affects correctness. Guards
+//! nest; an inner one costs about a fifth of the outer one. Each index owns its collector: dropping
+//! the index frees all retired memory, and a stalled reader of one index does not delay another
+//! index.
 //!
 //! Pointers inside an index are loaded with `Acquire` or stronger while a guard is held.
 //!
@@ -16,12 +17,12 @@
 //! within the noise, some 8 ns, and 1 to 2 ns within a guard; `crossbeam-epoch` retires for less
 //! (29 ns with the allocation, 34 ns here, without the lists below, which came later).
 //!
-//! A stalled reader costs the same in both: all that is retired meanwhile. The difference is
-//! afterwards. `seize` leaves the stalled reader's garbage to that reader, which frees it when it
-//! leaves (its leaving takes that long); `crossbeam-epoch` frees a few bags at a time as later
-//! traffic comes by. A collector per index needs no registration of threads here, and dropping it
-//! frees everything. `crossbeam-epoch` can have a collector per index too, but then every thread
-//! registers with each and keeps a handle.
+//! A stalled reader costs the same in both libraries: all memory that is retired in the meantime.
+//! They differ in what follows. `seize` leaves the stalled reader's garbage to that reader, which
+//! frees it when it leaves, and then takes that long to leave. `crossbeam-epoch` frees a few bags
+//! at a time during later operations. Here, a collector per index needs no registration of threads,
+//! and dropping it frees everything. `crossbeam-epoch` can have a collector per index, too, but
+//! then every thread registers with each collector and keeps a handle.
 
 #![expect(unsafe_code, reason = "façade over manual reclamation")]
 
@@ -35,15 +36,15 @@ use seize::Guard as _;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Shared, fault, notice, stripe_of_this_thread};
 
-/// Owns what an index has retired, and knows which threads may still read it.
+/// Owns the memory that an index has retired, and knows which threads may still read it.
 ///
-/// A thread's retired memory waits in the list of its stripe until it is worth a batch of the
-/// library's. The library's own lists belong to one thread each: a thread that goes idle would keep
-/// what is in its list.
+/// Memory that a thread retires waits in the list of its stripe until there is a batch for the
+/// library. The library's own lists belong to one thread each, and a thread that becomes idle would
+/// keep the contents of its list.
 #[derive(Debug)]
 pub struct Collector {
     library: seize::Collector,
-    /// Entries of a batch.
+    /// Number of entries in a batch.
     batch: usize,
     retired: [RetiredList; STRIPES],
 }
@@ -54,28 +55,28 @@ const STRIPES: usize = 16;
 #[repr(align(128))]
 struct RetiredList(Mutex<Retirements>);
 
-/// What threads of a stripe have retired and not yet passed on.
+/// Memory that the threads of a stripe have retired and not yet passed on.
 #[derive(Debug, Default)]
 struct Retirements {
     entries: Vec<RetiredMemory>,
-    /// Bytes of entries whose size was told.
+    /// Total size in bytes of entries with a known size.
     bytes: usize,
 }
 
-/// Bytes of retired memory that wait in one stripe at most, roughly: a pass for each costs a
-/// `membarrier`, some microseconds, in which a mebibyte is hardly filled.
+/// Approximate maximum number of bytes of retired memory that wait in one stripe. Each pass costs a
+/// `membarrier`, some microseconds, in which less than a mebibyte is usually retired.
 const MOST_BYTES: usize = 1 << 20;
 
-/// Room that an emptied list keeps, in entries: that of a full batch.
+/// Capacity that an emptied list keeps, in entries: that of a full batch.
 const SPARE: usize = 256;
 
-/// What a guard passes on at its end.
+/// The work of a guard at its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Due {
     Nothing,
-    /// A batch that is full.
+    /// Passes on a full batch.
     Batch,
-    /// What is large, with all that has been retired.
+    /// Passes on large memory immediately, with everything retired before it.
     AtOnce,
 }
 
@@ -91,7 +92,7 @@ unsafe impl Send for RetiredMemory {}
 
 impl RetiredMemory {
     /// # Safety
-    /// As for [`Guard::retire`].
+    /// The contract is that of [`Guard::retire`].
     unsafe fn new<T: Retire>(memory: *mut T) -> Self {
         // SAFETY: by the caller; the memory is a `T`.
         Self { memory: memory.cast(), free: |memory, _| unsafe { T::free(memory.cast()) } }
@@ -105,35 +106,36 @@ impl Default for Collector {
 }
 
 impl Collector {
-    /// A collector with no garbage and no guards.
+    /// Creates a collector without garbage and guards.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A collector whose threads pass their retired list on once it has `batch` entries (32 by
-    /// default), for an index that retires often. On Linux each pass is a
-    /// `membarrier`: an interrupt of every processor that runs a thread of this process.
+    /// Creates a collector whose threads pass on their list of retired memory when it has `batch`
+    /// entries (32 by default), for an index that retires often. On Linux each pass is a
+    /// `membarrier`, an interrupt of every processor that runs a thread of this process.
     pub fn with_batches_of(batch: usize) -> Self {
         let library = seize::Collector::new().batch_size(batch);
         Self { library, batch, retired: Default::default() }
     }
 
-    /// What threads of this one's stripe have retired.
+    /// Returns the list of this thread's stripe.
     fn list(&self) -> &RetiredList {
         &self.retired[stripe_of_this_thread() % STRIPES]
     }
 
-    /// Enters a reading section: nothing retired from now on is freed before the guard is dropped.
+    /// Enters a reading section: memory that is retired from now on is not freed before the guard
+    /// is dropped.
     ///
     /// Wait-free. Nested guards are cheap.
     #[inline]
     pub fn pin(&self) -> Guard<'_> {
         let guard = self.library.enter();
-        // The announcement above must be ordered before our loads: otherwise a reader's store of "I
-        // am here" and a writer's unlink may both pass unseen. On Linux the retiring thread runs
-        // `membarrier` in our stead. Where a sandbox forbids that call the library falls back to
-        // stronger accesses of its own; ours are acquire loads, which only x86-64 keeps after
-        // the announcement whatever the compiler emits for them.
+        // The announcement above must be ordered before this thread's loads. Otherwise the reader's
+        // announcement and a writer's unlinking might not see each other. On Linux, the retiring
+        // thread runs `membarrier` instead. If a sandbox forbids that call, the library falls back
+        // to stronger accesses of its own; but the loads here are acquire loads, which only x86-64
+        // keeps after the announcement whatever the compiler emits.
         if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
             fence(Ordering::SeqCst);
         }
@@ -154,7 +156,7 @@ impl Drop for Collector {
 }
 
 impl RetiredList {
-    /// Adds an entry. Returns what the list has become: number of entries, and bytes.
+    /// Adds an entry. Returns the resulting number of entries and bytes.
     #[inline]
     fn push(&self, retired: RetiredMemory, bytes: usize) -> (usize, usize) {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,7 +172,7 @@ impl RetiredList {
             return Vec::new();
         }
         list.bytes = 0;
-        // A list that grew under one long guard does not keep its room.
+        // A list that grew under one long guard does not keep its capacity.
         let fresh = Vec::with_capacity(list.entries.capacity().min(SPARE));
         mem::replace(&mut list.entries, fresh)
     }
@@ -186,8 +188,8 @@ pub struct Guard<'a> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Not when it is retired: the caller may hold a lock for which others wait. Nothing can be
-        // freed before this guard ends.
+        // Passed on here, not when it is retired, because the caller may then hold a lock for which
+        // others wait. Nothing can be freed before this guard ends anyway.
         if self.due.get() != Due::Nothing {
             self.end();
         }
@@ -195,27 +197,27 @@ impl Drop for Guard<'_> {
 }
 
 impl Guard<'_> {
-    /// Hands over memory that no new reader can reach. [`Retire::free`] is called with it once no
-    /// guard of today is left, by any thread that uses the collector, or when the collector is
-    /// dropped.
+    /// Passes memory that no new reader can reach to the collector. [`Retire::free`] is called when
+    /// all current guards have been dropped, by any thread that uses the collector, or when the
+    /// collector is dropped.
     ///
     /// # Safety
     /// `memory` is unlinked: no thread that pins after this call can reach it. It is retired once,
-    /// and freeing it touches nothing of the index.
+    /// and freeing it accesses no part of the index.
     #[inline]
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.retire_sized(memory, 0) };
     }
 
-    /// [`retire`](Self::retire) of memory of this size: what waits in a list is bounded by its
-    /// bytes, too.
+    /// Works like [`retire`](Self::retire), for memory of a known size, so that the waiting memory
+    /// is also limited by its size in bytes.
     ///
     /// # Safety
-    /// As for [`retire`](Self::retire).
+    /// The contract is that of [`retire`](Self::retire).
     #[inline]
     pub unsafe fn retire_sized<T: Retire>(&self, memory: *mut T, bytes: usize) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         let retired = unsafe { RetiredMemory::new(memory) };
         let (entries, bytes) = self.collector.list().push(retired, bytes);
         if notice!("store.retire.bounds_bytes", bytes >= MOST_BYTES) {
@@ -225,7 +227,7 @@ impl Guard<'_> {
         }
     }
 
-    /// Passes on what is due.
+    /// Passes on the memory that is due.
     #[cold]
     fn end(&self) {
         match self.due.replace(Due::Nothing) {
@@ -235,36 +237,37 @@ impl Guard<'_> {
         }
     }
 
-    /// Passes entries to the library, whose own list of this thread grows to a batch at least.
+    /// Passes entries to the library, whose own list for this thread grows at least to a batch.
     fn hand_over(&self, entries: Vec<RetiredMemory>) {
         for RetiredMemory { memory, free } in entries {
-            // SAFETY: as those who retired it promised.
+            // SAFETY: the threads that retired the entries uphold the contract.
             unsafe { self.library.defer_retire(memory, free) };
         }
     }
 
-    /// Sets `watch`, with release ordering, once every guard that is held now is gone, this one
-    /// included. For callers that reuse memory instead of freeing it.
+    /// Sets `watch`, with release ordering, when every guard that is held now has been dropped,
+    /// including this one. For callers that reuse memory instead of freeing it.
     pub fn watch(&self, watch: Shared<AtomicBool>) {
         let watcher = Box::into_raw(Box::new(Watcher(watch)));
-        // SAFETY: no thread but the collector knows the box.
+        // SAFETY: only the collector knows the box.
         unsafe { self.retire_at_once(watcher) };
     }
 
-    /// [`retire`](Self::retire) for what is large: from the end of this guard on it does not wait for
-    /// more to come, nor does what this thread has retired before. Costs a `membarrier`.
+    /// Works like [`retire`](Self::retire), for large memory: it and everything that this thread
+    /// has retired before are passed on at the end of this guard, without waiting for a full batch.
+    /// Costs a `membarrier`.
     ///
     /// # Safety
-    /// As for [`retire`](Self::retire).
+    /// The contract is that of [`retire`](Self::retire).
     pub unsafe fn retire_at_once<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         let retired = unsafe { RetiredMemory::new(memory) };
         self.collector.list().push(retired, 0);
         self.due.set(Due::AtOnce);
     }
 
-    /// Passes entries to the library for freeing now. The library hands a batch over only when it
-    /// has an entry for every thread that is inside.
+    /// Passes entries to the library, to be freed now. The library processes a batch only when it
+    /// has an entry for every thread that is in a reading section.
     fn pass_on(&self, mut entries: Vec<RetiredMemory>) {
         if !entries.is_empty() {
             // SAFETY: there is nothing to free, and `free` does nothing.
@@ -275,12 +278,12 @@ impl Guard<'_> {
         self.library.flush();
     }
 
-    /// Offers this thread's share of the garbage for freeing now instead of when a batch is full.
+    /// Passes on this thread's garbage now instead of when a batch is full.
     pub fn flush(&self) {
         self.pass_on(self.collector.list().take(1));
     }
 
-    /// Offers the garbage of all threads for freeing now.
+    /// Passes on the garbage of all threads now.
     pub fn flush_all(&self) {
         if fault!("reclaim.flush_all.of_others") {
             return self.flush();
@@ -290,7 +293,8 @@ impl Guard<'_> {
     }
 }
 
-/// With more threads inside than this, what is retired at once waits for the next full batch.
+/// Number of threads in reading sections above which large memory waits for the next full batch,
+/// too.
 const FILLERS: usize = 32;
 
 struct Watcher(Shared<AtomicBool>);
@@ -299,7 +303,7 @@ impl Retire for Watcher {
     unsafe fn free(memory: *mut Self) {
         // SAFETY: boxed by `watch`, exclusively the collector's.
         let watcher = unsafe { Box::from_raw(memory) };
-        // Release: what was done under the guards that are gone happened before.
+        // Release: everything done under the dropped guards happens before.
         watcher.0.store(true, Ordering::Release);
     }
 }
@@ -310,11 +314,11 @@ impl Retire for Nothing {
     unsafe fn free(_: *mut Self) {}
 }
 
-/// Memory that can be retired, and how it is freed.
+/// Memory that can be retired, with the function that frees it.
 pub trait Retire {
     /// Frees the memory.
     ///
     /// # Safety
-    /// `memory` is exclusively the caller's and not used afterwards.
+    /// `memory` belongs to the caller exclusively and is not used afterwards.
     unsafe fn free(memory: *mut Self);
 }

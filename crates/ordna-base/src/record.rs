@@ -1,11 +1,11 @@
-//! A record owns its key and its value in one allocation.
+//! [`Record`]: a key and its value in one allocation.
 //!
 //! # Contract
 //! Trees whose entries are not inline hold pointers to records. A record is written once, before it
-//! is published, and freed once, after no reader can hold it ([`crate::reclaim`]). The one part
-//! that changes in between is a word value ([`Value::IN_PLACE`]): an atomic, overwritten only by a
-//! thread that holds the index's lock on the entry. A byte-string value is replaced together with
-//! its record.
+//! is published, and freed once, when no reader can hold it any longer ([`crate::reclaim`]). The
+//! only part that changes in between is a word value ([`Value::IN_PLACE`]): an atomic, which only a
+//! thread that holds the index's lock on the entry overwrites. A byte-string value is replaced
+//! together with its record.
 //!
 //! # Layout
 //!
@@ -15,8 +15,8 @@
 //! | next, aligned | key: 8 bytes, or length of the key: 2 bytes | the same |
 //! | next, no padding | bytes of a byte-string key, then bytes of a byte-string value | the same |
 //!
-//! A byte string that grew at its end lies in a [`Buffer`]: the top bit of its length is set, and
-//! the buffer's address stands where its bytes would (8 bytes, not aligned).
+//! A byte string that grew at its end is stored in a [`Buffer`]: the top bit of its length is set,
+//! and the buffer's address replaces its bytes (8 bytes, not aligned).
 //!
 //! So a `u64` to `u64` record has 16 bytes, and a 37-byte key with a word value 47.
 
@@ -39,7 +39,7 @@ struct RecordHeader<K: Key + ?Sized, V: Value + ?Sized> {
     key: K::Cell,
 }
 
-/// A pointer to a record, freely copied. The index decides when to free the record.
+/// A pointer to a record, which can be copied freely. The index decides when to free the record.
 pub struct Record<K: Key + ?Sized, V: Value + ?Sized> {
     header: NonNull<u8>,
     kinds: PhantomData<(*const K, *const V)>,
@@ -53,7 +53,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Record<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Copy for Record<K, V> {}
 
-/// The address is compared, not the entry.
+/// Compares addresses, not entries.
 impl<K: Key + ?Sized, V: Value + ?Sized> PartialEq for Record<K, V> {
     fn eq(&self, other: &Self) -> bool {
         self.header == other.header
@@ -71,13 +71,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
 
     const TAIL: usize = offset_of!(RecordHeader<K, V>, key) + size_of::<K::Cell>();
 
-    /// Bytes of a record up to the end of its key, whose tail has `tail` bytes.
+    /// Returns the size of a record in bytes up to the end of its key, whose tail has `tail` bytes.
     #[inline]
     pub fn size_with_key(tail: usize) -> usize {
         Self::TAIL + tail
     }
 
-    /// Bytes of a record. `tails` is the length of the key's tail plus that of the value's.
+    /// Returns the size of a record in bytes. `tails` is the total length of the key's and the
+    /// value's tails.
     #[inline]
     pub fn size_with_tails(tails: usize) -> usize {
         Self::layout(tails).size()
@@ -88,22 +89,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         Layout::from_size_align(size, Self::ALIGN).expect("checked lengths stay far below isize")
     }
 
-    /// A new record with copies of `key` and `value`, which must have passed their `check`.
+    /// Creates a record with copies of `key` and `value`, which have been validated by `check`.
     pub fn new(key: &K, value: &V) -> Self {
         Self::new_in(None, key, value)
     }
 
-    /// As [`Record::new`]. A small record comes from the arena.
+    /// Works like [`Record::new`], but allocates a small record in the arena.
     pub fn new_in(arena: Option<&Arena>, key: &K, value: &V) -> Self {
         Self::of(arena, key, value.cell(), value.tail())
     }
 
-    /// A new record of a key, and of a value as it is stored.
+    /// Creates a record of a key, and of a value in its stored form.
     fn of(arena: Option<&Arena>, key: &K, cell: V::Cell, value_tail: &[u8]) -> Self {
         let key_tail = key.tail();
         let header = Self::allocate(arena, Self::layout(key_tail.len() + value_tail.len()));
-        // SAFETY: memory of the layout. The header is written whole, the two tails behind it fit by
-        // construction of the layout.
+        // SAFETY: memory of the layout. The header is written completely, and the two tails fit
+        // after it by construction of the layout.
         unsafe {
             let start = header.as_ptr();
             ptr::write(start.cast::<V::Cell>(), cell);
@@ -131,23 +132,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         })
     }
 
-    /// Whether the record lies in a sparse slab of an arena.
+    /// Returns whether the record is in a sparse slab of an arena.
     ///
     /// # Safety
     /// The record is not freed during the call.
     #[inline]
     pub unsafe fn is_in_sparse_slab(self) -> bool {
-        // SAFETY: alive by the caller.
+        // SAFETY: the caller keeps the record alive.
         unsafe { Arena::is_in_sparse_slab(self.header) }
     }
 
-    /// A copy elsewhere. It takes over the record's share of a buffer: the record is
-    /// to be retired [without it](Record::retire_without_share).
+    /// Copies the record to other memory. The copy takes over the record's share of a buffer, so
+    /// the record must be retired [without it](Record::retire_without_share).
     ///
     /// # Safety
     /// The record is not freed during the call, and the caller holds the lock on its entry.
     pub unsafe fn moved(self, arena: Option<&Arena>) -> Self {
-        // SAFETY: alive by the caller, and nothing overwrites it meanwhile.
+        // SAFETY: the caller keeps the record alive, and nothing overwrites it concurrently.
         unsafe {
             let layout = self.stored_layout();
             let header = Self::allocate(arena, layout);
@@ -156,22 +157,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         }
     }
 
-    /// The address, for a tagged slot.
+    /// Returns the address, for a tagged slot.
     #[inline]
     pub fn as_ptr(self) -> *mut u8 {
         self.header.as_ptr()
     }
 
-    /// The record at an address that came from [`Record::as_ptr`]; `None` for null.
+    /// Returns the record at an address from [`Record::as_ptr`], or `None` for null.
     ///
     /// # Safety
-    /// `header` is null or an address of a record of these kinds.
+    /// `header` is null or the address of a record of these types.
     #[inline]
     pub unsafe fn from_ptr(header: *mut u8) -> Option<Self> {
         NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
     }
 
-    /// Fetches the first cache line of the record.
+    /// Prefetches the first cache line of the record.
     #[inline]
     pub fn prefetch(self) {
         crate::simd::prefetch(self.header.as_ptr().cast_const());
@@ -187,23 +188,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         self.header.as_ptr().wrapping_add(Self::TAIL)
     }
 
-    /// The key.
+    /// Returns the key.
     ///
     /// # Safety
     /// The record is not freed during `'a`.
     #[inline]
     pub unsafe fn key<'a>(self) -> &'a K {
-        // SAFETY: cell and tail were written by `new` and never change; alive by the caller.
+        // SAFETY: cell and tail were written by `new` and never change; the caller keeps the record
+        // alive.
         unsafe { K::view(self.key_cell(), self.tail()) }
     }
 
-    /// Calls `f` with the value; a word is loaded once, with acquire ordering.
+    /// Calls `f` with the value. A word is loaded once, with acquire ordering.
     ///
     /// # Safety
     /// The record is not freed during the call.
     #[inline]
     pub unsafe fn with_value<R>(self, f: impl FnOnce(&V) -> R) -> R {
-        // SAFETY: alive by the caller; the value's bytes stand behind the key's, never change.
+        // SAFETY: the caller keeps the record alive; the value's bytes follow the key's and never
+        // change.
         unsafe {
             let key_len = K::tail_len(*self.key_cell());
             let cell = &*self.header.as_ptr().cast::<V::Cell>();
@@ -211,13 +214,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         }
     }
 
-    /// The buffer that the value shares, if it does.
+    /// Returns the buffer that the value shares, if any.
     ///
     /// # Safety
-    /// The record is not freed during the use of the handle.
+    /// The record is not freed while the handle is used.
     #[inline]
     pub unsafe fn buffer(self) -> Option<Buffer> {
-        // SAFETY: alive by the caller; both cells were written by `of`.
+        // SAFETY: the caller keeps the record alive; both cells were written by `of`.
         unsafe {
             let key_len = K::tail_len(*self.key_cell());
             let cell = &*self.header.as_ptr().cast::<V::Cell>();
@@ -225,29 +228,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
         }
     }
 
-    /// Overwrites a word value; `false` for kinds that come with a new record.
+    /// Overwrites a word value. Returns `false` for values that need a new record.
     ///
     /// # Safety
     /// The record is not freed during the call, and the caller holds the lock on its entry.
     #[inline]
     pub unsafe fn overwrite(self, value: &V) -> bool {
-        // SAFETY: alive by the caller; the cell is an atomic where overwriting does anything.
+        // SAFETY: the caller keeps the record alive; if overwriting does anything, the cell is an
+        // atomic.
         value.overwrite(unsafe { &*self.header.as_ptr().cast::<V::Cell>() })
     }
 
-    /// Bytes asked of the allocator; with those of a buffer, however many records share it.
+    /// Returns the number of allocated bytes, including those of a buffer, however many records
+    /// share it.
     ///
     /// # Safety
     /// The record is not freed during the call.
     pub unsafe fn size(self) -> usize {
-        // SAFETY: alive by the caller.
+        // SAFETY: the caller keeps the record alive.
         unsafe { self.stored_layout().size() + self.buffer().map_or(0, Buffer::size) }
     }
 
     /// # Safety
     /// The record is not freed during the call.
     unsafe fn stored_layout(self) -> Layout {
-        // SAFETY: alive by the caller; both cells were written by `new`.
+        // SAFETY: the caller keeps the record alive; both cells were written by `new`.
         unsafe {
             let value = &*self.header.as_ptr().cast::<V::Cell>();
             Self::layout(K::tail_len(*self.key_cell()) + V::tail_len(value))
@@ -272,7 +277,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// Frees the record without its share of a buffer.
     ///
     /// # Safety
-    /// As for [`free`](Self::free).
+    /// The contract is that of [`free`](Self::free).
     unsafe fn free_alone(self) {
         // SAFETY: exclusively the caller's; allocated by `allocate` with this same layout. Cells
         // are plain data and atomics, which need no drop.
@@ -289,10 +294,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// Retires the record.
     ///
     /// # Safety
-    /// As for [`Guard::retire`].
+    /// The contract is that of [`Guard::retire`].
     pub unsafe fn retire(self, guard: &Guard<'_>) {
         let memory = self.header.as_ptr().cast::<RetiredRecord<K, V>>();
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             let size = self.size();
             if size < LARGE {
@@ -306,22 +311,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Record<K, V> {
     /// Retires a record whose share of a buffer another record has taken over.
     ///
     /// # Safety
-    /// As for [`Guard::retire`].
+    /// The contract is that of [`Guard::retire`].
     pub unsafe fn retire_without_share(self, guard: &Guard<'_>) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { guard.retire(self.header.as_ptr().cast::<ReplacedRecord<K, V>>()) }
     }
 }
 
 impl<K: Key + ?Sized> Record<K, [u8]> {
-    /// A new record of the first `len` bytes of a buffer; it takes over a share of the caller's.
+    /// Creates a record of the first `len` bytes of a buffer. It takes over a share of the caller.
     pub fn of_buffer(arena: Option<&Arena>, key: &K, buffer: Buffer, len: usize) -> Self {
         debug_assert!(len <= MAX_LEN);
         Self::of(arena, key, len as u32 | SHARED, &buffer.address().to_ne_bytes())
     }
 }
 
-/// Stands for the memory of a record that gave its share of a buffer away.
+/// The memory of a record that has passed on its share of a buffer.
 struct ReplacedRecord<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for ReplacedRecord<K, V> {
@@ -336,11 +341,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Retire for ReplacedRecord<K, V> {
     }
 }
 
-/// The collector gets records of at least this many bytes at once: one of them outweighs the batch
-/// that it would wait for.
+/// Size in bytes from which on records are passed to the collector immediately, because one of them
+/// outweighs a whole batch.
 pub const LARGE: usize = 64 << 10;
 
-/// Stands for the record's memory once it is retired; never read as such.
+/// The memory of a retired record; never read as this type.
 struct RetiredRecord<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(*const K, *const V)>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for RetiredRecord<K, V> {

@@ -1,25 +1,27 @@
-//! Memory for the nodes of lists: slabs of 2 MiB that ask the system for a huge page.
+//! Memory for nodes of one size: slabs of 2 MiB that ask the system for huge pages.
 //!
-//! Neighbours in a list lie anywhere in memory. With pages of 4 KiB nearly every step to another
-//! node begins with a walk through page tables that no cache holds. A prefetch waits for that walk
-//! as a load does.
+//! Neighbours in a list may be anywhere in memory. With pages of 4 KiB, nearly every step to
+//! another node begins with a walk through page tables that are not in a cache. A prefetch waits
+//! for that walk as a load does.
 //!
 //! # Contract
-//! Any number of threads allocate and free at once; a lock per pool orders them. It is held for a
-//! few instructions, or for the system's answer where a slab is made or given back. Nodes are made
-//! once in some twenty insertions. Memory outlives its [`Pool`] until it is freed.
+//! Any number of threads allocate and free concurrently, ordered by a lock for each pool. It is
+//! held for a few instructions, or until the system has answered if a slab is allocated or freed.
+//! About one node is created in twenty insertions. Memory stays valid after its [`Pool`] was
+//! dropped, until it is freed.
 //!
 //! # Invariants
-//! 1. A slab stands at a multiple of its size, so the address of a place in it leads to its head.
-//! 2. The list that begins at `open` holds exactly the slabs that have room and are not chosen to
-//!    become empty. An empty slab is freed at once.
+//! 1. The address of a slab is a multiple of its size, so the address of a node determines its
+//!    slab.
+//! 2. The list that begins at `open` holds exactly the slabs that have room and were not chosen to
+//!    become empty. An empty slab is freed immediately.
 //!
-//! The first `PLAIN` bytes of a pool's nodes are not from slabs: small indexes stay small. Where
-//! the system knows no huge pages a slab is memory like any other.
+//! The first `PLAIN` bytes of a pool's nodes are not in slabs, so that small indexes stay small. If
+//! the system has no huge pages, a slab is ordinary memory.
 //!
-//! One live node, or one dead node that is not yet freed, keeps its whole slab. [`Pool::spare`]
-//! counts the unused bytes. The owner of the nodes may move those of sparse slabs, see
-//! [`Pool::begin_compaction`].
+//! One live node, or one dead node that is not yet freed, keeps its whole slab alive.
+//! [`Pool::spare`] counts the unused bytes. The owner of the nodes may move those in sparse slabs,
+//! see [`Pool::begin_compaction`].
 
 #![expect(unsafe_code, reason = "an allocator")]
 
@@ -31,11 +33,11 @@ use crate::sync::Lock;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::lock::MutexGuard;
 
-/// Bytes of a slab, and what it is aligned to: a huge page of x86-64 and, mostly, of AArch64.
+/// Size and alignment of a slab in bytes: a huge page of x86-64 and, usually, of AArch64.
 pub(crate) const SLAB: usize = 2 << 20;
 
-/// Up to this many bytes of live nodes are allocated one by one. The second-level TLBs of
-/// current processors reach as far with small pages.
+/// Number of bytes of live nodes up to which nodes are allocated one by one. The second-level TLBs
+/// of current processors cover this much with small pages.
 const PLAIN: usize = 8 << 20;
 
 pub(crate) const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
@@ -43,52 +45,52 @@ pub(crate) const LAYOUT: Layout = match Layout::from_size_align(SLAB, SLAB) {
     Err(_) => panic!("a power of two"),
 };
 
-/// Memory for nodes of one size. Clones are one pool.
+/// Memory for nodes of one size. Clones refer to the same pool.
 #[derive(Clone)]
 pub struct Pool(Arc<PoolShared>);
 
 struct PoolShared {
-    /// From one node to the next, and their alignment.
+    /// Distance in bytes from one node to the next, which is also their alignment.
     size: usize,
     align: usize,
     state: Lock<PoolState>,
 }
 
 struct PoolState {
-    /// Nodes that are there.
+    /// Number of live nodes.
     nodes: usize,
-    /// The first of the slabs that have room.
+    /// The first slab in the list of those with room.
     open: *mut PoolSlab,
     slabs: Vec<*mut PoolSlab>,
-    /// Nodes in slabs.
+    /// Number of nodes in slabs.
     used: usize,
 }
 
 // SAFETY: the slabs belong to the pool; what is in their heads is used under the lock of the state.
 unsafe impl Send for PoolState {}
 
-/// The head of a slab. All but `shared` and `sparse` is used under the lock of the pool's state.
-/// `shared` is read without it, to get at the lock: so there is never a `&mut` to the whole head,
-/// only to single fields.
+/// The head of a slab. All fields except `shared` and `sparse` are used under the lock of the
+/// pool's state. `shared` is read without it, to get at the lock. So there must never be a `&mut`
+/// to the whole head, only to single fields.
 struct PoolSlab {
     shared: Arc<PoolShared>,
-    /// Nodes in use.
+    /// Number of nodes in use.
     used: usize,
-    /// Where memory begins that has never been used.
+    /// Offset of the memory that has never been used.
     fresh: usize,
-    /// Freed nodes, each leading to the next.
+    /// Freed nodes, each of which holds the address of the next.
     free: *mut u8,
-    /// Its neighbours among the slabs that have room, if it has.
+    /// Its neighbours in the list of slabs with room, if it is in that list.
     next: *mut Self,
     prev: *mut Self,
     /// Whether it is in that list.
     listed: bool,
-    /// Whether its nodes are to move elsewhere; read without the lock.
+    /// Whether its nodes should be moved elsewhere. Read without the lock.
     sparse: AtomicBool,
 }
 
 impl Pool {
-    /// For nodes of this layout.
+    /// Creates a pool for nodes of this layout.
     pub fn new(layout: Layout) -> Self {
         let layout = layout.pad_to_align();
         let (size, align) = (layout.size().max(size_of::<*mut u8>()), layout.align());
@@ -96,8 +98,8 @@ impl Pool {
         Self(Arc::new(PoolShared { size, align, state: Lock::new(state) }))
     }
 
-    /// Memory for another node, to be freed by [`Pool::free`]; `None` if the caller is to allocate
-    /// this one.
+    /// Allocates memory for another node, to be freed with [`Pool::free`]. Returns `None` if the
+    /// caller has to allocate it elsewhere.
     pub fn allocate(&self) -> Option<NonNull<u8>> {
         let mut state = self.0.lock();
         state.nodes += 1;
@@ -121,24 +123,25 @@ impl Pool {
         }
     }
 
-    /// Counts one node less. Its memory may be freed later.
+    /// Counts one live node less. Its memory may be freed later.
     pub fn forget(&self) {
         let mut state = self.0.lock();
         state.nodes = state.nodes.saturating_sub(1);
     }
 
-    /// Whether more than a quarter of the slabs is without a node that counts:
-    /// [`Pool::begin_compaction`] is worth its while.
+    /// Returns whether more than a quarter of the slabs' room is without a live node, so that
+    /// [`Pool::begin_compaction`] is worthwhile.
     pub fn has_much_room(&self) -> bool {
         let state = self.0.lock();
         let slabs = state.slabs.len() * SLAB;
         slabs >= PLAIN && state.nodes * self.0.size < slabs / 4 * 3
     }
 
-    /// Chooses the slabs with the fewest nodes whose nodes all others have room for; all slabs if
-    /// the nodes are so few that the next ones get no slab. They give out no memory until
-    /// [`Pool::end_compaction`]; [`Pool::is_sparse`] tells their nodes, which the owner moves.
-    /// Returns whether there are any. O(s log s) with s slabs. One caller at a time.
+    /// Chooses the slabs with the fewest nodes, as many as the others have room for, or all slabs
+    /// if there are so few nodes that new ones would not use slabs. No memory is allocated in the
+    /// chosen slabs until [`Pool::end_compaction`]. [`Pool::is_sparse`] identifies their nodes,
+    /// which the owner moves. Returns whether there are any. O(s log s) with s slabs. One caller at
+    /// a time.
     pub fn begin_compaction(&self) -> bool {
         let mut state = self.0.lock();
         // SAFETY: listed slabs are there, and the lock is held.
@@ -150,7 +153,7 @@ impl Pool {
         let (mut moving, mut any) = (0, false);
         let without_slabs = state.nodes * self.0.size < PLAIN;
         for slab in slabs {
-            // The room of a chosen slab is none.
+            // The room of a chosen slab no longer counts.
             room -= capacity - used(&slab);
             moving += used(&slab);
             if moving > room && !without_slabs {
@@ -168,18 +171,18 @@ impl Pool {
         any
     }
 
-    /// Whether the node's slab was chosen to become empty.
+    /// Returns whether the node's slab was chosen to become empty.
     ///
     /// # Safety
-    /// The memory comes from [`Pool::allocate`] of some pool and is not freed.
+    /// The memory was allocated with [`Pool::allocate`] of some pool and is not freed.
     pub unsafe fn is_sparse(memory: NonNull<u8>) -> bool {
         let slab = memory.as_ptr().addr() & !(SLAB - 1);
         let slab = ptr::with_exposed_provenance_mut::<PoolSlab>(slab);
-        // SAFETY: the slab has this node in it, so it is there.
+        // SAFETY: the slab contains this node, so it exists.
         unsafe { (*slab).sparse.load(Ordering::Relaxed) }
     }
 
-    /// Slabs that were chosen and still hold nodes give out memory again.
+    /// Ends a compaction: memory may be allocated again in chosen slabs that still hold nodes.
     pub fn end_compaction(&self) {
         let mut state = self.0.lock();
         for slab in state.slabs.clone() {
@@ -197,16 +200,17 @@ impl Pool {
     /// Frees a node's memory.
     ///
     /// # Safety
-    /// It comes from [`Pool::allocate`] of some pool, and no thread uses it any more.
+    /// The memory was allocated with [`Pool::allocate`] of some pool, and no thread uses it any
+    /// longer.
     pub unsafe fn free(memory: NonNull<u8>) {
         let slab = memory.as_ptr().addr() & !(SLAB - 1);
         let slab = ptr::with_exposed_provenance_mut::<PoolSlab>(slab);
-        // SAFETY: the slab has this node in it, so it is there.
+        // SAFETY: the slab contains this node, so it exists.
         let shared = unsafe { (*slab).shared.clone() };
         let mut state = shared.lock();
         state.used -= 1;
-        // SAFETY: the node is the caller's, and has room for a pointer, at its alignment or above;
-        // the lock is held.
+        // SAFETY: the node belongs to the caller and has room for an aligned pointer; the lock is
+        // held.
         unsafe {
             memory.as_ptr().cast::<*mut u8>().write((*slab).free);
             let had_room = PoolSlab::has_room(slab, &shared);
@@ -226,7 +230,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of slabs that no node stands in.
+    /// Returns the number of bytes in slabs that no node uses.
     pub fn spare(&self) -> usize {
         let state = self.0.lock();
         state.slabs.len() * SLAB - state.used * self.0.size
@@ -238,14 +242,14 @@ impl PoolShared {
         self.state.lock()
     }
 
-    /// Where the first node stands in a slab.
+    /// Returns the offset of the first node in a slab.
     fn start(&self) -> usize {
         size_of::<PoolSlab>().next_multiple_of(self.align)
     }
 }
 
 impl PoolState {
-    /// Puts a slab first into the list of those that have room.
+    /// Puts a slab at the front of the list of slabs with room.
     ///
     /// # Safety
     /// The slab is there and not in the list, and the lock is held.
@@ -262,7 +266,7 @@ impl PoolState {
         self.open = slab;
     }
 
-    /// Takes a slab out of that list.
+    /// Removes a slab from that list.
     ///
     /// # Safety
     /// The slab is in the list, and the lock is held.
@@ -311,13 +315,13 @@ impl PoolSlab {
         unsafe { !(*slab).free.is_null() || (*slab).fresh + shared.size <= SLAB }
     }
 
-    /// A node's memory.
+    /// Returns the memory of a node.
     ///
     /// # Safety
     /// The slab is there and has room, and the lock of its pool is held.
     unsafe fn take(slab: *mut Self, shared: &PoolShared) -> NonNull<u8> {
-        // SAFETY: by the caller. A freed node holds the next one's address; what was never used is
-        // in bounds.
+        // SAFETY: the caller upholds the contract. A freed node holds the address of the next;
+        // memory that was never used is in bounds.
         unsafe {
             (*slab).used += 1;
             match NonNull::new((*slab).free) {
@@ -335,8 +339,9 @@ impl PoolSlab {
     }
 }
 
-/// Bytes of huge pages that stand behind the memory of this process that asked for them: the slabs.
-/// `None` if the system does not tell. Reads `/proc/self/smaps`: O(mappings), milliseconds.
+/// Returns the number of bytes in huge pages that back the memory for which this process has
+/// requested them, that is, the slabs. Returns `None` if the system does not report it. Reads
+/// `/proc/self/smaps`, which takes milliseconds: O(mappings).
 pub fn huge_bytes() -> Option<usize> {
     let maps = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let (mut total, mut here) = (0, 0);
@@ -344,7 +349,7 @@ pub fn huge_bytes() -> Option<usize> {
         if let Some(size) = line.strip_prefix("AnonHugePages:") {
             here = size.trim().strip_suffix(" kB")?.parse().ok()?;
         }
-        // The last line of a mapping; "hg" is the advice of `ask_for_huge_pages`.
+        // The last line of a mapping; "hg" is the effect of `ask_for_huge_pages`.
         if line.starts_with("VmFlags:") && line.split_whitespace().any(|flag| flag == "hg") {
             total += here << 10;
         }
@@ -356,7 +361,7 @@ pub fn huge_bytes() -> Option<usize> {
 #[inline]
 pub(crate) fn ask_for_huge_pages(slab: NonNull<u8>) {
     #[cfg(target_os = "linux")]
-    // SAFETY: memory that this process has; the advice changes nothing that is in it.
+    // SAFETY: the memory belongs to this process, and the advice does not change its contents.
     let _ = unsafe { libc::madvise(slab.as_ptr().cast(), SLAB, libc::MADV_HUGEPAGE) };
     #[cfg(not(target_os = "linux"))]
     let _ = slab;
@@ -374,7 +379,7 @@ mod tests {
     };
     const A_SLAB: usize = SLAB / 1280;
 
-    /// How many slabs have room; checks their list.
+    /// Returns how many slabs have room, and checks their list.
     fn open(state: &PoolState) -> usize {
         let (mut count, mut before, mut slab) = (0, ptr::null_mut(), state.open);
         // SAFETY: slabs in the list are there, and the caller holds the lock.
@@ -443,8 +448,8 @@ mod tests {
         unsafe { Pool::free(node) };
     }
 
-    /// Each writes a number of its own into its nodes, which the next thread finds when it frees
-    /// them; one node is freed when the pool is gone.
+    /// Each thread writes its own number into its nodes, which the next thread finds when it frees
+    /// them. One node is freed when the pool no longer exists.
     #[test]
     fn threads_free_the_memory_of_others() {
         const ROUNDS: usize = 500;
@@ -478,12 +483,12 @@ mod tests {
                 scope.spawn(move || {
                     for round in 0..ROUNDS {
                         let first = (round * 4 + thread) * BATCH;
-                        // A thread that has ended takes no more: then they are freed here.
+                        // A thread that has ended receives no more nodes; they are then freed here.
                         let made = (0..BATCH).map(|at| make(pool, first + at)).collect();
                         if let Err(back) = next.send(made) {
                             back.0.into_iter().for_each(free);
                         }
-                        // Now and then, so that there is more than one slab.
+                        // Done now and then, so that there is more than one slab.
                         if round % 8 == 7 {
                             own.try_iter().flatten().for_each(free);
                         }

@@ -29,35 +29,35 @@ pub trait Value:
     + 'static
     + ToOwned<Owned: Borrow<Self> + AsData<Self> + Eq + Clone + Debug + Send + Sync + 'static>
 {
-    /// Whether a stored value is one word that is overwritten in place. Otherwise a new value
-    /// comes with a new record.
+    /// Whether a stored value is one word that is overwritten in place. Otherwise a new value needs
+    /// a new record.
     const IN_PLACE: bool;
 
     /// A growable sequence of values in one buffer.
     type Sequence: Sequence<Self>;
 
-    /// The part of the value that every stored copy holds at a fixed size: the word, or the length.
+    /// The fixed-size part of every stored copy of the value: the word, or the length.
     #[doc(hidden)]
     type Cell: Send + Sync + 'static;
 
-    /// The value as a word, if values of this kind are words.
+    /// Returns the value as a word, if values of this kind are words.
     #[doc(hidden)]
     fn to_word(&self) -> Option<u64> {
         None
     }
 
-    /// The value of this word, if values of this kind are words.
+    /// Returns the value of this word, if values of this kind are words.
     #[doc(hidden)]
     fn from_word(word: &u64) -> Option<&Self> {
         let _ = word;
         None
     }
 
-    /// Some value, for records that stand for a key alone.
+    /// Returns some value, for records that only need a key.
     #[doc(hidden)]
     fn placeholder() -> &'static Self;
 
-    /// Refuses a value beyond [`MAX_LEN`].
+    /// Returns an error if the value is longer than [`MAX_LEN`].
     ///
     /// # Errors
     /// [`Error::ValueTooLong`].
@@ -67,14 +67,14 @@ pub trait Value:
     #[doc(hidden)]
     fn cell(&self) -> Self::Cell;
 
-    /// The bytes to be stored behind the cell.
+    /// Returns the bytes to store after the cell.
     #[doc(hidden)]
     fn tail(&self) -> &[u8];
 
     #[doc(hidden)]
     fn tail_len(cell: &Self::Cell) -> usize;
 
-    /// Overwrites the stored word; `false` if this kind is not [`Value::IN_PLACE`].
+    /// Overwrites the stored word. Returns `false` if this kind is not [`Value::IN_PLACE`].
     ///
     /// The store has release ordering. The caller holds the index's lock on the entry.
     #[doc(hidden)]
@@ -83,16 +83,16 @@ pub trait Value:
     /// Calls `f` with the stored value. A word is loaded once, with acquire ordering.
     ///
     /// # Safety
-    /// The [`Value::tail_len`] bytes at `tail` were stored with `cell` and stay unchanged for the
+    /// The [`Value::tail_len`] bytes at `tail` were stored with `cell` and do not change during the
     /// call.
     #[doc(hidden)]
     #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
     unsafe fn with<R>(cell: &Self::Cell, tail: *const u8, f: impl FnOnce(&Self) -> R) -> R;
 
-    /// The buffer outside of the record that the stored value shares.
+    /// Returns the buffer outside of the record that the stored value shares, if any.
     ///
     /// # Safety
-    /// As for [`with`](Self::with).
+    /// The contract is that of [`with`](Self::with).
     #[doc(hidden)]
     #[expect(unsafe_code, reason = "declares the raw view that record layouts implement")]
     #[inline]
@@ -101,8 +101,8 @@ pub trait Value:
     }
 }
 
-/// A bit of the length of a byte string whose bytes lie in a [`Buffer`]: the address stands in
-/// their place. Lengths are below it.
+/// A bit of the length of a byte string that is stored in a [`Buffer`], whose address replaces the
+/// bytes. Lengths are below it.
 pub(crate) const SHARED: u32 = 1 << 31;
 
 mod sealed {

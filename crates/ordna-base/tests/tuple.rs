@@ -1,4 +1,4 @@
-//! The tuple encoding: order, round trip, prefixes, and the refusal of anything else.
+//! The tuple encoding: order, round trip, prefixes, and rejection of invalid bytes.
 
 use std::cmp::{Ordering, Reverse};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn agrees<T: Encode>(a: &T, b: &T, order: Ordering) -> Result<(), TestCaseError>
     Ok(())
 }
 
-/// Order and round trip of two values.
+/// Checks order and round trip of two values.
 fn sound<T: Encode + Decode + Ord + std::fmt::Debug>(a: T, b: T) -> Result<(), TestCaseError> {
     agrees(&a, &b, a.cmp(&b))?;
     prop_assert_eq!(&decode::<T>(&encode(&a))?, &a);
@@ -27,7 +27,7 @@ fn sound<T: Encode + Decode + Ord + std::fmt::Debug>(a: T, b: T) -> Result<(), T
     Ok(())
 }
 
-/// Strings of the bytes at which escapes could go wrong.
+/// Strings of the bytes at which escapes could be wrong.
 fn nasty() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(prop::sample::select(vec![0, 1, 2, 0x50, 0x7F, 0xFE, 0xFF]), 0..6)
 }
@@ -83,7 +83,7 @@ fn float() -> impl Strategy<Value = f64> {
     ]
 }
 
-/// A number, and its exact value; `Err` holds the rank of what is no rational number.
+/// A number with its exact value. `Err` holds the rank of a value that is not a rational number.
 fn number() -> impl Strategy<Value = (Number, Result<BigRational, i8>)> {
     prop_oneof![
         whole().prop_map(|value| {
@@ -101,7 +101,7 @@ fn number() -> impl Strategy<Value = (Number, Result<BigRational, i8>)> {
                     -1
                 }
             });
-            // As it is, and by the constructor: the bytes must be the same.
+            // Encoded directly and through the constructor: the bytes must be the same.
             assert_eq!(encode(&Number::Real(value)), encode(&Number::from(value)));
             (Number::from(value), exact)
         }),
@@ -159,7 +159,7 @@ proptest! {
             sound(edge, c.0 >> shift)?;
         }
         sound(u128::MAX, c.1)?;
-        // One order for all widths: the same number has the same bytes.
+        // All widths have one order, and the same number has the same bytes.
         prop_assert_eq!(encode(&a.0), encode(&i128::from(a.0)));
         prop_assert_eq!(encode(&a.7), encode(&u128::from(a.7)));
     }
@@ -181,7 +181,7 @@ proptest! {
     #[test]
     fn a_float_made_a_number_comes_back(value in float()) {
         let back = decode::<Number>(&encode(&Number::from(value)))?.to_f64();
-        // All NaN are one, and −0 is 0.
+        // All NaN are equal, and −0 equals 0.
         prop_assert!(back == value || back.is_nan() && value.is_nan());
     }
 
@@ -289,7 +289,7 @@ impl Encode for Big {
     }
 }
 
-/// The bytes of the tables in docs/TUPLE.md.
+/// Checks the bytes in the tables of docs/TUPLE.md.
 #[test]
 fn the_bytes_are_those_of_the_page() {
     fn is<T: Encode + ?Sized>(value: &T, hex: &str) {
@@ -393,7 +393,7 @@ fn nesting_is_bounded_without_recursion_beyond() {
     assert!(decode::<Value>(&[0x70, 0x8F].repeat(30_000)).is_err());
 }
 
-/// A value of so many levels, each made from the one below by `wrap`.
+/// Returns a value of `levels` levels, each created from the one below by `wrap`.
 fn nested(levels: usize, wrap: impl Fn(Value) -> Value) -> Vec<u8> {
     encode(&(1..levels).fold(Value::Null, |value, _| wrap(value)))
 }
@@ -415,7 +415,7 @@ fn a_cut_value_is_refused_where_its_bytes_end() {
     assert_eq!((error.at, error.found), (5, None));
 }
 
-/// The position of the reader of several values that stand one behind the other.
+/// The position of a reader of several consecutive values.
 #[test]
 fn a_reader_tells_how_many_bytes_it_has_read() {
     let key = [encode(&true), encode(&2.5_f64)].concat();

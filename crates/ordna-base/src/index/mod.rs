@@ -1,4 +1,4 @@
-//! The contract that every index keeps.
+//! [`OrderedIndex`]: the contract of every index.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -22,11 +22,12 @@ pub enum Change<T> {
     Keep,
     /// Set the value, inserting the key if it is absent.
     Put(T),
-    /// Remove the entry if it is there.
+    /// Remove the entry if it is present.
     Remove,
 }
 
-/// Bytes that an index holds, by part. Counts what was asked of the allocator, without its slack.
+/// Memory use of an index in bytes, by part. Counts what was requested from the allocator, without
+/// its slack.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MemoryUsage {
     /// Name and bytes of each part.
@@ -40,32 +41,33 @@ impl MemoryUsage {
     }
 }
 
-/// The counts of an audit that found nothing broken.
+/// The counts of an audit that found no violated invariant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InvariantReport {
     /// Live entries.
     pub entries: usize,
-    /// Nodes of all sorts, live and awaiting unlinking.
+    /// Nodes of all kinds, live ones and those that are not unlinked yet.
     pub nodes: usize,
 }
 
-/// An ordered map that many threads use at once.
+/// An ordered map for concurrent use by many threads.
 ///
 /// # Consistency
 /// Point operations ([`get`](Self::get), [`insert`](Self::insert), [`remove`](Self::remove), …) are
 /// linearizable. Scans ([`visit`](Self::visit), [`range`](Self::range), [`floor`](Self::floor), …)
 /// are *live*: they return, in order and at most once, every key that is present for the whole
-/// scan, and nothing outside the bounds; a key that comes or goes meanwhile may or may not appear,
-/// and each value returned was the key's value at some moment of the scan. Batches
-/// ([`get_many`](Self::get_many), …) are as many single operations, each linearizable by itself.
+/// scan, and nothing outside the bounds. A key that is inserted or removed concurrently may or may
+/// not appear. Each value returned was the key's value at some moment of the scan. A batch
+/// ([`get_many`](Self::get_many), …) is a number of single operations, each of which is
+/// linearizable.
 ///
 /// # Limits
-/// Keys up to [`key::MAX_LEN`], values up to [`crate::value::MAX_LEN`]. A write beyond gives a
-/// typed error and changes nothing; a read finds nothing.
+/// Keys may have up to [`key::MAX_LEN`] bytes, values up to [`crate::value::MAX_LEN`]. A longer one
+/// makes a write fail without a change, and a read find nothing.
 ///
 /// # Implementing
-/// Required are one read, one read-modify-write and one scan; the rest follows from them, and an
-/// index overrides what it can do faster.
+/// One read, one read-modify-write and one scan are required. All other operations have default
+/// implementations in terms of these, which an index can override with faster ones.
 pub trait OrderedIndex: Send + Sync {
     /// `u64` or `[u8]`.
     type Key: Key + ?Sized;
@@ -74,30 +76,31 @@ pub trait OrderedIndex: Send + Sync {
 
     /// Calls `read` with the value of `key`, without copying it; `None` if the key is absent.
     ///
-    /// `read` may run inside a reading section: it must be short and must not write to this index.
+    /// `read` may run inside a reading section, so it must be short and must not write to this
+    /// index.
     fn get_with<R>(&self, key: &Self::Key, read: impl FnOnce(&Self::Value) -> R) -> Option<R>;
 
-    /// Reads the value of `key` (`None`: absent), lets `change` decide, and does what it says, all
-    /// as one step.
+    /// Calls `change` with the value of `key`, or `None` if the key is absent, and applies the
+    /// returned change, as one step.
     ///
-    /// `change` may run several times; only the last run counts, and the value it saw last is the
-    /// one that was replaced or kept. It may run inside the index's critical section: it must be
-    /// short and must use neither this index nor its snapshots: it may wait for itself for ever.
-    /// Stores panic in its place in debug builds. If it panics, the index is unchanged and usable.
+    /// `change` may run several times; only the last run counts, and the value that it received is
+    /// the one that was replaced or kept. It may run inside the index's critical section, so it
+    /// must be short and must not use this index or its snapshots, because it could deadlock.
+    /// Stores detect this and panic. If `change` panics, the index is unchanged and usable.
     ///
     /// # Errors
-    /// The key or the value put is too long. Nothing is changed.
+    /// The key or the new value is too long. Nothing is changed.
     fn modify<T, F>(&self, key: &Self::Key, change: F) -> Result<(), Error>
     where
         T: Borrow<Self::Value>,
         F: FnMut(Option<&Self::Value>) -> Change<T>;
 
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks: what all scans
-    /// of the contract stand on. Callers use [`visit`](Self::visit), [`collect`](Self::collect) or
-    /// [`range`](Self::range).
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. All scans of
+    /// the contract are built on this method. Callers use [`visit`](Self::visit),
+    /// [`collect`](Self::collect) or [`range`](Self::range).
     ///
-    /// The bounds do not cross, and `limit` is not zero. `visit` breaks after `limit` entries at
-    /// the latest: the index need not fetch more than that ahead.
+    /// The bounds must not cross, and `limit` must not be zero. `visit` breaks after at most
+    /// `limit` entries, so the index need not prefetch more than that.
     fn scan_with(
         &self,
         bounds: Bounds<'_, Self::Key>,
@@ -106,35 +109,36 @@ pub trait OrderedIndex: Send + Sync {
         visit: impl FnMut(&Self::Key, &Self::Value) -> ControlFlow<()>,
     );
 
-    /// Enters a reading section that makes the calls within it cheaper; memory removed meanwhile
-    /// is not freed before it ends. `None` if the index frees at once.
+    /// Enters a reading section, which makes the calls within it cheaper. Memory that is removed in
+    /// the meantime is not freed before the section ends. Returns `None` if the index frees memory
+    /// immediately.
     fn pin(&self) -> Option<Guard<'_>>;
 
-    /// Number of entries; exact while no thread writes, otherwise off by at most the writes under
-    /// way.
+    /// Returns the number of entries. Exact while no thread writes; otherwise it is off by at most
+    /// the writes in progress.
     fn approximate_len(&self) -> usize;
 
-    /// Bytes held, by part. O(n); exact while no thread writes.
+    /// Returns the memory use in bytes, by part. O(n). Exact while no thread writes.
     fn memory_usage(&self) -> MemoryUsage;
 
-    /// Audits the structure: order, links, counts and whatever else the index promises itself.
-    /// O(n); call it while no thread writes.
+    /// Audits the structure: order, links, counts and all other invariants of the index. O(n). Call
+    /// it while no thread writes.
     ///
     /// # Errors
-    /// The first invariant found broken.
+    /// The first violated invariant.
     fn check_invariants(&self) -> Result<InvariantReport, Violation>;
 
-    /// The value of `key`, copied.
+    /// Returns the value of `key`, copied.
     fn get(&self, key: &Self::Key) -> Option<<Self::Value as ToOwned>::Owned> {
         self.get_with(key, ToOwned::to_owned)
     }
 
-    /// Whether `key` is present.
+    /// Returns whether `key` is present.
     fn contains(&self, key: &Self::Key) -> bool {
         self.get_with(key, |_| ()).is_some()
     }
 
-    /// Sets the value of `key` and returns the one it had.
+    /// Sets the value of `key` and returns its former value.
     ///
     /// # Errors
     /// The key or the value is too long.
@@ -151,7 +155,7 @@ pub trait OrderedIndex: Send + Sync {
         Ok(old)
     }
 
-    /// Inserts `key` unless it is present; returns the value that is in the way, if one is.
+    /// Inserts `key` unless it is present; if it is, returns its value.
     ///
     /// # Errors
     /// The key or the value is too long.
@@ -168,7 +172,7 @@ pub trait OrderedIndex: Send + Sync {
         Ok(present)
     }
 
-    /// Removes `key` and returns the value it had. A key beyond the limit was never there.
+    /// Removes `key` and returns its former value. A key that is too long is absent.
     fn remove(&self, key: &Self::Key) -> Option<<Self::Value as ToOwned>::Owned> {
         let mut old = None;
         let done = self.modify::<&Self::Value, _>(key, |current| {
@@ -178,8 +182,9 @@ pub trait OrderedIndex: Send + Sync {
         done.ok().and(old)
     }
 
-    /// Sets `key` to `new` (`None`: removes it) if its value is `expected` (`None`: if it is
-    /// absent). `Ok(Err(actual))` if not, with the value found.
+    /// Sets `key` to `new`, or removes it if `new` is `None`, provided that its value is
+    /// `expected`, or that it is absent if `expected` is `None`. Otherwise returns
+    /// `Ok(Err(actual))` with the value found.
     ///
     /// # Errors
     /// The key or the new value is too long.
@@ -202,8 +207,8 @@ pub trait OrderedIndex: Send + Sync {
         Ok(outcome)
     }
 
-    /// Replaces the value of `key` by what `update` makes of it and returns the new value; `None`
-    /// if the key is absent. `update` is bound as in [`modify`](Self::modify).
+    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
+    /// is absent. The rules for `update` are those for the closure of [`modify`](Self::modify).
     ///
     /// # Errors
     /// The key or the new value is too long.
@@ -222,7 +227,7 @@ pub trait OrderedIndex: Send + Sync {
 
     /// Calls `each` with the position and value of every key, in the order of `keys`.
     ///
-    /// As many single gets, but an index may overlap their memory accesses.
+    /// Equivalent to single gets, but an index may overlap their memory accesses.
     fn get_many_with<Q: Borrow<Self::Key>>(
         &self,
         keys: &[Q],
@@ -246,10 +251,11 @@ pub trait OrderedIndex: Send + Sync {
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
     }
 
-    /// Inserts every pair, later ones over earlier ones; returns how many keys were new.
+    /// Inserts every pair and returns how many keys were new. If a key occurs twice, the later pair
+    /// wins.
     ///
     /// # Errors
-    /// A key or value is too long: nothing of the batch is written.
+    /// A key or value is too long; nothing of the batch is written.
     fn insert_many<Q, W>(&self, pairs: &[(Q, W)]) -> Result<usize, Error>
     where
         Q: Borrow<Self::Key>,
@@ -269,7 +275,7 @@ pub trait OrderedIndex: Send + Sync {
         Ok(new)
     }
 
-    /// Removes every key; returns how many were present.
+    /// Removes every key and returns how many were present.
     fn remove_many<Q: Borrow<Self::Key>>(&self, keys: &[Q]) -> usize {
         let _pin = self.pin();
         let mut removed = 0;
@@ -284,10 +290,10 @@ pub trait OrderedIndex: Send + Sync {
         removed
     }
 
-    /// Calls `each` with the position of a range and its entries in order, range by range; at most
-    /// as many entries of a range as stand beside it.
+    /// Calls `each` with the position of a range and the range's entries in order, range by range.
+    /// The number next to each range is the maximum number of its entries.
     ///
-    /// As many single scans, but an index may overlap their memory accesses.
+    /// Equivalent to single scans, but an index may overlap their memory accesses.
     fn scan_many(
         &self,
         ranges: &[(Bounds<'_, Self::Key>, usize)],
@@ -306,29 +312,29 @@ pub trait OrderedIndex: Send + Sync {
         }
     }
 
-    /// The entry with the largest key that is at most `key`.
+    /// Returns the entry with the largest key that is at most `key`.
     fn floor(&self, key: &Self::Key) -> Option<Owned<Self>> {
         self.nearest(Bound::Unbounded, Bound::Included(key), Direction::Descending)
     }
 
-    /// The entry with the smallest key that is at least `key`.
+    /// Returns the entry with the smallest key that is at least `key`.
     fn ceiling(&self, key: &Self::Key) -> Option<Owned<Self>> {
         self.nearest(Bound::Included(key), Bound::Unbounded, Direction::Ascending)
     }
 
-    /// The entry with the smallest key.
+    /// Returns the entry with the smallest key.
     fn first(&self) -> Option<Owned<Self>> {
         self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Ascending)
     }
 
-    /// The entry with the largest key.
+    /// Returns the entry with the largest key.
     fn last(&self) -> Option<Owned<Self>> {
         self.nearest(Bound::Unbounded, Bound::Unbounded, Direction::Descending)
     }
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks.
     ///
-    /// Bounds that cross hold nothing. `visit` must not write to this index, and long work in it
+    /// Crossed bounds hold no entries. `visit` must not write to this index, and long work in it
     /// delays the freeing of memory; use [`scan`](Self::scan) or [`range`](Self::range) for that.
     fn visit(
         &self,
@@ -342,7 +348,7 @@ pub trait OrderedIndex: Send + Sync {
         }
     }
 
-    /// The first entry within the bounds in the given direction.
+    /// Returns the first entry within the bounds in the given direction.
     fn nearest(
         &self,
         lower: Bound<&Self::Key>,
@@ -359,8 +365,8 @@ pub trait OrderedIndex: Send + Sync {
         found
     }
 
-    /// Appends the first `limit` entries from `from` (inclusive) upwards to `out`; returns how
-    /// many.
+    /// Appends the first `limit` entries from `from` (inclusive) on, in ascending order, to `out`.
+    /// Returns their number.
     fn scan(
         &self,
         from: &Self::Key,
@@ -370,8 +376,8 @@ pub trait OrderedIndex: Send + Sync {
         self.collect(Bound::Included(from), Bound::Unbounded, Direction::Ascending, limit, out)
     }
 
-    /// Appends the first `limit` entries within the bounds to `out`, in the given direction;
-    /// returns how many.
+    /// Appends the first `limit` entries within the bounds to `out`, in the given direction.
+    /// Returns their number.
     fn collect(
         &self,
         lower: Bound<&Self::Key>,
@@ -391,8 +397,8 @@ pub trait OrderedIndex: Send + Sync {
         limit - left
     }
 
-    /// The entries within `bounds`, from both ends. Reads ahead in chunks and holds no lock and no
-    /// reading section between calls.
+    /// Returns an iterator over the entries within `bounds`, in order, from both ends. It reads
+    /// ahead in chunks and holds no lock and no reading section between calls.
     fn range<R: RangeBounds<Self::Key>>(&self, bounds: R) -> Range<'_, Self>
     where
         Self: Sized,
@@ -401,7 +407,8 @@ pub trait OrderedIndex: Send + Sync {
         Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
 
-    /// The entries whose key starts with `prefix`, from both ends.
+    /// Returns an iterator over the entries whose key starts with `prefix`, in order, from both
+    /// ends.
     fn prefix(&self, prefix: &[u8]) -> Range<'_, Self>
     where
         Self: OrderedIndex<Key = [u8]> + Sized,
@@ -435,7 +442,7 @@ impl<I: OrderedIndex> Source for I {
 pub type Owned<I> =
     (<<I as OrderedIndex>::Key as ToOwned>::Owned, <<I as OrderedIndex>::Value as ToOwned>::Owned);
 
-/// Refuses a batch with a key or value beyond the limits, before anything of it is written.
+/// Returns an error if a key or value of a batch is too long, before any of it is written.
 #[doc(hidden)]
 pub fn check_pairs<K, V, Q, W>(pairs: &[(Q, W)]) -> Result<(), Error>
 where

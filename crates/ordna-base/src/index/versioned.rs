@@ -8,7 +8,7 @@ use super::{Direction, OrderedIndex, Source};
 /// A copy of a value.
 type ValueOf<S> = <<S as Source>::Value as ToOwned>::Owned;
 
-/// A stable state of an index; clones share it.
+/// A state of an index that does not change. Clones share it.
 pub trait ReadSnapshot: Source + Clone + Send + Sync {
     /// Number of entries, exact.
     fn len(&self) -> usize;
@@ -37,14 +37,15 @@ pub trait Versioned: OrderedIndex {
     /// Its snapshots.
     type Snapshot: ReadSnapshot<Key = Self::Key, Value = Self::Value>;
 
-    /// Every write that ended before this call, no write that begins after it.
+    /// Takes a snapshot: it holds every write that ended before this call, and none that begins
+    /// after it.
     fn snapshot(&self) -> Self::Snapshot;
 
     /// Frees all old versions that no snapshot needs.
     fn collect_garbage(&self);
 
-    /// The number of old versions kept for snapshots, and how much was freed so far: of the store
-    /// in bytes, of other indexes in versions.
+    /// Returns the number of old versions kept for snapshots, and how much was freed so far: in
+    /// bytes for the store, in versions for other indexes.
     fn garbage(&self) -> (usize, usize);
 }
 

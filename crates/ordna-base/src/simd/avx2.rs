@@ -1,4 +1,4 @@
-//! Four words or 32 bytes in one comparison, two comparisons for a line.
+//! Comparisons of four words, or 32 bytes, in one AVX2 instruction; two for each line.
 
 #![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
 
@@ -9,9 +9,9 @@ use super::cache_line::Line;
 #[inline(always)]
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let (low, high): (u32, u32);
-    // The comparison is of signed numbers, so the top bits of both sides are turned over first. Not
-    // `pure`: it stays in its place among fences and other reads. SAFETY: reached only with AVX2
-    // detected. Reads the 64 bytes of the line; an aligned load of eight bytes within it is whole.
+    // The comparison is signed, so the top bits of both sides are inverted first. Not `pure`: the
+    // block must keep its place among fences and other reads. SAFETY: reached only with AVX2
+    // detected. Reads the 64 bytes of the line; an aligned load of eight bytes within it is atomic.
     unsafe {
         asm!(
             "vmovq xmm0, {word}",
@@ -40,13 +40,13 @@ pub fn at_most(line: &Line, word: u64) -> u32 {
     !(low | high << 4) & 0xFF
 }
 
-/// How many of 64 numbers are below `number`, and how many at most it.
+/// Returns how many of 64 numbers are below `number`, and how many are at most `number`.
 #[inline(always)]
 pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
     let (equal, at_most): (u64, u64);
-    // There is no comparison of unsigned numbers: one is at most `number` if it is the smaller of
-    // the two. Packing mixes up the order of the results, of which only the number counts.
-    // SAFETY: as above, and reads two lines. Machines with AVX2 have POPCNT.
+    // There is no unsigned comparison: a number is at most `number` if it is the smaller of the
+    // two. Packing changes the order of the results, but only their number matters. SAFETY: as
+    // above, and reads two lines. Machines with AVX2 have POPCNT.
     unsafe {
         asm!(
             "vmovd xmm0, {number:e}",
@@ -125,7 +125,8 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// How many numbers are below each of the first `count`; the plain loop, in vectors of eight.
+/// Returns, for each of the first `count` numbers, how many are smaller. The plain loop, in vectors
+/// of eight.
 #[target_feature(enable = "avx2")]
 pub fn ranks(numbers: &[i32; 64], count: usize) -> [i32; 64] {
     super::scalar::ranks(numbers, count)

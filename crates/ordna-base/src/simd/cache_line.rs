@@ -1,4 +1,4 @@
-//! A cache line of 64-bit words, which the vector instructions compare at once.
+//! A cache line of 64-bit words, which vector instructions compare together.
 
 use crate::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,15 +1,16 @@
-//! Words and bytes compared a cache line at a time.
+//! Comparisons of words and bytes, one cache line at a time.
 //!
 //! # Contract
-//! A [`Line`] is one cache line of words, and [`Bytes`] one of bytes in words, that other threads
-//! may overwrite at any moment. A comparison reads each word once and whole, in no order among
-//! them: to the memory model it is eight relaxed loads. A caller that needs words of one moment
-//! validates a version afterwards ([`crate::sync::VersionLock`]). That is why the vector versions
-//! are assembly and not intrinsics: an intrinsic reads memory that the compiler may take to be
-//! unchanging.
+//! A [`Line`] is a cache line of words, and [`Bytes`] one of bytes in words, which other threads
+//! may overwrite at any time. A comparison reads each word once, as a whole, in no particular
+//! order: in the memory model it is eight relaxed loads. A caller that needs the words of one
+//! moment validates a version afterwards ([`crate::sync::VersionLock`]). This is why the vector
+//! versions are assembly and not intrinsics: for an intrinsic the compiler may assume that the
+//! memory does not change.
 //!
-//! One file per instruction set, and a scalar twin that is the specification: the tests compare
-//! every set of the machine with it. The set is chosen at run time.
+//! There is one file for each instruction set, and a scalar version that serves as the
+//! specification: the tests compare every instruction set of the machine with it. The set is chosen
+//! at run time.
 
 #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
 mod avx2;
@@ -24,7 +25,7 @@ pub use cache_line::{LANES, Line};
 
 use crate::sync::atomic::Ordering;
 
-/// One cache line of bytes. Byte i stands in word i / 8, the lowest first.
+/// One cache line of bytes. Byte i is in word i / 8, the lowest byte first.
 #[derive(Debug)]
 pub struct Bytes(Line);
 
@@ -35,16 +36,16 @@ impl Default for Bytes {
 }
 
 impl Bytes {
-    /// How many there are.
+    /// Number of bytes.
     pub const LEN: usize = 64;
 
-    /// The byte at `at`, relaxed.
+    /// Returns the byte at `at`, with a relaxed load.
     #[inline]
     pub fn get(&self, at: usize) -> u8 {
         (self.0.get(at / 8) >> (at % 8 * 8)) as u8
     }
 
-    /// Sets the byte at `at`, relaxed. Only one thread at a time may write.
+    /// Sets the byte at `at`, with a relaxed store. Only one thread may write at a time.
     #[inline]
     pub fn set(&self, at: usize, byte: u8) {
         let shift = at % 8 * 8;
@@ -52,7 +53,7 @@ impl Bytes {
         self.0.set(at / 8, others | u64::from(byte) << shift);
     }
 
-    /// All bytes, relaxed.
+    /// Returns all bytes, with relaxed loads.
     #[inline]
     pub fn load(&self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -62,8 +63,8 @@ impl Bytes {
         bytes
     }
 
-    /// Sets all bytes, with release ordering: a reader that loads one of them and then fences sees
-    /// this thread's earlier stores. Only one thread at a time may write.
+    /// Sets all bytes, with release ordering: a reader that loads one of them and then executes a
+    /// fence sees this thread's earlier stores. Only one thread may write at a time.
     pub fn store(&self, bytes: &[u8; Self::LEN]) {
         for (word, eight) in self.0.0.iter().zip(bytes.chunks_exact(8)) {
             let eight = eight.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
@@ -72,7 +73,7 @@ impl Bytes {
     }
 }
 
-/// An instruction set that this machine has. No other value can be made.
+/// An instruction set that this machine has. Other values cannot be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstructionSet(Kind);
 
@@ -88,10 +89,10 @@ enum Kind {
 }
 
 impl InstructionSet {
-    /// One word after the other, on every machine.
+    /// No vector instructions; available on every machine.
     pub const SCALAR: Self = Self(Kind::Scalar);
 
-    /// All that this machine has, the widest first.
+    /// Returns all instruction sets of this machine, the widest first.
     pub fn available() -> Vec<Self> {
         let mut sets = Vec::new();
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
@@ -114,12 +115,12 @@ impl InstructionSet {
         sets
     }
 
-    /// The widest that this machine has.
+    /// Returns the widest instruction set of this machine.
     pub fn widest() -> Self {
         Self::available().first().copied().unwrap_or(Self::SCALAR)
     }
 
-    /// As users name it.
+    /// Returns the name for users.
     pub fn name(self) -> &'static str {
         match self.0 {
             Kind::Scalar => "scalar",
@@ -132,7 +133,7 @@ impl InstructionSet {
         }
     }
 
-    /// The words that are at most `word`, as unsigned numbers: bit i stands for lane i.
+    /// Returns the words that are at most `word`, as unsigned numbers. Bit i stands for lane i.
     #[inline]
     pub fn at_most(self, line: &Line, word: u64) -> u32 {
         match self.0 {
@@ -146,8 +147,8 @@ impl InstructionSet {
         }
     }
 
-    /// How many words of ascending lines are at most `word`: with vectors of all lines at once,
-    /// else line by line up to the first larger word.
+    /// Returns how many words of ascending lines are at most `word`. With wide vectors all lines
+    /// are compared, and otherwise one line after the other up to the first larger word.
     #[inline]
     pub fn rank(self, lines: &[Line; LANES], word: u64) -> usize {
         #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
@@ -165,8 +166,9 @@ impl InstructionSet {
         count
     }
 
-    /// How many of 64 ascending 16-bit numbers are below `number`, and how many at most it. Four
-    /// stand in a word, the first in its lowest bits. On NEON the scalar version runs.
+    /// Returns how many of 64 ascending 16-bit numbers are below `number`, and how many are at most
+    /// `number`. A word holds four numbers, the first in its lowest bits. NEON uses the scalar
+    /// version.
     #[inline]
     pub fn span(self, lines: &[Line; 2], number: u16) -> (usize, usize) {
         match self.0 {
@@ -178,8 +180,9 @@ impl InstructionSet {
         }
     }
 
-    /// The words that equal `word` where `mask` has ones: bit i stands for lane i. Other sets
-    /// use the scalar twin: eight words take it about as long.
+    /// Returns the words that equal `word` in the bits of `mask`. Bit i stands for lane i.
+    /// Instruction sets other than AVX-512 use the scalar version, which takes about as long for
+    /// eight words.
     #[inline]
     pub fn matching(self, line: &Line, word: u64, mask: u64) -> u32 {
         match self.0 {
@@ -189,7 +192,7 @@ impl InstructionSet {
         }
     }
 
-    /// The bytes that equal `byte`: bit i stands for byte i.
+    /// Returns the bytes that equal `byte`. Bit i stands for byte i.
     #[inline]
     pub fn equal(self, bytes: &Bytes, byte: u8) -> u64 {
         match self.0 {
@@ -203,24 +206,24 @@ impl InstructionSet {
         }
     }
 
-    /// How many numbers are below each of the first `count` (64 at most). All belong to the caller:
-    /// no other thread writes them.
+    /// Returns, for each of the first `count` numbers (at most 64), how many of them are smaller.
+    /// No other thread may write the numbers.
     #[inline]
     #[allow(unsafe_code, reason = "instructions that this machine has")]
     pub fn ranks(self, numbers: &[i32; Bytes::LEN], count: usize) -> [i32; Bytes::LEN] {
         match self.0 {
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-            // SAFETY: a value of this kind is made only where the machine has AVX2.
+            // SAFETY: a value of this kind exists only on machines with AVX2.
             Kind::Avx2 => unsafe { avx2::ranks(numbers, count) },
             #[cfg(all(target_arch = "x86_64", not(any(loom, shuttle))))]
-            // SAFETY: likewise AVX-512.
+            // SAFETY: a value of this kind exists only on machines with AVX-512.
             Kind::Avx512 => unsafe { avx512::ranks(numbers, count) },
-            // Its plain loop has vectors: NEON is part of AArch64.
+            // The compiler vectorizes its plain loop: NEON is part of AArch64.
             _ => scalar::ranks(numbers, count),
         }
     }
 
-    /// The words that are below `word`, as unsigned numbers: bit i stands for lane i.
+    /// Returns the words that are below `word`, as unsigned numbers. Bit i stands for lane i.
     #[inline]
     pub fn below(self, line: &Line, word: u64) -> u32 {
         match word.checked_sub(1) {
@@ -230,7 +233,7 @@ impl InstructionSet {
     }
 }
 
-/// Asks for a cache line to be fetched. Any address will do: a hint never faults.
+/// Prefetches a cache line. Any address is allowed, because a hint never faults.
 #[inline]
 #[allow(unsafe_code, reason = "the prefetch instruction, where there is one")]
 pub fn prefetch<T>(address: *const T) {
@@ -347,7 +350,7 @@ mod tests {
             let count = round % 65;
             for number in &mut numbers[..count] {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Of all sizes and signs, and in some rounds few different ones.
+                // Numbers of all sizes and signs, with few different ones in some rounds.
                 *number = (state >> 32) as i32 >> (round % 32);
             }
             let mut sorted = numbers[..count].to_vec();
@@ -370,7 +373,8 @@ mod tests {
             let mut plain = [0_u8; Bytes::LEN];
             for byte in &mut plain {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Few values, for many matches; neighbours of zero, for carries between bytes.
+                // Few different values, for many matches; neighbours of zero, for carries between
+                // bytes.
                 *byte = [0, 1, 0x7F, 0x80, 0x81, 0xFF][(state >> 40) as usize % 6];
             }
             bytes.store(&plain);

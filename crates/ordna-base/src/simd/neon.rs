@@ -1,7 +1,7 @@
-//! Two words or 16 bytes in one comparison, four comparisons for a line.
+//! Comparisons of two words, or 16 bytes, in one NEON instruction; four for each line.
 //!
-//! Compiled and assembled for AArch64, but not yet run on one. There the tests of the module above
-//! compare it with the scalar twin.
+//! Compiled and assembled for AArch64, but not yet run on such a machine. The tests of the parent
+//! module compare it with the scalar version there.
 
 #![expect(unsafe_code, reason = "assembly: see the contract of the module above")]
 
@@ -9,14 +9,15 @@ use std::arch::asm;
 
 use super::cache_line::Line;
 
-/// Bit i in byte i.
+/// Bit i is set in byte i.
 const WEIGHTS: u64 = 0x8040_2010_0804_0201;
 
 #[inline(always)]
 pub fn at_most(line: &Line, word: u64) -> u32 {
     let mask: u32;
     // SAFETY: reached only with NEON detected. Reads the 64 bytes of the line; each aligned half of
-    // a vector is loaded whole. Not `pure`: it stays in its place among fences and other reads.
+    // a vector is loaded atomically. Not `pure`: the block must keep its place among fences and
+    // other reads.
     unsafe {
         asm!(
             "dup v0.2d, {word}",
@@ -67,7 +68,7 @@ pub fn equal(line: &Line, byte: u8) -> u64 {
             "and v2.16b, v2.16b, v5.16b",
             "and v3.16b, v3.16b, v5.16b",
             "and v4.16b, v4.16b, v5.16b",
-            // Three times neighbours are added: eight bytes become one.
+            // Pairs of neighbours are added three times, so that eight bytes become one.
             "addp v1.16b, v1.16b, v2.16b",
             "addp v3.16b, v3.16b, v4.16b",
             "addp v1.16b, v1.16b, v3.16b",

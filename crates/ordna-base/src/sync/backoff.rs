@@ -1,15 +1,16 @@
-//! Waiting for another thread with growing pauses.
+//! [`Backoff`]: waits for another thread with increasing pauses.
 
 use std::time::Duration;
 
 use super::{point, sleep, spin_hint, yield_now};
 
-/// Waits a little longer each time: spins at first, then yields the processor, then sleeps.
+/// Waits a little longer each time: it spins at first, then yields the processor, then sleeps.
 ///
-/// For waiting on another thread's critical section, which is short as a rule. It may be long: the
-/// thread has lost its processor, runs a caller's closure, or writes a large batch. Then a thread that
-/// waits uses next to no processor time, and notices the end up to [`Backoff::LONGEST`] late. The
-/// number of waits has no limit: a caller that retries asks [`Backoff::is_long`] and then takes a lock.
+/// For waiting for another thread's critical section, which usually is short. It may be long if the
+/// thread has lost its processor, runs a caller's closure, or writes a large batch. A waiting
+/// thread then uses almost no processor time, and notices the end at most [`Backoff::LONGEST`]
+/// late. The number of waits is not limited: a caller that retries checks [`Backoff::is_long`] and
+/// then takes a lock.
 #[derive(Debug, Default)]
 pub struct Backoff {
     step: u32,
@@ -17,9 +18,10 @@ pub struct Backoff {
 
 impl Backoff {
     const SPIN_STEPS: u32 = 6;
-    /// The last step that yields: a system call each, some 10 µs together if nothing else runs.
+    /// The last step that yields. Each yield is a system call; all together take about 10 µs if
+    /// nothing else runs.
     const YIELD_STEPS: u32 = Self::SPIN_STEPS + 24;
-    /// Shortest and longest sleep. A wake-up takes some 50 µs, so less would not be shorter.
+    /// Shortest sleep. A wake-up takes about 50 µs, so less would not be shorter.
     const SHORTEST: Duration = Duration::from_micros(50);
     /// Longest sleep.
     pub const LONGEST: Duration = Duration::from_millis(1);
@@ -45,7 +47,7 @@ impl Backoff {
         self.step = self.step.saturating_add(1);
     }
 
-    /// Whether the spinning phase is over: the retries have been many.
+    /// Returns whether the spinning phase is over, that is, whether there were many retries.
     pub fn is_long(&self) -> bool {
         self.step > Self::SPIN_STEPS
     }
@@ -65,7 +67,7 @@ mod tests {
             waits += 1;
         }
         assert!(backoff.is_long());
-        // Spins and yields alone would be many thousands.
+        // With spins and yields alone there would be many thousands.
         assert!(waits < 300, "{waits} waits in 100 ms");
     }
 }

@@ -1,13 +1,13 @@
-//! Runs models under loom and tells how many executions each has.
+//! Runs models under loom and prints how many executions each has.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs a model's executions, all or those with at most `preemptions` preemptions, and prints
-/// their number behind the test's name.
+/// Runs all executions of a model, or those with at most `preemptions` preemptions, and prints
+/// their number after the test's name.
 ///
 /// # Panics
-/// Panics if there is a single execution: such a model shows nothing.
+/// Panics if there is only one execution, because such a model shows nothing.
 pub fn explore(preemptions: Option<usize>, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

@@ -1,7 +1,8 @@
-//! Synchronization of threads, and the seam at which a model checker takes over.
+//! Synchronization of threads, and the seam at which a model checker takes control.
 //!
-//! Concurrent code here takes its atomics, fences and spinning from this module and never from
-//! `std` directly: with `--cfg loom` or `--cfg shuttle` they become the checker's.
+//! Concurrent code of this workspace takes its atomics, fences and spinning from this module and
+//! never directly from `std`: with `--cfg loom` or `--cfg shuttle` they are those of the model
+//! checker.
 
 mod backoff;
 #[cfg(loom)]
@@ -93,8 +94,9 @@ pub fn sleep(time: std::time::Duration) {
     std::thread::sleep(time);
 }
 
-/// Waits until this thread of a scope has ended, its thread-locals dropped too, and passes a panic
-/// on. A scope alone waits for the closures only: their threads may outlive it by a moment.
+/// Waits until this thread of a scope has ended, including the destructors of its thread-locals,
+/// and propagates a panic. The scope itself waits for the closures only, and their threads may
+/// outlive it by a moment.
 pub fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -1,9 +1,9 @@
-//! Forced interleavings: a test holds its threads at named points of an index's code.
+//! Forced interleavings: a test holds its threads at named points in an index's code.
 //!
-//! A thread that enrolled in a [`Schedule`] under a role stops at each point for which
-//! [`Schedule::hold`] was called with that role, until the test releases it. Threads that did not
-//! enrol pass every point. Waits end after [`PATIENCE`] with a panic, so that a wrong script fails
-//! instead of hanging.
+//! A thread that has enrolled in a [`Schedule`] under a role stops at each point for which
+//! [`Schedule::hold`] was called with that role, until the test releases it. Threads that have not
+//! enrolled pass every point. Waits end after [`PATIENCE`] with a panic, so that a wrong script
+//! fails instead of hanging.
 //!
 //! ```
 //! # use ordna_base::sync::schedule::Schedule;
@@ -24,7 +24,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a point or a test waits before it gives up.
+/// Time after which a point or a test stops waiting and panics.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 type Stop = (&'static str, &'static str);
@@ -38,9 +38,9 @@ struct Stops {
 /// How a stop holds a thread.
 #[derive(Debug)]
 struct Wanted {
-    /// Number of times that the point is passed first.
+    /// Number of times that the thread passes the point before it is held.
     passes: usize,
-    /// Time after which the thread continues by itself; `None`: it must be released.
+    /// Time after which the thread continues without a release; `None` if it must be released.
     at_most: Option<Duration>,
 }
 
@@ -57,28 +57,29 @@ thread_local! {
 }
 
 impl Schedule {
-    /// A script that holds no thread.
+    /// Creates a script that holds no thread.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Threads with this role will stop when they reach the point.
+    /// Makes threads with this role stop when they reach the point.
     pub fn hold(&self, role: &'static str, point: &'static str) {
         self.hold_after(role, point, 0);
     }
 
-    /// As [`hold`](Self::hold), but the point is passed `passes` times before it holds.
+    /// Works like [`hold`](Self::hold), but the point is passed `passes` times before it holds a
+    /// thread.
     pub fn hold_after(&self, role: &'static str, point: &'static str, passes: usize) {
         self.stops().wanted.insert((role, point), Wanted { passes, at_most: None });
     }
 
-    /// As [`hold`](Self::hold), for a limited time: for scripts that may be wrong, such as random
-    /// ones.
+    /// Works like [`hold`](Self::hold), for a limited time. For scripts that may be wrong, such as
+    /// random ones.
     pub fn hold_at_most(&self, role: &'static str, point: &'static str, time: Duration) {
         self.stops().wanted.insert((role, point), Wanted { passes: 0, at_most: Some(time) });
     }
 
-    /// Runs `body` with the calling thread under this role.
+    /// Runs `body` on the calling thread under this role.
     pub fn enroll<R>(&self, role: &'static str, body: impl FnOnce() -> R) -> R {
         struct Leave;
         impl Drop for Leave {
@@ -91,12 +92,12 @@ impl Schedule {
         body()
     }
 
-    /// Waits until a thread of this role stands at the point.
+    /// Waits until a thread of this role is held at the point.
     pub fn wait_held(&self, role: &'static str, point: &'static str) {
         self.wait_until(&format!("{role} at {point}"), |stops| stops.held.contains(&(role, point)));
     }
 
-    /// Waits until a thread of this role waits for another thread, with a
+    /// Waits until a thread of this role is waiting for another thread with a
     /// [`Backoff`](super::Backoff).
     pub fn wait_waiting(&self, role: &'static str) {
         self.hold(role, "sync.waits");
@@ -104,18 +105,18 @@ impl Schedule {
         self.release(role, "sync.waits");
     }
 
-    /// Whether a thread of this role stands at the point now.
+    /// Returns whether a thread of this role is held at the point now.
     pub fn is_held(&self, role: &'static str, point: &'static str) -> bool {
         self.stops().held.contains(&(role, point))
     }
 
-    /// Lets the thread go on, and later ones of the role pass the point.
+    /// Lets the thread continue. Later threads of the role pass the point.
     pub fn release(&self, role: &'static str, point: &'static str) {
         self.stops().wanted.remove(&(role, point));
         self.shared.1.notify_all();
     }
 
-    /// Stands for a point in code outside the index, such as a test's own closure.
+    /// Acts as a point in code outside of the index, such as a test's own closure.
     pub fn reached(&self, name: &'static str) {
         point(name);
     }
@@ -155,7 +156,7 @@ impl Schedule {
     }
 
     fn wait_until(&self, what: &str, done: impl Fn(&Stops) -> bool) {
-        // A planted fault is what a script waits for in vain.
+        // With a planted fault, a script may wait in vain.
         let is_faulty = std::env::var_os("ORDNA_FAULT").is_some_and(|name| !name.is_empty());
         let patience = if is_faulty { PATIENCE / 4 } else { PATIENCE };
         let give_up = Instant::now() + patience;
@@ -176,14 +177,14 @@ pub struct Held<F> {
     body: F,
 }
 
-/// Names the thread that [`Held::meanwhile`] holds at `point`.
+/// Defines the thread that [`Held::meanwhile`] holds at `point`.
 pub fn held<R: Send, F: FnOnce() -> R + Send>(point: &'static str, body: F) -> Held<F> {
     Held { point, body }
 }
 
 impl<R: Send, F: FnOnce() -> R + Send> Held<F> {
-    /// Runs the body on a thread of its own until it stands at the point, then `meanwhile`, then
-    /// lets it end. Returns what the body returned.
+    /// Runs the body on a separate thread until it reaches the point, then calls `meanwhile`, then
+    /// lets the body end. Returns the body's result.
     pub fn meanwhile<T>(self, meanwhile: impl FnOnce() -> T) -> R {
         let Self { point, body } = self;
         let schedule = Schedule::new();
@@ -198,8 +199,8 @@ impl<R: Send, F: FnOnce() -> R + Send> Held<F> {
     }
 }
 
-/// Runs `body` on two threads that go on from `point` only once both have come there; returns what
-/// they returned.
+/// Runs `body` on two threads that continue from `point` only when both have reached it. Returns
+/// their results.
 pub fn two_at<R: Send>(point: &'static str, body: impl Fn() -> R + Sync) -> [R; 2] {
     let (schedule, roles) = (&Schedule::new(), ["first", "second"]);
     roles.iter().for_each(|role| schedule.hold(role, point));
@@ -211,8 +212,8 @@ pub fn two_at<R: Send>(point: &'static str, body: impl Fn() -> R + Sync) -> [R; 
     })
 }
 
-/// Has `body`, on whatever thread, run under the role that the calling thread has now: for threads
-/// that an index starts itself.
+/// Makes `body` run, on whatever thread, under the role that the calling thread has now. For
+/// threads that an index starts itself.
 pub fn handed_on<R>(body: impl FnOnce() -> R) -> impl FnOnce() -> R {
     let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());
     move || match enrolled {
@@ -221,7 +222,7 @@ pub fn handed_on<R>(body: impl FnOnce() -> R) -> impl FnOnce() -> R {
     }
 }
 
-/// Runs `body`; the calling thread yields its processor at about each eighth point that it passes.
+/// Runs `body`. The calling thread yields its processor at about every eighth point that it passes.
 /// Races show in far fewer rounds than by preemption alone.
 pub fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
     struct Leave;
@@ -235,11 +236,11 @@ pub fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
     body()
 }
 
-/// Yields at random if the thread is [`shaken`].
+/// Yields at random if the thread is run by [`shaken`].
 fn shake() {
     let mut state = SHAKEN.get();
     if state != 0 {
-        // Xorshift (Marsaglia 2003): never zero again.
+        // Xorshift (Marsaglia 2003), which never returns to zero.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -250,7 +251,7 @@ fn shake() {
     }
 }
 
-/// A named place in an index's code. Holds the thread if its schedule says so.
+/// A named point in an index's code. Holds the thread if its schedule says so.
 pub fn point(name: &'static str) {
     shake();
     let enrolled = ENROLLED.with(|enrolled| enrolled.borrow().clone());

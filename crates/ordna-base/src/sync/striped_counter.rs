@@ -9,8 +9,8 @@ struct CounterStripe(AtomicI64);
 
 /// A counter that threads update on separate cache lines.
 ///
-/// [`StripedCounter::sum`] is exact when no update runs, and approximate otherwise. It is no part
-/// of any protocol, so it stays outside the model checkers.
+/// [`StripedCounter::sum`] is exact while no update runs, and approximate otherwise. No protocol
+/// depends on the counter, so it is not replaced in models.
 #[derive(Debug)]
 pub struct StripedCounter(Box<[CounterStripe]>);
 
@@ -21,7 +21,7 @@ impl Default for StripedCounter {
 }
 
 impl StripedCounter {
-    /// A counter at zero.
+    /// Creates a counter with the value zero.
     pub fn new() -> Self {
         Self::default()
     }
@@ -32,17 +32,18 @@ impl StripedCounter {
         self.0[stripe_of_this_thread()].0.fetch_add(delta, Ordering::Relaxed);
     }
 
-    /// The sum of all stripes, at least zero.
+    /// Returns the sum of all stripes, or zero if it is negative.
     pub fn sum(&self) -> usize {
         let sum: i64 = self.0.iter().map(|stripe| stripe.0.load(Ordering::Relaxed)).sum();
         usize::try_from(sum).unwrap_or(0)
     }
 }
 
-/// How many stripes there are for threads to spread over.
+/// Number of stripes over which threads are distributed.
 pub const THREAD_STRIPES: usize = STRIPES;
 
-/// A number below 64, the same for all calls of a thread; the first 64 threads have different ones.
+/// Returns a number below 64 that is the same for all calls of a thread. The first 64 threads have
+/// different numbers.
 pub fn stripe_of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {

@@ -1,13 +1,13 @@
 //! Locks without poisoning.
 //!
-//! A panic of a caller's closure leaves every structure here usable: what a lock protects is
-//! changed in steps that are whole. So nobody asks whether a former holder panicked.
+//! A panic of a caller's closure leaves every structure here usable, because the protected data is
+//! changed in complete steps. So it does not matter whether a former holder panicked.
 
 use std::sync::PoisonError;
 
 use super::lock;
 
-/// A mutual exclusion lock whose guard is returned whether or not a former holder panicked.
+/// A mutex whose guard is returned even if a former holder panicked.
 ///
 /// ```
 /// use ordna_base::sync::Lock;
@@ -47,13 +47,13 @@ impl<T> Lock<T> {
         }
     }
 
-    /// Returns a reference to the value; no lock is needed, as nobody else refers to it.
+    /// Returns a reference to the value. No lock is needed, because there is no other reference.
     #[cfg(not(loom))]
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value; no lock is needed, as nobody else refers to it.
+    /// Returns the value. No lock is needed, because there is no other reference.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }

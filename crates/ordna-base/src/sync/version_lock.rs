@@ -1,10 +1,10 @@
 //! The optimistic lock: mutual exclusion for writers, a version check for readers.
 //!
 //! # Contract
-//! Writers hold the lock through a [`WriteGuard`]; readers take a [`Version`], read the protected
+//! Writers hold the lock through a [`WriteGuard`]. Readers take a [`Version`], read the protected
 //! fields (all of them atomics) and validate. A validated reader saw the fields as they were at one
-//! moment between the two calls. Readers write nothing. A lock that was made *obsolete* can never
-//! be taken or read again: its node is unlinked.
+//! moment between the two calls. Readers write nothing. A lock that was made *obsolete*, because
+//! its node is unlinked, can never be taken or read again.
 //!
 //! # Orderings
 //! Reader: acquire-load of the version, relaxed reads, acquire fence, relaxed re-read of the
@@ -15,11 +15,11 @@
 //! the lock bit; without the reader's fence the re-read may run before the reads.
 //!
 //! # Progress
-//! Readers are obstruction-free: the caller bounds its restarts and then takes the lock. Waiting
-//! spins, then yields ([`Backoff`]).
+//! Readers are obstruction-free: the caller limits its restarts and then takes the lock. A thread
+//! that waits spins, then yields ([`Backoff`]).
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), appendix A. The fences
-//! are ours: the paper's pseudo-code assumes sequential consistency.
+//! are our own, because the paper's pseudo-code assumes sequential consistency.
 
 use super::atomic::{AtomicU64, Ordering, fence};
 use super::{Backoff, check, fault, notice, order};
@@ -33,15 +33,15 @@ const STEP: u64 = 4;
 pub struct Version(u64);
 
 impl Version {
-    /// A number that grows with every write, for what is kept for one version only. Its lowest two
-    /// bits are zero.
+    /// Returns a number that increases with every write, for data that is valid for one version
+    /// only. Its lowest two bits are zero.
     #[inline]
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// The lock's node is unlinked; start again from above.
+/// The lock's node is unlinked; the operation must start again from the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Obsolete;
 
@@ -50,12 +50,12 @@ pub struct Obsolete;
 pub struct VersionLock(AtomicU64);
 
 impl VersionLock {
-    /// Unlocked, version 0.
+    /// Creates an unlocked lock with version 0.
     pub fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
-    /// A version to read under, at once or not at all: `None` if a writer is inside.
+    /// Returns a version to read under, without waiting, or `None` if a writer holds the lock.
     ///
     /// # Errors
     /// [`Obsolete`] if the node is unlinked.
@@ -69,7 +69,7 @@ impl VersionLock {
         }
     }
 
-    /// A version to read under; waits while a writer is inside.
+    /// Returns a version to read under. Waits while a writer holds the lock.
     ///
     /// # Errors
     /// [`Obsolete`] if the node is unlinked.
@@ -87,8 +87,8 @@ impl VersionLock {
         }
     }
 
-    /// Whether no writer has entered since `version` was taken: all reads since then are
-    /// consistent.
+    /// Returns whether no writer has taken the lock since `version` was taken. If so, all reads
+    /// since then are consistent.
     #[inline]
     #[must_use]
     pub fn validate(&self, version: Version) -> bool {
@@ -101,9 +101,9 @@ impl VersionLock {
     /// Takes the lock if nothing was written since `version` was taken.
     #[inline]
     pub fn try_upgrade(&self, version: Version) -> Option<WriteGuard<'_>> {
-        // Acquire: what earlier writers wrote is ours to see. `SeqCst`: a later `SeqCst` load of the
-        // holder's is ordered after the lock bit, for protocols in which another thread stores what
-        // is loaded there, and then looks whether the lock is held. On x86-64 that costs nothing.
+        // Acquire: this thread sees what earlier writers wrote. `SeqCst`: a later `SeqCst` load of
+        // the holder is ordered after the lock bit, for protocols in which another thread stores
+        // the loaded value and then checks whether the lock is held. On x86-64 that costs nothing.
         self.0
             .compare_exchange(version.0, version.0 | LOCKED, Ordering::SeqCst, Ordering::Relaxed)
             .ok()?;
@@ -114,7 +114,7 @@ impl VersionLock {
         Some(WriteGuard { lock: self, obsolete: false })
     }
 
-    /// Takes the lock; waits for the writer inside.
+    /// Takes the lock. Waits while a writer holds it.
     ///
     /// # Errors
     /// [`Obsolete`] if the node is unlinked.
@@ -130,10 +130,10 @@ impl VersionLock {
         }
     }
 
-    /// Takes the lock without competing for it: no atomic read-modify-write.
+    /// Takes the lock without competing for it, that is, without an atomic read-modify-write.
     ///
-    /// For structures in which each node has one writer at a time by other means. A second writer
-    /// would go unnoticed, except in builds with debug assertions, which panic.
+    /// For structures that ensure by other means that each node has one writer at a time. A second
+    /// writer would not be noticed, except in builds with debug assertions, which panic.
     #[inline]
     pub fn enter_owned(&self) -> WriteGuard<'_> {
         let word = self.0.load(Ordering::Relaxed);
@@ -146,14 +146,14 @@ impl VersionLock {
         WriteGuard { lock: self, obsolete: false }
     }
 
-    /// Whether the node is unlinked.
+    /// Returns whether the node is unlinked.
     #[inline]
     pub fn is_obsolete(&self) -> bool {
         self.0.load(Ordering::Acquire) & OBSOLETE != 0
     }
 }
 
-/// The lock, held. Unlocks on drop, with the next version.
+/// The guard of a held lock. Unlocks on drop, with the next version.
 #[derive(Debug)]
 pub struct WriteGuard<'a> {
     lock: &'a VersionLock,
@@ -161,25 +161,25 @@ pub struct WriteGuard<'a> {
 }
 
 impl WriteGuard<'_> {
-    /// Unlocks with the version from before. For a holder that changed nothing, or only fields of
+    /// Unlocks with the former version. For a holder that has changed nothing, or only fields of
     /// which a reader may see the old or the new state.
     #[inline]
     pub fn unlock_unchanged(self) {
         let lock = self.lock;
         std::mem::forget(self);
         let locked = lock.0.load(Ordering::Relaxed);
-        // Release: the next holder sees what this one wrote.
+        // Release: the next holder sees what this one has written.
         lock.0.store(locked & !LOCKED, Ordering::Release);
     }
 
-    /// Unlocks, and ends the lock's life: every later reader and writer gets [`Obsolete`].
+    /// Unlocks and makes the lock obsolete: every later reader and writer gets [`Obsolete`].
     #[inline]
     pub fn unlock_obsolete(mut self) {
         self.obsolete = true;
     }
 }
 
-/// By how much a write section advances the version.
+/// Returns the number by which a write section increases the version.
 #[inline]
 fn version_step() -> u64 {
     if fault!("version_lock.unlock.same_version") { 0 } else { STEP }
@@ -188,7 +188,8 @@ fn version_step() -> u64 {
 impl Drop for WriteGuard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Only the holder writes the word while it is locked, so a plain load is current.
+        // Only the holder writes the word while it is locked, so a plain load returns the current
+        // value.
         let locked = self.lock.0.load(Ordering::Relaxed);
         let step = version_step();
         let obsolete = notice!("version_lock.unlock.obsolete", self.obsolete);

@@ -9,15 +9,16 @@
 //! are left out. All bytes of a negative number after its code are complemented.
 //!
 //! # Invariants
-//! 1. Equal numbers have equal bytes, whatever type they come from; −0 is 0.
-//! 2. The byte order is the numeric order; −∞, ∞ and NaN stand at the ends.
-//! 3. No number is a prefix of another one: the code tells the length, or the string ends itself.
+//! 1. Equal numbers have equal bytes, whatever type they come from; −0 equals 0.
+//! 2. The byte order is the numeric order; −∞, ∞ and NaN are at the ends.
+//! 3. No number is a prefix of another one: the code determines the length, or the string has its
+//!    own end.
 
 use super::code;
 use super::encode::{Decode, Encode, Like, put_escaped};
 use super::read::{DecodeError, Reader};
 
-/// From this magnitude on a number is stored with a count of bits.
+/// Magnitude from which on a number is stored with a count of bits.
 const BIG: u128 = 1 << 127;
 
 /// A number of any type: equal numbers are equal keys.
@@ -33,7 +34,7 @@ pub enum Number {
         /// The magnitude.
         magnitude: Vec<u8>,
     },
-    /// A float that is no integer, ∞, −∞ or NaN.
+    /// A float that is not an integer, or ∞, −∞ or NaN.
     Real(f64),
 }
 
@@ -66,7 +67,7 @@ impl From<u128> for Number {
 }
 
 impl Number {
-    /// The integer of a sign and a magnitude in big-endian bytes.
+    /// Returns the integer with a sign and a magnitude in big-endian bytes.
     pub fn from_magnitude(negative: bool, magnitude: &[u8]) -> Self {
         match narrow(magnitude) {
             Some(value) if value < BIG => {
@@ -77,14 +78,14 @@ impl Number {
         }
     }
 
-    /// The nearest `f64`.
+    /// Returns the nearest `f64`.
     pub fn to_f64(&self) -> f64 {
         match self {
             Self::Int(value) => *value as f64,
             Self::Real(value) => *value,
             Self::Big { negative, magnitude } => {
-                // Sixteen bytes have more bits than a float. A last bit that is set stands for the
-                // bits that follow, so the rounding of these bytes is the rounding of all.
+                // Sixteen bytes have more bits than a float. Setting the last bit if further bits
+                // follow makes the rounding of these bytes equal to that of all.
                 let (head, rest) = magnitude.split_at(magnitude.len().min(16));
                 let mut value = narrow(head).unwrap_or(0);
                 if rest.iter().any(|byte| *byte != 0) {
@@ -98,13 +99,13 @@ impl Number {
     }
 }
 
-/// The bytes from the first that is not zero.
+/// Returns the bytes from the first one that is not zero.
 fn significant(magnitude: &[u8]) -> &[u8] {
     let zeros = magnitude.iter().take_while(|byte| **byte == 0).count();
     &magnitude[zeros..]
 }
 
-/// A magnitude of at most 16 significant bytes.
+/// Returns a magnitude of at most 16 significant bytes as a number.
 fn narrow(magnitude: &[u8]) -> Option<u128> {
     let bytes = significant(magnitude);
     let mut wide = [0; 16];
@@ -141,7 +142,7 @@ fn put_big(negative: bool, magnitude: &[u8], out: &mut Vec<u8>) {
     let bits = bytes.len() as u64 * 8 - u64::from(shift);
     out.push(if negative { code::NEGATIVE_BIG } else { code::BIG });
     let start = out.len();
-    // A key that needs more bits than this is far beyond the longest key.
+    // A key that would need more bits is far longer than a key may be.
     out.extend_from_slice(&u32::try_from(bits).unwrap_or(u32::MAX).to_be_bytes());
     let mut aligned: Vec<u8> = Vec::with_capacity(bytes.len());
     for (at, byte) in bytes.iter().enumerate() {
@@ -211,7 +212,7 @@ impl Decode for Number {
     }
 }
 
-/// Reads a magnitude below 2^127; refuses what [`put_small`] does not write.
+/// Reads a magnitude below 2^127. Fails for bytes that [`put_small`] does not write.
 fn small(reader: &mut Reader<'_>, length: usize, negative: bool) -> Result<Number, DecodeError> {
     let mut doubled = 0_u128;
     for at in 0..length {
@@ -242,7 +243,7 @@ fn big(reader: &mut Reader<'_>) -> Result<Number, DecodeError> {
     let aligned = reader.escaped(EXPECTED)?;
     let length = bits.div_ceil(8);
     let ends_well = aligned.last().is_some_and(|last| *last != 0) && aligned[0] >= 0x80;
-    // No key is longer than a key may be, and an integer has no more bytes than 2^16 of them.
+    // A key has a maximum length, so an integer has at most 2^16 bytes.
     if bits < 128 || length > crate::error::MAX_KEY_LEN || aligned.len() > length || !ends_well {
         return Err(unread.error(EXPECTED));
     }

@@ -1,4 +1,4 @@
-//! Reading of encoded values.
+//! [`Reader`]: reads encoded values from a key.
 
 use super::code;
 pub use crate::error::DecodeError;
@@ -8,7 +8,7 @@ pub use crate::error::DecodeError;
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Every byte is read with these bits inverted: all of them within a descending value.
+    /// Bits with which every byte is inverted: all of them inside a descending value.
     flip: u8,
 }
 
@@ -36,7 +36,7 @@ impl<'a> Reader<'a> {
         if self.is_empty() { Ok(()) } else { Err(self.error("the end")) }
     }
 
-    /// The error that the next byte is not what was expected.
+    /// Returns the error for a next byte that is not as expected.
     pub fn error(&self, expected: &'static str) -> DecodeError {
         DecodeError { at: self.at, expected, found: self.peek() }
     }
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Whether the end of a tuple is next; a reader at the end of the key is there too.
+    /// Returns whether the end of a tuple comes next. This is also true at the end of the key.
     pub fn at_end_of_tuple(&self) -> bool {
         matches!(self.peek(), None | Some(code::END))
     }
@@ -112,7 +112,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads with every bit inverted: a value that stands in descending order.
+    /// Reads with every bit inverted, for a value in descending order.
     ///
     /// # Errors
     /// Those of `read`.

@@ -1,4 +1,4 @@
-//! The encodings of more types of the standard library, each as a type of `types` or `value`.
+//! The encodings of further types of the standard library, each as a type of `types` or `value`.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -11,9 +11,10 @@ use super::value::{Moment, Value};
 
 const SECONDS_OF_A_DAY: i64 = 86_400;
 
-/// A time is a day and a time of it in UTC, so it is equal to an `OffsetDateTime` of `time`.
+/// A time is encoded as a day and a time of day in UTC, so that it equals an `OffsetDateTime` of
+/// `time`.
 ///
-/// A time whose day is beyond 2^31 days from 1970 is ordered as the last one within.
+/// A time that is more than 2^31 days from 1970 is ordered like the last time within that range.
 impl Encode for SystemTime {
     fn encode(&self, out: &mut Vec<u8>) {
         // Seconds rounded down, and the nanoseconds above them.

@@ -1,4 +1,5 @@
-//! The types of the crate `time`, in chronological order. An [`OffsetDateTime`] comes back in UTC.
+//! The encodings of the types of the crate `time`, in chronological order. An [`OffsetDateTime`] is
+//! decoded in UTC.
 
 use time::{Date, Duration, OffsetDateTime, PrimitiveDateTime, Time, UtcOffset};
 
@@ -54,7 +55,8 @@ impl From<PrimitiveDateTime> for Value {
     }
 }
 
-/// A moment whose day in UTC is beyond the years of `time` is ordered, but does not come back.
+/// A moment whose day in UTC is outside of the years of `time` is ordered correctly, but cannot be
+/// decoded.
 impl From<OffsetDateTime> for Value {
     fn from(moment: OffsetDateTime) -> Self {
         let at = moment.unix_timestamp_nanos();

@@ -1,4 +1,4 @@
-//! A value of any type, for keys whose types are known only when they are read.
+//! [`Value`]: an encoded value of any type, for keys whose types are known only when they are read.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use super::number::Number;
 use super::read::{DecodeError, Reader};
 use super::types::{put_duration, take_duration};
 
-/// The deepest nesting of tuples that [`Value::decode`] follows.
+/// Maximum nesting of tuples that [`Value::decode`] accepts.
 pub const MAX_DEPTH: usize = 64;
 
 /// Nanoseconds of a day.
@@ -43,7 +43,7 @@ pub enum Value {
     Null,
     /// `Some` of a value that may be null.
     Some(Box<Value>),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer, or a float that compares with integers.
     Number(Number),
@@ -119,7 +119,7 @@ impl Encode for Value {
 
 impl Like<Self> for Value {}
 
-/// A day with its sign bit inverted.
+/// Appends a day with its sign bit inverted.
 fn put_day(day: i32, out: &mut Vec<u8>) {
     out.extend_from_slice(&(day ^ i32::MIN).to_be_bytes());
 }
@@ -210,7 +210,7 @@ fn value(reader: &mut Reader<'_>, depth: usize) -> Result<Value, DecodeError> {
     Ok(plain)
 }
 
-/// The order-preserving forms of what `time` and Python call dates.
+/// Implements the encoding of date types as a [`Value`].
 #[cfg(any(feature = "time", feature = "uuid"))]
 macro_rules! as_value {
     ($($type:ty, $variant:ident($inner:pat => $from:expr), $expected:literal;)*) => { $(

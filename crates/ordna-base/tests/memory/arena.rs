@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 
 use ordna_base::arena::{Arena, MOST};
 
-/// Memory of an arena, with its own address in it.
+/// Memory of an arena that holds its own address.
 struct Piece(NonNull<u8>, usize);
 
 // SAFETY: the memory belongs to the thread that holds it.
@@ -41,7 +41,7 @@ impl Drop for Piece {
     }
 }
 
-/// Pieces of many sizes that fill some slabs.
+/// Returns pieces of many sizes that fill some slabs.
 fn pieces(arena: &Arena, count: usize) -> Vec<Piece> {
     (0..count).map(|number| Piece::new(arena, 8 + number * 37 % (MOST - 7))).collect()
 }
@@ -56,7 +56,7 @@ fn memory_is_disjoint_and_used_again() {
     let mut places: Vec<_> = all.iter().map(|piece| (piece.0.as_ptr().addr(), piece.1)).collect();
     places.sort_unstable();
     assert!(places.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
-    // Half of them goes, and as much comes again.
+    // Half of the pieces are freed, and the same number is allocated again.
     let gone: Vec<_> = (0..all.len()).rev().step_by(2).map(|at| all.swap_remove(at)).collect();
     let sizes: Vec<_> = gone.iter().map(|piece| piece.1).collect();
     let freed: HashSet<_> = gone.iter().map(|piece| piece.0.as_ptr().addr()).collect();
@@ -67,8 +67,8 @@ fn memory_is_disjoint_and_used_again() {
     assert_eq!((arena.slabs(), arena.spare()), (count, spare));
 }
 
-/// Threads have lists of their own in an arena of many slabs. One whose list is empty takes over
-/// another's.
+/// In an arena with many slabs, threads have their own lists. A thread whose list is empty takes
+/// over another list.
 #[test]
 fn a_thread_uses_the_memory_that_others_have_freed() {
     let arena = Arena::new();
@@ -106,14 +106,14 @@ fn a_sparse_slab_gives_nothing_and_goes_with_its_last_memory() {
     assert!(!open.is_sparse(), "an open slab is not chosen");
     arena.look();
     assert!(!arena.has_much_room(), "as many are sparse as may be");
-    // As one that moves records does.
+    // Does what an owner that moves records does.
     loop {
         for piece in keep.iter_mut().filter(|piece| piece.is_sparse()) {
             let moved = Piece::new(&arena, piece.1);
             assert!(!moved.is_sparse(), "a sparse slab gives out nothing");
             *piece = moved;
         }
-        // The last memory of a sparse slab looked.
+        // Freeing the last memory of a sparse slab has checked the state of the slabs.
         if !arena.has_much_room() {
             break;
         }
@@ -136,7 +136,8 @@ fn memory_outlives_its_arena() {
     assert!(!Arena::owns(first) && !Arena::owns(last));
 }
 
-/// Each thread frees what the one before it made, while another one declares slabs sparse.
+/// Each thread frees what the previous one has allocated, while another thread declares slabs
+/// sparse.
 #[test]
 fn threads_free_the_memory_of_others() {
     const THREADS: usize = 4;
@@ -155,7 +156,7 @@ fn threads_free_the_memory_of_others() {
                     let sizes = (0..200).map(|at| 8 + (at * 31 + round * 7 + thread) % 300);
                     let mut made: Vec<Piece> = sizes.map(|size| Piece::new(arena, size)).collect();
                     kept.extend(made.pop());
-                    // A thread that has ended takes no more: then they are freed here.
+                    // A thread that has ended receives no more pieces; they are then freed here.
                     let _ = next.send(made);
                     if round % 8 == 7 {
                         own.try_iter().for_each(drop);

@@ -1,4 +1,4 @@
-//! What memory does: records of an arena, and what is retired.
+//! Tests of memory: records of an arena, and retired memory.
 
 #![cfg(not(any(loom, shuttle)))]
 #![expect(unsafe_code, reason = "tests of memory management")]

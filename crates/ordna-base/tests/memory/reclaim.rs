@@ -11,7 +11,7 @@ struct Watched;
 
 impl Retire for Watched {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: boxed by the test, and nobody else's.
+        // SAFETY: boxed by the test, which owns it exclusively.
         drop(unsafe { Box::from_raw(memory) });
         FREED.store(true, Ordering::Release);
     }
@@ -20,7 +20,7 @@ impl Retire for Watched {
 #[test]
 fn an_idle_thread_keeps_nothing() {
     let collector = Collector::new();
-    // Threads with the same number of 16 share a list.
+    // Threads whose numbers are equal modulo 16 share a list.
     let list = || stripe_of_this_thread() % 16;
     let own = list();
     let retire = || {
