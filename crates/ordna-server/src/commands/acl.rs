@@ -127,7 +127,7 @@ fn cat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             if !CATEGORIES.contains(&category.as_str()) {
                 return Err(format!("ERR Unknown category '{}'", text(arguments.get(2))).into());
             }
-            // As in Redis, a command with subcommands is there by their names.
+            // As in Redis, a command with subcommands is listed by their names.
             let all = context.state.catalog.with_subcommands();
             let names: Vec<&str> =
                 all.filter(|spec| spec.is_in(&category)).map(|spec| spec.name).collect();

@@ -1,7 +1,7 @@
 //! `ORDNA.BACKUP`: reads the files of the newest backup over the protocol.
 //!
-//! A client asks for one part of a file at a time, so neither side needs memory for more than that, and
-//! no other client waits.
+//! A client requests one part of a file at a time, so neither side needs memory for more than that,
+//! and no other client waits.
 
 use super::snapshots::id;
 use crate::execution::backups::NO_DIRECTORY;

@@ -31,8 +31,8 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// The access that `BITFIELD` needs: without SET and INCRBY it only reads. So that nothing passes as
-/// a read that is none, calls with a syntax error count as writes.
+/// The access that `BITFIELD` needs: without SET and INCRBY it only reads. Calls with a syntax
+/// error count as writes, so that no write can pass as a read.
 fn access(arguments: Arguments<'_>) -> KeyAccess {
     let mut at = 2;
     while at < arguments.len() {
@@ -49,7 +49,7 @@ fn access(arguments: Arguments<'_>) -> KeyAccess {
     KeyAccess::READ
 }
 
-/// The integers of a field: `i5`, `u8`.
+/// The type of a field's integers, such as `i5` or `u8`.
 #[derive(Clone, Copy)]
 struct IntegerType {
     signed: bool,
@@ -75,7 +75,7 @@ impl IntegerType {
         if self.signed { (1 << (self.bits - 1)) - 1 } else { (1 << self.bits) - 1 }
     }
 
-    /// The integer of the kind with the same lowest bits.
+    /// Returns the integer of this type with the same lowest bits.
     fn wrap(self, value: i128) -> i128 {
         let value = value & ((1 << self.bits) - 1);
         if value > self.most() { value - (1 << self.bits) } else { value }
@@ -99,7 +99,8 @@ impl IntegerType {
     }
 }
 
-/// A value, and a copy of the part of it that is written to. Behind the end of both are zeros.
+/// A value, with a copy of the part to which the command writes. After the end of both there are
+/// zeros.
 struct Window<'a> {
     value: &'a [u8],
     begin: usize,
@@ -201,13 +202,13 @@ fn steps(arguments: Arguments<'_>, read_only: bool) -> Result<Vec<FieldOperation
     Ok(steps)
 }
 
-/// Does a step; returns its reply.
+/// Executes a step and returns its reply.
 fn run(step: &FieldOperation, value: &mut Window<'_>) -> Option<i128> {
     let FieldOperation { kind, offset, .. } = *step;
     let old = kind.read(value, offset);
     let (new, reply) = match step.action {
         FieldAction::Get => return Some(old),
-        // To an unsigned field a negative number is a large one.
+        // A negative number becomes a large number in an unsigned field.
         FieldAction::Set(new) if !kind.signed => (i128::from(new as u64), Some(old)),
         FieldAction::Set(new) => (i128::from(new), Some(old)),
         FieldAction::Add(by) => (old + i128::from(by), None),
@@ -250,7 +251,7 @@ fn bitfield(
                 replies = steps.iter().map(|step| run(step, &mut value)).collect();
                 value.changed
             };
-            // As in Redis, bits that stay as they are are not a change of the key.
+            // As in Redis, the key counts as changed only if some bit changes.
             let is_kept = |string: &[u8]| {
                 let changed = execute(string);
                 string.get(begin..longest) == Some(changed.as_slice())

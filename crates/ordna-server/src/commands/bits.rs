@@ -55,7 +55,7 @@ fn setbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     let (at, shift) = (offset / 8, 7 - offset % 8);
     let is_set = |string: &[u8]| string.get(at).is_some_and(|byte| byte >> shift & 1 == bit);
     if context.string(arguments.get(1), is_set)? == Some(true) {
-        // As in Redis, a bit that stays as it is is not a change of the key.
+        // As in Redis, setting a bit to its present value does not count as a change of the key.
         out.integer(i64::from(bit));
         return Ok(CommandOutcome::Done);
     }
@@ -79,7 +79,7 @@ fn getbit(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(CommandOutcome::Done)
 }
 
-/// Whether positions count bits: `BYTE` or `BIT`.
+/// Returns whether positions count bits (`BIT`) rather than bytes (`BYTE`).
 fn unit(argument: Option<&[u8]>) -> Result<bool> {
     match argument {
         None => Ok(false),
@@ -89,12 +89,12 @@ fn unit(argument: Option<&[u8]>) -> Result<bool> {
     }
 }
 
-/// Bits `first` to `last` of a byte, and zeros else.
+/// Returns bits `first` to `last` of a byte; the other bits are zeros.
 fn masked(byte: u8, first: usize, last: usize) -> u8 {
     byte & (0xFF >> first) & (0xFF_u16 << (7 - last)) as u8
 }
 
-/// The bits of each byte between two bits of a value: byte, first bit, last bit.
+/// Returns the bytes between two bits of a value, each with its first and last bit.
 fn bytes_of(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usize)> {
     let bits = move |byte: usize| {
         let first = if byte == start / 8 { start % 8 } else { 0 };
@@ -104,7 +104,7 @@ fn bytes_of(start: usize, end: usize) -> impl Iterator<Item = (usize, usize, usi
     (start / 8..=end / 8).map(bits)
 }
 
-/// The bits between a first and last position in bytes or bits.
+/// Returns the range of bits between a first and a last position in bytes or bits.
 fn bit_span(
     span: fn(i64, i64, usize) -> Option<(usize, usize)>,
     (start, end): (i64, i64),
@@ -123,7 +123,7 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         4 | 5 => {
             let start = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
             let end = number(arguments.get(3)).ok_or(CommandError::NotAnInteger)?;
-            // As in Redis, the unit of nothing is not read.
+            // As in Redis, the unit is not parsed if the range is empty.
             let is_empty = start < 0 && end < 0 && start > end;
             let unit = match arguments.len() {
                 5 if !is_empty => unit(Some(arguments.get(4)))?,
@@ -134,7 +134,7 @@ fn bitcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
         _ => Err(CommandError::Syntax),
     };
     let count = context.string(arguments.get(1), |value| {
-        // As in Redis, the options of an absent key are not read.
+        // As in Redis, the options are not parsed if the key is absent.
         let (start, end, bits) = asked()?;
         let Some((start, end)) = bit_span(span, (start, end), bits, value.len()) else {
             return Ok(0);
@@ -165,7 +165,7 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
         _ => Err(CommandError::Syntax),
     };
     let found = context.string(arguments.get(1), |value| {
-        // As in Redis, the options of an absent key are not read.
+        // As in Redis, the options are not parsed if the key is absent.
         let (start, end, bits) = asked()?;
         let asked = (start, end.unwrap_or(-1));
         let Some((first, last)) = bit_span(clamped_span, asked, bits, value.len()) else {
@@ -177,12 +177,12 @@ fn bitpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
             (byte != 0).then(|| at * 8 + byte.leading_zeros() as usize)
         };
         let found = bytes_of(first, last).find_map(hit);
-        // Without an end, zeros follow the value.
+        // Without an end, the value counts as followed by zeros.
         let behind = (bit == 0 && end.is_none()).then_some(value.len() * 8);
         Ok::<_, CommandError>(found.or(behind))
     })?;
     out.integer(match found.transpose()? {
-        // Of an absent key every bit is 0.
+        // Every bit of an absent key is 0.
         None => -bit,
         Some(None) => -1,
         Some(Some(at)) => at as i64,
@@ -199,7 +199,7 @@ enum Combination {
     Not,
 }
 
-/// Combines the begin of a result with a source, which is not longer, eight bytes at a time.
+/// Combines the beginning of a result with a source that is not longer, eight bytes at a time.
 fn fold(result: &mut [u8], source: &[u8], combine: impl Fn(u64, u64) -> u64) {
     const WORD: usize = size_of::<u64>();
     let (words, rest) = result[..source.len()].as_chunks_mut::<WORD>();
@@ -222,16 +222,16 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         }
         _ => return Err(CommandError::Syntax),
     };
-    // The longest source, and whether all are strings, before any memory is taken.
+    // Finds the longest source, and checks that all are strings, before memory is allocated.
     let (mut len, mut bytes) = (0, 0);
     for key in arguments.iter_from(3) {
         let of_key = stored_string(context, key, <[u8]>::len)?.unwrap_or(0);
         (len, bytes) = (len.max(of_key), bytes + of_key);
     }
-    // An element of a collection takes as long as some hundred bytes.
+    // An element of a collection takes as much time as some hundred bytes.
     context.check_work(bytes >> 10)?;
     context.check_growth(arguments.get(2), len)?;
-    // The sources are combined where they are, one after the other.
+    // The sources are combined in place, one after the other.
     let mut result = vec![0; len];
     for (at, key) in arguments.iter_from(3).enumerate() {
         let mut fold = |source: &[u8]| match (at, combination) {
@@ -262,7 +262,7 @@ fn bitop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
-/// Calls `read` with the string of a key, where the command reads.
+/// Calls `read` with the string of a key, in the state that the command reads.
 fn stored_string<R>(
     context: &Context<'_>,
     key: &[u8],

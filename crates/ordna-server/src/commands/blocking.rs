@@ -1,4 +1,5 @@
-//! Commands that take elements of lists and sorted sets, and wait for them: see [`crate::execution::blocking`].
+//! Commands that take elements of lists and sorted sets and may wait for them, see
+//! [`crate::execution::blocking`].
 
 use ordna::Direction;
 
@@ -13,7 +14,7 @@ use crate::wire::request::Arguments;
 
 /// Flags of commands that wait for elements.
 const WAIT: CommandFlags = TAKE_SLOW.or(CommandFlags::BLOCKING).or(CommandFlags::NOSCRIPT);
-/// Flags of those that an argument tells how many keys there are.
+/// Flags of such commands with an argument that gives the number of keys.
 const WAIT_MOVABLE: CommandFlags =
     TAKE_SLOW.or(CommandFlags::BLOCKING).or(CommandFlags::MOVABLEKEYS);
 /// All arguments but the last one, which is the time limit.
@@ -105,7 +106,7 @@ pub const OF_SORTED_SETS: &[Command] = &[
     .key_count_at(2),
 ];
 
-/// The keys and the last argument of a call that has one key at least.
+/// Returns the keys and the last argument of a call with at least one key.
 fn keys_before_timeout(arguments: Arguments<'_>) -> (Vec<&[u8]>, &[u8]) {
     let last = arguments.len().saturating_sub(1);
     (arguments.iter_from(1).take(last.saturating_sub(1)).collect(), arguments.get(last))
@@ -122,7 +123,7 @@ fn pop_value(
     context.take_or_wait(&keys, Wanted::Values { end, count: None }, timeout, arguments, out)
 }
 
-/// Moves a value or waits for one. No other command runs.
+/// Moves a value or waits for one. The keyspace is locked exclusively.
 fn move_value(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,

@@ -1,4 +1,5 @@
-//! Commands beside failures of the log and changes of users; transactions at the memory limit.
+//! Commands concurrent with failures of the log and changes of users; transactions at the memory
+//! limit.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -24,7 +25,7 @@ use crate::state::session::Session;
 use crate::wire::reply::Replies;
 use crate::wire::request::OwnedRequest;
 
-/// The disk, whose files take no more bytes while it is full.
+/// A disk whose files accept no more bytes while it is full.
 #[derive(Debug, Clone, Default)]
 struct Full(Arc<AtomicBool>);
 
@@ -82,7 +83,7 @@ fn state(config: Config) -> ServerState {
 
 fn session(state: &ServerState) -> Session {
     let address = SocketAddr::from(ADDRESS);
-    // A test that waits opens one session after the other.
+    // A test that waits opens several sessions, one after the other.
     let client = state.clients.enter(address, address, -1, 100_000).unwrap();
     Session::new(client, &state.acl)
 }
@@ -107,8 +108,8 @@ fn set_other(state: &ServerState) -> String {
     say(state, &mut session(state), "SET other 1")
 }
 
-/// A write is refused after it has changed the memory, because the log fails just then; the log heals, and the
-/// write stays. `WATCH` and the indexes learn of it.
+/// A write is refused after it has changed the memory, because the log fails at that moment. The
+/// log then recovers, and the write stays. `WATCH` and the indexes must be notified.
 #[test]
 fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
     let dir = std::env::temp_dir().join(format!("ordna-late-write-{}", std::process::id()));
@@ -154,9 +155,9 @@ fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
     );
 }
 
-/// The write of one client serves another one, whose command waits, and the log refuses the whole
-/// group: the log is as durable as before, but the client that was served must not be told that its
-/// command is done.
+/// The write of one client serves another client, whose command waits, and the log refuses the
+/// whole group. The log then is as durable as before, but the client that was served must not be
+/// told that its command succeeded.
 #[test]
 fn a_client_that_a_refused_write_has_served_gets_an_error() {
     let dir = std::env::temp_dir().join(format!("ordna-served-{}", std::process::id()));
@@ -177,11 +178,11 @@ fn a_client_that_a_refused_write_has_served_gets_an_error() {
     assert!(!served, "the client is told of a write that the log has refused");
 }
 
-/// The log fails at a step of the removal of a large collection, which stays in memory; once the log works
-/// again, the removal comes to its end, and the counts are right.
+/// The log fails at a step of the removal of a large collection, which stays in memory. When the
+/// log works again, the removal is completed, and the counts are right.
 #[test]
 fn a_removal_that_the_log_fails_comes_to_its_end() {
-    // The batch that removes the head; the entry of the list, after the elements.
+    // First the batch that removes the head, then the entry of the list, after the elements.
     for (step, passes) in [("DEL", 2), ("end", 1)] {
         let dir = std::env::temp_dir().join(format!("ordna-failed-{step}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);
@@ -261,13 +262,13 @@ fn a_transaction_evicts_nothing_between_its_commands() {
         for number in 0..1000 {
             say(state, &mut session, &format!("GET k{number}"));
         }
-        // The second write finds less room free than indexes want.
+        // The second write finds less free room than the indexes need.
         say(state, &mut session, &format!("SET large {}", "v".repeat(50_000)));
         say(state, &mut session, "SET new 1");
         say(state, &mut session, "DBSIZE");
         say(state, &mut session, "EXEC")
     };
-    // While a snapshot of the index holds memory, nothing is evicted, and the write is refused.
+    // While a snapshot of the index keeps memory, nothing is evicted, and the write is refused.
     let end = Instant::now() + Duration::from_secs(20);
     let mut told = transaction();
     while told.starts_with("-EXECABORT") && Instant::now() < end {
@@ -278,7 +279,8 @@ fn a_transaction_evicts_nothing_between_its_commands() {
     assert_eq!(size, (values + 2).to_string(), "keys at the end; read at the beginning: {values}");
 }
 
-/// A value that is much larger than the keys evicts as many of them as it takes, however long.
+/// A value that is much larger than the keys evicts as many of them as necessary, however long that
+/// takes.
 #[test]
 fn a_large_value_evicts_small_keys_until_there_is_room() {
     let state = &state(Config::default());
@@ -298,8 +300,8 @@ fn a_large_value_evicts_small_keys_until_there_is_room() {
     assert!(state.used_memory() <= state.settings.max_memory.size(), "the limit is kept");
 }
 
-/// A copy of a large set is about to be committed while clients are paused, its client is closed,
-/// or its user loses the right to it: nothing is written after that.
+/// A copy of a large set is about to be committed when clients are paused, its client is closed, or
+/// its user loses the permission. Nothing is written afterwards.
 #[test]
 fn a_prepared_write_ends_with_the_rights_of_its_client() {
     let paused = Duration::from_millis(400);
@@ -337,7 +339,7 @@ fn a_prepared_write_ends_with_the_rights_of_its_client() {
     }
 }
 
-/// A few long elements are as much work as many short ones.
+/// A few long elements count as as much work as many short ones.
 #[test]
 fn results_of_few_long_elements_are_prepared() {
     let state = &state(Config::default());
@@ -364,7 +366,8 @@ fn results_of_few_long_elements_are_prepared() {
     }
 }
 
-/// A sort by other keys is prepared. It stores what they held when its snapshot was taken, in one step.
+/// A sort by other keys is prepared. In one step it stores the values that they had when its
+/// snapshot was taken.
 #[test]
 fn a_stored_sort_by_other_keys_is_prepared() {
     const COUNT: usize = 4200;
@@ -395,8 +398,8 @@ fn a_stored_sort_by_other_keys_is_prepared() {
     assert!(say(state, &mut other, "LRANGE to 0 -1") == same);
 }
 
-/// A command that has found no pause and an open client gets the lock after `CLIENT PAUSE`, or
-/// `CLIENT KILL`, was answered.
+/// A command that has found no pause and an open client gets the lock after `CLIENT PAUSE` or
+/// `CLIENT KILL` was answered.
 #[test]
 fn nothing_is_written_after_a_pause_or_an_end_of_the_client() {
     let state = &state(Config::default());
@@ -428,7 +431,7 @@ fn nothing_is_written_after_a_pause_or_an_end_of_the_client() {
     assert_eq!(say(state, &mut session(state), "EXISTS b"), r":0\r\n");
 }
 
-/// What ends or holds up a command whose rights were checked already.
+/// Events that end or delay a command whose rights were already checked.
 const STOPS: [&str; 3] = ["paused", "closed", "forbidden"];
 
 /// A session of a user with all rights, whose commands [`stop`] ends.
@@ -442,7 +445,7 @@ fn stoppable(state: &ServerState) -> Session {
 fn stop(state: &ServerState, client: &Client, how: &str) {
     match how {
         "paused" => state.pause(Duration::from_secs(1000), true),
-        // As `CLIENT KILL`, which waits for the commands in progress.
+        // Like `CLIENT KILL`, which waits for the commands in progress.
         "closed" => {
             let _exclusive = state.keys_exclusive();
             client.end();
@@ -463,7 +466,7 @@ fn assert_stopped(outcome: &CommandOutcome, out: &Replies, how: &str) {
     assert!(is_stopped, "{how}: {}", out.bytes.escape_ascii());
 }
 
-/// A set becomes large, for which its command locks the keyspace once more.
+/// A set becomes large, for which its command locks the keyspace again.
 #[test]
 fn a_command_that_waits_to_be_alone_is_stopped() {
     for how in STOPS {
@@ -510,7 +513,8 @@ fn a_command_that_evicts_is_stopped() {
         let left = say(state, &mut other, "DBSIZE");
         assert_eq!(say(state, &mut other, "EXISTS big"), r":0\r\n", "{how}");
         if how == "paused" {
-            // Nor does anyone else evict in the pause, which a smaller limit asks for.
+            // During the pause, no other command evicts either, although a smaller limit would
+            // require it.
             state.set_max_memory(1 << 20);
             eviction::evict(state, &state.keys(), 0);
             assert_eq!(say(state, &mut other, "DBSIZE"), left);
@@ -518,7 +522,7 @@ fn a_command_that_evicts_is_stopped() {
     }
 }
 
-/// A range of keys is removed in stretches.
+/// A range of keys is removed in several steps.
 #[test]
 fn a_removal_of_a_range_is_stopped() {
     for how in STOPS {
@@ -547,7 +551,8 @@ fn a_removal_of_a_range_is_stopped() {
     }
 }
 
-/// A client would wait for the elements that are missing, and take the next reply for one of them.
+/// Otherwise a client would wait for the missing elements and mistake the next reply for one of
+/// them.
 #[test]
 fn a_collection_that_counts_more_than_it_has_is_an_error() {
     let state = &state(Config::default());
@@ -558,7 +563,7 @@ fn a_collection_that_counts_more_than_it_has_is_an_error() {
             say(state, &mut session, &format!("{line} {value}"));
         }
     }
-    // The head of a collection stays, with every other element.
+    // The head of a collection and every other element are kept.
     let mut elements = 0;
     let mut is_kept = |key: &[u8]| {
         elements += usize::from(id_of_element(key).is_some());

@@ -22,7 +22,8 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// The Redis whose behaviour the commands follow; clients decide by it what they may send.
+/// The version of Redis whose behaviour the commands follow. Clients use it to decide what they may
+/// send.
 pub const REDIS_VERSION: &str = "7.0.15";
 
 const PING: CommandFlags = CommandFlags::FAST.or(CommandFlags::WHILE_SUBSCRIBED);
@@ -73,7 +74,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// Bytes of a client's name.
+/// Maximum length of a client's name in bytes.
 const LONGEST_NAME: usize = 1024;
 
 fn ping(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -95,7 +96,7 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     let session = &mut *context.session;
     session.end_transaction();
     {
-        // The library stays the same.
+        // The library's name and version stay the same.
         let mut info = session.client.info();
         let (library, library_version) =
             (std::mem::take(&mut info.library), std::mem::take(&mut info.library_version));
@@ -113,17 +114,17 @@ fn reset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Resu
     Ok(CommandOutcome::Done)
 }
 
-/// Number of databases that a Redis server has unless it is told otherwise.
+/// Default number of databases of a Redis server.
 const REDIS_DATABASES: i64 = 16;
 
-/// The error of a database that a Redis server would have. Several would cost each scan of the
-/// ordered keyspace a prefix of every key.
+/// The error for a database that a Redis server would have. With several databases, each scan of
+/// the ordered keyspace would need a prefix in every key.
 const ONE_DATABASE: &str = "ERR DB index is out of range: Ordna has one database, number 0. Give keys a prefix, or start another server";
 
-/// Checks that a database exists: number 0.
+/// Checks that a database exists; there is only number 0.
 ///
 /// # Errors
-/// The text is not a number, or that of another database.
+/// The text is not a number, or is the number of another database.
 pub fn check_database(text: &[u8]) -> Result<()> {
     let database = number(text).ok_or(CommandError::NotAnInteger)?;
     if i32::try_from(database).is_err() {
@@ -146,14 +147,15 @@ fn select(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> R
     ok(out)
 }
 
-/// Makes the session the user, if the password is right.
+/// Makes the user the session's user if the password is right.
 fn log_in(
     context: &mut Context<'_>,
     name: &[u8],
     password: &[u8],
 ) -> std::result::Result<(), LoginError> {
     let state = context.state;
-    // A transaction may go on after the last guess; its connection is closed after it.
+    // A transaction may continue after the last wrong password; its connection is closed
+    // afterwards.
     if context.session.guesses >= MOST_GUESSES {
         return Err(LoginError::Wrong);
     }
@@ -168,7 +170,8 @@ fn log_in(
     Ok(())
 }
 
-/// The consequence of a wrong password: a later reply each time, and then the end.
+/// Returns the consequence of a wrong password: a reply that is later each time, and finally the
+/// end of the connection.
 fn after_guess(context: &Context<'_>, error: LoginError, out: &mut Replies) -> CommandOutcome {
     if let LoginError::TooMany(wait) = error {
         out.error(format_args!("ERR {}", too_many(wait)));
@@ -297,7 +300,7 @@ const CLIENT: &[Command] = &[
     })
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|list", -2, ADMIN, list).with(CommandFlags::IGNORES_PAUSE),
-    // Once it is answered, nothing is executed for the clients.
+    // After the reply, nothing more is executed for the clients.
     Command::sub("client|kill", -3, ADMIN, kill).with(CommandFlags::IGNORES_PAUSE).exclusive(),
     Command::sub("client|pause", -3, ADMIN, |context, arguments, out| {
         let time = number(arguments.get(2));
@@ -313,7 +316,7 @@ const CLIENT: &[Command] = &[
         ok(out)
     })
     .with(CommandFlags::IGNORES_PAUSE)
-    // Once it is answered, nothing is executed that it holds up.
+    // After the reply, nothing that the pause holds up is executed.
     .exclusive(),
     Command::sub("client|unpause", 2, ADMIN, |context, _, out| {
         context.state.unpause();
@@ -440,7 +443,8 @@ fn set_info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     ok(out)
 }
 
-/// Keeps the clients of this type: those with subscriptions, or those without. There are no others.
+/// Keeps the clients of this type: those with subscriptions or those without. There are no other
+/// types.
 fn retain_type(clients: &mut Vec<Arc<Client>>, kind: &[u8]) -> Result<()> {
     match kind.to_ascii_lowercase().as_slice() {
         b"normal" => clients.retain(|client| !client.inbox.is_subscribed()),
@@ -473,7 +477,7 @@ fn list(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-/// A client as `CLIENT LIST` shows it, with Redis' names.
+/// Returns a client's line in `CLIENT LIST`, with Redis' names.
 pub fn line_of(client: &Client, state: &ServerState) -> String {
     let told = client.info().clone();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -495,7 +499,8 @@ pub fn line_of(client: &Client, state: &ServerState) -> String {
         flags.push('N');
     }
     let inbox = &client.inbox;
-    /// Bytes of replies up to which a buffer is not memory of unsent replies: it is kept for the next.
+    /// Size in bytes up to which a reply buffer does not count as unsent replies, because it is
+    /// kept for later replies.
     const REPLY_BUFFER: usize = 16 << 10;
     let output = load(&client.output);
     let mut line = String::new();
@@ -581,7 +586,7 @@ fn kill(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let mut outcome = CommandOutcome::Done;
     for client in clients {
         if client.id == own {
-            // Behind the reply.
+            // Closed after the reply.
             outcome = CommandOutcome::Close;
         } else {
             client.end();

@@ -1,4 +1,4 @@
-//! The table of commands in `docs/server.md`, which is made from the command descriptions.
+//! The table of commands in `docs/server.md`, which is generated from the command descriptions.
 //!
 //! `ORDNA_WRITE_DOCS=1 cargo test -p ordna-server --lib docs_table` writes it.
 
@@ -12,7 +12,7 @@ const BEGIN: &str =
     "<!-- commands: written by a test, see crates/ordna-server/src/commands/docs_table.rs -->\n";
 const END: &str = "<!-- end of commands -->\n";
 
-/// Groups in the order of the table, with their names in it.
+/// The groups in the order of the table, with their titles.
 const GROUPS: &[(&str, &str)] = &[
     ("string", "strings"),
     ("bitmap", "bits of strings"),
@@ -31,7 +31,8 @@ const GROUPS: &[(&str, &str)] = &[
 ];
 
 /// Commands of Redis 7.2 to 8.6 and of Valkey 8 and 9.1 that Ordna lacks, with subcommands as in
-/// [`redis_commands`]. Those of commands that it lacks as a whole are left out, and those of Redis' modules.
+/// [`redis_commands`]. Subcommands of commands that it lacks completely are left out, and so are
+/// those of Redis' modules.
 const NEWER: &str = "
     client|capa,import-source clusterscan commandlog delex digest hotkeys msetex script|show vadd vcard
     vdim vemb vgetattr vinfo vismember vlinks vrandmember vrange vrem vsetattr vsim waitaof xackdel xcfgset
@@ -56,7 +57,7 @@ const NEWER_OPTIONS: &[(&str, &[&str])] = &[
     ("shutdown", &["SAFE"]),
 ];
 
-/// Commands with their subcommands, as [`NEWER`] names them.
+/// Returns the commands with their subcommands, as [`NEWER`] names them.
 fn newer() -> BTreeMap<String, BTreeSet<String>> {
     let names = NEWER.split_whitespace().map(|name| match name.split_once('|') {
         Some((name, words)) => (name.to_owned(), words.split(',').map(str::to_owned).collect()),
@@ -65,7 +66,7 @@ fn newer() -> BTreeMap<String, BTreeSet<String>> {
     names.collect()
 }
 
-/// Names as `A`, `B`, and those with subcommands as `C X`, `Y`.
+/// Formats names as `A`, `B`, and those with subcommands as `C X`, `Y`.
 fn listed(names: &BTreeMap<String, BTreeSet<String>>) -> String {
     let shown = names.iter().map(|(name, words)| {
         let words: Vec<String> = words.iter().map(|word| word.to_ascii_uppercase()).collect();
@@ -78,7 +79,7 @@ fn listed(names: &BTreeMap<String, BTreeSet<String>>) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// The table, and what of Redis is missing.
+/// Returns the table, and the list of missing commands of Redis.
 fn text() -> String {
     let (catalog, descriptions) = (&table().catalog, &table().descriptions);
     let mut groups: BTreeMap<&str, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
@@ -96,7 +97,7 @@ fn text() -> String {
     let mut missing: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (command, words) in redis_commands::all() {
         let missing = missing.entry(command.to_owned()).or_default();
-        // Of a command that is absent as a whole the subcommands say nothing.
+        // For a command that is missing completely, subcommands are not listed.
         if catalog.find(command.as_bytes()).is_some() {
             missing.extend(words.iter().map(|word| (*word).to_owned()));
         }
@@ -114,7 +115,7 @@ fn text() -> String {
     text
 }
 
-/// What is said to be missing is missing.
+/// Checks that commands and options that are listed as missing are missing.
 #[test]
 fn newer_commands_and_options_are_missing() {
     let (catalog, descriptions) = (&table().catalog, &table().descriptions);

@@ -1,5 +1,5 @@
-//! What the commands on hashes, sets and sorted sets share: scans, random elements, operations on several
-//! keys.
+//! Helpers that the commands on hashes, sets and sorted sets share: scans, random elements,
+//! operations on several keys.
 
 use ordna::key::MAX_LEN;
 
@@ -11,8 +11,8 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// Work of matching a pattern in one call, in units of some nanoseconds: some tenths of a second.
-/// Only fields far longer than keys reach it.
+/// Maximum work of matching a pattern in one call, in units of some nanoseconds: some tenths of a
+/// second. Only fields that are far longer than keys reach it.
 const MOST_WORK: usize = 1 << 26;
 
 /// The options of HSCAN, SSCAN and ZSCAN.
@@ -23,7 +23,7 @@ pub struct ElementScan<'a> {
 }
 
 impl<'a> ElementScan<'a> {
-    /// Reads the options from the third argument on. The word `no_values` leaves the values out.
+    /// Parses the options from the third argument on. The word `no_values` omits the values.
     pub fn read(arguments: Arguments<'a>, no_values: Option<&[u8]>) -> Result<Self> {
         let mut scan = Self { pattern: None, count: 10, no_values: false };
         let mut options = arguments.iter_from(3);
@@ -63,10 +63,10 @@ impl<'a> ElementScan<'a> {
     }
 }
 
-/// Ends the reply to HSCAN, SSCAN or ZSCAN: `None` if the key is absent.
+/// Ends the reply to HSCAN, SSCAN or ZSCAN. `done` is `None` if the key is absent.
 ///
 /// # Errors
-/// That of the scan.
+/// The error of the scan.
 pub fn end_scan(done: Option<Result<()>>, out: &mut Replies) -> Result {
     match done {
         Some(done) => done?,
@@ -79,7 +79,7 @@ pub fn end_scan(done: Option<Result<()>>, out: &mut Replies) -> Result {
     Ok(CommandOutcome::Done)
 }
 
-/// The count of HRANDFIELD and its kin, and whether values are asked for by `word`.
+/// Returns the count of HRANDFIELD and similar commands, and whether `word` requests values.
 ///
 /// # Errors
 /// Those of Redis, and more repetitions than [`MOST_DRAWN`].
@@ -104,9 +104,9 @@ fn sample_size(arguments: Arguments<'_>, word: &[u8]) -> Result<(i64, bool)> {
     Ok((count, values))
 }
 
-/// Replies to HRANDFIELD, SRANDMEMBER or ZRANDMEMBER with what `draw` returns for a count: `None` for an absent
-/// key, and within it `None` if the elements have more than `most` bytes. `write` writes an element, with its
-/// value if the call has `word` after the count.
+/// Replies to HRANDFIELD, SRANDMEMBER or ZRANDMEMBER with the elements that `draw` returns for a
+/// count. `draw` returns `None` for an absent key, and `Some(None)` if the elements have more than
+/// `most` bytes. `write` writes an element, with its value if the call has `word` after the count.
 ///
 /// # Errors
 /// Those of the arguments and of `draw`; the reply would be too long.
@@ -131,7 +131,7 @@ pub fn reply_random(
     Ok(CommandOutcome::Done)
 }
 
-/// What is made of several sets or sorted sets.
+/// An operation on several sets or sorted sets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Operation {
     Union,
@@ -139,10 +139,11 @@ pub enum Operation {
     Difference,
 }
 
-/// The option LIMIT of SINTERCARD and ZINTERCARD, from a position on. Without it, or with 0, there is no limit.
+/// Parses the option LIMIT of SINTERCARD and ZINTERCARD from a position on. Without it, or with 0,
+/// there is no limit.
 ///
 /// # Errors
-/// Another option, or a number that is negative.
+/// There is another option, or the number is negative.
 pub fn limit_option(arguments: Arguments<'_>, at: usize) -> Result<usize> {
     let mut limit = 0;
     let mut options = arguments.iter_from(at);

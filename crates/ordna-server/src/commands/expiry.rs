@@ -1,4 +1,4 @@
-//! Keys that expire.
+//! Commands on the expiry of keys.
 
 use ordna::{Change, Found};
 
@@ -59,12 +59,12 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// How a command tells a time.
+/// The unit and reference of a time in a command's arguments.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Scale {
-    /// Milliseconds in one of its units.
+    /// Number of milliseconds in one unit.
     unit: i64,
-    /// Since 1970, and not from now on.
+    /// Whether the time is relative to 1970 rather than to now.
     absolute: bool,
 }
 
@@ -74,7 +74,7 @@ impl Scale {
     pub const AT_SECOND: Self = Self { unit: 1000, absolute: true };
     pub const AT_MILLISECOND: Self = Self { unit: 1, absolute: true };
 
-    /// The scale of an option of SET and GETEX.
+    /// Returns the scale of an option of SET and GETEX.
     pub fn of_option(option: &[u8]) -> Option<Self> {
         let scales = [
             ("ex", Self::SECONDS),
@@ -86,13 +86,13 @@ impl Scale {
         scales.into_iter().find(|(name, _)| is(name)).map(|(_, scale)| scale)
     }
 
-    /// The milliseconds since 1970 that a number stands for; `None` if there are too many.
+    /// Converts a number to milliseconds since 1970. Returns `None` if it is too large.
     pub(super) fn milliseconds(self, number: i64, now: u64) -> Option<i64> {
         let time = number.checked_mul(self.unit)?;
         if self.absolute { Some(time) } else { time.checked_add(i64::try_from(now).ok()?) }
     }
 
-    /// The deadline that an argument of SET, GETEX or SETEX stands for.
+    /// Returns the deadline that an argument of SET, GETEX or SETEX describes.
     pub fn deadline(self, argument: &[u8], now: u64, command: &str) -> Result<u64> {
         let count = number(argument).ok_or(CommandError::NotAnInteger)?;
         let deadline = Some(count).filter(|count| *count > 0);
@@ -105,7 +105,7 @@ fn invalid(command: &str) -> CommandError {
     format!("ERR invalid expire time in '{command}' command").into()
 }
 
-/// The expiries that EXPIRE and HEXPIRE may replace.
+/// Conditions on the former deadline that EXPIRE and HEXPIRE may have.
 #[derive(Default)]
 pub(super) struct Only {
     absent: bool,
@@ -118,7 +118,7 @@ impl Only {
     pub(super) fn read<'a>(options: impl Iterator<Item = &'a [u8]>) -> Result<Self> {
         let mut only = Self::default();
         for option in options {
-            // To Redis it ends at a NUL.
+            // As in Redis, a NUL ends the option.
             let option = option.split(|byte| *byte == 0).next().unwrap_or_default();
             match option.to_ascii_lowercase().as_slice() {
                 b"nx" => only.absent = true,
@@ -142,7 +142,7 @@ impl Only {
         Ok(only)
     }
 
-    /// What does not expire counts as what expires last of all.
+    /// No deadline counts as later than every deadline.
     pub(super) fn allow(&self, old: Option<u64>, new: i64) -> bool {
         let new = u64::try_from(new).unwrap_or(0);
         !(self.absent && old.is_some()
@@ -152,8 +152,8 @@ impl Only {
     }
 }
 
-/// [`Context::modify_expiry`]. A snapshot may need a copy of the former value, for which the memory limit has no
-/// room: then those of `SCAN` end, and it is tried again.
+/// Calls [`Context::modify_expiry`]. If a snapshot needs a copy of the former value and the memory
+/// limit has no room for it, ends the snapshots of `SCAN` and tries again.
 fn change(
     context: &Context<'_>,
     key: &[u8],
@@ -184,7 +184,7 @@ fn set(
         match u64::try_from(deadline) {
             _ if !done => Change::Keep,
             Ok(deadline) if deadline > now => Change::Put(Some(deadline)),
-            // It is over already.
+            // The deadline has already passed.
             _ => Change::Remove,
         }
     })?;
@@ -218,8 +218,8 @@ fn persist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(CommandOutcome::Done)
 }
 
-/// Replies -2 for an absent key, -1 for one that does not expire, else what `show` makes of the
-/// deadline and the time.
+/// Replies -2 for an absent key, -1 for a key without a deadline, and otherwise the result of
+/// `show` for the deadline and the time.
 fn tell(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
@@ -267,7 +267,7 @@ impl<'a> GetexExpiry<'a> {
                 (Some(scale), Self::Keep) => {
                     Self::At(scale, options.next().ok_or(CommandError::Syntax)?)
                 }
-                // Said again, the last time counts.
+                // If the option is repeated, the last time counts.
                 (Some(scale), Self::At(said, _)) if said == scale => {
                     Self::At(scale, options.next().ok_or(CommandError::Syntax)?)
                 }
@@ -285,11 +285,11 @@ pub fn getex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     let now = context.keys.now();
     let expiry = GetexExpiry::read(arguments.iter_from(2))?;
     if let GetexExpiry::Keep = expiry {
-        // A read, also while the log refuses writes.
+        // A read, which is possible even while the log refuses writes.
         out.bulk_or_null(context.value(arguments.get(1))?.as_deref());
         return Ok(CommandOutcome::Done);
     }
-    // As in Redis, a time that is none is an error only if there is a key to expire.
+    // As in Redis, an invalid time is an error only if the key exists.
     let deadline = match expiry {
         GetexExpiry::At(scale, argument) => scale.deadline(argument, now, "getex").map(Some),
         GetexExpiry::Keep | GetexExpiry::Lift => Ok(None),

@@ -1,7 +1,7 @@
 //! Commands on hashes.
 //!
-//! A small hash is one record: a read or write of a field costs O(bytes of the record). Each field of a
-//! larger one is an entry of its own: O(log n). See [`crate::keyspace::collections`].
+//! A small hash is one record, so a read or write of a field costs O(bytes of the record). Each
+//! field of a larger hash is a separate entry: O(log n). See [`crate::keyspace::collections`].
 
 use std::ops::ControlFlow;
 
@@ -124,7 +124,7 @@ fn hget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let fields = arguments.iter_from(2);
     let most = context.state.settings.reply_limit();
-    /// Bytes of a reply that is built before it is known whether all of it fits.
+    /// Size in bytes of a reply that is built before it is known whether all of it fits.
     const UNMEASURED: usize = 1 << 20;
     let (mut fits, mut is_measured, start) = (true, false, out.bytes.len());
     let found = context.hash(arguments.get(1), |hash| {
@@ -157,7 +157,7 @@ fn hmget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     Ok(CommandOutcome::Done)
 }
 
-/// Writes the parts of a hash that `write` chooses, with a length before them.
+/// Writes the parts of a hash that `write` selects, preceded by their number.
 fn list(
     context: &Context<'_>,
     key: &[u8],
@@ -238,7 +238,7 @@ fn hstrlen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(CommandOutcome::Done)
 }
 
-/// Sets a field to what `change` makes of its value.
+/// Sets a field to the result of `change` for its value.
 fn update(
     context: &Context<'_>,
     arguments: Arguments<'_>,
@@ -277,8 +277,8 @@ fn hincrbyfloat(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut R
     Ok(CommandOutcome::Done)
 }
 
-/// A list is returned whole, as in Redis; of a table about COUNT fields a call. A field that is
-/// there from the first call to the last is returned once.
+/// As in Redis, a list is returned as a whole; of a table, each call returns about COUNT fields. A
+/// field that is present from the first call to the last is returned once.
 fn hscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let cursor = scan_cursor(arguments.get(2))?;
     let done: Option<Result<()>> = context.hash(arguments.get(1), |hash| {

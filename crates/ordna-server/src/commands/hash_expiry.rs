@@ -1,7 +1,7 @@
-//! Fields of hashes that expire, as in Redis 7.4 and 8.
+//! Commands on the expiry of hash fields, as in Redis 7.4 and 8.
 //!
-//! A field that has expired is absent for every command at once. A task removes it some milliseconds later,
-//! reports the key to watchers and indexes, and publishes `hexpired`.
+//! An expired field is absent for all commands immediately. A task removes it some milliseconds
+//! later, reports the key to watchers and indexes, and publishes `hexpired`.
 
 use super::expiry::{Only, Scale};
 use crate::execution::command::{
@@ -15,8 +15,8 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// Latest deadline of a field, in milliseconds since 1970: Redis', in the year 4199. `RESTORE` of Redis refuses
-/// later ones.
+/// Latest deadline of a field, in milliseconds since 1970. It is that of Redis, in the year 4199;
+/// Redis' `RESTORE` refuses later ones.
 pub(super) const LATEST: u64 = (1 << 46) - 1;
 
 pub const COMMANDS: &[Command] = &[
@@ -103,7 +103,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// The number of fields that `FIELDS count field …` at a position announces. Each field has `parts`
+/// Returns the number of fields in `FIELDS count field …` at a position. Each field has `parts`
 /// arguments.
 fn count_fields(arguments: Arguments<'_>, at: usize, parts: usize) -> Result<usize> {
     let is_there = at < arguments.len() && arguments.get(at).eq_ignore_ascii_case(b"fields");
@@ -119,7 +119,7 @@ fn count_fields(arguments: Arguments<'_>, at: usize, parts: usize) -> Result<usi
     Ok(count)
 }
 
-/// The deadline that an argument stands for.
+/// Returns the deadline that an argument describes.
 fn deadline(scale: Scale, argument: &[u8], now: u64, command: &str) -> Result<u64> {
     let count = number(argument).ok_or(CommandError::NotAnInteger)?;
     if count < 0 {
@@ -130,14 +130,14 @@ fn deadline(scale: Scale, argument: &[u8], now: u64, command: &str) -> Result<u6
     deadline.ok_or_else(|| format!("ERR invalid expire time in '{command}' command").into())
 }
 
-/// The events of fields that were given a deadline, or removed because it is over.
+/// Returns the events for fields that got a deadline, or that were removed because it had passed.
 fn events_of(expires: bool, removes: bool) -> Vec<&'static str> {
     let events = [(expires, "hexpire"), (removes, "hdel")];
     events.into_iter().filter(|(happened, _)| *happened).map(|(_, event)| event).collect()
 }
 
-/// Replies for each field -2 if it is absent, 0 if the condition does not hold, 1 if it expires, 2 if it was
-/// removed because the time is over.
+/// Replies for each field: -2 if it is absent, 0 if the condition does not hold, 1 if it has the
+/// deadline, 2 if it was removed because the deadline has passed.
 fn expire(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
@@ -185,7 +185,7 @@ fn hexpire(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     expire(context, arguments, out, Scale::SECONDS, "hexpire")
 }
 
-/// Replies for each field -2 if it is absent, -1 if it does not expire, 1 if it did.
+/// Replies for each field: -2 if it is absent, -1 if it had no deadline, 1 if it had one.
 fn hpersist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let count = count_fields(arguments, 2, 1)?;
     let change = |hash: &mut HashChange<'_>| {
@@ -205,8 +205,8 @@ fn hpersist(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     Ok(CommandOutcome::Done)
 }
 
-/// Replies for each field -2 if it is absent, -1 if it does not expire, otherwise what `show` makes of the
-/// deadline and the time.
+/// Replies for each field: -2 if it is absent, -1 if it has no deadline, and otherwise the result
+/// of `show` for the deadline and the time.
 fn tell(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,
@@ -231,10 +231,10 @@ fn tell(
     Ok(CommandOutcome::Done)
 }
 
-/// The values of fields that a command changes as well, within the limit of replies.
+/// The values of fields that a command also changes, within the limit of replies.
 struct TakenValues {
     values: Vec<Option<Vec<u8>>>,
-    /// Bytes that may still be added.
+    /// Number of bytes that may still be added.
     left: usize,
     most: usize,
 }
@@ -245,13 +245,13 @@ impl TakenValues {
         Self { values: Vec::new(), left: most, most }
     }
 
-    /// Forgets the values of an attempt before.
+    /// Removes the values of an earlier attempt.
     fn clear(&mut self) {
         self.values.clear();
         self.left = self.most;
     }
 
-    /// Adds the value of a field; returns whether it has one.
+    /// Adds the value of a field. Returns whether the field has one.
     ///
     /// # Errors
     /// The reply would be too long.
@@ -327,10 +327,10 @@ fn hgetdel(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     taken.reply(out)
 }
 
-/// Bytes of an unknown argument that an error shows.
+/// Maximum number of bytes of an unknown argument that an error shows.
 const SHOWN: usize = 128;
 
-/// What HSETEX does with the deadlines of the fields.
+/// The effect of HSETEX on the deadlines of the fields.
 #[derive(Clone, Copy)]
 enum NewDeadline {
     Lift,

@@ -1,4 +1,4 @@
-//! `INFO`, with Redis' names of fields where Redis has the field.
+//! `INFO`. Fields that Redis has, too, have Redis' names.
 
 use std::sync::atomic::Ordering;
 
@@ -90,7 +90,7 @@ fn info(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-/// Lines of fields and values.
+/// Formats lines of fields and values.
 fn lines(fields: &[(&str, &dyn std::fmt::Display)]) -> String {
     fields.iter().map(|(field, value)| format!("{field}:{value}\r\n")).collect()
 }
@@ -181,7 +181,7 @@ fn memory(facts: &Facts<'_>) -> String {
     ])
 }
 
-/// Bytes as Redis shows them to people.
+/// Formats a number of bytes as Redis does for people.
 pub fn human(bytes: usize) -> String {
     let units = [(1_usize << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit) {
@@ -274,7 +274,7 @@ fn command_stats(facts: &Facts<'_>) -> String {
     text
 }
 
-/// There is one server; the fields are those of a Redis without replicas.
+/// The fields of a Redis server without replicas, because there is only one server.
 fn replication(facts: &Facts<'_>) -> String {
     lines(&[
         ("role", &"master"),

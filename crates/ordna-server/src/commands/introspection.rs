@@ -92,7 +92,7 @@ const COMMAND: &[Command] = &[
     }),
 ];
 
-/// The command that begins at argument 2, and the positions of its keys from there.
+/// Returns the command that begins at argument 2, and the positions of its keys counted from there.
 fn keys_of(
     catalog: &'static Catalog,
     arguments: Arguments<'_>,
@@ -108,7 +108,7 @@ fn keys_of(
         return Err("ERR Invalid number of arguments specified for command".into());
     }
     let keys: Vec<usize> = spec.key_positions(call).collect();
-    // A script may have no keys.
+    // Commands such as EVAL may have no keys.
     if keys.len() <= usize::from(spec.keys != NO_KEY && spec.key_count_at > 0)
         && !spec.has(CommandFlags::SCRIPT)
     {
@@ -117,8 +117,8 @@ fn keys_of(
     Ok((spec, keys))
 }
 
-/// What Redis says of the keys of a command, other than that they are read, or read and updated:
-/// the first key and the others.
+/// The key flags of commands in Redis, where they are not just read, or read and update: those of
+/// the first key and those of the others.
 const WRITES: &[(&str, [&[&str]; 2])] = &[
     ("append hsetnx", [&["RW", "insert"]; 2]),
     ("setnx msetnx", [&["OW", "insert"]; 2]),
@@ -140,7 +140,7 @@ const WRITES: &[(&str, [&[&str]; 2])] = &[
     ),
 ];
 
-/// The flags that Redis gives a key that is the `nth` of a command.
+/// Returns the flags that Redis gives to the `nth` key of a command.
 fn key_flags(spec: &CommandSpec, nth: usize, access: KeyAccess) -> Vec<&'static str> {
     if !access.write {
         return if access.read { vec!["RO", "access"] } else { vec!["RO"] };
@@ -149,23 +149,24 @@ fn key_flags(spec: &CommandSpec, nth: usize, access: KeyAccess) -> Vec<&'static 
     let flags = WRITES.iter().find(is_named).map(|(_, flags)| flags[nth.min(1)]);
     let mut flags = flags.unwrap_or(&["RW", "update"]).to_vec();
     if access.read {
-        // SET with GET also reads what it overwrites.
+        // SET with GET also reads the value that it overwrites.
         flags[0] = "RW";
         flags.insert(1, "access");
     }
     flags
 }
 
-/// The ranges of the keys of a command, as `COMMAND INFO` describes them: the access to the keys, the
-/// position of the first, that of the last one from there (negative: from the end), and the step.
+/// Returns the ranges of a command's keys in the form of `COMMAND INFO`: the access to the keys,
+/// the position of the first, that of the last relative to it (negative: from the end), and the
+/// step.
 fn key_ranges(spec: &CommandSpec) -> Vec<(KeyAccess, i64, i64, i64)> {
     let (first, last, step) = spec.keys;
     let access = |nth| spec.access(nth, Arguments::default());
     match spec.access {
         _ if first == 0 => Vec::new(),
-        // The others are counted.
+        // The number of the other keys is an argument.
         _ if spec.key_count_at > 0 => vec![(access(0), first, 0, 1)],
-        // That of the key which an option names is not known.
+        // The position of a key that an option names is not known.
         _ if spec.last_key.is_some() => vec![(access(0), first, 0, 1)],
         KeyAccesses::FirstAndRest(..) => {
             let rest = if last < 0 { last } else { last - first - 1 };
@@ -191,7 +192,7 @@ fn docs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     write_documents(context, documents, out)
 }
 
-/// Writes documents one by one: a request may name a command ten million times.
+/// Writes documents one by one, because a request may name a command ten million times.
 fn write_documents<'a, D: Iterator<Item = Document<'a>>>(
     context: &Context<'_>,
     documents: impl Fn() -> D,
@@ -215,7 +216,7 @@ struct Document<'a> {
 }
 
 impl<'a> Document<'a> {
-    /// The document of a name in lower case.
+    /// Returns the document for a name in lower case.
     fn of(table: &'a CommandTable, name: &str) -> Option<Self> {
         let (command, subcommand) = match name.split_once('|') {
             Some((command, subcommand)) => (command, Some(subcommand)),
@@ -348,9 +349,9 @@ fn all_infos(catalog: &Catalog, out: &mut Replies) -> Result {
     Ok(CommandOutcome::Done)
 }
 
-/// One line of COMMAND INFO, in the ten parts that Redis 7 gives.
+/// Writes one line of COMMAND INFO, with the ten parts of Redis 7.
 fn info_of(spec: &CommandSpec, out: &mut Replies) {
-    // As if shard channels were keys.
+    // As in Redis, shard channels are treated as keys.
     let channels = match (spec.name.starts_with('s') && spec.name != "subscribe", spec.channels) {
         (true, ChannelAccess::First) => (1, 1, 1),
         (true, ChannelAccess::Names) => (1, -1, 1),
@@ -368,7 +369,7 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     out.integer(step);
     out.set(spec.categories().count());
     spec.categories().for_each(|category| out.simple(&format!("@{category}")));
-    // No tips.
+    // There are no tips.
     out.array(0);
     let ranges = key_ranges(spec);
     let of_channels = usize::from(channels != NO_KEY);
@@ -416,7 +417,8 @@ fn info_of(spec: &CommandSpec, out: &mut Replies) {
     spec.subcommands.iter().for_each(|subcommand| info_of(subcommand, out));
 }
 
-/// Keys of `SORT` whose positions Redis does not describe, with its words, and the access to them.
+/// Keys of `SORT` whose positions Redis does not describe, with Redis' words for them and the
+/// access.
 const UNKNOWN_KEYS: [(&str, [&str; 2]); 2] = [
     (
         "For the optional BY/GET keyword. It is marked 'unknown' because the key names derive from the content of the key we sort",

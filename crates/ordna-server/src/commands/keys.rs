@@ -101,7 +101,7 @@ fn del(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         out.count(usize::from(context.remove(key)?));
         return Ok(CommandOutcome::Done);
     }
-    // No other command runs. The batch is one step for snapshots too.
+    // The keyspace is locked exclusively, and for snapshots the batch is one step.
     let mut present: Vec<&[u8]> = Vec::with_capacity(keys.len());
     context.keys.get_many_with(&keys, |at, value| {
         present.extend(value.and_then(|_| keys.get(at)).copied());
@@ -164,15 +164,15 @@ fn keys(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resul
     ))))
 }
 
-/// The bounds within which all matches of a pattern lie: those of its literal prefix.
+/// Returns bounds that contain all matches of a pattern: those of its literal prefix.
 fn span_of(pattern: &[u8]) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let prefix = glob::literal_prefix(pattern);
     // No key is longer.
     keys_with(&prefix[..prefix.len().min(MAX_LEN)])
 }
 
-/// The pattern of a call of `SCAN`, the last one if there are several; `None` if there is none, or
-/// the options are wrong.
+/// Returns the last pattern of a call of `SCAN`, or `None` if there is none or the options are
+/// invalid.
 fn scan_pattern<'a>(arguments: Arguments<'a>) -> Option<&'a [u8]> {
     let (mut at, mut pattern) = (2, None);
     while at < arguments.len() {
@@ -194,10 +194,10 @@ fn scan_pattern<'a>(arguments: Arguments<'a>) -> Option<&'a [u8]> {
     pattern
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [STABLE]`: keys in order, `count` looked
-/// at a call, all of them in the state that the first call found. If the client lets the lease of
-/// that state run out, the scan goes on from the same key in the present one. After a flush it is at its
-/// end. With STABLE both are errors.
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type] [STABLE]`: returns keys in order and
+/// examines `count` keys in each call, in the state that the first call found. If the lease of that
+/// state has ended, the scan continues after the same key in the present state. After a flush the
+/// scan is at its end. With STABLE, both are errors.
 fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     const MOST: usize = 10_000;
     let cursor = scan_cursor(arguments.get(1))?;
@@ -230,7 +230,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         at += 2;
     }
     let (lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
-    // Of an unknown type there are no keys.
+    // There are no keys of an unknown type.
     let pattern = (kind != Some(None)).then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
     let purpose = ScanPurpose::Matching { pattern, kind: kind.flatten() };
     let mut scan = LongScan::new(lower, upper, purpose);
@@ -263,8 +263,8 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::LongScan(Box::new(scan)))
 }
 
-/// The cursor of SCAN or HSCAN, read as C's `strtoul` does: an empty text is 0, a negative number
-/// wraps around, and what follows a byte 0 is not read.
+/// Parses the cursor of SCAN or HSCAN like C's `strtoul`: an empty text is 0, a negative number
+/// wraps around, and a zero byte ends the text.
 ///
 /// # Errors
 /// The text is not a number, or too large.
@@ -284,9 +284,9 @@ pub fn scan_cursor(text: &[u8]) -> Result<u64> {
     Ok(if is_negative { cursor.wrapping_neg() } else { cursor })
 }
 
-/// Every key may be returned; keys of parts with few entries are a little more likely.
+/// Every key may be returned. Keys of parts with few entries are a little more likely.
 fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
-    /// Parts among which one is chosen, and entries passed over within it at most.
+    /// Number of parts from which one is chosen, and maximum number of entries passed in it.
     const PARTS: usize = 64;
     const PASSED: u64 = 1024;
     let points = context.keys.partition_points(PARTS);
@@ -295,7 +295,7 @@ fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> 
     let upper = points.get(part);
     let lower = lower.map_or(Bound::Unbounded, |key| Bound::Included(key.as_slice()));
     let upper = upper.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_slice()));
-    // Reservoir sampling: each entry replaces the chosen one with falling chance.
+    // Reservoir sampling: each entry replaces the chosen one with decreasing probability.
     let (mut chosen, mut met) = (None, 0);
     context.keys.visit(lower, upper, Direction::Ascending, |key, _| {
         met += 1;
@@ -313,7 +313,7 @@ fn randomkey(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> 
     Ok(CommandOutcome::Done)
 }
 
-/// The value of a key as it is stored, and its deadline.
+/// Returns the stored form of a key's value, and its deadline.
 pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Option<u64>)>> {
     let mut entry = None;
     context.modify_stored::<&[u8]>(key, |found| {
@@ -323,7 +323,7 @@ pub fn entry(context: &Context<'_>, key: &[u8]) -> Result<Option<(Vec<u8>, Optio
     Ok(entry)
 }
 
-/// Moves a value to another key as one step for all clients; returns whether it did.
+/// Moves a value to another key as one step for all clients. Returns whether it did.
 fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Result<bool> {
     let (value, expires_at) = entry(context, from)?.ok_or(CommandError::NoSuchKey)?;
     if only_new && context.keys.contains(to) {
@@ -380,7 +380,7 @@ fn copy(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 
 const OBJECT: &[Command] = &[
     Command::sub("object|encoding", 3, READ_SLOW, |context, arguments, out| {
-            /// Redis keeps values up to this length beside their header.
+            /// Length up to which Redis stores values next to their header.
             const EMBEDDED: usize = 44;
             let encoding = context.keys.get_with(arguments.get(2), |value| {
                 if let Some(encoding) = stored_value::encoding_of_collection(value) {

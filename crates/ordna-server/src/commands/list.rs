@@ -112,7 +112,7 @@ pub const COMMANDS: &[Command] = &[
 pub const TAKE_SLOW: CommandFlags = CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE);
 
 impl Context<'_> {
-    /// Calls `read` with the list of a key; `None` if the key is absent.
+    /// Calls `read` with the list of a key. Returns `None` if the key is absent.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -202,7 +202,7 @@ fn llen(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-/// The index from the front of one that counts from the back if it is negative.
+/// Converts an index that counts from the end if it is negative to an index from the front.
 fn index_of(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(i64::try_from(len).ok()?)? } else { index };
     usize::try_from(index).ok().filter(|index| *index < len)
@@ -210,7 +210,7 @@ fn index_of(index: i64, len: usize) -> Option<usize> {
 
 fn lindex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let index = number(arguments.get(2));
-    // As in Redis, the key comes first.
+    // As in Redis, the key is checked first.
     let value = context.list(arguments.get(1), |list| {
         let index = index.ok_or(CommandError::NotAnInteger)?;
         Ok::<_, CommandError>(index_of(index, list.len()).and_then(|index| list.get(index)))
@@ -263,7 +263,8 @@ fn lset(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     ok(out)
 }
 
-/// `LREM key count value`: the first ones, the last ones if the count is negative, or all.
+/// `LREM key count value`: removes the first occurrences, the last ones if the count is negative,
+/// or all.
 fn lrem(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let count = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let most = match count {
@@ -298,14 +299,14 @@ fn ltrim(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
         let len = body.len();
         let (start, count) = positions(start, end, len);
         if count < len {
-            // Most nodes have several values.
+            // Most nodes hold several values.
             within_large(most, body, (len - count) / 4)?;
             list::trim(body, start, count);
         }
         Ok(len > 0 && count == len)
     })?;
     if keeps_all {
-        // As in Redis, a change for WATCH and for subscribers.
+        // As in Redis, this counts as a change for WATCH and for subscribers.
         context.report([key]);
         context.notify(key, Wrote::Value { is_new: false, new_deadline: false });
     }
@@ -354,7 +355,7 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
             b"rank" => {
                 rank = number(value).ok_or(CommandError::NotAnInteger)?;
                 if rank == i64::MIN {
-                    // Redis 7.0 takes it for the first match from the end.
+                    // Redis 7.0 treats it as the first match from the end.
                     rank = -1;
                 }
                 if rank == 0 {
@@ -386,7 +387,7 @@ fn lpos(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     let direction = if rank < 0 { Direction::Descending } else { Direction::Ascending };
     let found = context.list(arguments.get(1), |list| {
         let (mut passed, mut at, mut found, len) = (1, 0, Vec::new(), list.len());
-        // Most calls find the value early, and nobody knows before.
+        // Most calls find the value early, but this is not known in advance.
         context.check_work(if wanted == 1 {
             len.min(looked_at) / 16
         } else {
@@ -433,7 +434,7 @@ fn lmove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     move_value(context, arguments, out, from, to)
 }
 
-/// Moves a value. No other command runs.
+/// Moves a value. The keyspace is locked exclusively.
 fn move_value(
     context: &Context<'_>,
     arguments: Arguments<'_>,
@@ -446,10 +447,11 @@ fn move_value(
     Ok(CommandOutcome::Done)
 }
 
-/// The arguments of LMPOP from the number of keys on, which is at this position: keys, end, count.
+/// Parses the arguments of LMPOP from the number of keys, which is at this position: keys, end,
+/// count.
 ///
 /// # Errors
-/// One of them is wrong.
+/// One of them is invalid.
 pub fn lmpop_arguments(arguments: Arguments<'_>, at: usize) -> Result<(Vec<&[u8]>, End, usize)> {
     let (keys, at) = counted_keys(arguments, at)?;
     Ok((keys, end_of(arguments.get(at))?, mpop_count(arguments, at + 1)?))
@@ -460,7 +462,7 @@ fn lmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     let (keys, end, count) = lmpop_arguments(arguments, 1)?;
     context.check_taken(&keys, ValueKind::List, count)?;
     let wanted = Wanted::Values { end, count: Some(count) };
-    // Each key is a step of its own; the first that has values decides.
+    // Each key is a separate step; the first one with values decides.
     for key in keys {
         if context.take(key, &wanted, out)? {
             return Ok(CommandOutcome::Done);

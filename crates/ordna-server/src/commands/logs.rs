@@ -152,7 +152,7 @@ fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     let was_called = |spec: &&CommandSpec| counts(spec).calls > 0;
     let called: Vec<&CommandSpec> = match arguments.len() {
         2 => catalog.with_subcommands().filter(was_called).collect(),
-        // A command that has subcommands stands for them.
+        // A command with subcommands stands for all of them.
         _ => arguments
             .iter_from(2)
             .filter_map(|name| catalog.by_full_name(std::str::from_utf8(name).ok()?))
@@ -169,7 +169,7 @@ fn histogram(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
         out.bulk(b"calls");
         out.integer(counts.calls as i64);
         out.bulk(b"histogram_usec");
-        // As Redis: cumulative, from the first bucket with a call to the last.
+        // As in Redis: cumulative, from the first bucket with a call to the last.
         let filled = || counts.buckets.iter().enumerate().filter(|(_, bucket)| **bucket > 0);
         out.map(filled().count());
         let mut sum = 0;

@@ -1,8 +1,8 @@
 //! `DUMP` and `RESTORE`: values in the format of Redis' RDB files.
 //!
-//! A payload is the type (see the constants below), the value, the version of the format (two bytes) and a
-//! CRC-64, all numbers little-endian. A string is a length and as many
-//! bytes, or an integer of 1, 2 or 4 bytes, or text compressed by LZF. `RESTORE` reads such text;
+//! A payload consists of the type (see the constants below), the value, the version of the format
+//! (two bytes) and a CRC-64; all numbers are little-endian. A string is a length and that many
+//! bytes, or an integer of 1, 2 or 4 bytes, or text compressed with LZF. `RESTORE` reads such text;
 //! `DUMP` never writes it.
 
 use std::collections::HashSet;
@@ -31,7 +31,7 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
-/// The version that Redis 7.0 writes, and the newest that it reads.
+/// The version that Redis 7.0 writes, and the newest that it can read.
 const VERSION: u16 = 10;
 const STRING: u8 = 0;
 const HASH: u8 = 4;
@@ -40,26 +40,30 @@ const LIST: u8 = 1;
 const LIST_QUICKLIST: u8 = 18;
 const SET: u8 = 2;
 const SET_INTSET: u8 = 11;
-/// The version of Redis 7.4, the first that has hashes whose fields expire.
+/// The version of Redis 7.4, the first with hashes with fields that expire.
 const VERSION_OF_DEADLINES: u16 = 12;
-/// A hash whose fields expire: the first deadline, the number of fields, and of each field the milliseconds from
-/// that deadline to its own plus 1 (0: it does not expire), field and value.
+/// A hash with fields that expire: the first deadline and the number of fields; then for each field
+/// the milliseconds from that deadline to its own plus 1 (0 if it does not expire), the field and
+/// the value.
 const HASH_DEADLINES: u8 = 24;
-/// The same as a listpack of field, value and deadline (0: it does not expire).
+/// The same as a listpack of field, value and deadline (0 if it does not expire).
 const HASH_LISTPACK_DEADLINES: u8 = 25;
-/// With scores of eight bytes.
+/// A sorted set with scores of eight bytes.
 const ZSET: u8 = 5;
 const ZSET_LISTPACK: u8 = 17;
-/// The node of a quicklist that is one value, and the one that is a listpack.
+/// The kinds of nodes of a quicklist: a single value, or a listpack.
 const NODE_PLAIN: usize = 1;
 const NODE_PACKED: usize = 2;
-/// Bytes of a node that `DUMP` writes, unless a value is longer: Redis' default.
+/// Size in bytes of a node that `DUMP` writes, unless a single value is longer: Redis' default.
 const NODE_BYTES: usize = 8 << 10;
-/// Strings of a collection that `RESTORE` reads at most: a second of work without other commands.
+/// Maximum number of strings of a collection that `RESTORE` reads: a second of work without other
+/// commands.
 const MOST_TEXTS: usize = 1 << 21;
-/// Bytes of all strings of a collection that `RESTORE` reads at most. A short payload may expand to many.
+/// Maximum total size in bytes of the strings of a collection that `RESTORE` reads, because a short
+/// payload may expand to many.
 const MOST_EXPANDED: usize = 256 << 20;
-/// Bytes of a listpack that `RESTORE` reads at most. Redis makes none that is longer than some KiB.
+/// Maximum size in bytes of a listpack that `RESTORE` reads. Redis writes none that is longer than
+/// some KiB.
 const MOST_LISTPACK: usize = 32 << 20;
 
 pub const COMMANDS: &[Command] = &[
@@ -69,11 +73,11 @@ pub const COMMANDS: &[Command] = &[
         .grows(Growth::Declared(|arguments| declared(arguments.get(3)).min(value::MAX_LEN))),
 ];
 
-/// A value of which a payload is made, or which a payload holds.
+/// A value in the form of a payload.
 #[derive(Debug, PartialEq)]
 enum Dumped {
     String(Vec<u8>),
-    /// Each field, followed by its value.
+    /// The fields, each followed by its value.
     Hash {
         texts: Vec<Vec<u8>>,
         is_list: bool,
@@ -87,7 +91,7 @@ enum Dumped {
     },
 }
 
-/// The payload of a value.
+/// Encodes a value as a payload.
 fn encode(value: &Dumped) -> Vec<u8> {
     let (mut payload, mut version) = (Vec::new(), VERSION);
     match value {
@@ -170,7 +174,7 @@ fn encode(value: &Dumped) -> Vec<u8> {
     payload
 }
 
-/// A score in a listpack of Redis: an integer if it is one.
+/// Formats a score for a listpack of Redis: as an integer if it is one.
 fn score_text(score: f64) -> String {
     match score.fract() == 0.0 && score.abs() < 9e18 {
         true => (score as i64).to_string(),
@@ -216,14 +220,14 @@ fn put_string(payload: &mut Vec<u8>, value: &[u8]) {
     }
 }
 
-/// Takes `count` bytes off the front.
+/// Removes `count` bytes from the front and returns them.
 fn take<'a>(rest: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
     let (taken, left) = rest.split_at_checked(count)?;
     *rest = left;
     Some(taken)
 }
 
-/// A length, or the number of a special encoding.
+/// Returns a length, or the number of a special encoding.
 fn length(rest: &mut &[u8]) -> Option<std::result::Result<usize, u8>> {
     let first = take(rest, 1)?[0];
     let wide: u64 = match first >> 6 {
@@ -263,7 +267,7 @@ fn decompress(packed: &[u8], len: usize) -> Option<Vec<u8>> {
     (out.len() == len).then_some(out)
 }
 
-/// Takes a string off the front, which expands to no more than `most` bytes.
+/// Removes a string of at most `most` expanded bytes from the front and returns it.
 fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
     Some(match length(rest)? {
         Ok(len) => take(rest, len)?.to_vec(),
@@ -279,22 +283,24 @@ fn take_string(rest: &mut &[u8], most: usize) -> Option<Vec<u8>> {
     })
 }
 
-/// Passes over a string; returns the bytes that it declares.
+/// Skips a string. Returns the number of bytes that it declares.
 fn skip_string(rest: &mut &[u8]) -> Option<usize> {
     let (stored, declared) = match length(rest)? {
         Ok(len) => (len, len),
         Err(number @ 0..=2) => (1_usize << number, 0),
-        // Compressed: its length, then that of the text.
+        // Compressed text: its length, then that of the expanded text.
         Err(3) => (length(rest)?.ok()?, length(rest)?.ok()?),
         Err(_) => return None,
     };
     take(rest, stored).map(|_| declared)
 }
 
-/// Bytes of all strings that a payload declares, unpacked. Nothing is unpacked: O(strings).
+/// Returns the total size of all strings that a payload declares, without expanding them.
+/// O(strings).
 fn declared(payload: &[u8]) -> usize {
     let Some((kind, mut rest)) = payload.split_first() else { return 0 };
-    // Bytes before the items, and of each item: whether a number precedes it, strings, bytes after them.
+    // Bytes before the items, and for each item: whether a number precedes it, its number of
+    // strings, and the bytes after them.
     let (before, is_numbered, strings, after) = match *kind {
         STRING | HASH_LISTPACK | ZSET_LISTPACK | SET_INTSET => {
             return skip_string(&mut rest).unwrap_or(0);
@@ -323,14 +329,14 @@ fn declared(payload: &[u8]) -> usize {
     let count = take(&mut rest, before).and_then(|_| length(&mut rest)?.ok()).unwrap_or(0);
     let mut bytes = 0_usize;
     for _ in 0..count {
-        // What follows is refused when it is decoded.
+        // Invalid data that follows is rejected when it is decoded.
         let Some(more) = item(&mut rest) else { break };
         bytes = bytes.saturating_add(more);
     }
     bytes.min(MOST_EXPANDED)
 }
 
-/// The value of a payload whose sum is right.
+/// Decodes the value of a payload whose checksum is right.
 fn decode(payload: &[u8]) -> Option<Dumped> {
     let (kind, mut rest) = payload.split_first()?;
     let value = match *kind {
@@ -430,10 +436,10 @@ fn decode(payload: &[u8]) -> Option<Dumped> {
     rest.is_empty().then_some(value)
 }
 
-/// Takes a number, and that many groups of strings, off the front.
+/// Removes a number, and that many groups of strings, from the front.
 fn take_strings(rest: &mut &[u8], group: usize) -> Option<Vec<Vec<u8>>> {
     let count = length(rest)?.ok()?;
-    // A string takes a byte at least.
+    // A string takes at least one byte.
     let count = Some(count).filter(|count| *count <= (rest.len() / group).min(MOST_TEXTS))?;
     let mut left = MOST_EXPANDED;
     let text = |_| {
@@ -444,7 +450,7 @@ fn take_strings(rest: &mut &[u8], group: usize) -> Option<Vec<Vec<u8>>> {
     (0..group * count).map(text).collect()
 }
 
-/// The members of an intset: bytes of a number, count, and the numbers in ascending order.
+/// Returns the members of an intset: bytes of a number, count, and the numbers in ascending order.
 fn integers(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (header, body) = bytes.split_at_checked(8)?;
     let word = |at: usize| Some(u32::from_le_bytes(header.get(at..at + 4)?.try_into().ok()?));
@@ -461,19 +467,19 @@ fn integers(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(body.chunks_exact(width).map(integer).collect())
 }
 
-/// Whether no name comes twice.
+/// Returns whether no name occurs twice.
 fn are_unique<'a>(names: impl Iterator<Item = &'a [u8]>) -> bool {
     let mut met = HashSet::new();
     names.into_iter().all(|name| met.insert(name))
 }
 
-/// The stored form of a value; `None` if it can be no value.
+/// Returns the stored form of a value, or `None` if it cannot be a value.
 fn new_value(context: &Context<'_>, value: Dumped) -> Option<NewValue> {
     match value {
         Dumped::String(text) => Some(NewValue::Record(Packed::new(text).into_bytes())),
         Dumped::Hash { texts, deadlines, .. } => {
             let fits = !texts.is_empty() && texts.len().is_multiple_of(2);
-            // A field that comes twice is damage.
+            // A field that occurs twice means damage.
             if fits { context.keys.build_hash(&texts, &deadlines) } else { None }
         }
         Dumped::List(values) if !values.is_empty() => context.keys.build_list(&values).ok(),
@@ -490,7 +496,7 @@ fn new_value(context: &Context<'_>, value: Dumped) -> Option<NewValue> {
     }
 }
 
-/// Texts that are copied, up to a limit.
+/// Texts that are copied up to a limit.
 struct Texts {
     texts: Vec<Vec<u8>>,
     left: Option<usize>,
@@ -511,7 +517,7 @@ impl Texts {
         ControlFlow::Continue(())
     }
 
-    /// The texts; `None` if they exceed the limit.
+    /// Returns the texts, or `None` if they exceed the limit.
     fn finish(self) -> Option<Vec<Vec<u8>>> {
         self.left.map(|_| self.texts)
     }
@@ -520,7 +526,7 @@ impl Texts {
 fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, most) = (arguments.get(1), context.state.settings.reply_limit());
     let large = || CommandError::from(format!("ERR the reply would exceed {most} bytes"));
-    // It may become another type in between.
+    // The key may get another type in between.
     let value = loop {
         let string = |stored: &[u8]| {
             (ValueKind::of(stored), stored_value::string(stored).map(<[u8]>::to_vec))
@@ -581,7 +587,7 @@ fn dump(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Done)
 }
 
-/// Bytes of a payload that are taken for an element, to tell how much work it is.
+/// Number of payload bytes that count as one element when the work is estimated.
 const ELEMENT: usize = 8;
 
 fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -619,7 +625,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let time = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     let time = u64::try_from(time).map_err(|_| "ERR Invalid TTL value, must be >= 0")?;
     let footer = payload.len().checked_sub(10);
-    // Before its sum is computed.
+    // Checked before the checksum is computed.
     if let Some(end) = footer {
         let declared = declared(&payload[..end]);
         context.check_growth(key, declared)?;
@@ -645,7 +651,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     let is_stored = context.commit(|context| {
         let mut busy = false;
         match &value {
-            // It is over already.
+            // The deadline has already passed.
             _ if expires_at.is_some_and(|deadline| deadline <= now) => {
                 context.modify_stored::<&[u8]>(key, |found| {
                     busy = found.is_some() && !replace;
@@ -659,7 +665,7 @@ fn restore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
                     false => Change::Put(Put { value: value.as_slice(), expires_at }),
                 }
             })?,
-            // It comes again while no other command runs.
+            // The command is executed again while no other command runs.
             NewValue::Large(_) => context.put_new(key, &value, staged.as_ref(), expires_at)?,
         }
         Ok(!busy)

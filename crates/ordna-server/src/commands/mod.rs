@@ -1,7 +1,7 @@
 //! The commands, one file for each group.
 //!
-//! A new command is a function and a line of `COMMANDS` in the file of its group, and a line of
-//! `descriptions.txt`. A new group is a file and a line here.
+//! A new command needs a function and a line of `COMMANDS` in the file of its group, and a line of
+//! `descriptions.txt`. A new group needs a file and a line here.
 
 mod acl;
 mod backup_transfer;
@@ -55,7 +55,7 @@ const DESCRIPTIONS: &str = include_str!("descriptions.txt");
 /// The table of all commands.
 pub fn table() -> &'static CommandTable {
     static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
-        // A test parses the text.
+        // A test checks that the text can be parsed.
         let descriptions = DescriptionTable::parse(DESCRIPTIONS).unwrap_or_default();
         let groups: &[(&str, &[Command])] = &[
             ("server", acl::COMMANDS),

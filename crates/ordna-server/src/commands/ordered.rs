@@ -198,7 +198,7 @@ impl RangeOptions {
                     };
                     let offset = usize::try_from(offset)
                         .map_err(|_| "ERR the offset of LIMIT must not be negative")?;
-                    // Negative: all, as in Redis.
+                    // As in Redis, a negative count means all.
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
                     options.limit = Some((offset, count));
                 }
@@ -221,7 +221,7 @@ impl RangeOptions {
     }
 }
 
-/// The bounds from `start` to `end`. With `REV` either may come first.
+/// Returns the bounds from `start` to `end`. With `REV`, either may come first.
 ///
 /// # Errors
 /// The start is above the end, which can only be a mistake.
@@ -236,7 +236,7 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<ScanBounds> {
         std::mem::swap(&mut start, &mut end);
     }
     Ok(match (start, end) {
-        // Up to the least of all, or from the most of all on, there is nothing.
+        // Nothing is below the least end or above the greatest end.
         (RangeEnd::Least, RangeEnd::Least) | (RangeEnd::Most, RangeEnd::Most) => {
             (Bound::Excluded(Vec::new()), Bound::Excluded(Vec::new()))
         }
@@ -244,8 +244,8 @@ fn bounds(start: &[u8], end: &[u8], reverse: bool) -> Result<ScanBounds> {
     })
 }
 
-/// The scan that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]`, from position `from`
-/// on, asks for.
+/// Returns the scan that `start end [REV] [LIMIT [offset] count] [KEYS | WITHVALUES]` describes,
+/// from position `from` on.
 pub fn range_of(arguments: Arguments<'_>, from: usize) -> Result<LongScan> {
     let options = RangeOptions::read(arguments, from + 2)?;
     let (lower, upper) = bounds(arguments.get(from), arguments.get(from + 1), options.reverse)?;
@@ -268,9 +268,9 @@ pub fn keys_with(prefix: &[u8]) -> ScanBounds {
     (Bound::Included(prefix.to_vec()), upper)
 }
 
-/// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: some entries and a cursor for
-/// the next. A cursor holds its position, so it stays valid after a restart. Each call reads the
-/// present state.
+/// `ORDNA.SCAN start end [CURSOR cursor] [COUNT count] [REV] [KEYS]`: returns some entries and a
+/// cursor for the next ones. A cursor contains its position, so it stays valid after a restart.
+/// Each call reads the present state.
 fn scan(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     Ok(CommandOutcome::LongScan(Box::new(scan_of(arguments)?)))
 }
@@ -302,7 +302,7 @@ fn scan_of(arguments: Arguments<'_>) -> Result<LongScan> {
     let (mut lower, mut upper) = bounds(arguments.get(1), arguments.get(2), options.reverse)?;
     if let Some(cursor) = cursor {
         let key = key_of_token(cursor).ok_or("ERR invalid cursor")?;
-        // A key outside of the bounds leads to nothing, not out of them.
+        // A cursor with a key outside of the bounds returns nothing, and never leaves them.
         let end = if options.reverse { &mut upper } else { &mut lower };
         let is_within = match &*end {
             Bound::Unbounded => true,
@@ -324,13 +324,13 @@ fn count(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Resu
     Ok(CommandOutcome::LongScan(Box::new(LongScan::new(lower, upper, ScanPurpose::Count))))
 }
 
-/// `ORDNA.RANK key`, in the state of one moment.
+/// `ORDNA.RANK key`: reads the state of one moment.
 fn rank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     out.count(KeyspaceSnapshot::of(&context.keys).rank(arguments.get(1)));
     Ok(CommandOutcome::Done)
 }
 
-/// `ORDNA.AT position`: 0 is the first key, -1 the last one, in the state of one moment.
+/// `ORDNA.AT position`: 0 is the first key, -1 the last one. Reads the state of one moment.
 fn at(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let position = number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
     let snapshot = KeyspaceSnapshot::of(&context.keys);

@@ -1,4 +1,4 @@
-//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and the section of `INFO`.
+//! SAVE, BGSAVE, LASTSAVE, BGREWRITEAOF, and the section of `INFO` on persistence.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -89,14 +89,14 @@ fn lastsave(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> R
     Ok(CommandOutcome::Done)
 }
 
-/// The second of the last backup, of the one that was loaded, or of the start.
+/// Returns the time in seconds of the last backup, of the loaded one, or of the start.
 fn last_save(state: &ServerState, keys: &Keyspace) -> u64 {
     let last = keys.store().durability().and_then(|told| last_backup_ms(&told));
     let started = state.data_directory.as_ref().map_or(0, |persistence| persistence.started_ms);
     last.unwrap_or(started) / 1000
 }
 
-/// The section of `INFO`: Redis' fields, and those of Ordna.
+/// Returns the section of `INFO`: Redis' fields, and those of Ordna.
 pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     let mut lines = String::new();
     let mut line = |name: &str, value: String| {
@@ -105,7 +105,7 @@ pub fn section(state: &ServerState, keys: &Keyspace) -> String {
     let flag = |yes: bool| u8::from(yes).to_string();
     let status = |good: bool| if good { "ok" } else { "err" }.to_owned();
     let Some(persistence) = &state.data_directory else {
-        // Nothing is saved; exporters expect the fields.
+        // Nothing is saved, but exporters expect the fields.
         let fields = [
             ("loading", "0"),
             ("async_loading", "0"),

@@ -1,7 +1,7 @@
-//! `EVAL` and its kin, and `SCRIPT`.
+//! `EVAL` and similar commands, and `SCRIPT`.
 //!
-//! A script is one step for all other clients, as `EXEC` is. Its commands are those of its caller, whose rights
-//! hold for each.
+//! A script is one step for all other clients, like `EXEC`. Its commands are executed for its
+//! caller, whose rights are checked for each.
 
 #[cfg(feature = "scripts")]
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ const EVAL_RO: CommandFlags = CommandFlags::NOSCRIPT
     .or(CommandFlags::NO_MANDATORY_KEYS)
     .or(CommandFlags::MOVABLEKEYS)
     .or(CommandFlags::RUNS_LONG);
-/// Not while a script is compiled.
+/// Not executed while a script is being compiled.
 const FLUSH: CommandFlags = CommandFlags::NOSCRIPT.or(CommandFlags::RUNS_LONG);
 const EVAL: CommandFlags = EVAL_RO.or(CommandFlags::SCRIPT);
 
@@ -175,7 +175,7 @@ const SCRIPT: &[Command] = &[
         }
         ok(out)
     }),
-    // Dispatch executes it while a script runs.
+    // Dispatch executes this command while a script runs.
     Command::sub(
         "script|kill",
         2,

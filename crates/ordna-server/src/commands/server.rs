@@ -37,7 +37,7 @@ pub const COMMANDS: &[Command] = &[
     }),
 ];
 
-/// Estimated bytes of an entry beyond key and value: leaf, record, deadline.
+/// Estimated bytes of an entry in addition to key and value: leaf, record, deadline.
 const OVERHEAD: usize = 48;
 
 const MEMORY: &[Command] = &[
@@ -117,9 +117,9 @@ const MEMORY: &[Command] = &[
     }),
 ];
 
-/// Advice to operators about the memory.
+/// Returns advice about the memory for operators.
 fn doctor(context: &Context<'_>) -> String {
-    /// Age in seconds from which a snapshot is old.
+    /// Age in seconds from which on a snapshot counts as old.
     const OLD: u64 = 600;
     let state = context.state;
     let counts = state.with_flushed(context.keys.statistics());
@@ -156,7 +156,7 @@ fn shutdown(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies
         match option.to_ascii_lowercase().as_slice() {
             b"nosave" => saves = false,
             b"now" | b"force" => {}
-            // The log has everything, and is synced before the server ends.
+            // The log contains everything, and is synced before the server ends.
             b"save" if state.data_directory.is_some() => {}
             b"save" => return Err(NO_DIRECTORY.into()),
             b"abort" => return Err("ERR No shutdown in progress.".into()),

@@ -107,7 +107,7 @@ const fn store(
 }
 
 impl Context<'_> {
-    /// Calls `read` with the set of a key; `None` if the key is absent.
+    /// Calls `read` with the set of a key. Returns `None` if the key is absent.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -221,7 +221,7 @@ fn spop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         was_there = body.len() > 0;
         let changes = count.min(body.len());
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        // A step of a walk is a small part of a removal.
+        // Passing an element takes a small part of the time of a removal.
         within_large(work, body, changes.max(sample_work(&SetView(body), count) / WALKED))?;
         let popped = sample(&SetView(body), count, most);
         let popped = popped.ok_or_else(|| format!("ERR the reply would exceed {most} bytes"))?;
@@ -257,7 +257,7 @@ fn srandmember(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
     reply_random(arguments, out, most, b"", draw, |(member, _), _, out| out.bulk(member))
 }
 
-/// `SMOVE source destination member`. No other command runs.
+/// `SMOVE source destination member`. The keyspace is locked exclusively.
 fn smove(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (from, to, member) = (arguments.get(1), arguments.get(2), arguments.get(3));
     let is_there = context.set(from, |set| set.contains(member))?;
@@ -300,7 +300,8 @@ fn sscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     end_scan(done, out)
 }
 
-/// The members of a union, intersection or difference, each once. `most`: bytes that they may have.
+/// Returns the members of a union, intersection or difference without duplicates. `most` is the
+/// maximum size in bytes.
 fn combine(
     context: &Context<'_>,
     keys: &[&[u8]],
@@ -311,7 +312,7 @@ fn combine(
     for key in keys {
         sizes.insert(*key, context.set(key, |set| set.len())?.unwrap_or(0));
     }
-    // A set that is named again changes nothing.
+    // A set that is named twice has no further effect.
     let mut keys = keys.to_vec();
     let first = keys.first().copied().unwrap_or_default();
     let is_single = keys.len() == 1;
@@ -329,7 +330,7 @@ fn combine(
     }
     let size = |key: &[u8]| sizes.get(key).copied().unwrap_or(0);
     let begin = size(if operation == Operation::Difference { first } else { keys[0] });
-    // Of a larger set the members of a much smaller one are looked up.
+    // If one set is much smaller, its members are looked up in the larger one.
     let work = |key: &&[u8]| match operation {
         Operation::Union => size(key),
         _ => size(key).min(begin.saturating_mul(set::MERGED)),
@@ -424,7 +425,7 @@ fn sintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     for key in &keys {
         context.set(key, |_| ())?;
     }
-    // Merging counts all of them faster.
+    // Merging is faster if all of them are counted.
     let found = match limit {
         usize::MAX => combine(context, &keys, Operation::Intersection, MOST_STORED)?.len(),
         limit => count_common(context, keys, limit)?,

@@ -1,4 +1,4 @@
-//! `ORDNA.SNAPSHOT`: a stable state that several commands read.
+//! `ORDNA.SNAPSHOT`: a state that does not change, for several commands to read.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const SNAPSHOT: &[Command] = &[
     Command::sub("ordna.snapshot|create", -2, READ_ALL, create).exclusive(),
     Command::sub("ordna.snapshot|get", 4, READ_SLOW, |context, arguments, out| {
         let snapshot = held(context, arguments)?;
-        // A hash has no value, as in ORDNA.RANGE.
+        // As in ORDNA.RANGE, the value of a hash is null.
         let found = snapshot.get_with(arguments.get(3), |stored| {
             stored_value::string(stored).map(|value| out.bulk(value))
         });
@@ -103,8 +103,8 @@ fn held(context: &Context<'_>, arguments: Arguments<'_>) -> Result<KeyspaceSnaps
     })
 }
 
-/// `CREATE [EX seconds] [KEEP]`: the snapshot ends when its time is over and, unless it is to be
-/// kept, with the connection.
+/// `CREATE [EX seconds] [KEEP]`: the snapshot ends when its time is over and, without KEEP, with
+/// the connection.
 fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (mut lease, mut keep) = (None, false);
     let mut options = arguments.iter_from(2);
@@ -132,8 +132,8 @@ fn create(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(CommandOutcome::Done)
 }
 
-/// Each snapshot's number, age, time left in milliseconds (-1: no end), and the client with which
-/// it ends (-1: none).
+/// Lists for each snapshot: number, age, remaining time in milliseconds (-1 if there is no end),
+/// and the client with which it ends (-1 if there is none).
 fn list(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let list = context.state.snapshots.list();
     let milliseconds = |time: Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);

@@ -64,7 +64,7 @@ const TAKE_SLOW: CommandFlags =
     CommandFlags::WRITE.or(CommandFlags::RETURNS_OLD_VALUE).or(CommandFlags::MOVABLEKEYS);
 
 impl Context<'_> {
-    /// Calls `read` with the sorted set of a key; `None` if the key is absent.
+    /// Calls `read` with the sorted set of a key. Returns `None` if the key is absent.
     ///
     /// # Errors
     /// The key holds a value of another type.
@@ -90,7 +90,7 @@ struct AddOptions {
     increments: bool,
 }
 
-/// What ZADD did to a member.
+/// The effect of ZADD on a member.
 #[derive(Clone, Copy, PartialEq)]
 enum Added {
     Nothing,
@@ -109,7 +109,7 @@ fn add(body: &mut Body<'_>, options: AddOptions, score: f64, member: &[u8]) -> R
 }
 
 impl Added {
-    /// The score that is put.
+    /// Returns the new score, if one is set.
     fn put(self) -> Option<f64> {
         match self {
             Self::New(score) | Self::Changed(score) => Some(score),
@@ -119,7 +119,7 @@ impl Added {
 }
 
 impl AddOptions {
-    /// What becomes of a member with a former score.
+    /// Decides what happens to a member with this former score.
     ///
     /// # Errors
     /// The sum is not a number.
@@ -162,7 +162,7 @@ fn zadd(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
 }
 
 fn zincrby(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    // Redis reads the words of ZADD's options here, too, and misses the score then.
+    // Redis interprets words of ZADD's options here, too, and then reports a missing score.
     let is_option = |word: &&[u8]| arguments.get(2).eq_ignore_ascii_case(word);
     if [&b"nx"[..], b"xx", b"ch", b"incr", b"gt", b"lt"].iter().any(is_option) {
         return Err(CommandError::Syntax);

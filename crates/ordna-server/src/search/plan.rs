@@ -232,7 +232,7 @@ impl<'a> Plan<'a> {
     /// Refuses to go on once the query's time is over.
     ///
     /// # Errors
-    /// It is over.
+    /// The time is over.
     pub fn check_time(&self) -> Result<(), String> {
         match Instant::now() > self.until {
             true => Err(format!("ERR Timeout limit of {:?} was reached", self.timeout)),
@@ -240,7 +240,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The smallest source of candidates of a part of the query, if it is known to be below `most`.
+    /// Returns the smallest source of candidates for a part of the query, if it has fewer than
+    /// `most`.
     fn source(&self, node: &Node, most: usize) -> Result<Option<Candidates>, String> {
         match node {
             Node::All | Node::Not(_) => Ok(None),
@@ -270,7 +271,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// The smallest source: all of them are tried with a small bound first, then with larger ones.
+    /// Returns the smallest source. All sources are tried with a small bound first, then with
+    /// larger ones.
     fn choose(&self) -> Result<Candidates, String> {
         let mut most = SMALL;
         while most < MOST_CANDIDATES {
@@ -293,7 +295,7 @@ impl<'a> Plan<'a> {
         Ok(Candidates { spans: vec![span], entries })
     }
 
-    /// Calls `each` with the key and the hash of every document that passes, once.
+    /// Calls `each` once with the key and the hash of every document that matches.
     ///
     /// # Errors
     /// There are too many candidates, or the time is over.
@@ -304,7 +306,7 @@ impl<'a> Plan<'a> {
                 "ERR the query would look at more than {MOST_CANDIDATES} documents: narrow it, or scan an index of ORDNA.INDEX, which is in order"
             ));
         }
-        // A document may have several tags; a single tag or number finds it once.
+        // A document may have several tags, but only one entry for a single tag or number.
         let is_single = match source.spans.as_slice() {
             [span] => !matches!(span.range, Range::StartsWith(_)),
             _ => false,
@@ -339,7 +341,7 @@ impl<'a> Plan<'a> {
         self.documents.with_whole_hash(key, read)
     }
 
-    /// Number of all documents, for a query that all pass.
+    /// Returns the number of all documents if the query matches all of them.
     ///
     /// # Errors
     /// The index failed.
@@ -353,8 +355,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Keys of all documents, in order, from `offset` on; at most `most` bytes of them. O(offset + count):
-    /// a document that was removed since the cut is on no page.
+    /// Returns the keys of all documents in order, from `offset` on, with at most `most` bytes.
+    /// O(offset + count). A document that was removed after the state of the indexes is on no page.
     ///
     /// # Errors
     /// The index failed, or there are more bytes.
@@ -387,7 +389,7 @@ impl<'a> Plan<'a> {
         Ok(found)
     }
 
-    /// The index and bounds chosen, for people.
+    /// Describes the chosen index and bounds for users.
     ///
     /// # Errors
     /// The index failed.

@@ -11,7 +11,7 @@ use crate::indexes::schema::Schema;
 
 /// Maximum number of cursors. Each holds the rows of one aggregation.
 const MOST: usize = 128;
-/// Maximum bytes of the rows and names of columns of all cursors.
+/// Maximum total size in bytes of the rows and column names of all cursors.
 const MOST_BYTES: usize = 128 << 20;
 /// Default and upper bound of a cursor's idle time, as in RediSearch.
 pub const MOST_IDLE: Duration = Duration::from_secs(300);
@@ -20,7 +20,7 @@ pub const MOST_IDLE: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub struct PendingRows {
     pub index: String,
-    /// The prefixes of the index's keys. Another index may get its name.
+    /// The prefixes of the index's keys, because another index may get the same name.
     pub prefixes: Vec<Vec<u8>>,
     pub table: RowTable,
     /// Memory of the table in bytes.
@@ -105,7 +105,7 @@ impl PendingResults {
         }
     }
 
-    /// Puts back the rows that a read left.
+    /// Puts back the rows that a read has left.
     pub fn put_back(&self, number: u64, waiting: PendingRows) {
         let until = Instant::now() + waiting.idle;
         self.held().cursors.insert(number, PendingRows { until, ..waiting });

@@ -1,8 +1,8 @@
 //! Counters of commands: calls, time and a histogram for each command, and bytes of all.
 //!
-//! Each thread adds to its stripe; a reader sums the stripes. A connection adds successive calls of
-//! one command together, before it sends their replies or executes another command. So the sums are
-//! exact when no command runs.
+//! Each thread adds to its stripe, and a reader sums the stripes. A connection adds successive
+//! calls of one command together, before it sends their replies or executes another command. So the
+//! sums are exact when no command runs.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,8 +24,7 @@ struct CounterCells {
     buckets: [AtomicU64; BUCKETS],
 }
 
-/// Successive calls of one command by one connection that are not counted yet. They were short and
-/// did not fail.
+/// Successive short, successful calls of one command by one connection that are not counted yet.
 #[derive(Debug, Default)]
 pub struct CallRun {
     command: usize,
@@ -44,7 +43,7 @@ pub struct CommandCounts {
     pub time: Duration,
     /// Calls that ended in an error.
     pub failed: u64,
-    /// Calls that were refused before they began.
+    /// Number of calls that were refused before they began.
     pub rejected: u64,
     pub buckets: [u64; BUCKETS],
 }
@@ -113,11 +112,11 @@ impl CommandStats {
         }
     }
 
-    /// Counts a call and those of `run`: now if it was long or failed, otherwise in
-    /// [`end_run`](Self::end_run).
+    /// Counts a call together with those of `run`: immediately if it was long or failed, and
+    /// otherwise in [`end_run`](Self::end_run).
     #[inline]
     pub fn executed_in_run(&self, run: &mut CallRun, command: usize, time: Duration, failed: bool) {
-        // It may itself have executed others.
+        // The command may itself have executed others.
         self.end_run_before(run, command);
         let place = run.buckets.get_mut(bucket(time)).filter(|_| !failed);
         let Some(place) = place else { return self.executed(command, time, failed) };
@@ -134,7 +133,7 @@ impl CommandStats {
         }
     }
 
-    /// Counts the calls of a run, which is empty afterwards.
+    /// Counts the calls of a run and clears it.
     pub fn end_run(&self, run: &mut CallRun) {
         let CallRun { command, nanoseconds, buckets } = std::mem::take(run);
         let calls = buckets.iter().sum();
@@ -147,7 +146,7 @@ impl CommandStats {
         }
     }
 
-    /// Adds to a call that has been counted: work that followed, and whether it failed.
+    /// Adds to a call that was already counted: work that followed, and whether it failed.
     pub fn continued(&self, command: usize, time: Duration, failed: bool) {
         let cells = &self.stripes[stripe()][command];
         cells.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use ordna::sync::Lock;
 /// Maximum number of codes that are counted separately. The server has about twenty; an extension may
 /// have more.
 const MOST_CODES: usize = 128;
-/// Maximum bytes of a code; a longer first word is not a code.
+/// Maximum length of a code in bytes. A longer first word is not a code.
 const LONGEST_CODE: usize = 32;
 
 /// Counts of error replies.
@@ -18,7 +18,7 @@ pub struct ErrorStats(Lock<ErrorCounts>);
 #[derive(Debug, Default, Clone)]
 pub struct ErrorCounts {
     pub total: u64,
-    /// By the code, such as `WRONGTYPE`.
+    /// Number of errors by code, such as `WRONGTYPE`.
     pub by_code: BTreeMap<String, u64>,
 }
 

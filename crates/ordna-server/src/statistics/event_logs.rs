@@ -19,20 +19,20 @@ pub fn unix_micros() -> u128 {
 /// Bytes that a log keeps of an argument, as Redis' SLOWLOG does.
 const KEPT_BYTES: usize = 128;
 
-/// Returns the begin of an argument, and the number of bytes that are left out.
+/// Returns the beginning of an argument, and the number of bytes that are left out.
 pub fn shorten(argument: &[u8], most: usize) -> (&[u8], usize) {
     let kept = argument.len().min(most);
     (&argument[..kept], argument.len() - kept)
 }
 
-/// The begin of an argument, as text.
+/// Returns the beginning of an argument as text.
 pub fn shown(argument: &[u8]) -> String {
     let (kept, more) = shorten(argument, KEPT_BYTES);
     let text = String::from_utf8_lossy(kept).into_owned();
     if more > 0 { format!("{text}... ({more} more bytes)") } else { text }
 }
 
-/// The begin of a text, cut where a character ends.
+/// Returns the beginning of a text, cut at the end of a character.
 fn shortened(text: String) -> String {
     if text.len() <= KEPT_BYTES {
         return text;
@@ -164,8 +164,8 @@ pub struct Denial {
 pub struct Denials(Lock<(u64, VecDeque<Denial>)>);
 
 impl Denials {
-    /// Adds a refusal, or counts one more of the same within a minute. Keeps the begin of a long name
-    /// of a user; the object is [shown] so already.
+    /// Adds a refusal, or counts one that repeats within a minute. Keeps only the beginning of a
+    /// long user name; the object is already [shown].
     pub fn push(&self, mut denial: Denial, most: usize) {
         const GROUP: u64 = 60_000;
         denial.user = shortened(denial.user);

@@ -1,7 +1,7 @@
-//! Scans of more than one stretch, for `INFO` and the console.
+//! Scans of more than one step, for `INFO` and the console.
 //!
-//! Such a scan runs on several threads, one after another. The store counts calls, which run on one
-//! thread: see `Statistics::long_scans`.
+//! Such a scan runs on several threads, one after another. The store itself counts calls, which run
+//! on one thread, see `Statistics::long_scans`.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ pub struct LongScanGuard<'a> {
 impl Drop for LongScanGuard<'_> {
     fn drop(&mut self) {
         let mut list = self.scans.0.lock();
-        // If two scans have the same start time, either entry may go.
+        // If two scans have the same start time, either entry may be removed.
         if let Some(at) = list.iter().position(|noted| *noted == self.since) {
             list.swap_remove(at);
         }

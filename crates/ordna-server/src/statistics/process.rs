@@ -1,4 +1,4 @@
-//! Memory and processor time of this process, as the system reports them; 0 where it does not.
+//! Memory and processor time of this process, as the system reports them, or 0 if it does not.
 
 use std::fs::read_to_string;
 

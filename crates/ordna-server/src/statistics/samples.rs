@@ -1,4 +1,4 @@
-//! Figures of the last minutes, second by second, for `INFO` and the console.
+//! Figures of the last few minutes, second by second, for `INFO` and the console.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,9 @@
-//! The arguments of a command with many options, one after the other.
+//! [`ArgumentReader`]: reads the arguments of a command with many options, one after the other.
 
 use crate::wire::error::CommandError;
 use crate::wire::request::{Arguments, number};
 
-/// Arguments that are still to be read.
+/// The arguments that are still to be read.
 #[derive(Debug, Clone)]
 pub struct ArgumentReader<'a> {
     arguments: Arguments<'a>,
@@ -26,14 +26,14 @@ impl<'a> ArgumentReader<'a> {
         Some(word)
     }
 
-    /// Takes a word, in any case, if it is next.
+    /// Takes a word, in any case, if it comes next.
     pub fn take(&mut self, word: &str) -> bool {
         let found = self.peek().is_some_and(|next| next.eq_ignore_ascii_case(word.as_bytes()));
         self.at += usize::from(found);
         found
     }
 
-    /// The argument of an option.
+    /// Returns the argument of an option.
     ///
     /// # Errors
     /// No argument follows.
@@ -41,7 +41,7 @@ impl<'a> ArgumentReader<'a> {
         self.next().ok_or_else(|| format!("ERR {option} lacks an argument").into())
     }
 
-    /// The same as text.
+    /// Returns the argument of an option as text.
     ///
     /// # Errors
     /// No argument follows, or it is not UTF-8.
@@ -49,7 +49,7 @@ impl<'a> ArgumentReader<'a> {
         text(self.of(option)?, option)
     }
 
-    /// The same as a number from 0 to `most`.
+    /// Returns the argument of an option as a number from 0 to `most`.
     ///
     /// # Errors
     /// No argument follows, or it is not a number in that range.
@@ -62,7 +62,7 @@ impl<'a> ArgumentReader<'a> {
         })
     }
 
-    /// The error for an option that the command does not support: the next word.
+    /// Returns the error for the next word, an option that the command does not support.
     pub fn unsupported(&self, command: &str) -> CommandError {
         let word = String::from_utf8_lossy(self.peek().unwrap_or_default());
         format!("ERR {command}: '{word:.100}' is not supported by Ordna").into()

@@ -1,14 +1,14 @@
-//! Integers as decimal text, without an allocation.
+//! Formats integers as decimal text without an allocation.
 
 use std::borrow::Borrow;
 
-/// Bytes of the longest integer: a sign and nineteen digits.
+/// Length of the longest integer in bytes: a sign and nineteen digits.
 const MOST: usize = 20;
 
 /// The decimal text of an integer.
 #[derive(Debug, Clone, Copy)]
 pub struct Decimal {
-    /// The text is at the end.
+    /// The text, stored at the end of the array.
     bytes: [u8; MOST],
     start: usize,
 }

@@ -1,7 +1,7 @@
-//! Doubles as texts: as Redis reads and writes scores.
+//! Parsing and formatting of doubles, as Redis reads and writes scores.
 
-/// Reads what C's `strtod` reads, but no blanks, NaN, or numbers that are too large or too small; `None` if
-/// the text is something else.
+/// Parses what C's `strtod` accepts, except blanks, NaN, and numbers that are too large or too
+/// small. Returns `None` for any other text.
 pub fn parse(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
     let (is_negative, digits) = match text.strip_prefix(['-', '+']) {
@@ -29,8 +29,9 @@ pub fn parse(text: &[u8]) -> Option<f64> {
     Some(if is_negative { -value } else { value })
 }
 
-/// Reads an end of a range of scores, as `strtod` reads a C string: blanks in front are passed over, an
-/// empty text is 0, a number that is too large or small is an infinity or 0, and a byte 0 ends the text.
+/// Parses an end of a range of scores, as `strtod` reads a C string: leading blanks are skipped, an
+/// empty text is 0, a number that is too large or small becomes an infinity or 0, and a zero byte
+/// ends the text.
 pub fn parse_bound(text: &[u8]) -> Option<f64> {
     let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = match text.is_empty() {
@@ -46,8 +47,8 @@ pub fn parse_bound(text: &[u8]) -> Option<f64> {
     })
 }
 
-/// The value of hexadecimal digits with a point and a binary exponent. Digits beyond the first sixteen are
-/// not rounded exactly.
+/// Returns the value of hexadecimal digits with a point and a binary exponent. Digits after the
+/// first sixteen are not rounded exactly.
 fn hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = match text.split_once(['p', 'P']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -62,14 +63,14 @@ fn hexadecimal(text: &str) -> Option<f64> {
         value = value * 16.0 + f64::from(digit.to_digit(16)?);
     }
     let exponent = exponent.checked_sub(4 * i32::try_from(fraction.len()).ok()?)?;
-    // In two steps: the power alone may be out of range.
+    // Applied in two steps, because the power alone may be out of range.
     let half = exponent / 2;
     let scaled = value * 2_f64.powi(half) * 2_f64.powi(exponent - half);
     let fits = scaled.is_finite() && (scaled != 0.0 || value == 0.0);
     fits.then_some(scaled)
 }
 
-/// The text of a double: `%.17g` of C.
+/// Formats a double like `%.17g` in C.
 pub fn text(value: f64) -> String {
     const DIGITS: i32 = 17;
     if value.is_infinite() {
@@ -78,7 +79,7 @@ pub fn text(value: f64) -> String {
     if value == 0.0 {
         return if value.is_sign_negative() { "-0".to_owned() } else { "0".to_owned() };
     }
-    /// Below it a double that is a whole number has at most 16 digits, and all of them are exact.
+    /// Bound below which a double without a fraction has at most 16 digits, all of which are exact.
     const WHOLE: f64 = 9_007_199_254_740_992.0;
     if value.abs() < WHOLE && value.trunc() == value {
         return (value as i64).to_string();

@@ -1,10 +1,10 @@
-//! Errors of commands, as their clients read them.
+//! Errors of commands, in the form that clients receive.
 
 use std::borrow::Cow;
 
 use crate::wire::request::Arguments;
 
-/// The reason why a command fails. Its text is the error reply, with the code first.
+/// The reason why a command failed. Its text is the error reply, which begins with the code.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommandError {
     #[error("ERR syntax error")]
@@ -22,15 +22,15 @@ pub(crate) enum CommandError {
     /// The memory limit is reached.
     #[error("OOM command not allowed when used memory > 'maxmemory'.")]
     OutOfMemory,
-    /// The log cannot be written: the server refuses writes until a backup succeeds.
+    /// The log cannot be written, so writes fail until a backup succeeds.
     #[error(
         "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
     )]
     LogFailed { reason: String },
-    /// A small collection becomes large, for which the command is executed again, alone.
+    /// A small collection becomes large, so the command is executed again while it excludes others.
     #[error("ERR the command has to be executed alone")]
     NeedsExclusive,
-    /// The command reads much, for which it is executed again, on a snapshot.
+    /// The command reads many elements, so it is executed again on a snapshot.
     #[error("ERR the command has to be executed on a snapshot")]
     NeedsSnapshot,
     /// The client has not authenticated.
@@ -47,7 +47,7 @@ pub(crate) enum CommandError {
     /// The user may not access one of the channels.
     #[error("NOPERM this user has no permissions to access one of the channels used as arguments")]
     ChannelDenied,
-    /// A script runs.
+    /// A script is running.
     #[error(
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
     )]
@@ -57,25 +57,25 @@ pub(crate) enum CommandError {
     Loading,
     #[error("ERR wrong number of arguments for '{command}' command")]
     WrongArity { command: Cow<'static, str> },
-    /// An error with a text of its own, its code first.
+    /// An error with its own text, which begins with its code.
     #[error("{0}")]
     Other(Cow<'static, str>),
 }
 
 impl CommandError {
-    /// The error of a call with a wrong number of arguments.
+    /// Returns the error of a call with a wrong number of arguments.
     pub fn wrong_arity(command: impl Into<Cow<'static, str>>) -> Self {
         Self::WrongArity { command: command.into() }
     }
 }
 
 impl CommandError {
-    /// The error of a call whose first argument is no subcommand of its command.
+    /// Returns the error of a call whose first argument is not a subcommand of its command.
     pub fn unknown_subcommand(arguments: Arguments<'_>) -> Self {
         Self::about_subcommand("unknown subcommand", arguments)
     }
 
-    /// The error of a subcommand whose number of arguments suits no form of it.
+    /// Returns the error of a subcommand with a number of arguments that none of its forms has.
     pub fn subcommand_syntax(arguments: Arguments<'_>) -> Self {
         Self::about_subcommand("unknown subcommand or wrong number of arguments for", arguments)
     }

@@ -1,4 +1,4 @@
-//! Bytes to requests, and replies to bytes.
+//! The Redis protocol: parses requests and encodes replies.
 
 pub(crate) mod argument_reader;
 pub(crate) mod decimal;

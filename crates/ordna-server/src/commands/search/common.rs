@@ -11,7 +11,7 @@ use crate::wire::argument_reader::{ArgumentReader, text};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 
-/// Reads and checks the index and the query, the first arguments of all queries.
+/// Reads and validates the index and the query, which are the first arguments of all queries.
 pub fn query(
     state: &ServerState,
     reader: &mut ArgumentReader<'_>,
@@ -22,7 +22,7 @@ pub fn query(
     Ok((schema, node))
 }
 
-/// The options that every query may have.
+/// The options that all queries accept.
 pub struct CommonOptions {
     pub timeout: Duration,
 }
@@ -40,12 +40,12 @@ impl CommonOptions {
             }
         } else if reader.take("timeout") {
             let millis = reader.count_of("TIMEOUT", 1 << 31)?;
-            // 0: as long as may be.
+            // 0 means the longest possible time.
             if millis > 0 {
                 self.timeout = Duration::from_millis(millis as u64).min(PATIENCE);
             }
         } else if reader.take("scorer") {
-            // redis-py always sends one; nothing is scored.
+            // redis-py always sends a scorer, but documents are not scored.
             reader.of("SCORER")?;
         } else if !reader.take("verbatim") {
             return Ok(false);
@@ -54,12 +54,13 @@ impl CommonOptions {
     }
 }
 
-/// A name of a field with or without `@`.
+/// Reads the name of a field, with or without `@`.
 pub fn property<'a>(word: &'a [u8], what: &str) -> Result<&'a str, CommandError> {
     text(word.strip_prefix(b"@").unwrap_or(word), what)
 }
 
-/// Reads `n name [AS alias] …` after an option, where n counts arguments, as pairs of alias and name.
+/// Reads `n name [AS alias] …` after an option, where n is a number of arguments. Returns pairs of
+/// alias and name.
 pub fn aliased<'a>(
     reader: &mut ArgumentReader<'a>,
     option: &str,

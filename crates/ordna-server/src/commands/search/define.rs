@@ -36,12 +36,13 @@ pub fn create(
                 prefixes.push(reader.of("PREFIX")?.to_vec());
             }
         } else if reader.take("score") {
-            // All documents have this score unless another one is asked for, and nothing is scored.
+            // All documents have this score unless another one is given, and documents are not
+            // scored.
             if reader.text_of("SCORE")?.parse() != Ok(1.0) {
                 return Err("ERR FT.CREATE: a SCORE other than 1 is not supported by Ordna".into());
             }
         } else if reader.take("stopwords") {
-            // They are of full text, which is not there.
+            // Stop words belong to full text, which is not supported.
             for _ in 0..reader.count_of("STOPWORDS", 1024)? {
                 reader.of("STOPWORDS")?;
             }
@@ -208,7 +209,7 @@ fn remove<'k>(
             Some(found) if ValueKind::of(found.value) == ValueKind::Hash => Change::Remove,
             _ => Change::Keep,
         });
-        // Also if only the log failed: the removal may stay.
+        // Reported even if only the log has failed, because the removal may stay in memory.
         state.watches.written([id]);
         state.indexes.written(keys, [id]);
         removed?;
@@ -239,7 +240,8 @@ pub fn info(
     let schema = state.indexes.schema(name)?;
     let service = state.indexes.service()?;
     state.indexes.expire_now(held);
-    // So that the counts are those of now; an index under construction is not waited for.
+    // Waits for the current state, so that the counts are up to date, but not for an index under
+    // construction.
     service.view(&read_latest(PATIENCE)).map_err(error_text)?;
     let of = |index: &str| service.info(index).map_err(error_text);
     let documents = of(&schema.documents())?;

@@ -14,15 +14,15 @@ use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::Arguments;
 
-/// Results up to which a query may ask: offset and number together.
+/// Maximum sum of offset and number of results of a query.
 const MOST_RESULTS: usize = 100_000;
-/// Fields of RETURN at most.
+/// Maximum number of fields of RETURN.
 const MOST_RETURNED: usize = 1024;
 
 /// The options of `FT.SEARCH`.
 struct SearchOptions {
     only_keys: bool,
-    /// Names in the reply and in the hash.
+    /// Pairs of the name in the reply and the name in the hash.
     fields: Option<Vec<(String, String)>>,
     sort: Option<(Field, bool)>,
     offset: usize,
@@ -30,7 +30,7 @@ struct SearchOptions {
     common: CommonOptions,
 }
 
-/// Reads the options after a query; filters become part of the query.
+/// Reads the options after a query. Filters become part of the query.
 fn options(
     reader: &mut ArgumentReader<'_>,
     schema: &Schema,
@@ -99,7 +99,7 @@ pub fn search(
     let mut ids: Vec<Vec<u8>> = Vec::new();
     let mut total = 0;
     match (&search.sort, plan.count_all()?) {
-        // The index of all documents is in order and knows their number.
+        // The index of all documents is in this order and knows their number.
         (None, Some(count)) => {
             total = count;
             ids = plan.page_of_all(offset, search.count, largest)?;
@@ -155,8 +155,8 @@ pub fn search(
     Ok(())
 }
 
-/// Writes the fields of a document: all, or those of RETURN that it has. `check` is asked after each
-/// field of RETURN, which may name one field many times.
+/// Writes the fields of a document: all, or those of RETURN that it has. `check` is called after
+/// each field of RETURN, which may name one field many times.
 fn document(
     plan: &Plan<'_>,
     id: &[u8],
@@ -202,7 +202,7 @@ pub fn explain(
 ) -> Result<(), CommandError> {
     let mut reader = ArgumentReader::new(arguments, 1);
     let (schema, mut node) = query(state, &mut reader)?;
-    // redis-py sends the options of a search.
+    // redis-py sends the options of a search, too.
     let search = options(&mut reader, &schema, &mut node)?;
     let plan = Plan::new(&state.indexes, &schema, node, (search.common.timeout, held))?;
     out.bulk(plan.explain()?.as_bytes());

@@ -1,7 +1,8 @@
-//! The forms of RediSearch that its clients speak, over hashes: TAG and NUMERIC fields.
+//! The commands of RediSearch for hashes with TAG and NUMERIC fields, in the form that its clients
+//! use.
 //!
-//! An option that is not supported is refused by its name. All commands run without the keyspace's
-//! lock.
+//! An option that is not supported is rejected by an error that names it. All commands run without
+//! the keyspace's lock.
 
 mod aggregate;
 mod common;
