@@ -1,16 +1,33 @@
-//! The table of commands in `docs/server.md`, which is generated from the command descriptions.
+//! The table of commands in `docs/server.md`, and the page `docs/commands.md`, which are generated
+//! from the command descriptions.
 //!
-//! `ORDNA_WRITE_DOCS=1 cargo test -p ordna-server --lib docs_table` writes it.
+//! `ORDNA_WRITE_DOCS=1 cargo test -p ordna-server --lib docs_table` writes both.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::table;
 use crate::state::acl::redis_commands;
+use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
+use crate::state::descriptions::{Argument, ArgumentKind, Description};
 
 const BEGIN: &str =
     "<!-- commands: written by a test, see crates/ordna-server/src/commands/docs_table.rs -->\n";
 const END: &str = "<!-- end of commands -->\n";
+const HOW: &str = "ORDNA_WRITE_DOCS=1 cargo test -p ordna-server --lib docs_table";
+
+/// The beginning of `docs/commands.md`.
+const REFERENCE: &str = "# Commands
+
+Each command with its arguments, what it does, and its cost. [Operating the server](server.md) explains the ordered commands,
+indexes, scripts and messages, and lists what of Redis is missing. A test writes this page from the descriptions that
+`COMMAND DOCS` returns; `help NAME` in `ordna shell` shows the same.
+
+- `[a]` is optional, `(a | b)` is one of the arguments, `a [a …]` is once or more.
+- *Write* and *read* say what ACL needs. *Alone*: no other command runs at the same time, so it is one step for all clients.
+  Commands on one key are one step without that.
+- *Since* is a version of Redis. Without it the command is Ordna's, or one of RediSearch's or Valkey's.
+";
 
 /// The groups in the order of the table, with their titles.
 const GROUPS: &[(&str, &str)] = &[
@@ -115,6 +132,102 @@ fn text() -> String {
     text
 }
 
+/// The usage of an argument.
+fn usage(argument: &Argument) -> String {
+    let nested = |between| argument.nested.iter().map(usage).collect::<Vec<_>>().join(between);
+    let body = match argument.kind {
+        ArgumentKind::PureToken => String::new(),
+        ArgumentKind::OneOf => nested(" | "),
+        ArgumentKind::Block => nested(" "),
+        _ => argument.name.clone().into_owned(),
+    };
+    let is_choice = argument.kind == ArgumentKind::OneOf && argument.nested.len() > 1;
+    let is_bracketed = argument.optional && argument.token.is_none() && !argument.multiple;
+    let body = if is_choice && !is_bracketed { format!("({body})") } else { body };
+    let before = argument.token.filter(|token| !token.is_empty());
+    let with_token = [before.unwrap_or_default(), &body];
+    let with_token = with_token.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>();
+    let with_token = with_token.join(" ");
+    let text = match (argument.multiple, argument.multiple_token) {
+        (false, _) => with_token,
+        (true, true) => format!("{with_token} [{with_token} …]"),
+        (true, false) => format!("{with_token} [{body} …]"),
+    };
+    if argument.optional { format!("[{text}]") } else { text }
+}
+
+/// The entry of a command or subcommand in `docs/commands.md`.
+fn entry(spec: &CommandSpec, description: &Description, summary: &str) -> String {
+    let name = spec.name.to_ascii_uppercase().replace('|', " ");
+    let words = description.arguments.iter().map(usage);
+    let line = std::iter::once(name.clone()).chain(words).collect::<Vec<_>>().join(" ");
+    let mut facts = Vec::new();
+    if spec.is_write() {
+        facts.push("write".to_owned());
+    } else if spec.has(CommandFlags::READONLY) {
+        facts.push("read".to_owned());
+    }
+    facts.push(description.complexity.to_owned());
+    match spec.lock {
+        LockMode::Exclusive => facts.push("alone".to_owned()),
+        LockMode::ExclusiveIfSeveralKeys => {
+            facts.push("alone, if it names several keys".to_owned())
+        }
+        LockMode::None | LockMode::Shared => {}
+    }
+    // Ordna's own versions begin with 0.
+    if !description.since.starts_with("0.") {
+        facts.push(format!("since {}", description.since));
+    }
+    if let Some(version) = description.deprecated_since {
+        let instead = description.replaced_by.map_or(String::new(), |by| format!(": {by}"));
+        facts.push(format!("deprecated since {version}{instead}"));
+    }
+    format!("### {name}\n\n```text\n{line}\n```\n\n{summary} *{}*\n\n", facts.join("; "))
+}
+
+/// The page `docs/commands.md`.
+fn reference() -> String {
+    let (catalog, descriptions) = (&table().catalog, &table().descriptions);
+    let mut groups: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
+    for spec in catalog.all() {
+        let description = descriptions.get(spec.name).expect("each command is described");
+        let text = match spec.subcommands {
+            [] => entry(spec, description, spec.summary),
+            subcommands => {
+                let entries = subcommands.iter().map(|sub| {
+                    let description = &description.subcommands[sub.word()];
+                    (sub.word(), entry(sub, description, description.summary))
+                });
+                entries.collect::<BTreeMap<_, _>>().into_values().collect()
+            }
+        };
+        groups.entry(description.group).or_default().insert(spec.name, text);
+    }
+    let mut page = REFERENCE.to_owned();
+    for (group, name) in GROUPS {
+        let commands = groups.remove(group).unwrap_or_default();
+        let name = format!("{}{}", name[..1].to_ascii_uppercase(), &name[1..]);
+        page.push_str(&format!("\n## {name}\n\n"));
+        page.extend(commands.into_values());
+        page.truncate(page.trim_end().len());
+        page.push('\n');
+    }
+    page
+}
+
+#[test]
+fn the_page_of_commands_is_up_to_date() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/commands.md");
+    let page = reference();
+    if std::env::var_os("ORDNA_WRITE_DOCS").is_some() {
+        std::fs::write(&path, page).unwrap();
+        return;
+    }
+    let found = std::fs::read_to_string(&path).unwrap();
+    assert!(found == page, "docs/commands.md is stale; write it anew: {HOW}");
+}
+
 /// Checks that commands and options that are listed as missing are missing.
 #[test]
 fn newer_commands_and_options_are_missing() {
@@ -152,6 +265,5 @@ fn the_table_of_commands_is_up_to_date() {
         std::fs::write(&path, format!("{before}{BEGIN}{text}{END}{after}")).unwrap();
         return;
     }
-    let how = "ORDNA_WRITE_DOCS=1 cargo test -p ordna-server --lib docs_table";
-    assert_eq!(found, text, "docs/server.md is stale; write it anew: {how}");
+    assert_eq!(found, text, "docs/server.md is stale; write it anew: {HOW}");
 }
