@@ -1,15 +1,15 @@
-//! Definitions of indexes: parts, order, filter; and the keys that a document has in one.
+//! Definitions of indexes, and the keys under which an index holds a document.
 //!
 //! # Missing, null, wrong types
-//! Every document of the prefix that passes the filter has at least one entry. A field that is not
-//! there is `Value::Missing`, which lies below `Value::Null`, and both below all other values. An
-//! exploded array without elements counts as missing. [`OnWrongType`] says what becomes of a value
-//! of another kind.
+//! Every document that an index covers and that passes its filter has at least one entry. A missing
+//! field has the value `Value::Missing`, which sorts below `Value::Null`, and both sort below all
+//! other values. An exploded array without elements counts as a missing field. [`OnWrongType`]
+//! determines what happens to a value of a type other than the part's.
 //!
 //! # Keys
-//! A key is the encoded parts (`docs/TUPLE.md`), one after the other, then the bytes of the
-//! document's id. The value of the entry holds the partition (above bit 16) and the length of the
-//! id.
+//! The key of an entry consists of the encoded parts (`docs/TUPLE.md`), followed by the id of the
+//! document. The value of the entry holds the document's partition (from bit 16 on) and the length
+//! of the id (below).
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +20,9 @@ use crate::error::Error;
 use crate::filter::Filter;
 use crate::values::{Kind, coerce};
 
-/// Entries of one document in one index at most.
+/// Maximum number of entries of one document in one index.
 pub const MAX_ENTRIES: usize = 1024;
-/// Parts of an index at most.
+/// Maximum number of parts of an index.
 pub const MAX_PARTS: usize = 32;
 
 /// The order of a part.
@@ -35,64 +35,64 @@ pub enum Order {
     Descending,
 }
 
-/// Whether a value makes one entry, or several.
+/// Whether one field of a document can have several entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Explode {
-    /// One entry; an array is one value.
+    /// The field has one entry; an array is a single value.
     #[default]
     No,
-    /// An entry for each element of an array.
+    /// Each element of an array has an entry.
     Array,
-    /// An entry for each piece of a text between separators, without the blanks around it.
+    /// Each piece of a text between separators has an entry. Blanks around a piece are removed.
     Split(char),
 }
 
-/// The treatment of a value whose type is not the part's.
+/// What to do with a value whose type is not that of the part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum OnWrongType {
-    /// It is indexed as null.
+    /// Indexes the value as null.
     #[default]
     Null,
-    /// The document stays out of the index, and is counted.
+    /// Leaves the document out of the index, and counts it.
     Count,
-    /// [`Service::check`](crate::Service::check) refuses the document. If it comes through a stream
-    /// nevertheless, it is treated as under `Count`.
+    /// [`Service::check`](crate::Service::check) refuses the document. If the document is fed to
+    /// the service nevertheless, it is treated as with `Count`.
     Refuse,
 }
 
-/// A part of an index: a field in some order.
+/// A part of an index: a field and the order of its values.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Name of the field; dots lead into nested objects.
+    /// Name of the field. Dots lead into nested objects.
     pub field: String,
     /// Order of the values.
     pub order: Order,
     /// Type of the values.
     pub kind: Kind,
-    /// Whether an array makes several entries. One part of an index may.
+    /// Whether an array has several entries. At most one part of an index can be exploded.
     pub explode: Explode,
 }
 
 impl Part {
-    /// A field's values of any type, in ascending order.
+    /// Creates a part for a field with values of any type, in ascending order.
     pub fn new(field: impl Into<String>) -> Self {
         let (order, kind, explode) = Default::default();
         Self { field: field.into(), order, kind, explode }
     }
 
-    /// In descending order.
+    /// Sorts the values in descending order.
     #[must_use]
     pub fn descending(self) -> Self {
         Self { order: Order::Descending, ..self }
     }
 
-    /// With values of this kind only.
+    /// Accepts only values of this kind.
     #[must_use]
     pub fn kind(self, kind: Kind) -> Self {
         Self { kind, ..self }
     }
 
-    /// With several entries for a document.
+    /// Gives a document several entries, one for each element of the field.
     #[must_use]
     pub fn explode(self, explode: Explode) -> Self {
         Self { explode, ..self }
@@ -115,18 +115,19 @@ impl Part {
 pub struct IndexDefinition {
     /// Its name.
     pub name: String,
-    /// How the ids of its documents begin.
+    /// Prefixes of document ids: the index covers documents whose id has one of them.
     pub prefixes: Vec<Vec<u8>>,
-    /// The parts that order its entries, before the id.
+    /// The parts that make the keys of the entries, in order.
     pub parts: Vec<Part>,
-    /// The condition for documents to have entries; `None`: all have.
+    /// The condition that a document must meet to have entries; `None`: every document has entries.
     pub filter: Option<Filter>,
-    /// The treatment of values of other types.
+    /// What to do with values of other types.
     pub on_wrong_type: OnWrongType,
 }
 
 impl IndexDefinition {
-    /// An index without parts yet, over the documents whose ids begin so.
+    /// Creates a definition without parts, which covers the documents whose ids begin with
+    /// `prefix`.
     pub fn new(name: impl Into<String>, prefix: impl Into<Vec<u8>>) -> Self {
         Self {
             name: name.into(),
@@ -137,29 +138,29 @@ impl IndexDefinition {
         }
     }
 
-    /// With one more part.
+    /// Adds a part.
     #[must_use]
     pub fn part(mut self, part: Part) -> Self {
         self.parts.push(part);
         self
     }
 
-    /// With documents that pass the filter only.
+    /// Indexes only documents that pass the filter.
     #[must_use]
     pub fn filter(self, filter: Filter) -> Self {
         Self { filter: Some(filter), ..self }
     }
 
-    /// With another treatment of values of other types.
+    /// Sets what to do with values of other types.
     #[must_use]
     pub fn on_wrong_type(self, on_wrong_type: OnWrongType) -> Self {
         Self { on_wrong_type, ..self }
     }
 
-    /// Whether it can be used.
+    /// Checks that the definition can be used.
     ///
     /// # Errors
-    /// [`Error::BadDefinition`].
+    /// [`Error::BadDefinition`] if it cannot be used.
     pub fn check(&self) -> Result<(), Error> {
         let exploded = self.parts.iter().filter(|part| part.explode != Explode::No).count();
         let reason = if self.name.is_empty() {
@@ -174,7 +175,7 @@ impl IndexDefinition {
         Err(Error::BadDefinition { name: self.name.clone(), reason })
     }
 
-    /// Whether the index is over documents with such an id.
+    /// Returns whether the index covers documents with this id.
     pub fn covers(&self, id: &[u8]) -> bool {
         self.prefixes.iter().any(|prefix| id.starts_with(prefix))
     }
@@ -188,7 +189,7 @@ impl IndexDefinition {
         self.append_keys(id, document, keys)
     }
 
-    /// Appends the keys of a document to `keys`; none of them on an error.
+    /// Appends the keys of a document to `keys`; appends nothing on an error.
     pub(crate) fn append_keys(
         &self,
         id: &[u8],
@@ -247,7 +248,7 @@ impl IndexDefinition {
 }
 
 impl Part {
-    /// Appends a value in the part's order.
+    /// Appends the encoding of a value, in the order of the part.
     pub(crate) fn encode(&self, value: &Value, out: &mut Vec<u8>) {
         let start = out.len();
         value.encode(out);
@@ -256,7 +257,7 @@ impl Part {
         }
     }
 
-    /// The elements of an exploded part.
+    /// Returns the elements of an exploded field.
     fn elements(&self, value: Option<&Value>) -> Vec<Value> {
         match (self.explode, value) {
             (_, None) => Vec::new(),
@@ -282,7 +283,7 @@ pub struct Keys {
 }
 
 impl Keys {
-    /// No keys.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
@@ -299,34 +300,34 @@ impl Keys {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The keys, in the order of the documents and of their elements.
+    /// Iterates over the keys, in the order of the documents and of their elements.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end])
     }
 }
 
-/// The value of an entry.
+/// Returns the value to store with an entry.
 pub(crate) fn entry_value(partition: u32, id: &[u8]) -> u64 {
     u64::from(partition) << 16 | id.len() as u64 & 0xFFFF
 }
 
-/// The partition of an entry's document.
+/// Returns the partition of an entry's document.
 pub(crate) fn partition_of(value: u64) -> u32 {
     (value >> 16) as u32
 }
 
-/// The id of an entry's document.
+/// Returns the id of an entry's document.
 pub(crate) fn id_of(key: &[u8], value: u64) -> &[u8] {
     &key[key.len().saturating_sub((value & 0xFFFF) as usize)..]
 }
 
-/// The number that a text is; `None` if it is none.
+/// Parses a text as a number; `None` if it is not one.
 pub fn number_of(text: &str) -> Option<Number> {
     crate::values::parse_number(text)
 }

@@ -2,7 +2,7 @@
 
 use ordna::tuple::{Number, Value};
 
-/// The fields of a document, in order. Nested objects are fields with dots in their names.
+/// The fields of a document, in order. A field of a nested object has a name with dots.
 ///
 /// ```
 /// use ordna_secondary::Document;
@@ -18,34 +18,35 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document without fields.
+    /// Creates a document without fields.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a field. Of two fields of one name the first one counts.
+    /// Appends a field. If two fields have the same name, the first one counts.
     pub fn push(&mut self, name: impl Into<Box<str>>, value: Value) {
         self.fields.push((name.into(), value));
     }
 
-    /// The same, as an expression.
+    /// Like [`push`](Self::push), but returns the document.
     #[must_use]
     pub fn with(mut self, name: impl Into<Box<str>>, value: Value) -> Self {
         self.push(name, value);
         self
     }
 
-    /// The value of a field. O(fields).
+    /// Returns the value of a field. O(fields).
     pub fn get(&self, name: &str) -> Option<&Value> {
         self.fields.iter().find(|(field, _)| &**field == name).map(|(_, value)| value)
     }
 
-    /// All fields, in order.
+    /// Iterates over all fields, in order.
     pub fn fields(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.fields.iter().map(|(name, value)| (&**name, value))
     }
 
-    /// The document of a JSON object; any other JSON value is the field with the empty name.
+    /// Converts a JSON object to a document. Any other JSON value becomes a document with one
+    /// field, whose name is empty.
     pub fn from_json(json: &serde_json::Value) -> Self {
         let mut document = Self::new();
         document.flatten(String::new(), json);
@@ -63,7 +64,7 @@ impl Document {
     }
 }
 
-/// The value of a JSON value. An object within an array is a tuple of its values.
+/// Converts a JSON value. An object within an array becomes a tuple of its values.
 fn of_json(json: &serde_json::Value) -> Value {
     match json {
         serde_json::Value::Null => Value::Null,
@@ -79,16 +80,16 @@ fn of_json(json: &serde_json::Value) -> Value {
     }
 }
 
-/// A change of one document: what a source feeds.
+/// A change of one document, as a source reports it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mutation {
-    /// The partition of the document. All changes of a document are in one partition.
+    /// The partition of the document. All changes of a document belong to the same partition.
     pub partition: u32,
-    /// Its sequence number in the partition; 0 for a document of a source's snapshot, which does
-    /// not move the position.
+    /// The sequence number of the change in the partition. It is 0 if the document comes from a
+    /// snapshot of the source; then the position of the partition stays the same.
     pub seq: u64,
-    /// Name of the document.
+    /// The id of the document.
     pub id: Box<[u8]>,
-    /// The whole document as it is now; `None`: it was deleted.
+    /// The whole document after the change; `None` if it was deleted.
     pub document: Option<Document>,
 }

@@ -1,10 +1,10 @@
-//! The embedded source: documents that this process writes.
+//! The embedded source, for documents that are written by this process.
 //!
 //! # Contract
-//! Every write of a document goes through [`Embedded::write`], which holds the document's partition
-//! from before the write until its change is queued. So the queue has the order of the writes. The
-//! lock order is partition, then the gate of snapshot points, then queue. The closure of a write
-//! must not write another document.
+//! Every write of a document goes through [`Embedded::write`], which locks the document's partition
+//! before the write and unlocks it after the change is queued. So the changes are queued in the
+//! order of the writes. The locks are taken in this order: partition, gate of the snapshot points,
+//! queue. The closure of a write must not write another document.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, OnceLock};
@@ -17,40 +17,41 @@ use crate::shard_queues::SnapshotHold;
 use crate::source::{ChangeSource, Documents, Feed};
 use crate::version_vector::{Position, VersionVector};
 
-/// A document and its name.
+/// The id of a document, and the document.
 pub type Named = (Box<[u8]>, Document);
 
 /// The documents of an embedded source.
 pub trait DocumentStore: Send + Sync {
-    /// The document of this name as it is now.
+    /// Returns the present state of the document with this id.
     fn get(&self, id: &[u8]) -> Option<Document>;
 
-    /// All documents as of this call, in about `parts` parts. The call must be short, as all writes
-    /// wait for it; the iterators do the work, concurrently with later writes.
+    /// Returns all documents as of this call, split into about `parts` iterators. All writes wait
+    /// for this call, so it must be short. The iterators do the actual reading, concurrently with
+    /// later writes.
     fn snapshot(&self, parts: usize) -> Vec<Box<dyn Iterator<Item = Named> + Send>>;
 }
 
-/// Documents that changed after a position, as the log of a restarted process reports them.
+/// The documents that changed after a position, as the log of a restarted process reports them.
 #[derive(Debug, Clone, Default)]
 pub struct Changed {
-    /// The position in each partition.
+    /// The position. It applies to every partition.
     pub behind: u64,
-    /// Names of all documents that changed later, and of any others.
+    /// Ids of all documents that changed after the position. It may contain other ids, too.
     pub ids: Vec<Box<[u8]>>,
 }
 
 struct WrittenPartition {
     seq: u64,
-    /// Whether all documents that existed at the start were fed; the position is valid from then
-    /// on.
+    /// Whether all documents that existed at the start were fed. Positions are valid from then on.
     is_fed: bool,
 }
 
 /// A source whose documents are written by this process.
 ///
-/// Sequence numbers come from `next_seq`, which is called under the partition's lock after each
-/// write: the position in a log of the documents can be used, as it continues after a restart.
-/// Without one, a counter and a new identity at each start cause all indexes to be rebuilt.
+/// With [`sequence`](Self::sequence), sequence numbers come from the caller's function, which is
+/// called after each write, under the partition's lock. They can then be positions in a log of the
+/// documents, which continue after a restart. Without it, a counter supplies them, and every start
+/// of the process needs a new identity, so all indexes are rebuilt.
 pub struct Embedded {
     partitions: Vec<Lock<WrittenPartition>>,
     identity: u64,
@@ -58,11 +59,11 @@ pub struct Embedded {
     next_seq: Option<Box<dyn Fn() -> u64 + Send + Sync>>,
     changed: Option<Changed>,
     feed: OnceLock<Feed>,
-    /// Whether a [`Transaction`] lives.
+    /// Whether a [`Transaction`] exists.
     in_transaction: AtomicBool,
 }
 
-/// Writes that belong together, see [`Embedded::transaction`].
+/// A group of writes that become visible together, see [`Embedded::transaction`].
 #[derive(Debug)]
 pub struct Transaction<'a> {
     flag: &'a AtomicBool,
@@ -84,7 +85,8 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// A source of this number of partitions, whose history has this identity, not 0.
+    /// Creates a source with this number of partitions. `identity` identifies its history and must
+    /// not be 0.
     pub fn new(partitions: u32, identity: u64, documents: Arc<dyn DocumentStore>) -> Self {
         let partition = |_| Lock::new(WrittenPartition { seq: 1, is_fed: false });
         Self {
@@ -98,8 +100,8 @@ impl Embedded {
         }
     }
 
-    /// With sequence numbers from elsewhere: at each call larger than what it returned for the
-    /// partition before, and at least 1.
+    /// Takes sequence numbers from `next_seq`. Each call must return a number that is at least 1,
+    /// and larger than what it returned for the same partition before.
     #[must_use]
     pub fn sequence(mut self, next_seq: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         let now = next_seq().max(1);
@@ -110,21 +112,22 @@ impl Embedded {
         self
     }
 
-    /// Sets what changed after a position of a former run of the process. An index backup at or
-    /// after that position is brought up to date with these documents only.
+    /// Sets which documents changed after a position of a former run of the process. An index
+    /// backup taken at or after that position is then brought up to date with these documents
+    /// alone.
     #[must_use]
     pub fn resume(mut self, changed: Changed) -> Self {
         self.changed = Some(changed);
         self
     }
 
-    /// The identity of its history.
+    /// Returns the identity of the source's history.
     pub fn identity(&self) -> u64 {
         self.identity
     }
 
     fn partition_of(&self, id: &[u8]) -> u32 {
-        // Other bits than those that choose the worker.
+        // These bits are not the ones that choose the worker, so the two choices are independent.
         (ordna::checksum::crc32(id) >> 8) % self.partitions.len() as u32
     }
 
@@ -132,15 +135,15 @@ impl Embedded {
         self.partitions[partition as usize].lock()
     }
 
-    /// Runs a write of the document `id`; its change, if there is one, is queued before any later
-    /// write of the document. Waits while the queue is full, and at the start until a service
+    /// Runs a write of the document `id`, and queues its change before any later write of the
+    /// document can run. Waits while the queue is full; after the start, also until a service
     /// follows this source.
     ///
-    /// `write` returns its result and the document as it is afterwards: `None`, if nothing changed;
-    /// `Some(None)`, if it is gone.
+    /// `write` returns its result, and the state of the document after the write: `None` if nothing
+    /// changed, `Some(None)` if the document was deleted.
     ///
     /// # Errors
-    /// The service has stopped; the write itself is done.
+    /// The service has stopped. The write itself has taken place.
     pub fn write<R>(
         &self,
         id: &[u8],
@@ -156,26 +159,27 @@ impl Embedded {
         Ok(result)
     }
 
-    /// Makes all writes one until the result is dropped: no snapshot point is taken in between, so
-    /// a query that waits for one waits for the end of the transaction. The caller must ensure that
-    /// only its own thread writes.
+    /// Makes all writes visible together: no snapshot point is taken until the returned guard is
+    /// dropped, so a query that waits for one waits for the end of the transaction. The caller must
+    /// ensure that only this thread writes while the guard exists.
     pub fn transaction(&self) -> Transaction<'_> {
         let hold_snapshots = self.feed.wait().queues.hold_snapshots();
         self.in_transaction.store(true, Ordering::Relaxed);
         Transaction { flag: &self.in_transaction, _hold: hold_snapshots }
     }
 
-    /// Delays snapshot points, unless a transaction does.
+    /// Delays snapshot points until the result is dropped. Returns `None` if a transaction delays
+    /// them already.
     fn hold_snapshots<'f>(&self, feed: &'f Feed) -> Option<SnapshotHold<'f>> {
         (!self.in_transaction.load(Ordering::Relaxed)).then(|| feed.queues.hold_snapshots())
     }
 
-    /// Runs a write of several documents, as one: no snapshot point and no other write of them
-    /// comes between. `write` returns its result and, in the order of `ids`, what
-    /// [`write`](Self::write) says.
+    /// Runs a write of several documents that become visible together: no snapshot point, and no
+    /// other write of these documents, takes place in between. `write` returns its result and, in
+    /// the order of `ids`, the state of each document, as for [`write`](Self::write).
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// The same as [`write`](Self::write).
     pub fn write_many<R>(
         &self,
         ids: &[&[u8]],
@@ -187,7 +191,7 @@ impl Embedded {
         partitions.dedup();
         let mut held: Vec<_> = partitions.iter().map(|partition| self.lock(*partition)).collect();
         let (result, changes) = write();
-        // A single change is either in a snapshot point or not.
+        // A single change is always either completely in a snapshot point or not at all.
         let _hold = if ids.len() > 1 { self.hold_snapshots(feed) } else { None };
         for (id, change) in ids.iter().zip(changes) {
             let partition = self.partition_of(id);
@@ -198,8 +202,8 @@ impl Embedded {
         Ok(result)
     }
 
-    /// Runs a write that removes all documents, and drops all entries. O(documents) in the workers,
-    /// which remove them leaf by leaf.
+    /// Runs a write that removes all documents, and removes all entries. O(documents) on the
+    /// workers, which remove whole leaves at a time.
     pub fn clear<R>(&self, write: impl FnOnce() -> R) -> R {
         let feed = self.feed.wait();
         let mut held: Vec<_> =
@@ -264,11 +268,11 @@ impl ChangeSource for Embedded {
 
     fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError> {
         let goes_on = |partition: u32| from.positions()[partition as usize].seq > 0;
-        // From here on writes are fed, without positions until the old documents are.
+        // From here on writes are fed. They get no positions until all old documents have been fed.
         let _ = self.feed.set(feed.clone());
         let tell = |id: &[u8]| {
             let partition = self.partition_of(id);
-            // A document that is written concurrently is fed as it is now.
+            // The lock ensures that a document that is being written is fed in its latest state.
             let _held = self.lock(partition);
             let document = self.documents.get(id);
             feed.push(Mutation { partition, seq: 0, id: id.into(), document }).map(|_| ())

@@ -1,16 +1,16 @@
-//! Why a call failed.
+//! The errors of this crate.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Why a call of this crate failed. Nothing was changed, unless the variant says otherwise.
+/// The error of a call of this crate. The call changed nothing, unless the variant says otherwise.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An index of this name exists.
+    /// An index with this name already exists.
     #[error("an index named {0:?} exists")]
     DuplicateIndex(String),
-    /// No index has this name.
+    /// There is no index with this name.
     #[error("no index is named {0:?}")]
     UnknownIndex(String),
     /// The definition of an index cannot be used.
@@ -29,7 +29,7 @@ pub enum Error {
         /// The token expected there.
         expected: &'static str,
     },
-    /// A document's field has a type that its index refuses.
+    /// A field of a document has a type that the index does not accept.
     #[error("index {index:?}: the field {field:?} has the wrong type")]
     WrongType {
         /// Name of the index.
@@ -37,20 +37,20 @@ pub enum Error {
         /// Name of the field.
         field: String,
     },
-    /// A document makes a key that is too long, or too many entries.
+    /// A key of the document would be too long, or it would have too many entries.
     #[error("index {index:?}: the document is too large: {reason}")]
     DocumentTooLarge {
         /// Name of the index.
         index: String,
-        /// The limit that it exceeds.
+        /// The limit that was exceeded.
         reason: String,
     },
-    /// The index is being built, and the query did not ask to wait.
+    /// The index is still being built, and the query was not set to wait.
     #[error("index {index:?} is being built: {done} documents done")]
     Building {
         /// Name of the index.
         index: String,
-        /// Documents done.
+        /// Number of documents indexed so far.
         done: u64,
     },
     /// The index is incomplete and answers no query. Drop it and create it again.
@@ -61,21 +61,21 @@ pub enum Error {
         /// The first failure.
         reason: String,
     },
-    /// The state that a query asked for did not come in time.
+    /// The state that a query requested was not reached in time.
     #[error("the state asked for is not there after {waited:?}")]
     Timeout {
         /// How long the query waited.
         waited: Duration,
     },
-    /// The vector has another number of partitions than the source.
+    /// The number of positions in the vector is not the number of partitions of the source.
     #[error("the vector has {found} positions, the source {expected} partitions")]
     PartitionCount {
-        /// Positions of the vector.
+        /// Number of positions in the vector.
         found: usize,
-        /// Partitions of the source.
+        /// Number of partitions of the source.
         expected: usize,
     },
-    /// A vector of a history that the source does not have.
+    /// The vector belongs to a history that the source does not have.
     #[error("partition {partition} has the identity {expected:016x}, the vector says {found:016x}")]
     OtherHistory {
         /// The partition.
@@ -85,16 +85,16 @@ pub enum Error {
         /// Its identity now.
         expected: u64,
     },
-    /// Text that is no vector.
+    /// The text is not a version vector.
     #[error("{0:?} is no vector of positions")]
     BadVector(String),
-    /// Bytes that are no cursor, or a cursor of another query.
+    /// The bytes are not a cursor, or the cursor belongs to another query.
     #[error("the cursor is not one of this query: {0}")]
     BadCursor(&'static str),
-    /// A cursor of an index that was dropped.
+    /// The cursor belongs to an index that was dropped.
     #[error("the index of the cursor was dropped")]
     CursorOfDroppedIndex,
-    /// A query that the index cannot answer.
+    /// The index cannot answer the query.
     #[error("index {index:?} cannot answer: {reason}")]
     BadQuery {
         /// Name of the index.
@@ -105,7 +105,7 @@ pub enum Error {
     /// The source failed.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A backup or its recovery failed.
+    /// A backup, or the recovery from one, failed.
     #[error(transparent)]
     Backup(Arc<ordna::durability::BackupError>),
     /// A file operation failed.
@@ -119,7 +119,8 @@ pub enum Error {
     /// The service has stopped.
     #[error("the service has stopped")]
     Stopped,
-    /// A thread of the service panicked, which is a bug. The service has ended and answers no query.
+    /// A thread of the service panicked, which is a bug. The service has ended and answers no
+    /// further queries.
     #[error("the thread {thread:?} of the indexes panicked: {message}")]
     Panicked {
         /// Name of the thread.
@@ -136,33 +137,33 @@ impl From<ordna::durability::BackupError> for Error {
 }
 
 impl Error {
-    /// An error of a file operation, with the file.
+    /// Returns a function that adds the path of the file to an error of a file operation.
     pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source: Arc::new(source) }
     }
 }
 
-/// Why a source cannot go on.
+/// The reason why a source cannot continue.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// The service has stopped: the source must end.
+    /// The service has stopped, so the source must end.
     #[error("the service has stopped")]
     Stopped,
-    /// The source read something that cannot be used.
+    /// The source read something that it cannot process.
     #[error("the source failed at {place}: {reason}")]
     Failed {
-        /// File and offset, or partition and offset.
+        /// The place: file and offset, or partition and offset.
         place: String,
         /// The reason.
         reason: String,
     },
-    /// The source does not have the partition.
+    /// The source has no such partition.
     #[error("partition {partition} does not exist; the source has {partitions}")]
     UnknownPartition {
         /// The partition.
         partition: u32,
-        /// How many there are.
+        /// Number of partitions of the source.
         partitions: u32,
     },
 }

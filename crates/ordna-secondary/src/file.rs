@@ -1,4 +1,4 @@
-//! The file source: newline-delimited JSON, an operation in each line.
+//! The file source, which reads newline-delimited JSON with one operation in each line.
 //!
 //! # Format
 //! ```text
@@ -6,11 +6,11 @@
 //! {"op":"update","id":"town:1","doc":{"name":"Lund","people":95000}}
 //! {"op":"delete","id":"town:1"}
 //! ```
-//! `insert` and `update` both give the whole document. The file is one partition; the sequence
-//! number of a change is the offset after its line. Lines may be appended while the service runs; a
-//! last line without its end is read once the end is there. The identity of the history is that of
-//! the first line and of the file's inode. A file that takes the place of the former one begins a
-//! new history: the end of the former one is where it is noticed.
+//! Both `insert` and `update` contain the whole document. The file is a single partition. The
+//! sequence number of a change is the file offset after its line. Lines may be appended while the
+//! service runs; an incomplete last line is read once it is complete. The identity of the history
+//! is computed from the first line and the file's inode. If another file takes the place of the
+//! file, a new history begins as soon as the source reaches the end of the old file and notices.
 
 use std::fs::{File, Metadata};
 use std::io::{BufRead, BufReader, Read as _, Seek, SeekFrom};
@@ -26,9 +26,9 @@ use crate::error::SourceError;
 use crate::source::{ChangeSource, Documents, Feed};
 use crate::version_vector::{Position, VersionVector};
 
-/// Bytes of a line at most.
+/// Maximum number of bytes in a line.
 const MAX_LINE: u64 = 64 << 20;
-/// How often the end of the file is looked at.
+/// Interval at which the source checks whether the file has grown.
 const POLL: Duration = Duration::from_millis(10);
 
 #[derive(Deserialize, Clone, Copy, PartialEq)]
@@ -47,20 +47,20 @@ struct Line {
     doc: Option<serde_json::Value>,
 }
 
-/// A source that reads a file of changes, and what is appended to it.
+/// A source that reads the changes in a file, and those that are appended to it.
 #[derive(Debug)]
 pub struct NdjsonFile {
     path: PathBuf,
 }
 
 impl NdjsonFile {
-    /// A source of this file, which need not exist yet.
+    /// Creates a source that reads this file, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 }
 
-/// A line of changes.
+/// Parses a line with a change.
 fn parse(path: &Path, line: &[u8], end: u64) -> Result<Mutation, SourceError> {
     let bad = |reason: String| failed(path, end - line.len() as u64, reason);
     let parsed: Line = serde_json::from_slice(line).map_err(|error| bad(error.to_string()))?;
@@ -72,7 +72,7 @@ fn parse(path: &Path, line: &[u8], end: u64) -> Result<Mutation, SourceError> {
     Ok(Mutation { partition: 0, seq: end, id: parsed.id.into_bytes().into(), document })
 }
 
-/// The device and inode of a file; of all files the same where there are none.
+/// Returns the device and inode of a file. On systems that have none, all files have the same ones.
 #[cfg(unix)]
 fn inode(file: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
@@ -91,17 +91,17 @@ fn failed(path: &Path, offset: u64, reason: impl ToString) -> SourceError {
     }
 }
 
-/// Reads lines from an offset on.
+/// Reads the lines of a file from an offset on.
 struct Lines {
     path: PathBuf,
     input: BufReader<File>,
     line: Vec<u8>,
-    /// Offset of the line that is read next.
+    /// Offset of the next line.
     at: u64,
 }
 
 impl Lines {
-    /// `None`: there is no file yet.
+    /// Opens the file. Returns `None` if it does not exist yet.
     fn open(path: &Path, at: u64) -> Result<Option<Self>, SourceError> {
         let mut file = match File::open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -112,13 +112,14 @@ impl Lines {
         Ok(Some(Self { path: path.to_owned(), input, line: Vec::new(), at }))
     }
 
-    /// Whether another file has taken its place.
+    /// Returns whether another file has taken the place of this one.
     fn is_replaced(&self) -> bool {
         let (open, found) = (self.input.get_ref().metadata(), std::fs::metadata(&self.path));
         matches!((open, found), (Ok(open), Ok(found)) if inode(&open) != inode(&found))
     }
 
-    /// The next line with its end; `None`: there is none yet.
+    /// Reads the next line, including its line ending. Returns `None` if there is no complete one
+    /// yet.
     fn next(&mut self) -> Result<Option<&[u8]>, SourceError> {
         let left = MAX_LINE.saturating_sub(self.line.len() as u64);
         let read = (&mut self.input).take(left).read_until(b'\n', &mut self.line);
@@ -133,7 +134,7 @@ impl Lines {
         Ok(None)
     }
 
-    /// The next change; `None`: there is none yet. Blank lines are passed.
+    /// Reads the next change. Returns `None` if there is none yet. Blank lines are skipped.
     fn change(&mut self) -> Result<Option<Mutation>, SourceError> {
         loop {
             if self.next()?.is_none() {
@@ -165,7 +166,7 @@ impl ChangeSource for NdjsonFile {
                 u64::from(crc32(&of_file)) | 1 << 32
             }
         };
-        // The end of the last whole line.
+        // The offset after the last complete line.
         let mut seq = lines.at;
         let mut end = std::fs::metadata(&self.path).map_err(io)?.len();
         let mut piece = vec![0; 64 << 10];
@@ -189,7 +190,7 @@ impl ChangeSource for NdjsonFile {
         if newest.identity != from.identity || newest.seq < from.seq {
             return Ok(false);
         }
-        // A file that was changed hardly has a line's end at the same place.
+        // If the file was rewritten, it is unlikely to have a line ending at exactly this offset.
         let before = from.seq.saturating_sub(1);
         let mut byte = [0];
         let lines = Lines::open(&self.path, before)?;
@@ -229,7 +230,7 @@ impl ChangeSource for NdjsonFile {
                 continue;
             };
             if identity == 0 {
-                // The file has just got its first line.
+                // The file was empty and has just received its first line.
                 identity = self.newest(0)?.identity;
                 if identity != 0 {
                     feed.reset(0, identity);

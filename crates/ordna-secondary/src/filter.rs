@@ -1,4 +1,4 @@
-//! Filters: which documents an index has.
+//! Filters: conditions that select the documents of an index.
 //!
 //! # Grammar
 //! ```text
@@ -8,9 +8,10 @@
 //! field   = letters, digits, `_`, `-`, `.`; or anything between backquotes
 //! literal = number | 'text' | "text" | true | false | null
 //! ```
-//! Words in capitals are read in any case. A quote within a text is doubled. A comparison holds
-//! only between values of one class: numbers, texts, truth values. A text that is a number compares
-//! with a number. `!=` holds for a field that is there with any other value.
+//! Keywords are not case-sensitive. A quote within a text is written twice. A comparison is true
+//! only if both values belong to the same class: numbers, texts or truth values; a text that looks
+//! like a number also compares with a number. `!=` is true if the field exists and has any other
+//! value.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,9 +21,10 @@ use crate::document::Document;
 use crate::error::Error;
 use crate::values::{Kind, coerce, parse_number, same_class};
 
-/// The deepest nesting of a filter.
+/// Maximum nesting depth of a filter.
 const MAX_DEPTH: usize = 64;
-/// Conditions of a filter at most: each is compared with every document that is written.
+/// Maximum number of conditions in a filter. Every condition is evaluated for every document that
+/// is written.
 const MAX_CONDITIONS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -44,7 +46,7 @@ enum Test {
     Any(Vec<Test>),
 }
 
-/// A condition for the documents of an index; see the [grammar](Filter::parse).
+/// A condition that the documents of an index meet; see the [grammar](Filter::parse).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Filter {
@@ -61,7 +63,8 @@ impl From<Filter> for String {
 impl TryFrom<String> for Filter {
     type Error = Error;
 
-    /// Reads a filter that was stored, perhaps before conditions were limited.
+    /// Parses a stored filter. It may be older than the limit on conditions, so this limit does not
+    /// apply.
     fn try_from(text: String) -> Result<Self, Error> {
         Self::parse_up_to(usize::MAX, &text)
     }
@@ -74,14 +77,14 @@ impl std::fmt::Display for Filter {
 }
 
 impl Filter {
-    /// The filter of a text such as `people >= 1000 AND (country = 'SE' OR NOT EXISTS country)`.
+    /// Parses a filter such as `people >= 1000 AND (country = 'SE' OR NOT EXISTS country)`.
     ///
     /// Operators: `=`, `!=`, `<`, `<=`, `>`, `>=`, `EXISTS`, `NOT`, `AND`, `OR`. Literals: numbers,
-    /// texts in quotes, `true`, `false`, `null`. Names of fields with other characters than
-    /// letters, digits, `_`, `-` and `.` stand in backquotes. O(bytes).
+    /// texts in quotes, `true`, `false`, `null`. A field name with characters other than letters,
+    /// digits, `_`, `-` and `.` must be enclosed in backquotes. O(bytes).
     ///
     /// # Errors
-    /// [`Error::BadFilter`], also of more than 1,024 conditions.
+    /// [`Error::BadFilter`] if the text is not a filter, or has more than 1,024 conditions.
     pub fn parse(text: &str) -> Result<Self, Error> {
         Self::parse_up_to(MAX_CONDITIONS, text)
     }
@@ -96,7 +99,7 @@ impl Filter {
         Ok(Self { text: text.to_owned(), test })
     }
 
-    /// Whether a document passes.
+    /// Returns whether a document passes the filter.
     pub fn passes(&self, document: &Document) -> bool {
         self.test.passes(document)
     }
@@ -130,7 +133,7 @@ impl Test {
 struct Parser<'a> {
     text: &'a str,
     at: usize,
-    /// Number of conditions that may still follow.
+    /// Number of further conditions that are allowed.
     conditions: usize,
 }
 
@@ -147,7 +150,7 @@ impl<'a> Parser<'a> {
         self.at = self.text.len() - self.rest().trim_start().len();
     }
 
-    /// Takes these characters if they are next.
+    /// Consumes these characters if they come next.
     fn symbol(&mut self, symbol: &str) -> bool {
         self.blanks();
         let found = self.rest().starts_with(symbol);
@@ -155,7 +158,7 @@ impl<'a> Parser<'a> {
         found
     }
 
-    /// Takes this word if it is next.
+    /// Consumes this word if it comes next.
     fn word(&mut self, word: &str) -> bool {
         self.blanks();
         let next = self.rest().split(|c| !is_of_name(c)).next().unwrap_or("");
@@ -250,7 +253,7 @@ impl<'a> Parser<'a> {
         Ok(Value::Number(number))
     }
 
-    /// The text between two quotes.
+    /// Returns the text between two quotes.
     fn quoted(&mut self, quote: char) -> Result<String, Error> {
         let mut text = String::new();
         let mut rest = self.rest().char_indices().skip(1).peekable();
@@ -272,7 +275,7 @@ fn is_of_name(c: char) -> bool {
     c.is_alphanumeric() || "_-.".contains(c)
 }
 
-/// The only test, or all of them together.
+/// Returns the only test, or a combination of all of them.
 fn one_or(mut tests: Vec<Test>, hold_snapshots: impl FnOnce(Vec<Test>) -> Test) -> Test {
     if tests.len() == 1 { tests.remove(0) } else { hold_snapshots(tests) }
 }

@@ -15,11 +15,12 @@ use crate::reverse::IndexStore;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IndexState {
-    /// It is being built from a snapshot of the documents, or waits for its first snapshot point.
+    /// The index is being built from a snapshot of the documents, or waits for its first snapshot
+    /// point.
     Building,
-    /// It answers queries.
+    /// The index answers queries.
     Ready,
-    /// It is incomplete and answers none.
+    /// The index is incomplete and answers no queries.
     Failed(String),
 }
 
@@ -27,42 +28,42 @@ pub enum IndexState {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct IndexInfo {
-    /// Its definition.
+    /// The definition of the index.
     pub definition: IndexDefinition,
     /// A number that no other index of this service had or will have.
     pub uid: u64,
-    /// Its state.
+    /// The state of the index.
     pub state: IndexState,
-    /// Documents taken from the snapshot that it is or was built from.
+    /// Number of documents indexed so far from the snapshot that the index is built from.
     pub built: u64,
-    /// Entries in the published snapshot point; 0 until there is one.
+    /// Number of entries in the published snapshot point; 0 if there is none yet.
     pub entries: usize,
-    /// Bytes of the entries.
+    /// Bytes that the entries occupy.
     pub bytes: usize,
-    /// Bytes of the reverse maps, as of the last snapshot point.
+    /// Bytes that the reverse maps occupied at the last snapshot point.
     pub reverse_bytes: usize,
-    /// Entries inserted and removed, as of the last snapshot point.
+    /// Number of entries inserted and removed up to the last snapshot point.
     pub writes: u64,
-    /// Documents left out because of a field's type.
+    /// Number of documents left out because a field has the wrong type.
     pub wrong_type: u64,
-    /// Documents left out because they are too large.
+    /// Number of documents left out because they are too large.
     pub too_large: u64,
 }
 
-/// An index, as the service, its workers and its snapshot points share it.
+/// An index, shared by the service, its workers and its snapshot points.
 pub(crate) struct Index {
     pub uid: u64,
     pub definition: IndexDefinition,
     pub entries: IndexStore,
-    /// Documents of the snapshot that were handled.
+    /// Number of documents of the snapshot that were processed.
     pub built: AtomicU64,
-    /// Workers that are done with the documents of the snapshot.
+    /// Number of workers that have processed all of their documents of the snapshot.
     pub filled: AtomicUsize,
     pub dropped: AtomicBool,
     pub failure: OnceLock<String>,
     pub wrong_type: AtomicU64,
     pub too_large: AtomicU64,
-    /// Bytes of each worker's reverse map.
+    /// Bytes that the reverse map of each worker occupies.
     pub reverse_bytes: Vec<AtomicUsize>,
     pub writes: AtomicU64,
     /// The last document that was left out, and why.
@@ -76,8 +77,8 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Marks the thread as a worker while it lives: a worker frees no index. All other workers would wait for
-/// it at the next snapshot point.
+/// Marks the thread as a worker while the guard exists. Debug builds check with it that no worker
+/// frees an index: all other workers would have to wait for that worker at the next snapshot point.
 pub(crate) struct WorkerMark(());
 
 impl WorkerMark {
@@ -119,14 +120,14 @@ impl Index {
         }
     }
 
-    /// Whether all workers have all documents of the snapshot.
+    /// Returns whether all workers have processed all documents of the snapshot.
     pub fn is_filled(&self) -> bool {
         self.filled.load(Ordering::Acquire) == self.reverse_bytes.len()
     }
 
-    /// The index answers no query from now on.
+    /// Marks the index as failed: it answers no further queries.
     pub fn fail(&self, reason: impl ToString) {
-        // The first failure counts.
+        // Only the first failure is kept.
         let _ = self.failure.set(reason.to_string());
     }
 

@@ -1,10 +1,11 @@
-//! Secondary indexes over a stream of documents: ordered composite keys, consistent reads,
-//! resumable.
+//! Secondary indexes over a stream of documents, with ordered composite keys and consistent reads.
+//! After a restart they continue where they stopped.
 //!
-//! A [`ChangeSource`] reports changes of documents. A [`Service`] follows it: each of its workers
-//! applies the changes of its documents to all indexes. Every 20 ms the service publishes a
-//! snapshot point: a snapshot of all of them, and the vector of positions up to which changes are
-//! in it. Queries read a snapshot point.
+//! A [`ChangeSource`] reports changes of documents. A [`Service`] follows a source and keeps the
+//! indexes up to date with several workers, each of which applies the changes of its share of the
+//! documents to all indexes. Every 20 ms the service publishes a snapshot point: a snapshot of all
+//! indexes, together with the positions in the source's stream up to which it contains changes.
+//! Queries read a snapshot point.
 //!
 //! ```
 //! use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Queries of one index at one snapshot point.
+//! Queries of one index at one snapshot point: [`Query`], [`Page`], [`Cursor`].
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
@@ -13,18 +13,18 @@ use crate::define::{IndexDefinition, Order, Part, id_of};
 use crate::error::Error;
 use crate::values::{Kind, between, coerce};
 
-/// Bounds of the part after a query's prefix.
+/// Bounds of the part that follows a query's prefix.
 ///
-/// A range with one bound holds values of that bound's class only: numbers, texts, truth values,
-/// and so on.
+/// A range with a single bound contains only values of that bound's class: numbers, texts,
+/// booleans, and so on.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum Range {
-    /// Everything, missing and null too.
+    /// All values, including missing and null.
     #[default]
     All,
-    /// Values between two bounds, the lower one first whatever the part's order.
+    /// Values between two bounds. The lower bound comes first, in descending parts, too.
     Between(Bound<Value>, Bound<Value>),
-    /// Texts that begin so.
+    /// Texts that begin with this string.
     StartsWith(String),
 }
 
@@ -44,25 +44,25 @@ pub enum Range {
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Query {
-    /// Values of the first parts.
+    /// Values of the index's first parts.
     pub prefix: Vec<Value>,
     /// Bounds of the next part.
     pub range: Range,
-    /// Backwards.
+    /// Whether entries are returned in descending order.
     pub reverse: bool,
-    /// Entries to skip. O(offset).
+    /// Number of entries to skip. O(offset).
     pub offset: usize,
-    /// Entries at most.
+    /// Maximum number of entries.
     pub limit: usize,
-    /// Where a former page of the same query ended; the offset is then not applied again.
+    /// The end of the former page of this query. With a cursor, `offset` is ignored.
     pub cursor: Option<Cursor>,
-    /// Number of first parts: only the first of the entries that agree in them is returned. O(log
-    /// n) for each.
+    /// Number of leading parts that must differ: of all entries that agree in these parts, only the
+    /// first is returned. O(log n) for each entry.
     pub distinct: Option<usize>,
-    /// Whether entries carry the values of all parts.
+    /// Whether entries contain the values of all parts.
     pub covering: bool,
-    /// Maximum bytes of the entries' keys, which hold parts and ids, together: the page ends before the
-    /// entry that would exceed it, unless that is its first.
+    /// Maximum total size in bytes of the entries' keys, which consist of parts and ids. The page
+    /// ends before the entry that would exceed it, but has at least one entry.
     pub max_bytes: usize,
 }
 
@@ -83,24 +83,24 @@ impl Default for Query {
 }
 
 impl Query {
-    /// The first 100 entries.
+    /// Creates a query that returns the first 100 entries of the index.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With values of the first parts.
+    /// Restricts the query to these values of the first parts.
     #[must_use]
     pub fn prefix(self, values: impl IntoIterator<Item = Value>) -> Self {
         Self { prefix: values.into_iter().collect(), ..self }
     }
 
-    /// With bounds of the next part.
+    /// Restricts the part after the prefix to `range`.
     #[must_use]
     pub fn range(self, range: Range) -> Self {
         Self { range, ..self }
     }
 
-    /// Backwards.
+    /// Returns the entries in descending order.
     #[must_use]
     pub fn reverse(self) -> Self {
         Self { reverse: true, ..self }
@@ -118,37 +118,37 @@ impl Query {
         Self { limit, ..self }
     }
 
-    /// Continues where a page ended.
+    /// Continues where a former page ended.
     #[must_use]
     pub fn cursor(self, cursor: Cursor) -> Self {
         Self { cursor: Some(cursor), ..self }
     }
 
-    /// Returns one entry for each combination of the first `parts` parts.
+    /// Returns one entry for each combination of values of the first `parts` parts.
     #[must_use]
     pub fn distinct(self, parts: usize) -> Self {
         Self { distinct: Some(parts), ..self }
     }
 
-    /// With the values of all parts.
+    /// Returns the values of all parts with each entry.
     #[must_use]
     pub fn covering(self) -> Self {
         Self { covering: true, ..self }
     }
 
-    /// With at most this many bytes of keys in a page, or one entry.
+    /// Limits the size of a page's keys to `max_bytes` bytes. A page has at least one entry.
     #[must_use]
     pub fn max_bytes(self, max_bytes: usize) -> Self {
         Self { max_bytes, ..self }
     }
 }
 
-/// Where a page ended. Opaque; survives a restart of a service that has backups, and any change of
-/// the index: the next page begins after the last entry of the former one.
+/// The position where a page ended, as opaque bytes. The next page begins after the last entry of
+/// the former one, even if the index has changed or a service with backups was restarted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor(Vec<u8>);
 
-/// Bytes before the key: checksum, index, direction.
+/// Number of bytes before the key: checksum, index and direction.
 const HEAD: usize = 13;
 
 impl Cursor {
@@ -162,15 +162,15 @@ impl Cursor {
         Self(bytes)
     }
 
-    /// The bytes, to be kept.
+    /// Returns the bytes, for example to store them.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The cursor of these bytes.
+    /// Restores a cursor from the bytes that [`as_bytes`](Self::as_bytes) returned.
     ///
     /// # Errors
-    /// [`Error::BadCursor`].
+    /// [`Error::BadCursor`] if the bytes are not a cursor.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, Error> {
         let (sum, rest) = bytes.split_first_chunk().ok_or(Error::BadCursor("it is too short"))?;
         if bytes.len() < HEAD || u32::from_be_bytes(*sum) != ordna::checksum::crc32(rest) {
@@ -179,7 +179,7 @@ impl Cursor {
         Ok(Self(bytes.to_vec()))
     }
 
-    /// The number of its index.
+    /// Returns the number of the cursor's index.
     pub fn index(&self) -> u64 {
         self.0[4..].first_chunk().map_or(0, |uid| u64::from_be_bytes(*uid))
     }
@@ -209,18 +209,18 @@ impl FromStr for Cursor {
 /// An entry of an index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IndexEntry {
-    /// Name of the document.
+    /// The document's id.
     pub id: Vec<u8>,
     /// The values of all parts, if the query is covering.
     pub parts: Vec<Value>,
 }
 
-/// The page that a query found.
+/// The result of a query.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Page {
     /// The entries, in the query's order.
     pub entries: Vec<IndexEntry>,
-    /// Where the next page begins; `None`: nothing follows.
+    /// Where the next page begins; `None` if this is the last one.
     pub cursor: Option<Cursor>,
 }
 
@@ -240,7 +240,7 @@ impl IndexDefinition {
         Error::BadQuery { index: self.name.clone(), reason: reason.into() }
     }
 
-    /// The value as the part stores it, encoded in ascending order.
+    /// Encodes a value as the part stores it, in ascending order.
     fn bytes(&self, part: &Part, value: &Value) -> Result<Vec<u8>, Error> {
         let stored = coerce(value, part.kind).ok_or_else(|| {
             self.bad(format!("{value:?} is no value of the part {:?}", part.field))
@@ -248,11 +248,11 @@ impl IndexDefinition {
         Ok(encode(&*stored))
     }
 
-    /// The bounds of the keys of a query. All services with this definition have the same, so their
-    /// entries can be merged by key.
+    /// Returns the bounds of the keys of a query. They are the same in all services with this
+    /// definition, so that the entries of several services can be merged by key.
     ///
     /// # Errors
-    /// [`Error::BadQuery`]: the values do not fit the parts.
+    /// [`Error::BadQuery`] if the values do not fit the parts.
     pub fn bounds(&self, prefix: &[Value], range: &Range) -> Result<KeyBounds, Error> {
         let parts = &self.parts;
         if prefix.len() > parts.len() || prefix.len() == parts.len() && *range != Range::All {
@@ -270,7 +270,7 @@ impl IndexDefinition {
             Range::All => return Ok(all_of(start)),
             Range::StartsWith(text) => {
                 let text = Value::String(text.clone());
-                // A begin that is a number is a text nevertheless.
+                // A prefix of texts that looks like a number is still a text.
                 let mut bytes = match part.kind {
                     Kind::Natural => encode(&text),
                     _ => self.bytes(part, &text)?,
@@ -278,7 +278,7 @@ impl IndexDefinition {
                 if !matches!(bytes.first(), Some(&tuple::code::STRING | &tuple::code::BYTES)) {
                     return Err(self.bad(format!("the part {:?} has no texts", part.field)));
                 }
-                // Without the end of the text.
+                // Remove the terminator of the text.
                 bytes.pop();
                 (Bound::Included(bytes.clone()), Bound::Included(bytes))
             }
@@ -299,7 +299,7 @@ impl IndexDefinition {
         };
         let (lower, upper) =
             if part.order == Order::Descending { (upper, lower) } else { (lower, upper) };
-        // A bound stands for all keys that begin with it: those of one value.
+        // A bound includes all keys that begin with the encoded value.
         let behind = |bytes: Vec<u8>| prefix_end(&bytes).map_or(Bound::Unbounded, Bound::Included);
         let before = |bytes: Vec<u8>| prefix_end(&bytes).map_or(Bound::Unbounded, Bound::Excluded);
         let first = match lower {
@@ -315,8 +315,8 @@ impl IndexDefinition {
         Ok((first, last))
     }
 
-    /// Length of the first `parts` parts of a key: keys that agree in these bytes are of one group.
-    /// O(length).
+    /// Returns the length in bytes of the first `parts` parts of a key. Keys that agree in these
+    /// bytes belong to one group. O(length).
     pub fn length_of(&self, key: &[u8], parts: usize) -> usize {
         let mut reader = Reader::new(key);
         for _ in 0..parts {
@@ -327,7 +327,7 @@ impl IndexDefinition {
         reader.position()
     }
 
-    /// The entry of a key, the last `id` bytes of which are the document's id. O(length).
+    /// Decodes the entry of a key whose last `id` bytes are the document's id. O(length).
     pub fn entry(&self, key: &[u8], id: usize, covering: bool) -> IndexEntry {
         let id = key[key.len().saturating_sub(id)..].to_vec();
         let mut reader = Reader::new(key);
@@ -350,8 +350,8 @@ impl IndexReader<'_> {
         self.definition.bounds(prefix, range)
     }
 
-    /// Number of entries. O(1) for the whole index; otherwise O(log n + l) with l leaves of the
-    /// store in the range.
+    /// Returns the number of entries. O(1) for the whole index; otherwise O(log n + l), where l is
+    /// the number of the store's leaves in the range.
     pub fn count(&self, prefix: &[Value], range: &Range) -> Result<usize, Error> {
         if prefix.is_empty() && *range == Range::All {
             return Ok(self.snapshot.len());
@@ -360,14 +360,16 @@ impl IndexReader<'_> {
         Ok(self.snapshot.count(lower.as_ref().map(|b| &b[..]), upper.as_ref().map(|b| &b[..])))
     }
 
-    /// The same, exact up to `most`; beyond that some number above it.
+    /// Returns the number of entries if it is at most `most`, and otherwise some number above
+    /// `most`.
     pub fn count_up_to(
         &self,
         prefix: &[Value],
         range: &Range,
         most: usize,
     ) -> Result<usize, Error> {
-        /// Entries up to which visiting them costs less than counting all leaves of the range.
+        /// Number of entries up to which a visit of each costs less than counting all leaves of the
+        /// range.
         const FEW: usize = 4096;
         if most > FEW || prefix.is_empty() && *range == Range::All {
             return self.count(prefix, range);
@@ -472,7 +474,7 @@ impl IndexReader<'_> {
     }
 }
 
-/// All keys that begin so.
+/// Returns the bounds of all keys that begin with `start`.
 fn all_of(start: Vec<u8>) -> KeyBounds {
     let end = prefix_end(&start).map_or(Bound::Unbounded, Bound::Excluded);
     (Bound::Included(start), end)

@@ -1,10 +1,10 @@
 //! Backups of a service, and recovery.
 //!
 //! # Format
-//! A backup is the directory `backup-N` with a backup of each index's store (`docs/FORMAT.md`) in
-//! `index-<uid>`, and the file `SERVICE.json` with the vector and a last line with its checksum.
-//! The metadata of an index's backup is its definition as JSON. The directory gets its name once
-//! all is durable.
+//! A backup is a directory `backup-N`. It contains a backup of each index's store
+//! (`docs/FORMAT.md`) in `index-<uid>`, and the file `SERVICE.json`, which holds the version vector
+//! and, in its last line, a checksum. The metadata of an index's backup is the definition of the
+//! index as JSON. The directory gets its final name after everything in it is durable.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ use crate::view::SnapshotPoint;
 
 const FILE: &str = "SERVICE.json";
 
-/// The file of a backup.
+/// The contents of `SERVICE.json`.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     vector: String,
@@ -39,11 +39,11 @@ struct Saved {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Backup {
-    /// Its directory.
+    /// The directory of the backup.
     pub path: PathBuf,
-    /// The positions up to which changes are in it.
+    /// The positions up to which the backup contains changes.
     pub vector: VersionVector,
-    /// Entries of all indexes.
+    /// Number of entries of all indexes.
     pub entries: u64,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Recovered {
     pub next_uid: u64,
 }
 
-/// The backups in a directory, oldest first.
+/// Returns the backups in a directory, oldest first.
 fn backups(dir: &Path) -> Result<Vec<(u64, PathBuf)>, Error> {
     let mut found = Vec::new();
     let entries = match std::fs::read_dir(dir) {
@@ -76,7 +76,7 @@ fn sync(path: &Path) -> Result<(), Error> {
     file.sync_all().map_err(Error::io(path))
 }
 
-/// Writes the backup of a snapshot point.
+/// Writes a backup of a snapshot point.
 pub(crate) fn back_up(
     dir: &Path,
     point: &SnapshotPoint,
@@ -127,13 +127,13 @@ pub(crate) fn back_up(
     Ok(Backup { path, vector: point.vector.clone(), entries })
 }
 
-/// The newest backup in a directory, if there is one.
+/// Returns the newest backup in a directory, if there is one.
 pub(crate) fn newest(dir: &Path) -> Result<Option<PathBuf>, Error> {
     Ok(backups(dir)?.pop().map(|(_, path)| path))
 }
 
-/// Restores a backup. Indexes are restored at once; the reverse maps of one are rebuilt while
-/// others are read.
+/// Restores a backup. Several indexes are restored at the same time: the reverse maps of one are
+/// rebuilt while others are read.
 pub(crate) fn recover(
     path: PathBuf,
     options: &ordna::Options,
@@ -182,7 +182,7 @@ pub(crate) fn recover(
     Ok(Recovered { indexes, vector, next_uid: saved.next_uid })
 }
 
-/// The reverse maps that copy the keys of a store.
+/// Builds reverse maps that hold copies of the keys of a store.
 fn copies(
     store: Arc<Store<[u8], u64>>,
     hasher: &Hasher,
@@ -200,7 +200,8 @@ fn copies(
     for (id, (partition, keys)) in &of_id {
         let map = &mut maps[ordna::checksum::crc32(id) as usize % workers];
         let (hash, value) = (hasher.of(id), entry_value(*partition, id));
-        // The entries are there: nothing is written that could be refused.
+        // The entries exist already, so nothing is written, and the memory limit cannot be
+        // exceeded.
         let _ = map.set(&[Wanted { id, hash, value, keys: 0..keys.len() }], keys);
     }
     (entries, maps)

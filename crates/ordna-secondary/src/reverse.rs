@@ -1,7 +1,8 @@
-//! The way back from a document to its entries, one map for each worker and index.
+//! Reverse maps lead from a document to its entries. Each worker has one for each index.
 //!
 //! # Contract
-//! A map belongs to one worker. It holds the entries of the worker's documents, and writes them.
+//! A map belongs to one worker. It knows the entries of the worker's documents, and it alone writes
+//! them.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9, "Optimizations for reverse-map data structure" and
 //! "Storage Optimization".
@@ -17,13 +18,13 @@ use ordna::{Error, Snapshot, Store};
 
 use crate::define::{Keys, id_of, partition_of};
 
-/// How reverse maps hold entries.
+/// What reverse maps hold for each entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reverse {
-    /// A pointer to each entry's record.
+    /// A pointer to the record of each entry.
     #[default]
     Pointers,
-    /// A copy of each document's id and of its keys, to compare with.
+    /// A copy of each document's id and keys.
     Copies,
 }
 
@@ -55,8 +56,8 @@ impl IndexStore {
         }
     }
 
-    /// Removes all entries, leaf by leaf. The workers have [forgotten](ReverseMap::forget) them, and
-    /// none writes meanwhile.
+    /// Removes all entries, whole leaves at a time. All workers must have
+    /// [forgotten](ReverseMap::forget) them, and no worker may write meanwhile.
     pub fn clear(&self) {
         match self {
             Self::Pointers(store) => store.clear(),
@@ -64,7 +65,7 @@ impl IndexStore {
         }
     }
 
-    /// An empty map for a worker.
+    /// Creates an empty map for a worker.
     pub fn map(&self, hasher: &Hasher) -> ReverseMap {
         match self {
             Self::Pointers(store) => ReverseMap::Pointers(Owner::new(store, hasher.of_entries())),
@@ -75,7 +76,7 @@ impl IndexStore {
     }
 }
 
-/// Computes the hashes of ids, by a key of this process.
+/// Computes hashes of ids. The key of the hash function is random for each process.
 #[derive(Clone, Default)]
 pub(crate) struct Hasher(DefaultHashBuilder);
 
@@ -92,7 +93,7 @@ impl Hasher {
 
 type Copies = HashMap<Box<[u8]>, (u32, Box<[Box<[u8]>]>), DefaultHashBuilder>;
 
-/// Makes these keys the entries of a document.
+/// Replaces the entries of a document by entries with these keys.
 fn copy(
     store: &Store<[u8], u64>,
     (map, memory): (&mut Copies, &mut usize),
@@ -131,11 +132,12 @@ pub(crate) enum ReverseMap {
 }
 
 impl ReverseMap {
-    /// Makes the keys of each document its entries; returns how many came or went. The documents
-    /// differ. Entries that stay are not touched. O(log n) for each that comes or goes.
+    /// Replaces the entries of each document by entries with its new keys, and returns how many
+    /// entries were inserted and removed. No document may occur twice. Entries whose key stays the
+    /// same are not touched. O(log n) for each entry that is inserted or removed.
     ///
     /// # Errors
-    /// The memory limit is reached: entries may be missing from now on.
+    /// The memory limit is reached. Entries may be missing from then on.
     pub fn set(&mut self, documents: &[Wanted<'_>], keys: &Keys) -> Result<u64, Error> {
         let keys: Vec<&[u8]> = keys.iter().collect();
         match self {
@@ -164,7 +166,7 @@ impl ReverseMap {
             Self::Copies { store, map, .. } => map.retain(|_, (of, keys)| {
                 if *of == partition {
                     for key in keys {
-                        // The store is in memory: it has no log that could fail.
+                        // This cannot fail, as the store is only in memory and has no log.
                         _ = store.remove(key);
                     }
                 }
@@ -173,7 +175,7 @@ impl ReverseMap {
         }
     }
 
-    /// Forgets the entries of all documents. They stay in the index until [`IndexStore::clear`].
+    /// Forgets the entries of all documents. They remain in the index until [`IndexStore::clear`].
     pub fn forget(&mut self) {
         match self {
             Self::Pointers(owner) => owner.forget(),
@@ -184,12 +186,13 @@ impl ReverseMap {
         }
     }
 
-    /// Bytes of the map, without the index's own.
+    /// Returns the bytes that the map occupies, without those of the index.
     pub fn memory(&self) -> usize {
         match self {
             Self::Pointers(owner) => owner.memory(),
             Self::Copies { map, memory, .. } => {
-                // The table of a standard map has a byte and a slot for each bucket.
+                // The table of a standard hash map has one control byte and one slot for each
+                // bucket.
                 let slot = size_of::<Box<[u8]>>() + size_of::<(u32, Box<[Box<[u8]>]>)>() + 1;
                 (map.capacity() * 8 / 7).next_power_of_two() * slot + memory
             }

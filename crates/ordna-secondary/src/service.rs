@@ -1,19 +1,19 @@
-//! The service: a source, its workers, the indexes, and a snapshot point every few milliseconds.
+//! The service: keeps indexes up to date with a source, and publishes snapshot points.
 //!
 //! # Contract
-//! All methods may be called by any thread. A [`Service`] stops with its drop, after its workers
-//! have applied all queued changes.
+//! All methods can be called by any thread. Dropping a [`Service`] stops it, after its workers have
+//! applied all queued changes.
 //!
 //! # Protocol of a snapshot point
-//! The timer's thread waits for writes that belong together. It locks all queues, reads the version
-//! vector and sends each worker the message of the point. Each worker waits at the queues' meeting, so
-//! no change after the vector is applied. The last worker to arrive takes the snapshots, O(1) for
-//! each index, and publishes them. Then all continue. The former snapshot point is freed by the timer's
-//! thread.
+//! The timer's thread first waits until no group of writes is in progress. Then it locks all
+//! queues, reads the version vector and sends a message to each worker. When a worker reaches this
+//! message, it waits for the others, so no change after the vector is applied. The last worker to
+//! arrive takes a snapshot of each index, in O(1), and publishes them. Then all workers continue.
+//! The timer's thread frees the previous snapshot point.
 //!
 //! # Threads that panic
-//! A panic in a thread of the service closes the queues: feeders, workers and waiting queries end, and
-//! each later query fails with [`Error::Panicked`].
+//! A panic in a thread of the service closes the queues. Feeders, workers and waiting queries end,
+//! and every later query fails with [`Error::Panicked`].
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.1, §9.
 
@@ -47,17 +47,16 @@ use crate::worker::{Local, work};
 struct Registry {
     indexes: BTreeMap<String, Arc<Index>>,
     next_uid: u64,
-    /// Number of snapshot points so far, with one that is not published yet: it is being taken of the
-    /// indexes of before.
+    /// Number of snapshot points so far, including one that has begun and is not published yet.
     points: u64,
 }
 
-/// The number of the first snapshot point that is not begun yet.
+/// Returns the number of the first snapshot point that has not begun yet.
 fn next_point(points: u64) -> u64 {
     if fault!("pipeline.drop.point_in_progress") { points } else { points + 1 }
 }
 
-/// The condition that the timer's thread waits for.
+/// What the timer's thread waits for.
 #[derive(Default)]
 struct Timer {
     asked: bool,
@@ -76,12 +75,12 @@ struct Shared {
     options: ServiceOptions,
     source_error: Lock<Option<SourceError>>,
     threads: Lock<Vec<JoinHandle<()>>>,
-    /// Held during a backup: all backups of a service are prepared in one folder.
+    /// Locked during a backup, as all backups are prepared in the same directory.
     backing_up: Lock<()>,
-    /// Former snapshot points. The last reference to a dropped index may be in one of them, so they are
-    /// freed by [`free_retired`](Self::free_retired), not while all workers wait.
+    /// Previous snapshot points, which may hold the last reference to a dropped index. Freeing them
+    /// would delay the workers, so [`free_retired`](Self::free_retired) does it later.
     retired: Lock<Vec<Arc<SnapshotPoint>>>,
-    /// Held while former snapshot points are freed.
+    /// Locked while previous snapshot points are freed.
     freeing: Lock<()>,
 }
 
@@ -94,7 +93,7 @@ struct PendingSnapshot {
 }
 
 impl Shared {
-    /// Takes the snapshots of a snapshot point and publishes it. All workers wait at its meeting.
+    /// Takes and publishes a snapshot point. All workers wait meanwhile.
     fn publish(&self, pending: &PendingSnapshot) {
         let of = |index: &Arc<Index>| {
             let snapshot = index.is_filled().then(|| index.entries.snapshot());
@@ -108,7 +107,7 @@ impl Shared {
         let (fed, taken) = (pending.fed, pending.taken);
         let point = SnapshotPoint { number, vector, fed, taken, indexes };
         let old = std::mem::replace(&mut *published, Arc::new(point));
-        // Before anyone sees the new one: a drop of an index then finds the former one.
+        // Before the new one is visible: a call that drops an index then finds the old one here.
         self.retired.lock().push(old);
         drop(published);
         self.changed.notify_all();
@@ -117,25 +116,25 @@ impl Shared {
         }
     }
 
-    /// Frees the former snapshot points, and waits until another thread that does so is done.
+    /// Frees previous snapshot points. If another thread is doing so, waits until it is done.
     fn free_retired(&self) {
         let _freeing = self.freeing.lock();
         let retired = std::mem::take(&mut *self.retired.lock());
         drop(retired);
     }
 
-    /// Requests a snapshot point now.
+    /// Requests a snapshot point as soon as possible.
     fn ask(&self) {
         self.timer.lock().asked = true;
         self.tick.notify_one();
     }
 
-    /// Takes a snapshot point every interval, and when one is requested, if anything has changed.
+    /// Takes snapshot points, at every interval and on request, if anything has changed.
     fn run_timer(self: &Arc<Self>) {
         let (mut seen, mut last) = (None, Instant::now());
         loop {
             let timer = self.timer.lock();
-            // Since the start of the last snapshot point: its duration does not delay the next one.
+            // The interval counts from the start of the last snapshot point, not from its end.
             let wait = self.options.interval.saturating_sub(last.elapsed());
             let (mut timer, _) = self
                 .tick
@@ -153,7 +152,7 @@ impl Shared {
                 let mut registry = self.registry.lock();
                 let locked = self.queues.lock_all();
                 if self.queues.is_stopped() {
-                    // Workers that have ended do not come to a meeting.
+                    // Workers that have ended would never reach the snapshot point.
                     return;
                 }
                 let changes = locked.changes();
@@ -184,7 +183,7 @@ impl Shared {
         }
     }
 
-    /// Starts a thread whose panic ends the service.
+    /// Starts a thread. If it panics, the service ends.
     fn spawn(
         self: &Arc<Self>,
         name: &str,
@@ -193,7 +192,7 @@ impl Shared {
         let (queues, shared) = (Arc::clone(&self.queues), Arc::downgrade(self));
         let thread = name.to_owned();
         let run = move || {
-            // What the thread left behind is not read: the service answers no query from now on.
+            // Nobody reads the state that the thread left behind: no query is answered from now on.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
                 let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -208,7 +207,7 @@ impl Shared {
         thread.map_err(Error::io(Path::new("a thread")))
     }
 
-    /// Why the service has ended: a thread of it panicked, or it was told to stop.
+    /// Returns why the service has ended: one of its threads panicked, or it was stopped.
     fn ended(&self) -> Error {
         self.queues.failure().unwrap_or(Error::Stopped)
     }
@@ -253,8 +252,8 @@ impl Shared {
             if point.vector.reaches(&target)? {
                 return Ok(Some(View(Arc::clone(point))));
             }
-            // A change that was fed can be shown at once; any other one takes until the next
-            // snapshot point.
+            // If all requested changes were fed, a snapshot point can show them at once. Otherwise
+            // the query waits for the next one.
             if self.queues.vector().reaches(&target)? {
                 self.ask();
             } else if let Some(error) = &*self.source_error.lock() {
@@ -264,14 +263,14 @@ impl Shared {
         })
     }
 
-    /// Fits the queues to the number of indexes.
+    /// Adapts the capacity of the queues to the number of indexes.
     fn set_capacity(&self, registry: &Registry) {
-        // Fewer than 16 at once would leave cache misses of the store one after the other.
+        // With fewer than 16 changes at once their cache misses would not overlap.
         let (queue, indexes) = (self.options.queue, registry.indexes.len().max(1));
         self.queues.set_capacity((queue / indexes).max(queue.min(16)));
     }
 
-    /// Sends the documents of a snapshot to an index.
+    /// Sends the documents of a snapshot to an index that is being built.
     fn fill(self: &Arc<Self>, index: &Arc<Index>, at: &VersionVector) -> Result<(), SourceError> {
         const BATCH: usize = 64;
         let parts = self.source.documents(at, self.queues.workers())?;
@@ -308,7 +307,7 @@ impl Shared {
     }
 }
 
-/// Indexes that follow a source.
+/// A set of indexes that are kept up to date with a source.
 pub struct Service {
     shared: Arc<Shared>,
 }
@@ -322,11 +321,11 @@ impl std::fmt::Debug for Service {
 }
 
 impl Service {
-    /// Starts the service: restores the newest backup, if [`ServiceOptions::backups`] names a
-    /// directory with one, and follows the source from there.
+    /// Starts the service. If [`ServiceOptions::backups`] names a directory with a backup, the
+    /// newest one is restored. The service then follows the source from there.
     ///
     /// # Errors
-    /// The backup cannot be read, or the source cannot read its positions.
+    /// The backup cannot be read, or the source cannot determine its positions.
     pub fn start(options: ServiceOptions, source: Arc<dyn ChangeSource>) -> Result<Self, Error> {
         let hasher = Hasher::default();
         let workers = options.workers;
@@ -402,7 +401,7 @@ impl Service {
         }
         let timer = Arc::clone(&shared);
         service.spawn("index-snapshots", move || timer.run_timer())?;
-        // The restored state is there before the source adds to it.
+        // Publishes the restored state before the source adds to it.
         shared.ask();
         shared.wait(Duration::MAX, |point| Ok((point.number > 0).then_some(())))?;
         let feed = service.feed();
@@ -432,21 +431,22 @@ impl Service {
         Feed { queues: Arc::clone(&self.shared.queues), has_indexes: Arc::new(has_indexes) }
     }
 
-    /// Creates an index and starts to build it from the source's documents, concurrently with
-    /// changes. [`wait_until_built`](Self::wait_until_built) waits for its end.
+    /// Creates an index and starts to build it, concurrently with changes. To wait for the end,
+    /// call [`wait_until_built`](Self::wait_until_built).
     ///
     /// # Errors
-    /// The definition cannot be used, or the name is taken.
+    /// The definition cannot be used, or an index with this name exists.
     pub fn create(&self, definition: IndexDefinition) -> Result<(), Error> {
         self.create_numbered(definition, None)
     }
 
-    /// The same with a number of the caller's, from 2^32 on, that no other index of the service has
-    /// or had: cursors name it. A caller that keeps definitions across restarts gives each index
-    /// the number that it had, so that cursors stay valid.
+    /// Like [`create`](Self::create), but with a number that the caller chooses. It must be at
+    /// least 2^32, and no other index of the service may have or have had it. Cursors contain the
+    /// number: a caller that stores definitions across restarts should give each index the same
+    /// number again, so that cursors stay valid.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The same as [`create`](Self::create).
     pub fn create_numbered(
         &self,
         definition: IndexDefinition,
@@ -492,7 +492,7 @@ impl Service {
             Ok(thread) => *builder_slot = Some(thread),
             Err(error) => {
                 drop(builder_slot);
-                // Nobody builds it. Another thread may have dropped it by now.
+                // No thread builds the index. Another thread may have dropped it by now.
                 let _ = self.drop_index(&index.definition.name);
                 return Err(error);
             }
@@ -502,27 +502,27 @@ impl Service {
         Ok(())
     }
 
-    /// Joins the builders of indexes for which `is_chosen` says so.
+    /// Joins the threads that build indexes, if `is_chosen` returns `true` for them.
     fn join_builders(&self, is_chosen: impl Fn(&JoinHandle<()>) -> bool) {
         let take = |index: &Arc<Index>| index.builder.lock().take_if(|builder| is_chosen(builder));
         let indexes: Vec<_> = self.shared.registry.lock().indexes.values().cloned().collect();
         let builders: Vec<_> = indexes.iter().filter_map(take).collect();
-        // A builder that panicked has ended, too.
+        // A thread that panicked has ended, too.
         builders.into_iter().for_each(|builder| drop(builder.join()));
     }
 
-    /// Waits until an index answers queries.
+    /// Waits until an index is built and answers queries.
     ///
     /// # Errors
-    /// There is no such index, its build failed, or the time is over.
+    /// There is no such index, its build failed, or the timeout has passed.
     pub fn wait_until_built(&self, index: &str, timeout: Duration) -> Result<(), Error> {
         let read = Read::any().timeout(timeout).wait_for_build();
         self.on(index, &read, |_| Ok(()))
     }
 
-    /// Drops an index. Its memory is free, and the thread that builds it has ended, once this returns
-    /// and no view of it lives. O(entries), on the calling thread; changes and snapshot points of other
-    /// indexes continue.
+    /// Drops an index. When this returns and no view of it exists, its memory is free and the
+    /// thread that built it has ended. O(entries) on the calling thread; other indexes are not
+    /// delayed.
     ///
     /// # Errors
     /// There is no such index, or the service has ended.
@@ -531,9 +531,9 @@ impl Service {
         let index = shared.registry.lock().indexes.get(name).cloned();
         let index = index.ok_or_else(|| Error::UnknownIndex(name.to_owned()))?;
         index.dropped.store(true, Ordering::Relaxed);
-        // Before the workers hear of it: they free no documents of an index that is gone.
+        // The builder must end before the workers drop their maps of the index.
         if let Some(builder) = index.builder.lock().take() {
-            // A builder that panicked has ended, too.
+            // A thread that panicked has ended, too.
             let _ = builder.join();
         }
         let removed = Removed::default();
@@ -547,27 +547,27 @@ impl Service {
         let message = |_| Message::Remove(Arc::clone(&index), Arc::clone(&removed));
         shared.queues.lock_all().send(message);
         drop(registry);
-        // This thread frees the index, or that of the timer.
+        // Either this thread or that of the timer frees the index.
         let index = (!fault!("pipeline_end.freed_by_a_worker")).then_some(index);
         shared.ask();
-        // The point that is being taken may have the index, and another index may get its name.
+        // A snapshot point in progress may contain the index; a new index may get its name.
         let done =
             shared.wait(Duration::MAX, |point| Ok((point.number >= without_it).then_some(())));
-        // The workers' maps, and the point that had the index.
+        // Frees the maps of the workers, and the snapshot point that contained the index.
         drop(std::mem::take(&mut *removed.lock()));
         shared.free_retired();
         drop(index);
         done
     }
 
-    /// Definition, state and counts of each index, by name.
+    /// Returns definition, state and counts of each index, sorted by name.
     pub fn list(&self) -> Vec<IndexInfo> {
         let indexes: Vec<_> = self.shared.registry.lock().indexes.values().cloned().collect();
         let point = Arc::clone(&self.shared.published.lock());
         indexes.iter().map(|index| info(index, &point)).collect()
     }
 
-    /// Definition, state and counts of an index.
+    /// Returns definition, state and counts of an index.
     ///
     /// # Errors
     /// There is no such index.
@@ -578,12 +578,12 @@ impl Service {
         Ok(info(&index, &point))
     }
 
-    /// Whether any index is over documents with such an id. O(indexes).
+    /// Returns whether any index covers documents with this id. O(indexes).
     pub fn covers(&self, id: &[u8]) -> bool {
         self.shared.registry.lock().indexes.values().any(|index| index.definition.covers(id))
     }
 
-    /// Refuses a document that an index would refuse, before it is written.
+    /// Checks a document before it is written: fails if an index would refuse it.
     ///
     /// # Errors
     /// [`Error::WrongType`] under [`OnWrongType::Refuse`], or [`Error::DocumentTooLarge`].
@@ -599,10 +599,10 @@ impl Service {
         Ok(())
     }
 
-    /// A state of all indexes, to query several of them or several times.
+    /// Returns a view of all indexes, for several queries that must read the same state.
     ///
     /// # Errors
-    /// The state asked for does not come in time, or never can.
+    /// The requested state is not reached in time, or can never be reached.
     pub fn view(&self, read: &Read) -> Result<View, Error> {
         self.shared.view(read)
     }
@@ -610,7 +610,7 @@ impl Service {
     /// Runs a query.
     ///
     /// # Errors
-    /// As [`view`](Self::view) and [`View::query`].
+    /// The same as [`view`](Self::view) and [`View::query`].
     pub fn query(&self, index: &str, query: &Query, read: &Read) -> Result<Page, Error> {
         if let Some(cursor) = &query.cursor {
             self.check_cursor(cursor)?;
@@ -618,10 +618,10 @@ impl Service {
         self.on(index, read, |view| view.query(index, query))
     }
 
-    /// Number of entries in a range; see [`View::count`].
+    /// Returns the number of entries in a range; see [`View::count`].
     ///
     /// # Errors
-    /// As [`query`](Self::query).
+    /// The same as [`query`](Self::query).
     pub fn count(
         &self,
         index: &str,
@@ -632,7 +632,7 @@ impl Service {
         self.on(index, read, |view| view.count(index, prefix, range))
     }
 
-    /// Runs a query on the state that `read` asks for.
+    /// Runs a query on the state that `read` requests.
     fn on<R>(
         &self,
         index: &str,
@@ -645,7 +645,7 @@ impl Service {
         if !read.wait_for_build {
             return run(&view).map_err(|error| self.not_yet(index, error));
         }
-        // An index may exist at the snapshot point without being built.
+        // A snapshot point may contain an index that is not built yet.
         let is_here = |view: &View| match view.query(index, &Query::new().limit(0)) {
             Err(Error::UnknownIndex(_) | Error::Building { .. }) => false,
             Ok(_) | Err(_) => true,
@@ -662,7 +662,7 @@ impl Service {
         run(&built)
     }
 
-    /// Replaces the error of an index that exists, but at no snapshot point yet: it is being built.
+    /// Replaces the error if the index exists, but is in no snapshot point yet: it is being built.
     fn not_yet(&self, index: &str, error: Error) -> Error {
         match (error, self.info(index)) {
             (Error::UnknownIndex(index), Ok(info)) => Error::Building { index, done: info.built },
@@ -687,12 +687,12 @@ impl Service {
         if exists { Ok(()) } else { Err(Error::CursorOfDroppedIndex) }
     }
 
-    /// Backs up the newest snapshot point into the directory of [`ServiceOptions::backups`];
-    /// deletes older backups beyond `keep`. Changes continue. O(entries). One backup is written at a
-    /// time: a call waits for one that another thread has begun.
+    /// Writes a backup of the newest snapshot point to the directory of
+    /// [`ServiceOptions::backups`], and deletes the oldest backups if there are more than `keep`.
+    /// Changes continue. O(entries). If another thread is writing a backup, the call waits for it.
     ///
     /// # Errors
-    /// There is no directory, or it cannot be written.
+    /// No directory is set, or it cannot be written.
     pub fn back_up(&self, keep: usize, options: &BackupOptions) -> Result<Backup, Error> {
         let dir = self.shared.options.backups.as_deref();
         let dir = dir.ok_or(ordna::durability::BackupError::NoDirectory)?;
@@ -702,29 +702,29 @@ impl Service {
         back_up(dir, &point, next_uid, keep, options)
     }
 
-    /// The positions up to which changes were fed.
+    /// Returns the positions up to which changes were fed.
     pub fn fed(&self) -> VersionVector {
         self.shared.queues.vector()
     }
 
-    /// Number of changes that were fed and are not yet in the newest snapshot point.
+    /// Returns the number of changes that were fed and are not in the newest snapshot point.
     pub fn lag(&self) -> u64 {
         let published = self.shared.published.lock().fed;
         self.shared.queues.fed().saturating_sub(published)
     }
 
-    /// Changes that were ignored because they were at or below their partition's position.
+    /// Returns the number of changes that were ignored, as they were fed already.
     pub fn repeated(&self) -> u64 {
         self.shared.queues.repeated()
     }
 
-    /// Why the service has ended, if a thread of it panicked: [`Error::Panicked`]. Each query fails with
-    /// it. O(1).
+    /// Returns [`Error::Panicked`] if the service has ended because one of its threads panicked.
+    /// Every query then fails with this error. O(1).
     pub fn failure(&self) -> Option<Error> {
         self.shared.queues.failure()
     }
 
-    /// Why the source ended, if it failed.
+    /// Returns the error with which the source ended, if it failed.
     pub fn source_error(&self) -> Option<SourceError> {
         self.shared.source_error.lock().clone()
     }
@@ -765,7 +765,7 @@ mod tests {
         }
     }
 
-    /// A worker panics while the others wait for it.
+    /// A worker panics while the other workers wait for it.
     #[test]
     fn a_worker_that_panics_is_reported_and_nobody_waits_for_it() {
         let source = Arc::new(Embedded::new(8, 7, Arc::new(Nothing)));
@@ -780,7 +780,7 @@ mod tests {
         let waited = Read::at_plus(VersionVector::new(vec![Position { identity: 7, seq: 9 }; 8]));
         for read in [Read::request_plus(), waited.timeout(Duration::MAX)] {
             let refused = service.query("n", &Query::new(), &read);
-            // A state of before the panic may be there.
+            // A snapshot point from before the panic may still be published.
             if let Err(error) = refused {
                 assert!(matches!(error, Error::Panicked { .. }), "{error}");
             }
@@ -789,7 +789,7 @@ mod tests {
         let Err(Error::Panicked { thread, message }) = refused else { panic!("{refused:?}") };
         assert!(thread.starts_with("index-") && message == "the test's own panic", "{thread}");
         assert!(service.failure().is_some());
-        // Feeders, drops and the end do not hang either.
+        // Feeding, dropping an index and the end of the service do not hang either.
         let fed = source.write(b"d", || ((), Some(Some(Document::new()))));
         assert_eq!(fed, Err(SourceError::Stopped));
         assert!(matches!(service.drop_index("n"), Err(Error::Panicked { .. })));

@@ -1,4 +1,4 @@
-//! Options of a service, and how a query reads.
+//! Options of a service, and the consistency of queries.
 
 use std::path::PathBuf;
 use std::thread;
@@ -34,52 +34,54 @@ impl Default for ServiceOptions {
 }
 
 impl ServiceOptions {
-    /// Options with a worker for each core, a snapshot point every 20 ms, and no backups.
+    /// Returns the default options: a worker for each core, a snapshot point every 20 ms, and no
+    /// backups.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Threads that apply changes; at least one.
+    /// Sets the number of threads that apply changes, at least 1.
     #[must_use]
     pub fn workers(self, workers: usize) -> Self {
         Self { workers: workers.max(1), ..self }
     }
 
-    /// Time from one snapshot point to the next.
+    /// Sets the time from one snapshot point to the next.
     #[must_use]
     pub fn interval(self, interval: Duration) -> Self {
         Self { interval, ..self }
     }
 
-    /// Maximum number of changes in a queue, with one index (default 512). With more indexes it is
-    /// smaller, so that the time to the next snapshot point stays the same. Tests use small queues.
+    /// Sets the maximum number of changes in a queue with one index; the default is 512. With more
+    /// indexes the maximum is smaller, so that the time to the next snapshot point stays the same.
+    /// Small queues are useful in tests.
     #[doc(hidden)]
     #[must_use]
     pub fn queue(self, changes: usize) -> Self {
         Self { queue: changes.max(1), ..self }
     }
 
-    /// How the reverse maps hold the entries of a document.
+    /// Sets what the reverse maps hold for each entry of a document.
     #[must_use]
     pub fn reverse(self, reverse: Reverse) -> Self {
         Self { reverse, ..self }
     }
 
-    /// Options of each index's store. A memory budget is shared by all of them; an index that
-    /// exceeds it becomes [`IndexState::Failed`](crate::IndexState::Failed).
+    /// Sets the options of each index's store. All stores share a memory budget given here. An
+    /// index that exceeds it becomes [`IndexState::Failed`](crate::IndexState::Failed).
     #[must_use]
     pub fn store(self, store: ordna::Options) -> Self {
         Self { store, ..self }
     }
 
-    /// Directory of the backups. The newest backup in it is restored at the start.
+    /// Sets the directory of the backups. The newest backup in it is restored at the start.
     #[must_use]
     pub fn backups(self, dir: impl Into<PathBuf>) -> Self {
         Self { backups: Some(dir.into()), ..self }
     }
 
-    /// Restores this backup at the start, or none, instead of the newest one in the directory of
-    /// backups.
+    /// Sets the backup to restore at the start, instead of the newest one in the directory of
+    /// backups. With `None`, no backup is restored.
     #[must_use]
     pub fn restore(self, backup: Option<PathBuf>) -> Self {
         Self { restore: Some(backup), ..self }
@@ -89,21 +91,21 @@ impl ServiceOptions {
 /// The state that a query reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Consistency {
-    /// The newest snapshot point, which may lack the last few milliseconds.
+    /// The newest snapshot point, which may lack the changes of the last few milliseconds.
     #[default]
     Any,
-    /// A snapshot point that holds everything up to this vector.
+    /// A snapshot point that contains all changes up to this vector.
     AtPlus(VersionVector),
-    /// A snapshot point that holds everything that the source had when the query began.
+    /// A snapshot point that contains all changes that the source had when the query began.
     RequestPlus,
 }
 
-/// How a query reads.
+/// Which state a query reads, and how long it waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Read {
     /// The state to read.
     pub consistency: Consistency,
-    /// How long to wait for it.
+    /// Maximum time to wait for that state.
     pub timeout: Duration,
     /// Whether to wait for an index that is being built.
     pub wait_for_build: bool,
@@ -117,28 +119,28 @@ impl Default for Read {
 }
 
 impl Read {
-    /// A read of the newest snapshot point.
+    /// Reads the newest snapshot point.
     pub fn any() -> Self {
         Self::default()
     }
 
-    /// A read of everything that the source has now.
+    /// Reads a state with all changes that the source has now.
     pub fn request_plus() -> Self {
         Self { consistency: Consistency::RequestPlus, ..Self::default() }
     }
 
-    /// A read of everything up to a vector.
+    /// Reads a state with all changes up to a vector.
     pub fn at_plus(vector: VersionVector) -> Self {
         Self { consistency: Consistency::AtPlus(vector), ..Self::default() }
     }
 
-    /// With another timeout.
+    /// Sets the timeout.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self { timeout, ..self }
     }
 
-    /// Waits for an index that is being built, instead of an error.
+    /// Waits for an index that is being built, instead of returning an error.
     #[must_use]
     pub fn wait_for_build(self) -> Self {
         Self { wait_for_build: true, ..self }

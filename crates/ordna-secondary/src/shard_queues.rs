@@ -1,21 +1,23 @@
-//! The queues between a source and the workers, one for each shard of the documents.
+//! The queues between a source and the workers. Each worker has one, for its shard of the
+//! documents.
 //!
 //! # Contract
-//! Any number of threads feed. The changes of one document reach one worker, in the order in which
-//! they were fed. A feeder waits while the queue is full; control messages never wait.
+//! Any number of threads can feed changes. All changes of a document go to the same worker, in the
+//! order in which they were fed. A feeder waits while the queue is full; control messages are
+//! queued even then.
 //!
 //! # Invariants
 //! 1. The shard of a document is the CRC32 of its id, modulo the number of workers.
 //! 2. The position of a partition changes under a queue's lock, together with the push of the
-//!    change. A thread that holds all locks therefore reads a version vector such that exactly the
+//!    change. So a thread that holds all locks reads a consistent version vector: exactly the
 //!    changes up to it are, or were, in the queues.
-//! 3. The message of a snapshot point is sent under the gate's write lock. Changes that are pushed
-//!    under one read lock of the gate are before the same snapshot points.
+//! 3. The message of a snapshot point is sent under the gate's write lock. So changes that are
+//!    pushed under one read lock of the gate fall between the same two snapshot points.
 //!
 //! # Progress
-//! Blocking. A feeder holds the lock of a queue for one push. A snapshot point holds all of them
-//! for one push each. A feeder may wait for room while it holds the gate's read lock: workers empty
-//! their queues without the gate.
+//! Blocking. A feeder holds the lock of a queue for one push. A snapshot point holds all of the
+//! locks, for one push each. A feeder may wait for room while it holds the gate's read lock; this
+//! cannot deadlock, as workers empty their queues without the gate.
 //!
 //! Source: the Nitro paper (VLDB 2016), §9, "Partitioning".
 
@@ -33,36 +35,37 @@ use crate::index::Index;
 use crate::reverse::ReverseMap;
 use crate::version_vector::{Position, VersionVector};
 
-/// Messages in a queue up to which documents of an index build are added.
+/// Documents of an index build are added to a queue only while it holds fewer messages than this.
 const FILLS: usize = 16;
 
-/// The workers' maps of an index that is dropped.
+/// The maps that the workers had of an index that was dropped.
 pub(crate) type Removed = Arc<Lock<Vec<ReverseMap>>>;
 
 /// A message to a worker.
 pub(crate) enum Message {
     /// A change of a document, for all indexes.
     Change(Mutation),
-    /// Documents of the source's snapshot, for one index that is being built.
+    /// Documents of the source's snapshot, for an index that is being built.
     Fill(Arc<Index>, Vec<Mutation>),
-    /// All documents of the source's snapshot were sent.
+    /// The end of the documents of the source's snapshot.
     Filled(Arc<Index>),
-    /// A new index, and the worker's map of it.
+    /// A new index, and the worker's map for it.
     Add(Arc<Index>, Box<ReverseMap>),
-    /// An index that is dropped, and where the workers leave their maps of it.
+    /// An index that is dropped, and where the workers put their maps of it.
     Remove(Arc<Index>, Removed),
-    /// The removal of all documents of a partition.
+    /// Remove all documents of a partition.
     Clear(u32),
-    /// The removal of all documents. All workers wait at the meeting until the entries are gone.
+    /// Remove all documents. All workers wait for each other until the entries are removed.
     ClearAll,
-    /// The end of the changes that a snapshot point holds. All workers wait at the meeting while the
+    /// The end of the changes that a snapshot point contains. All workers wait for each other; the
     /// last one to arrive calls the function, which takes the snapshots.
     SnapshotPoint(Arc<dyn Fn() + Send + Sync>),
 }
 
-/// Where all workers of a service wait for each other, again and again.
+/// A barrier at which all workers of a service wait for each other.
 ///
-/// Unlike [`std::sync::Barrier`] it ends when a worker has panicked, who will never arrive.
+/// Unlike at [`std::sync::Barrier`], the wait ends if a worker has panicked and will therefore
+/// never arrive.
 #[derive(Default)]
 struct Meeting {
     state: Lock<MeetingState>,
@@ -71,16 +74,16 @@ struct Meeting {
 
 #[derive(Default)]
 struct MeetingState {
-    /// Workers that wait.
+    /// Number of workers that wait.
     arrived: usize,
-    /// Meetings so far.
+    /// Number of completed meetings.
     number: u64,
     is_broken: bool,
 }
 
 impl Meeting {
-    /// Waits until all workers have arrived. Returns whether this one was the last; `None`: a worker has
-    /// panicked.
+    /// Waits until all workers have arrived. Returns whether this worker was the last one; `None`
+    /// if a worker has panicked.
     fn wait(&self, workers: usize) -> Option<bool> {
         let mut state = self.state.lock();
         state.arrived += 1;
@@ -113,11 +116,11 @@ struct ShardQueue {
 #[derive(Default)]
 struct QueueState {
     messages: VecDeque<Message>,
-    /// Feeders that wait for room.
+    /// Number of feeders that wait for room.
     waiting: usize,
     /// Whether the worker waits for a message.
     idle: bool,
-    /// Number of messages so far that a new snapshot point would show.
+    /// Number of messages so far whose effect a new snapshot point would show.
     pushed: u64,
     /// Number of changes so far.
     fed: u64,
@@ -147,7 +150,7 @@ pub(crate) struct ShardQueues {
 #[derive(Debug)]
 pub(crate) struct SnapshotHold<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
-/// All queues, locked.
+/// The guards of all queues' locks.
 pub(crate) struct LockedQueues<'a> {
     all: &'a ShardQueues,
     states: Vec<MutexGuard<'a, QueueState>>,
@@ -171,14 +174,14 @@ impl ShardQueues {
         }
     }
 
-    /// Delays snapshot points: all changes that are pushed while the result lives are in the same
-    /// one. A thread must not hold two of them.
+    /// Delays snapshot points: all changes that are pushed while the returned guard exists become
+    /// visible in the same snapshot point. A thread must not hold two of these guards.
     pub fn hold_snapshots(&self) -> SnapshotHold<'_> {
         SnapshotHold(self.gate.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Waits until no [`SnapshotHold`] lives. Taken before the registry's lock, which the holders
-    /// may wait for.
+    /// Waits until no [`SnapshotHold`] exists. This lock must be taken before the registry's lock,
+    /// because holders of a [`SnapshotHold`] may wait for that one.
     pub fn gate(&self) -> RwLockWriteGuard<'_, ()> {
         self.gate.write().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +198,7 @@ impl ShardQueues {
         self.capacity.store(messages.max(1), Ordering::Relaxed);
     }
 
-    /// The shard of a document: the number of its worker.
+    /// Returns the shard of a document, which is the number of its worker.
     pub fn shard_of(&self, id: &[u8]) -> usize {
         if fault!("pipeline.order.by_id") {
             static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -204,8 +207,8 @@ impl ShardQueues {
         ordna::checksum::crc32(id) as usize % self.queues.len()
     }
 
-    /// Feeds a change; waits for room. Returns `false` if the change is at or below its partition's
-    /// position and was ignored.
+    /// Feeds a change, and waits for room if necessary. Returns `false` if the change was ignored
+    /// because its sequence number is not above the position of its partition.
     pub fn feed(&self, mutation: Mutation) -> Result<bool, SourceError> {
         let partitions = self.partitions.len() as u32;
         let Some(partition) = self.partitions.get(mutation.partition as usize) else {
@@ -228,8 +231,8 @@ impl ShardQueues {
         Ok(true)
     }
 
-    /// Sends documents of an index build. Only a few of them are queued at once, as a snapshot
-    /// point waits for all messages before it.
+    /// Sends documents of an index build. Only a few such messages are queued at once, as a
+    /// snapshot point must wait for all messages before it.
     pub fn send(&self, shard: usize, message: Message) -> Result<(), SourceError> {
         let mut state = self.lock_with_room(shard, FILLS)?;
         state.messages.push_back(message);
@@ -260,8 +263,8 @@ impl ShardQueues {
         }
     }
 
-    /// Moves all messages of a shard into `messages`, which is empty, and waits for the first one.
-    /// Returns `false` if the service has stopped.
+    /// Moves all messages of a shard into `messages`, which must be empty; waits until there is at
+    /// least one. Returns `false` if the service has stopped.
     pub fn take(&self, shard: usize, messages: &mut VecDeque<Message>) -> bool {
         let queue = &self.queues[shard];
         let mut state = queue.state.lock();
@@ -287,14 +290,15 @@ impl ShardQueues {
         LockedQueues { all: self, states }
     }
 
-    /// The position up to which a partition was fed.
+    /// Returns the position up to which a partition was fed.
     pub fn position(&self, partition: u32) -> Option<Position> {
         let partition = self.partitions.get(partition as usize)?;
         let identity = partition.identity.load(Ordering::Acquire);
         Some(Position { identity, seq: partition.seq.load(Ordering::Acquire) })
     }
 
-    /// The positions of all partitions, each read at a moment of its own.
+    /// Returns the positions of all partitions. They are read one after the other, not as of one
+    /// moment.
     pub fn vector(&self) -> VersionVector {
         VersionVector::new(
             (0..self.partitions.len() as u32)
@@ -303,12 +307,13 @@ impl ShardQueues {
         )
     }
 
-    /// Number of changes so far, each queue's as of a moment of its own.
+    /// Returns the number of changes so far. The queues are read one after the other, not as of one
+    /// moment.
     pub fn fed(&self) -> u64 {
         self.queues.iter().map(|queue| queue.state.lock().fed).sum()
     }
 
-    /// Changes that were ignored because they were fed already.
+    /// Returns the number of changes that were ignored because they had been fed already.
     pub fn repeated(&self) -> u64 {
         self.partitions.iter().map(|partition| partition.repeated.load(Ordering::Relaxed)).sum()
     }
@@ -317,8 +322,8 @@ impl ShardQueues {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Waits until all workers have arrived; the last one to arrive calls `take` before all continue.
-    /// Returns `false` if a worker has panicked: this one ends, too.
+    /// Waits until all workers have arrived. The last one calls `take` before all of them continue.
+    /// Returns `false` if a worker has panicked; the caller must then end, too.
     pub fn meet(&self, take: impl FnOnce()) -> bool {
         let Some(is_last) = self.meeting.wait(self.workers()) else { return false };
         if is_last {
@@ -327,21 +332,21 @@ impl ShardQueues {
         self.meeting.wait(self.workers()).is_some()
     }
 
-    /// Ends all waits, for good, because a thread of the service has panicked.
+    /// Ends all waits permanently, because a thread of the service has panicked.
     pub fn fail(&self, thread: String, message: String) {
-        // The first panic counts.
+        // Only the first panic is kept.
         let _ = self.failure.set((thread, message));
         self.close();
         self.meeting.end();
     }
 
-    /// The first panic of a thread of the service.
+    /// Returns the first panic of a thread of the service.
     pub fn failure(&self) -> Option<Error> {
         let (thread, message) = self.failure.get()?.clone();
         Some(Error::Panicked { thread, message })
     }
 
-    /// Ends all waits, for good. Workers finish what is queued.
+    /// Ends all waits permanently. Workers still process what is queued.
     pub fn close(&self) {
         let locked = self.lock_all();
         self.stopped.store(true, Ordering::Release);
@@ -354,7 +359,7 @@ impl ShardQueues {
 }
 
 impl LockedQueues<'_> {
-    /// The version vector of everything fed so far.
+    /// Returns the version vector of all changes fed so far.
     pub fn vector(&self) -> VersionVector {
         self.all.vector()
     }
@@ -371,12 +376,12 @@ impl LockedQueues<'_> {
         }
     }
 
-    /// Number of messages so far that a new snapshot point would show.
+    /// Returns the number of messages so far whose effect a new snapshot point would show.
     pub fn changes(&self) -> u64 {
         self.states.iter().map(|state| state.pushed).sum()
     }
 
-    /// Number of changes so far.
+    /// Returns the number of changes so far.
     pub fn fed(&self) -> u64 {
         self.states.iter().map(|state| state.fed).sum()
     }

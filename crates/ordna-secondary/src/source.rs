@@ -1,4 +1,4 @@
-//! Streams of changes.
+//! Sources of changes.
 
 use std::sync::Arc;
 
@@ -9,16 +9,17 @@ use crate::error::SourceError;
 use crate::shard_queues::{Message, ShardQueues};
 use crate::version_vector::{Position, VersionVector};
 
-/// Documents of a snapshot.
+/// Documents of a snapshot of a source.
 pub type Documents = Box<dyn Iterator<Item = Result<Mutation, SourceError>> + Send>;
 
 /// A stream of changes of documents, in partitions.
 ///
 /// # Contract
-/// A document belongs to one partition, for good. The changes of a partition have ascending
-/// sequence numbers, from 1 on, not necessarily dense. A partition's history has an identity, not
-/// 0; it changes when the history is no longer an extension of the former one. An older change of a
-/// document may be left out if a later one follows.
+/// A document always belongs to the same partition. The changes of a partition have ascending
+/// sequence numbers, which begin at 1 or above and may have gaps. The history of a partition has an
+/// identity other than 0. The identity changes if the history is replaced by one that does not
+/// extend it. A source may leave out a change of a document if a later change of the same document
+/// follows.
 ///
 /// # A partitioned message log (Kafka)
 /// | here | there |
@@ -38,51 +39,55 @@ pub type Documents = Box<dyn Iterator<Item = Result<Mutation, SourceError>> + Se
 /// | partition assigned | [`Feed::reset`] with its identity, then from its first record |
 /// | poison record | `run` counts it, keeps it aside, and continues with [`Feed::advance`] |
 ///
-/// In a compacted topic the log start does not matter to `continues`: later records overtake what
-/// compaction drops. `documents` has a part for each partition. The back-pressure of `push` pauses
-/// the partition. After a partition is revoked its entries are removed, and queries
-/// see that it is empty. A service for each partition restores the backup of that partition alone.
+/// In a compacted topic `continues` need not check the log start, as compaction only drops records
+/// that later records supersede. `documents` returns one iterator for each partition. When `push`
+/// waits, the consumer pauses the partition. After a partition is revoked its entries are removed,
+/// and queries can tell from the vector that it is empty. A service for a single partition restores
+/// the backup of that partition alone.
 ///
 /// Source: the Nitro paper (VLDB 2016), §8.2.
 pub trait ChangeSource: Send + Sync {
-    /// Number of partitions; constant.
+    /// Returns the number of partitions, which never changes.
     fn partitions(&self) -> u32;
 
-    /// The newest position of a partition: what `request_plus` waits for. May ask another machine.
+    /// Returns the newest position of a partition, which queries with `request_plus` wait for. May
+    /// block on a request to another machine.
     ///
     /// # Errors
-    /// The source cannot find out.
+    /// The source cannot determine it.
     fn newest(&self, partition: u32) -> Result<Position, SourceError>;
 
-    /// Whether the source still has all changes after this position, in the same history. If not,
-    /// the partition is rebuilt: its entries are removed, and `run` feeds its history from the
-    /// start.
+    /// Returns whether the source still has all changes after this position, in the same history.
+    /// If not, the partition is rebuilt: its entries are removed, and `run` feeds the history from
+    /// its start.
     ///
     /// # Errors
-    /// The source cannot find out.
+    /// The source cannot determine it.
     fn continues(&self, partition: u32, from: Position) -> Result<bool, SourceError>;
 
-    /// The documents of all partitions as of some moment, in about `parts` parts that are read at
-    /// once. The state holds every change up to `at`, and no change that was not fed before this
-    /// call returns. A part may give several states of a document, and deletions; the last one
-    /// counts. All states of a document are in one part.
+    /// Returns the documents of all partitions as of some moment, split into about `parts`
+    /// iterators that are read concurrently. They must contain every change up to `at`, and must
+    /// not contain a change that is fed only after this call returns. An iterator may return
+    /// several states of the same document, and deletions; the last one counts. All states of a
+    /// document must come from the same iterator.
     ///
     /// # Errors
-    /// The source cannot read them. An iterator ends after an error.
+    /// The source cannot read the documents. An iterator ends after an error.
     fn documents(&self, at: &VersionVector, parts: usize) -> Result<Vec<Documents>, SourceError>;
 
-    /// Feeds all changes after `from`, and then those to come, until [`Feed::is_stopped`]
-    /// or [`SourceError::Stopped`]. Runs on its own thread. May return at once if other
-    /// threads feed through a clone of `feed`. Checks at least every 100 ms whether it has to stop.
+    /// Feeds all changes after `from`, and then new ones, until [`Feed::is_stopped`] returns `true`
+    /// or a call fails with [`SourceError::Stopped`]. It runs on its own thread and must check at
+    /// least every 100 ms whether the service has stopped. It may return at once if other threads
+    /// feed the changes through a clone of `feed`.
     ///
     /// # Errors
-    /// The source cannot continue; queries that wait for more of it get the error.
+    /// The source cannot continue. Queries that wait for further changes then fail with this error.
     fn run(&self, feed: &Feed, from: &VersionVector) -> Result<(), SourceError>;
 }
 
 /// The handle through which a source feeds changes. Clones feed the same service.
 ///
-/// Changes of one partition are fed by one thread at a time.
+/// Only one thread at a time may feed changes of the same partition.
 #[derive(Clone)]
 pub struct Feed {
     pub(crate) queues: Arc<ShardQueues>,
@@ -97,8 +102,8 @@ impl std::fmt::Debug for Feed {
 
 impl Feed {
     /// Feeds a change. Waits while the queue of the document's shard is full. Returns `false` if
-    /// its sequence number is not above the partition's position: the change is then ignored and
-    /// counted. O(1).
+    /// the change was ignored, and counted as such, because its sequence number is not above the
+    /// position of its partition. O(1).
     ///
     /// # Errors
     /// The service has stopped, or the partition does not exist.
@@ -116,7 +121,7 @@ impl Feed {
         }
     }
 
-    /// Drops all entries of a partition and begins a new history of it. O(documents), in the
+    /// Removes all entries of a partition and begins a new history for it. O(documents) on the
     /// workers.
     pub fn reset(&self, partition: u32, identity: u64) {
         let mut locked = self.queues.lock_all();
@@ -124,32 +129,32 @@ impl Feed {
         locked.send(|_| Message::Clear(partition));
     }
 
-    /// Drops all entries and begins a new history of all partitions. The workers forget theirs one by
-    /// one, and remove them from the indexes in bulk.
+    /// Removes all entries and begins a new history for every partition. The workers drop their own
+    /// maps, and then remove the entries from the indexes in bulk.
     pub fn reset_all(&self, identity: u64) {
         let mut locked = self.queues.lock_all();
         for partition in 0..self.queues.partitions() {
             locked.set_position(partition, Position { identity, seq: 0 });
         }
         if notice!("pipeline.end.flushes", self.queues.is_stopped()) {
-            // Workers that have ended do not come to a meeting.
+            // Workers that have ended would never reach the snapshot point.
             return;
         }
         locked.send(|_| Message::ClearAll);
     }
 
-    /// The position up to which a partition was fed.
+    /// Returns the position up to which a partition was fed.
     pub fn position(&self, partition: u32) -> Option<Position> {
         self.queues.position(partition)
     }
 
-    /// Whether there is any index. Without one a source need not feed old documents: a later
-    /// index asks for [`ChangeSource::documents`].
+    /// Returns whether there is any index. Without one, a source need not feed old documents: an
+    /// index that is created later calls [`ChangeSource::documents`].
     pub fn has_indexes(&self) -> bool {
         (self.has_indexes)()
     }
 
-    /// Whether the service has stopped.
+    /// Returns whether the service has stopped.
     pub fn is_stopped(&self) -> bool {
         self.queues.is_stopped()
     }

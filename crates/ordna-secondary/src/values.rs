@@ -1,4 +1,4 @@
-//! Types of values, and how a value becomes one of another type.
+//! Types of values, and conversions to the type of a part.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -7,27 +7,28 @@ use serde::{Deserialize, Serialize};
 
 use ordna::tuple::{Number, Value, code};
 
-/// The type of a part's values. Missing and null belong to every kind.
+/// The type of a part's values. Missing fields and null belong to every kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Kind {
-    /// Any type; all types have one order (`docs/TUPLE.md`).
+    /// Values of any type. All types together have one order (`docs/TUPLE.md`).
     #[default]
     Any,
-    /// Any type, but a text that is a number is a number: for documents without types.
+    /// Values of any type, except that a text that looks like a number becomes a number. Meant for
+    /// documents whose fields have no types.
     Natural,
-    /// Numbers, and texts that are numbers.
+    /// Numbers, and texts that look like numbers.
     Number,
-    /// Texts, and byte strings of UTF-8.
+    /// Texts, and byte strings that are valid UTF-8.
     Text,
-    /// Texts in lower case.
+    /// Texts, converted to lower case.
     LowerText,
-    /// Byte strings, and texts as byte strings.
+    /// Byte strings, and texts, which become byte strings.
     Bytes,
     /// Truth values.
     Bool,
 }
 
-/// The value as one of the kind; `None` if it is of another type.
+/// Converts a value to this kind; `None` if its type does not permit it.
 pub(crate) fn coerce(value: &Value, kind: Kind) -> Option<Cow<'_, Value>> {
     match (kind, value) {
         (Kind::Any, _)
@@ -56,8 +57,9 @@ fn owned(value: Value) -> Option<Cow<'static, Value>> {
     Some(Cow::Owned(value))
 }
 
-/// A text in lower case, as [`Kind::LowerText`] has it. Each character stands for itself, so a
-/// prefix stays a prefix: a sigma at the end of a word is like any other. O(length).
+/// Converts a text to lower case, as [`Kind::LowerText`] does. Each character is converted on its
+/// own, so that a prefix stays a prefix; for example, a sigma at the end of a word is treated like
+/// any other sigma. O(length).
 ///
 /// ```
 /// assert_eq!(ordna_secondary::lower("ΟΔΟΣ"), ordna_secondary::lower("οδος"));
@@ -67,7 +69,7 @@ pub fn lower(text: &str) -> String {
     letters.map(|letter| if letter == 'ς' { 'σ' } else { letter }).collect()
 }
 
-/// The text of a string, or of a byte string of UTF-8.
+/// Returns the text of a string, or of a byte string that is valid UTF-8.
 pub(crate) fn text(value: &Value) -> Option<&str> {
     match value {
         Value::String(text) => Some(text),
@@ -76,7 +78,7 @@ pub(crate) fn text(value: &Value) -> Option<&str> {
     }
 }
 
-/// The number of a text: an integer of any of 128 bits, or a float; NaN is none.
+/// Parses a number: an integer of up to 128 bits, or a float other than NaN.
 pub(crate) fn parse_number(text: &str) -> Option<Number> {
     if let Ok(integer) = text.parse::<i128>() {
         return Some(Number::from(integer));
@@ -84,8 +86,8 @@ pub(crate) fn parse_number(text: &str) -> Option<Number> {
     text.parse::<f64>().ok().filter(|number| !number.is_nan()).map(Number::from)
 }
 
-/// The codes of the values that compare with those of this code: all numbers, both truth values,
-/// else the type itself.
+/// Returns the range of type codes whose values compare with those of the code `first`: all
+/// numbers, both truth values, or just the type itself.
 fn class(first: u8) -> (u8, u8) {
     match first {
         code::FALSE..=code::TRUE => (code::FALSE, code::TRUE),
@@ -94,17 +96,17 @@ fn class(first: u8) -> (u8, u8) {
     }
 }
 
-/// Whether two encoded values are of one class.
+/// Returns whether two encoded values belong to the same class, so that they compare.
 pub(crate) fn same_class(a: &[u8], b: &[u8]) -> bool {
     let class_of = |bytes: &[u8]| bytes.first().map(|first| class(*first));
     class_of(a) == class_of(b)
 }
 
-/// Bounds of encoded values, as a range over all keys that begin with a value within. A missing
-/// bound is the end of the other one's class.
+/// A range of keys, such that it contains all keys that begin with an encoded value between two
+/// bounds. A missing bound is replaced by the end of the other bound's class.
 pub(crate) type ByteRange = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// The range of encoded ascending values between two bounds.
+/// Returns the range of keys for the encoded values between two bounds, in ascending order.
 pub(crate) fn between(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> ByteRange {
     let class_of = |bound: &Bound<Vec<u8>>| match bound {
         Bound::Included(bytes) | Bound::Excluded(bytes) => bytes.first().map(|first| class(*first)),
@@ -120,7 +122,7 @@ pub(crate) fn between(lower: Bound<Vec<u8>>, upper: Bound<Vec<u8>>) -> ByteRange
     };
     let end = match upper {
         Bound::Unbounded => match other.0 {
-            // All values that begin with the last code.
+            // All values that begin with the last type code of the class.
             Some((_, last)) => Bound::Included(vec![last]),
             None => Bound::Unbounded,
         },

@@ -9,16 +9,16 @@ use crate::error::Error;
 /// A position in the stream of a partition: all changes up to `seq` of the history `identity`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Position {
-    /// Identity of the partition's history; 0: nothing of the partition.
+    /// Identity of the partition's history; 0 if there is nothing of the partition.
     pub identity: u64,
-    /// The last sequence number; 0: none yet.
+    /// The last sequence number; 0 if there is none yet.
     pub seq: u64,
 }
 
-/// The positions of all partitions: which changes an index holds.
+/// The positions of all partitions, which tell what changes an index contains.
 ///
-/// As text: `identity-seq` in hex for each partition, separated by commas; `*n` after a position
-/// means that n partitions in a row have it.
+/// The text form consists of `identity-seq` in hexadecimal for each partition, separated by commas.
+/// `*n` after a position means that n partitions in a row have this position.
 ///
 /// ```
 /// use ordna_secondary::{Position, VersionVector};
@@ -31,24 +31,24 @@ pub struct Position {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VersionVector(Arc<[Position]>);
 
-/// Partitions of a vector at most.
+/// Maximum number of partitions in a vector.
 const MAX_PARTITIONS: usize = 1 << 20;
 
 impl VersionVector {
-    /// The vector of these positions.
+    /// Creates a vector from the positions of all partitions.
     pub fn new(positions: Vec<Position>) -> Self {
         Self(positions.into())
     }
 
-    /// The positions, by partition.
+    /// Returns the positions, in the order of the partitions.
     pub fn positions(&self) -> &[Position] {
         &self.0
     }
 
-    /// Whether everything up to `other` is in this one.
+    /// Returns whether this vector includes all changes up to `other`.
     ///
     /// # Errors
-    /// The vectors have other numbers of partitions, or `other` is of another history.
+    /// The vectors have different numbers of partitions, or `other` belongs to another history.
     pub fn reaches(&self, other: &Self) -> Result<bool, Error> {
         let (expected, found) = (self.0.len(), other.0.len());
         if expected != found {

@@ -16,7 +16,7 @@ use crate::index::{Index, IndexInfo, IndexState};
 use crate::query::{IndexReader, KeyBounds, Page, Query, Range};
 use crate::version_vector::VersionVector;
 
-/// An index at a snapshot point; `snapshot` is `None` until the index is built.
+/// An index in a snapshot point; `snapshot` is `None` until the index is built.
 pub(crate) struct IndexSnapshot {
     pub index: Arc<Index>,
     pub snapshot: Option<Snapshot<[u8], u64>>,
@@ -26,16 +26,16 @@ pub(crate) struct IndexSnapshot {
 pub(crate) struct SnapshotPoint {
     pub number: u64,
     pub vector: VersionVector,
-    /// Number of changes that were fed before it.
+    /// Number of changes that were fed before the snapshot point.
     pub fed: u64,
     pub taken: Instant,
     pub indexes: BTreeMap<String, IndexSnapshot>,
 }
 
-/// A view of all indexes at a snapshot point: they hold exactly the changes up to its
+/// A view of all indexes at a snapshot point, which contains exactly the changes up to its
 /// [`vector`](Self::vector).
 ///
-/// It never changes. While it lives, it keeps the entries that it sees.
+/// A view never changes. As long as it exists, the entries that it shows stay in memory.
 #[derive(Clone)]
 pub struct View(pub(crate) Arc<SnapshotPoint>);
 
@@ -46,22 +46,22 @@ impl std::fmt::Debug for View {
 }
 
 impl View {
-    /// The positions up to which changes are in it.
+    /// Returns the positions up to which the view contains changes.
     pub fn vector(&self) -> &VersionVector {
         &self.0.vector
     }
 
-    /// When it was taken.
+    /// Returns when the snapshot point was taken.
     pub fn taken(&self) -> Instant {
         self.0.taken
     }
 
-    /// Its number; grows from one snapshot point to the next.
+    /// Returns the number of the snapshot point. Later snapshot points have larger numbers.
     pub fn number(&self) -> u64 {
         self.0.number
     }
 
-    /// Names of the indexes, in order.
+    /// Returns the names of the indexes, sorted.
     pub fn indexes(&self) -> impl Iterator<Item = &str> {
         self.0.indexes.keys().map(String::as_str)
     }
@@ -69,25 +69,26 @@ impl View {
     /// Runs a query. O(log n + offset + limit).
     ///
     /// # Errors
-    /// The index is not there, not built or incomplete; the query does not fit it.
+    /// The index does not exist, is not built or is incomplete, or the query does not fit it.
     pub fn query(&self, index: &str, query: &Query) -> Result<Page, Error> {
         self.of(index)?.page(query)
     }
 
-    /// Number of entries in a range of the part after `prefix`. O(1) for the whole index, otherwise
-    /// O(log n + l) with l leaves of the store in the range, some 40 entries each; of the latest
-    /// state only those count that have changed since the last count.
+    /// Returns the number of entries in a range of the part that follows `prefix`. O(1) for the
+    /// whole index, otherwise O(log n + l) for l leaves in the range, with some 40 entries each. If
+    /// this is the latest state, l only includes leaves that have changed since the last count.
     ///
     /// # Errors
-    /// As [`query`](Self::query).
+    /// The same as [`query`](Self::query).
     pub fn count(&self, index: &str, prefix: &[Value], range: &Range) -> Result<usize, Error> {
         self.of(index)?.count(prefix, range)
     }
 
-    /// The same, exact up to `most`; beyond that some number above it. O(log n + `most`) at most.
+    /// Like [`count`](Self::count), but exact only up to `most`. If there are more entries, returns
+    /// some number above `most`. At most O(log n + `most`).
     ///
     /// # Errors
-    /// As [`query`](Self::query).
+    /// The same as [`query`](Self::query).
     pub fn count_up_to(
         &self,
         index: &str,
@@ -98,12 +99,12 @@ impl View {
         self.of(index)?.count_up_to(prefix, range, most)
     }
 
-    /// Visits the keys between two bounds, each with the length of the id at its end, until `each`
-    /// breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) makes the bounds. O(log
-    /// n + entries visited).
+    /// Calls `each` with every key between two bounds, and with the length of the id at its end,
+    /// until `each` breaks. [`IndexDefinition::bounds`](crate::IndexDefinition::bounds) computes
+    /// the bounds. O(log n + entries visited).
     ///
     /// # Errors
-    /// The index is not there, not built or incomplete.
+    /// The index does not exist, is not built or is incomplete.
     pub fn visit(
         &self,
         index: &str,

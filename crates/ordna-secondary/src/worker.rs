@@ -1,4 +1,5 @@
-//! Workers: each applies the changes of its documents to all indexes, in the order of its queue.
+//! Workers. Each worker applies the changes of its documents to all indexes, in the order of its
+//! queue.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -12,43 +13,44 @@ use crate::index::{Index, WorkerMark};
 use crate::reverse::{Hasher, ReverseMap};
 use crate::shard_queues::{Message, ShardQueues};
 
-/// An index as one worker has it.
+/// A worker's own data about an index.
 pub(crate) struct Local {
     pub index: Arc<Index>,
     pub map: ReverseMap,
-    /// Entries inserted and removed since the last snapshot point.
+    /// Number of entries inserted and removed since the last snapshot point.
     pub writes: u64,
-    /// While the index is built from a snapshot: what the snapshot's documents must not overwrite.
+    /// While the index is built from a snapshot: the documents that the snapshot must not
+    /// overwrite.
     pub newer: Option<Newer>,
 }
 
-/// Changes that came by the stream while an index is being built.
+/// Documents that changed while an index is being built.
 #[derive(Default)]
 pub(crate) struct Newer {
     documents: HashSet<Box<[u8]>>,
     partitions: HashSet<u32>,
-    /// All documents of the snapshot are gone.
+    /// Whether all documents of the snapshot have been deleted.
     all: bool,
 }
 
-/// Changes of different documents: they are applied together, so that their cache misses overlap.
+/// Changes of different documents, which are applied together so that their cache misses overlap.
 #[derive(Default)]
 struct Group {
     changes: Vec<(u64, Mutation)>,
-    /// Keys of all of them in one index.
+    /// The keys of all these documents in one index.
     keys: Keys,
 }
 
 impl Group {
-    /// Changes at most.
+    /// Maximum number of changes in a group.
     const MOST: usize = 64;
 
-    /// Whether a change of a document with this hash can be added.
+    /// Returns whether a change of a document with this hash can be added.
     fn has_room(&self, hash: u64) -> bool {
         self.changes.len() < Self::MOST && self.changes.iter().all(|(other, _)| *other != hash)
     }
 
-    /// Makes the documents' present keys their entries in each index, and forgets the changes.
+    /// Updates the entries of the documents in each index, and empties the group.
     fn apply<'a>(&mut self, indexes: impl IntoIterator<Item = &'a mut Local>) {
         if !self.changes.is_empty() {
             indexes.into_iter().for_each(|local| local.apply(&self.changes, &mut self.keys));
@@ -58,7 +60,7 @@ impl Group {
 }
 
 impl Local {
-    /// Makes the present keys of each document its entries. The documents differ.
+    /// Updates the entries of each document. No document may occur twice.
     fn apply(&mut self, changes: &[(u64, Mutation)], keys: &mut Keys) {
         let index = &*self.index;
         if index.failure.get().is_some() {
@@ -86,7 +88,7 @@ impl Local {
     }
 }
 
-/// Works until the service stops.
+/// Runs a worker until the service stops.
 pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut indexes: Vec<Local>) {
     let _worker = WorkerMark::set();
     let (mut messages, mut group) = (VecDeque::new(), Group::default());
@@ -136,8 +138,8 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                     indexes.push(Local { index, map: *map, writes: 0, newer });
                 }
                 Message::Remove(index, removed) => {
-                    // The thread that drops the index frees it: the other workers would wait for this
-                    // one at the next snapshot point.
+                    // The thread that drops the index frees it. If this worker did, the other
+                    // workers would have to wait for it at the next snapshot point.
                     let at = indexes.iter().position(|local| local.index.uid == index.uid);
                     removed.lock().extend(at.map(|at| indexes.remove(at).map));
                 }
@@ -156,8 +158,8 @@ pub(crate) fn work(number: usize, queues: &ShardQueues, hasher: &Hasher, mut ind
                             newer.all = true;
                         }
                     }
-                    // Once all workers have forgotten the entries, one of them removes those of all
-                    // at once. Every worker has the same indexes here.
+                    // Once all workers have forgotten the entries, one of them removes all entries
+                    // in bulk. All workers have the same indexes at this point.
                     let clear = || indexes.iter().for_each(|local| local.index.entries.clear());
                     if !queues.meet(clear) {
                         return;

@@ -1,4 +1,4 @@
-//! What is refused, and how.
+//! Tests of what the service refuses, and with which errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,7 +106,7 @@ fn an_index_beyond_the_memory_limit_fails_alone() {
     world.service.drop_index("names").unwrap();
 }
 
-/// A source that repeats itself and jumps back.
+/// A source that repeats changes and goes back to earlier ones.
 struct Jumping;
 
 impl ChangeSource for Jumping {
@@ -157,7 +157,7 @@ fn a_source_that_repeats_is_counted_and_one_that_fails_is_told() {
 
 #[test]
 fn a_dropped_index_frees_its_memory() {
-    // Room for one index only: a second one fits once the first is gone.
+    // There is memory for one index only. A second one fits after the first one is dropped.
     let budget = ordna::MemoryBudget::new(2_500_000);
     let world =
         World::new(ServiceOptions::new().store(ordna::Options::new().memory_budget(&budget)));
@@ -176,7 +176,8 @@ fn a_dropped_index_frees_its_memory() {
         assert_eq!(view.count("names", &[], &Range::All).unwrap(), 20_000);
         drop(view);
         world.documents.0.lock().unwrap().clear();
-        // The last holder frees; that may be another thread, a moment later.
+        // The last thread that holds a reference frees the memory. It may be another one, a moment
+        // later.
         let began = std::time::Instant::now();
         let store = || {
             ordna::Store::<[u8], u64>::with_options(ordna::Options::new().memory_budget(&budget))
@@ -186,7 +187,7 @@ fn a_dropped_index_frees_its_memory() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // Three do not fit.
+    // Three indexes do not fit.
     let all = ["names", "again", "more"];
     all.iter().for_each(|name| world.create(IndexDefinition { name: (*name).into(), ..names() }));
     let _ = fill(&world);

@@ -1,4 +1,4 @@
-//! Documents in memory, a source of them, and what an index must hold.
+//! Helpers of the tests: documents in memory, a source for them, and the entries of an index.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use ordna_secondary::*;
 
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// The documents behind an embedded source.
+/// The documents of an embedded source.
 #[derive(Default)]
 pub struct Documents(pub Mutex<BTreeMap<Box<[u8]>, Document>>);
 
@@ -28,7 +28,7 @@ impl DocumentStore for Documents {
     }
 }
 
-/// Documents, their source, and a service that follows it.
+/// A set of documents, their source, and a service that follows it.
 pub struct World {
     pub documents: Arc<Documents>,
     pub source: Arc<Embedded>,
@@ -43,7 +43,7 @@ impl World {
         Self { documents, source, service }
     }
 
-    /// Writes a document, or deletes it.
+    /// Writes a document; `None` deletes it.
     pub fn put(&self, id: &str, document: Option<Document>) {
         let write = || {
             let mut documents = self.documents.0.lock().unwrap();
@@ -62,13 +62,13 @@ impl World {
         self.service.wait_until_built(&name, SOON).unwrap();
     }
 
-    /// All that is in an index, once everything written before is.
+    /// Returns all entries of an index, after everything written before has been indexed.
     pub fn all(&self, index: &str) -> Vec<(Vec<Value>, Vec<u8>)> {
         entries(&self.service.view(&Read::request_plus().timeout(SOON)).unwrap(), index)
     }
 }
 
-/// All entries of an index in a view.
+/// Returns all entries of an index in a view.
 pub fn entries(view: &View, index: &str) -> Vec<(Vec<Value>, Vec<u8>)> {
     let all = Query::new().limit(usize::MAX).covering();
     let page = view.query(index, &all).unwrap();
@@ -88,7 +88,7 @@ pub fn ids(page: &Page) -> Vec<String> {
     page.entries.iter().map(|entry| String::from_utf8(entry.id.clone()).unwrap()).collect()
 }
 
-/// A directory of this test's own, empty.
+/// Returns an empty directory for a test.
 pub fn directory(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("ordna-secondary-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);

@@ -1,4 +1,4 @@
-//! The file source, and kills while it is read.
+//! Tests of the file source, and of processes that are killed while they read a file.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,7 +17,7 @@ fn by_n() -> IndexDefinition {
     IndexDefinition::new("by_n", "town:").part(Part::new("n")).part(Part::new("at.country"))
 }
 
-/// Appends operations of random documents.
+/// Appends operations on random documents.
 fn append(path: &Path, from: usize, count: usize) {
     let mut file = std::fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
     let mut lines = String::new();
@@ -36,7 +36,7 @@ fn append(path: &Path, from: usize, count: usize) {
     file.write_all(lines.as_bytes()).unwrap();
 }
 
-/// The entries that a file's first bytes give.
+/// Computes the entries that the first `until` bytes of a file result in.
 fn recompute(path: &Path, until: u64) -> Vec<(Vec<Value>, Vec<u8>)> {
     let bytes = std::fs::read(path).unwrap();
     let mut documents = BTreeMap::new();
@@ -84,7 +84,7 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     append(&path, 3000, 500);
     drop(service);
 
-    // Resumed: only what follows the backup is read again.
+    // The service resumes: it reads only what follows the backup.
     append(&path, 3500, 500);
     let service = start(&path, &backups);
     let vector = assert_whole(&service, &path);
@@ -96,7 +96,7 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     drop(service);
     assert!(!backups.join("backup-1").exists() && backup.path.exists());
 
-    // Rolled back: the index begins anew.
+    // The file was truncated, so the index is rebuilt.
     let length = std::fs::metadata(&path).unwrap().len();
     let bytes = std::fs::read(&path).unwrap();
     let point = bytes[..length as usize / 2].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
@@ -105,7 +105,7 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     assert_whole(&service, &path);
     drop(service);
 
-    // Foreign: another first line.
+    // Another file, with a different first line.
     std::fs::remove_file(&path).unwrap();
     append(&path, 100, 5000);
     let service = start(&path, &backups);
@@ -114,7 +114,7 @@ fn a_file_is_followed_resumed_and_rebuilt_if_it_was_rolled_back() {
     std::fs::remove_dir_all(dir).unwrap();
 }
 
-/// The new file begins with the same line, and is longer than the former one.
+/// The new file begins with the same line and is longer than the old one.
 #[test]
 fn a_file_that_is_replaced_begins_anew() {
     let dir = directory("replaced");
@@ -128,7 +128,8 @@ fn a_file_that_is_replaced_begins_anew() {
     append(&new, 3000, 900);
     std::fs::rename(&new, &path).unwrap();
     let began = std::time::Instant::now();
-    // Until the first snapshot point of the new file a query tells that its history is another one.
+    // Until the first snapshot point of the new file, a query fails because the history has
+    // changed.
     let latest = Read::request_plus().timeout(SOON);
     while service.fed().positions()[0].identity == before.identity
         || matches!(service.view(&latest), Err(Error::OtherHistory { .. }))
@@ -156,7 +157,7 @@ fn a_damaged_line_ends_the_source_and_names_its_place() {
         .unwrap();
     let service = start(&path, &dir.join("backups"));
     service.create(by_n()).unwrap();
-    // Either the stream or the build comes upon it.
+    // Either the stream or the build reads the bad line first.
     let message = loop {
         if let Some(error) = service.source_error() {
             break error.to_string();
@@ -173,7 +174,7 @@ fn a_damaged_line_ends_the_source_and_names_its_place() {
 
 const CHILD: &str = "ORDNA_SECONDARY_CHILD";
 
-/// Not a test of its own: what [`kills_lose_nothing`] starts and kills.
+/// Not a test of its own: [`kills_lose_nothing`] starts it as a process and kills it.
 #[test]
 fn child_indexes_and_backs_up_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
@@ -213,8 +214,8 @@ fn kills_lose_nothing() {
         std::thread::sleep(Duration::from_millis(13 * kill));
         child.kill().unwrap();
         child.wait().unwrap();
-        // A write that the kill cuts short leaves half a line: the source waits for its
-        // rest.
+        // If the kill interrupts a write, half a line remains, and the source waits for the rest of
+        // it.
         let bytes = std::fs::read(&path).unwrap();
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
         std::fs::write(&path, &bytes[..whole]).unwrap();

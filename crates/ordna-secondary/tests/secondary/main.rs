@@ -1,4 +1,5 @@
-//! The service, its sources and its queries. Modules named `pipeline_*` look for planted faults.
+//! Tests of the service, its sources and its queries. Modules named `pipeline_*` are the ones that
+//! detect planted faults.
 
 mod bad_input;
 mod common;

@@ -1,4 +1,5 @@
-//! The end of services, indexes and their threads; a flush beside it; the lag.
+//! Tests of the end of services, indexes and their threads, of a flush during the end, and of the
+//! lag.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,13 +10,14 @@ use ordna_secondary::*;
 
 use crate::common::{SOON, World, int};
 
-/// All documents are removed while the service stops: one worker has ended, another has work.
+/// All documents are removed while the service stops. One worker has ended already; another one
+/// still has work.
 #[test]
 fn a_flush_beside_the_end_of_a_service_does_not_hang() {
     for round in 0..50 {
         let world = World::new(ServiceOptions::new().workers(2).queue(4096));
         world.create(IndexDefinition::new("by_n", "").part(Part::new("n")));
-        // Documents of one worker only.
+        // All of these documents belong to one worker.
         let ids: Vec<String> = (0..100_000)
             .map(|number| format!("d{number}"))
             .filter(|id| ordna::checksum::crc32(id.as_bytes()).is_multiple_of(2))
@@ -47,7 +49,7 @@ fn a_flush_beside_the_end_of_a_service_does_not_hang() {
 fn the_lag_is_a_number_of_changes() {
     let documents = Arc::new(crate::common::Documents::default());
     let next = std::sync::atomic::AtomicU64::new(1 << 50);
-    // As the server: one sequence for all partitions, which begins with the time.
+    // Like in the server, all partitions share one sequence, which begins with the time.
     let source = Embedded::new(16, 7, Arc::clone(&documents) as Arc<_>)
         .sequence(move || next.fetch_add(1, Ordering::Relaxed));
     let source = Arc::new(source);
@@ -55,7 +57,7 @@ fn the_lag_is_a_number_of_changes() {
     let service = Service::start(options, Arc::clone(&source) as Arc<_>).unwrap();
     let world = World { documents, source, service };
     world.create(IndexDefinition::new("by_n", "").part(Part::new("n")));
-    // The thread of the source may not have begun. A read that comes before it waits for the interval.
+    // The thread of the source may not have started yet. A read before that waits for the interval.
     let (began, read) = (Instant::now(), Read::request_plus().timeout(Duration::from_millis(10)));
     while world.service.view(&read).is_err() {
         assert!(began.elapsed() < SOON, "the source has not begun");
@@ -66,7 +68,8 @@ fn the_lag_is_a_number_of_changes() {
     assert_eq!(world.service.lag(), 100);
 }
 
-/// Mappings of memory that this process has: the stack of a thread that was not joined is one.
+/// Returns the number of memory mappings of this process. The stack of a thread that was not joined
+/// is one of them.
 #[cfg(target_os = "linux")]
 fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().lines().count()
@@ -84,13 +87,13 @@ fn threads_end_with_their_index() {
     (0..20).for_each(|_| cycle());
     let before = mappings();
     (0..1000).for_each(|_| cycle());
-    // Other tests start threads, too: some hundreds at most.
+    // Other tests of this process start threads, too, but not more than some hundreds.
     let after = mappings();
     assert!(after < before + 600, "{before} mappings, {after} after 1000 indexes");
 }
 
-/// A dropped index is freed by the thread that drops it or by the timer's, while the workers go on: an
-/// assertion of the index says so.
+/// A dropped index is freed by the thread that drops it or by the timer's thread, while the workers
+/// continue. An assertion in the index fails otherwise.
 #[test]
 fn a_dropped_index_is_freed_by_no_worker() {
     let world = World::new(ServiceOptions::new().workers(2).interval(Duration::from_millis(1)));

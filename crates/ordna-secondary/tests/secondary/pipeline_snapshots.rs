@@ -1,4 +1,4 @@
-//! Snapshot points under load: each holds exactly the changes up to its vector.
+//! Tests of snapshot points under load: each must contain exactly the changes up to its vector.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ fn a_snapshot_point_in_progress_brings_no_dropped_index_back() {
     }
     let named = |prefix: &str| IndexDefinition { prefixes: vec![prefix.into()], ..by_n() };
     for round in 0..2000 {
-        // Snapshot points begin at any moment of its short life.
+        // Snapshot points may begin at any moment while the index exists.
         world.service.create(named("b")).unwrap();
         (0..round % 200).for_each(|_| std::hint::spin_loop());
         world.service.drop_index("by_n").unwrap();
@@ -38,7 +38,7 @@ fn a_snapshot_point_in_progress_brings_no_dropped_index_back() {
     }
 }
 
-/// A source whose whole history is known: partition, and for each sequence number the change.
+/// A source with a known history: for each partition, the change with each sequence number.
 struct Known {
     history: Vec<Vec<Mutation>>,
 }
@@ -68,7 +68,7 @@ impl Known {
         Self { history }
     }
 
-    /// The entries at a vector.
+    /// Computes the entries at a vector.
     fn at(&self, vector: &VersionVector) -> Vec<(Vec<Value>, Vec<u8>)> {
         let mut documents = BTreeMap::new();
         for (mine, position) in self.history.iter().zip(vector.positions()) {
@@ -198,7 +198,7 @@ fn one_document_from_many_threads_ends_with_its_final_entry() {
     assert_eq!(world.all("n"), expected);
 }
 
-/// Ends other threads also when this one panics.
+/// Stops other threads, even if this one panics.
 struct StopAtDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopAtDrop<'_> {
@@ -229,7 +229,7 @@ fn a_long_scan_under_updates_returns_one_cut() {
             }
         });
         let _stops = StopAtDrop(&stop);
-        // Scans during which a newer snapshot point came.
+        // Number of scans during which a newer snapshot point was published.
         let mut overtaken = 0;
         while overtaken < 5 {
             let view = world.service.view(&Read::any()).unwrap();
@@ -271,7 +271,7 @@ fn reads_after_writes_see_them_and_vectors_are_waited_for() {
     assert!(matches!(world.service.view(&never), Err(Error::Timeout { .. })));
 }
 
-/// Two documents that are always written together have one number in every snapshot point.
+/// Two documents that are always written together show the same number in every snapshot point.
 #[test]
 fn writes_that_belong_together_are_in_one_cut() {
     let options = ServiceOptions::new().workers(2).interval(Duration::from_micros(100)).queue(4);

@@ -1,4 +1,4 @@
-//! Random documents, indexes and queries against a recomputation by sorting.
+//! Tests of random documents, indexes and queries against results that are recomputed by sorting.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -104,7 +104,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A value as a part of this kind stores it: the rules of the documentation, written down again.
+/// Converts a value as a part of this kind does. This implements the documented rules a second
+/// time.
 fn stored(value: &Value, kind: Kind) -> Option<Value> {
     let text = match value {
         Value::String(text) => Some(text.clone()),
@@ -127,7 +128,7 @@ fn stored(value: &Value, kind: Kind) -> Option<Value> {
     }
 }
 
-/// The order of types, and of values of one type.
+/// Compares two values, by type first.
 fn compare(a: &Value, b: &Value) -> Ordering {
     let rank = |value: &Value| match value {
         Value::Missing => 0,
@@ -144,7 +145,7 @@ fn compare(a: &Value, b: &Value) -> Ordering {
         (Value::Bytes(a), Value::Bytes(b)) => a.cmp(b),
         (Value::Number(a), Value::Number(b)) => {
             let (a, b) = (a.to_f64(), b.to_f64());
-            // NaN is above all numbers.
+            // NaN sorts above all numbers.
             a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
         }
         (Value::Tuple(a), Value::Tuple(b)) => {
@@ -167,7 +168,7 @@ type Model = BTreeMap<Vec<u8>, Document>;
 type Row = (Vec<Value>, Vec<u8>);
 type Rows = Vec<Row>;
 
-/// What an index holds, from the documents.
+/// Computes what an index must contain, from the documents.
 fn recompute(definition: &IndexDefinition, documents: &Model) -> Rows {
     let mut rows = Rows::new();
     for (id, document) in documents {
@@ -193,7 +194,7 @@ fn recompute(definition: &IndexDefinition, documents: &Model) -> Rows {
                 .collect();
             match parts {
                 Some(parts) => mine.push((parts, id.clone())),
-                // One wrong value keeps the whole document out.
+                // A single value of the wrong type excludes the whole document.
                 None => {
                     mine.clear();
                     break;
@@ -225,7 +226,8 @@ fn class(value: &Value) -> u8 {
     }
 }
 
-/// Whether a value lies within bounds, by the rule that one bound keeps to its class.
+/// Returns whether a value is within bounds. A range with a single bound ends with that bound's
+/// class.
 fn lies_within(value: &Value, range: &(Bound<Value>, Bound<Value>)) -> bool {
     let above = match &range.0 {
         Bound::Included(low) => compare(value, low).is_ge(),
@@ -348,7 +350,7 @@ fn ask(
     }
     let mut expected = expected.split_off(offset.min(expected.len()));
     let mut found = Rows::new();
-    // All pages, through the text of their cursors.
+    // Reads all pages, with cursors converted to text and back.
     loop {
         let page = world.service.query(name, &query, &read).unwrap();
         assert!(page.entries.len() <= limit);

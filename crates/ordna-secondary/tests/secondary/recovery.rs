@@ -1,4 +1,4 @@
-//! Backups of an embedded source's indexes, and resumption from them.
+//! Backups of an embedded source's indexes, and recovery from them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,8 @@ fn document(number: i128) -> Option<Document> {
     Some(Document::new().with("n", int(number)))
 }
 
-/// Starts a process anew: the documents are there, the log tells its position and what changed.
+/// Simulates a new process: it has the documents, and the log has its position and the later
+/// changes.
 fn restart(
     documents: &Arc<Documents>,
     options: ServiceOptions,
@@ -59,7 +60,7 @@ fn recovered(reverse: Reverse) {
     let behind = backup.vector.positions().iter().map(|position| position.seq).min().unwrap();
     drop(world.service);
 
-    // The log tells what changed later: some documents, one of them gone.
+    // The log has the later changes: some documents changed and one was removed.
     let changes = [("d7", document(1)), ("d8", None), ("d2000", document(2))];
     for (id, change) in changes.clone() {
         let mut documents = documents.0.lock().unwrap();
@@ -77,7 +78,8 @@ fn recovered(reverse: Reverse) {
     assert_whole(&world);
     drop(world.service);
 
-    // Another identity, or a log that does not reach back: everything is told again.
+    // The source has another identity, or a log that does not reach back far enough: all documents
+    // are read again.
     documents.0.lock().unwrap().remove(&b"d9"[..]);
     let world = restart(&documents, options.clone(), 6, changed.clone(), 9000);
     assert_whole(&world);
@@ -102,7 +104,7 @@ fn so_with_maps_of_copies() {
     recovered(Reverse::Copies);
 }
 
-/// Some partitions go on, others are of a new history.
+/// A source of which some partitions continue and others have a new history.
 struct Half(Arc<Embedded>);
 
 impl ChangeSource for Half {
@@ -141,7 +143,7 @@ fn only_buckets_of_another_history_are_rebuilt() {
     assert_whole(&world);
     world.service.back_up(1, &BackupOptions::new()).unwrap();
     drop(world.service);
-    // Nobody tells of this change: it shows in the partitions that are rebuilt, and only there.
+    // This change is not in the log: it appears only in the partitions that are rebuilt.
     for id in 0..1000 {
         let mut documents = documents.0.lock().unwrap();
         documents.insert(format!("d{id}").into_bytes().into(), document(id + 1_000_000).unwrap());
