@@ -114,8 +114,8 @@ fn print_log(log: &WalReplay) {
     }
 }
 
-/// Reads and checks all files of a directory. The exit status is 1 if a start would cut the log or
-/// could not use a file of the indexes.
+/// Reads and checks all files of a directory. The exit status is 1 if the next start of the server
+/// would cut off a part of the log, or could not use a file of the indexes.
 pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     let report = with_bar(|progress| verify(&Disk, &options.dir, progress))?;
     report.backups.iter().for_each(print_backup);
@@ -150,7 +150,7 @@ fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
     Ok(text.lines().filter_map(field).collect())
 }
 
-/// Makes a running server write a backup, and waits for its end.
+/// Makes a running server write a backup, and waits until it is complete.
 pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
     let mut server = options.server.clone();
     if let Some(from) = &options.from {
@@ -194,10 +194,10 @@ pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Bytes that are asked for at once.
+/// Number of bytes to request at a time.
 const PART: u64 = 1 << 20;
 
-/// Refuses a directory that has content.
+/// Returns an error if the directory is not empty.
 fn check_is_new(to: &Path) -> anyhow::Result<()> {
     let is_empty = fs::read_dir(to).is_ok_and(|mut entries| entries.next().is_none());
     if to.exists() && !is_empty {
@@ -206,7 +206,8 @@ fn check_is_new(to: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Copies the newest backup of a server into a directory, which appears when it is whole.
+/// Copies the newest backup of a server into the directory `to`, which is created only after the
+/// copy is complete.
 fn run_copy(client: &mut Client, to: &Path) -> anyhow::Result<ExitCode> {
     let mut unfinished = to.as_os_str().to_owned();
     unfinished.push(format!(".unfinished-{}", std::process::id()));
@@ -223,7 +224,7 @@ fn run_copy(client: &mut Client, to: &Path) -> anyhow::Result<ExitCode> {
         Ok(File::open(parent)?.sync_all()?)
     });
     if let Err(error) = copied {
-        // The error of the copy matters more than that of the removal.
+        // If the removal fails too, the error of the copy is the one to report.
         let _ = fs::remove_dir_all(&unfinished);
         return Err(error);
     }
@@ -234,10 +235,10 @@ fn run_copy(client: &mut Client, to: &Path) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A backup that the server has opened.
+/// A backup that the server has opened for copying.
 struct RemoteBackup {
     id: Vec<u8>,
-    /// Name and bytes of each file.
+    /// Name and size in bytes of each file.
     files: Vec<(String, u64)>,
 }
 
@@ -253,7 +254,8 @@ fn opened(reply: BytesFrame) -> anyhow::Result<RemoteBackup> {
             bail!(unexpected)
         };
         let name = String::from_utf8(name.to_vec())?;
-        // A server must not write elsewhere.
+        // Without this check a malicious server could make this program write outside the
+        // directory.
         if Path::new(&name).file_name() != Some(name.as_ref()) {
             bail!("{name:?} is no name of a file");
         }
@@ -263,7 +265,7 @@ fn opened(reply: BytesFrame) -> anyhow::Result<RemoteBackup> {
     Ok(RemoteBackup { id: id.to_string().into_bytes(), files })
 }
 
-/// Copies all files of the newest backup, durably.
+/// Copies all files of the newest backup into `dir` and syncs them.
 fn copy(client: &mut Client, dir: &Path) -> anyhow::Result<()> {
     let opened = opened(client.call(&[b"ORDNA.BACKUP", b"OPEN"])?)?;
     let RemoteBackup { id, files } = opened;

@@ -1,4 +1,4 @@
-//! A connection to a running server: pipelined requests out, replies in.
+//! A connection to a running server, which can be split to pipeline requests.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -46,7 +46,8 @@ impl FromStr for HostPort {
     }
 }
 
-/// No server answers, or the connection was lost. The program exits with a code of its own.
+/// The error if no server answers, or if the connection was lost. The program then exits with a
+/// special exit code.
 #[derive(Debug)]
 pub struct Unreachable(String);
 
@@ -78,16 +79,16 @@ pub struct Client {
 }
 
 impl ServerAddress {
-    /// Changes host and port to those of `HOST:PORT`.
+    /// Sets host and port from a text `HOST:PORT`.
     ///
     /// # Errors
-    /// The text has another form.
+    /// The text does not have this form.
     pub fn set(&mut self, text: &str) -> anyhow::Result<()> {
         self.server = Some(text.parse().map_err(anyhow::Error::msg)?);
         Ok(())
     }
 
-    /// Returns host and port.
+    /// Returns the host and the port.
     pub fn place(&self) -> (&str, u16) {
         match &self.server {
             Some(HostPort { host, port }) => (host, *port),
@@ -95,7 +96,7 @@ impl ServerAddress {
         }
     }
 
-    /// Connects and logs in.
+    /// Connects to the server and authenticates.
     pub fn connect(&self) -> anyhow::Result<Client> {
         let (host, port) = self.place();
         let stream = TcpStream::connect((host, port)).with_context(|| {
@@ -158,13 +159,14 @@ impl Replies {
     }
 }
 
-/// Arrays of a reply within one another at most: the decoder recurses for each.
+/// Maximum nesting of arrays in a reply. The decoder is recursive, so deeper nesting could overflow
+/// the stack.
 const MOST_NESTED: usize = 64;
 
-/// Whether the reply that `bytes` begin with has more than `most` arrays within one another, as far
-/// as it is there.
+/// Returns whether the reply at the start of `bytes` nests more than `most` arrays, as far as the
+/// reply has arrived.
 fn nests_beyond(mut bytes: &[u8], most: usize) -> bool {
-    // Elements that each open array still has.
+    // For each open array, the number of elements that are still to come.
     let mut open: Vec<i64> = Vec::new();
     while let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") {
         let (line, rest) = (&bytes[..end], &bytes[end + 2..]);
@@ -210,7 +212,7 @@ pub fn write_request(out: &mut Vec<u8>, words: &[&[u8]]) {
     }
 }
 
-/// The bytes of a bulk reply.
+/// Returns the bytes of a bulk reply.
 pub fn bytes_of(frame: BytesFrame) -> anyhow::Result<Bytes> {
     match frame {
         BytesFrame::BulkString(bytes) | BytesFrame::SimpleString(bytes) => Ok(bytes),
@@ -226,7 +228,8 @@ mod tests {
     fn deep_replies_are_found_before_they_are_decoded() {
         let deep = |depth: usize| [b"*1\r\n".repeat(depth), b":1\r\n".to_vec()].concat();
         assert!(!nests_beyond(&deep(64), 64) && nests_beyond(&deep(65), 64));
-        // Behind other elements; and neither in a string nor in the next reply.
+        // A nested array after other elements is found; bytes within a string, or in the next
+        // reply, are not mistaken for one.
         let second = [b"*3\r\n$2\r\n*1\r\n*0\r\n".to_vec(), deep(64)].concat();
         assert!(nests_beyond(&second, 64) && !nests_beyond(&second, 65));
         let text = deep(100);

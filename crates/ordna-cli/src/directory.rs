@@ -5,14 +5,14 @@ use std::path::Path;
 use anyhow::bail;
 use ordna::{OpenOptions, Store};
 
-/// The entry that a server writes into its directories, and the begin of its value.
+/// Key of the entry that a server writes into its data directories, and the beginning of its value.
 const SERVER: (&[u8], &[u8]) = (&[0xFF, 0], b"ordna-server keyspace layout ");
 
-/// Opens the store of a directory, as the library does.
+/// Opens the store in a directory, like a program that uses the library.
 ///
 /// # Errors
-/// The directory is not there (unless `create`), is in use, is the one of a server, or holds other
-/// kinds of keys and values than bytes.
+/// The directory does not exist (unless `create` is set), is in use, belongs to a server, or holds
+/// keys and values of other types than bytes.
 pub fn open(path: &Path, create: bool) -> anyhow::Result<Store<[u8], [u8]>> {
     let shown = path.display();
     if !create && !path.is_dir() {

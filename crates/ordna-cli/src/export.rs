@@ -1,4 +1,4 @@
-//! `ordna export`: entries of a server or a directory, at one moment, into a file.
+//! `ordna export`: writes the entries of a server or a directory, as of one moment, to a file.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -22,7 +22,7 @@ mod resume;
 
 use entry::{Entry, Format, Writer};
 
-/// Entries that are read at a time, and their bytes.
+/// Maximum number of entries to read at a time, and of their bytes.
 const PAGE: usize = 1000;
 const PAGE_BYTES: usize = 1 << 20;
 
@@ -78,7 +78,7 @@ one moment, the one at which the export began. A collection is read whole, but w
 
 type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
-/// An entry that was read.
+/// An entry that was read from the source of the export.
 #[derive(Debug)]
 struct Found {
     key: Vec<u8>,
@@ -87,21 +87,21 @@ struct Found {
     expires_at: Option<u64>,
 }
 
-/// Entries page by page.
+/// A source of entries, which are read page by page.
 trait Pages {
-    /// Appends the next entries, and advances the lower end of the range behind them. Appends none
-    /// at the end.
+    /// Appends the next entries to `page`, and moves the lower bound of the range past them.
+    /// Appends nothing at the end.
     fn next_page(&mut self, range: &mut Range, page: &mut Vec<Found>) -> anyhow::Result<End>;
 }
 
-/// Whether there may be another page.
+/// Whether there may be more entries after a page.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     More,
     Last,
 }
 
-/// Exports and prints how many entries there were.
+/// Exports the entries and prints their number.
 pub fn run(options: &ExportOptions) -> anyhow::Result<ExitCode> {
     let named = options.output.as_deref().and_then(Format::of);
     let format = match (options.format.or(named), &options.output) {
@@ -126,7 +126,7 @@ pub fn run(options: &ExportOptions) -> anyhow::Result<ExitCode> {
             let snapshot = store.snapshot();
             let (lower, upper) = (range.0.as_ref(), range.1.as_ref());
             let total = snapshot.count(lower.map(Vec::as_slice), upper.map(Vec::as_slice));
-            // The snapshot keeps what it reads.
+            // The snapshot keeps all entries that it shows in memory.
             (Box::new(StorePages(snapshot)), total as u64)
         }
         None => {
@@ -210,7 +210,7 @@ fn create(path: &Path, replace: bool) -> anyhow::Result<File> {
     })
 }
 
-/// Numbers of entries that were written, and of collections that were not.
+/// Number of entries that were written, and of collections that were left out.
 #[derive(Debug, Default)]
 struct Copied {
     entries: u64,
@@ -229,7 +229,7 @@ fn copy(
         page.clear();
         let end = source.next_page(&mut range, &mut page)?;
         for Found { key, value, is_dump, expires_at } in &page {
-            // A collection that is left out, or that is gone.
+            // The collection is left out, or it has been deleted.
             if *is_dump && value.is_empty() {
                 copied.skipped += 1;
                 continue;
@@ -271,17 +271,18 @@ impl Pages for StorePages {
     }
 }
 
-/// The entries of a snapshot of a server.
+/// The entries of a server, read through a snapshot on the server.
 struct ServerPages {
     client: Client,
     snapshot: String,
     strings_only: bool,
-    /// Entries asked for at a time; fewer if values are large.
+    /// Maximum number of entries to request at a time; it is halved when a reply would be too
+    /// large.
     most: usize,
 }
 
 impl ServerPages {
-    /// Takes a snapshot, which ends with the connection, unless there is one already.
+    /// Uses the snapshot with this number, or takes one that ends with the connection.
     fn new(mut client: Client, snapshot: Option<u64>, strings_only: bool) -> anyhow::Result<Self> {
         let snapshot = match snapshot {
             Some(id) => id.to_string(),
@@ -293,7 +294,7 @@ impl ServerPages {
         Ok(Self { client, snapshot, strings_only, most: PAGE })
     }
 
-    /// The value of a collection as it is now, and its deadline.
+    /// Returns the present value of a collection, as a payload of `DUMP`, and its deadline.
     fn dump(&mut self, key: &[u8]) -> anyhow::Result<(Vec<u8>, Option<u64>)> {
         let payload = match self.client.call(&[b"DUMP", key]) {
             Ok(BytesFrame::Null) => return Ok((Vec::new(), None)),

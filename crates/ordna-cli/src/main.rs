@@ -114,13 +114,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a command that failed.
+/// Returns the exit code for the error of a command.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let is_lost = error.downcast_ref::<client::Unreachable>().is_some();
     if is_lost { ExitCode::from(3) } else { ExitCode::FAILURE }
 }
 
-/// Prints what a shell needs to complete commands and options.
+/// Prints the script that makes a shell complete commands and options.
 fn completions(shell: clap_complete::Shell) -> anyhow::Result<ExitCode> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "ordna", &mut script);
@@ -145,7 +145,8 @@ fn print(text: &[u8]) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the reader of standard output closed it, as in `ordna scan | head`.
+/// Returns whether the error is that the reader of standard output closed it, as in `ordna scan |
+/// head`.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error
         .downcast_ref::<query::OutputClosed>()

@@ -11,10 +11,10 @@ use redis_protocol::resp2::types::BytesFrame;
 use crate::client::{ServerAddress, bytes_of};
 use crate::text::readable;
 
-/// Entries asked for at a time; keeps both sides' buffers small.
+/// Number of entries to request at a time; keeps the buffers of client and server small.
 const PAGE: u64 = 1000;
 
-/// Standard output was closed or failed.
+/// The error if standard output was closed or a write to it failed.
 #[derive(Debug)]
 pub struct OutputClosed(pub std::io::Error);
 
@@ -67,7 +67,7 @@ pub struct ScanOptions {
     server: ServerAddress,
 }
 
-/// Prints the value; exit code 1 if the key is absent.
+/// Prints the value of a key. The exit code is 1 if the key does not exist.
 pub fn get(options: &GetOptions) -> anyhow::Result<ExitCode> {
     let key = match options.key.as_slice() {
         fields if options.tuple => tuple::encode(fields),
@@ -127,7 +127,7 @@ fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
             words.push(b"KEYS");
         }
         let reply = match client.call(&words) {
-            // The values are large: fewer at a time.
+            // The values are large, so fewer entries are requested at a time.
             Err(error) if page > 1 && error.to_string().contains("reply would exceed") => {
                 most = page / 2;
                 continue;
@@ -145,7 +145,7 @@ fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
             out.write_all(readable(&key, options.tuple).as_bytes()).map_err(OutputClosed)?;
             if let Some(value) = (!options.keys).then(|| items.next()).flatten() {
                 out.write_all(b"\t").map_err(OutputClosed)?;
-                // A hash has no value.
+                // A hash is printed without its fields.
                 let value = match value {
                     BytesFrame::Null => b"(hash)".to_vec(),
                     value => bytes_of(value)?.to_vec(),

@@ -141,7 +141,7 @@ impl SettingValue {
     }
 }
 
-/// Whether a flag is given, and the setting that does the same.
+/// Tells whether a flag was given; with it, the name of the setting that means the same.
 type SameSetting = (fn(&ServeOptions) -> bool, &'static str);
 
 const SAME: [SameSetting; 9] = [
@@ -156,7 +156,7 @@ const SAME: [SameSetting; 9] = [
     (|flags| flags.tls_client_ca.is_some(), CLIENT_CA),
 ];
 
-// Settings that the server needs before it listens.
+// Settings that the server needs before it starts to listen.
 /// The password of the default user.
 const PASSWORD: &str = "requirepass";
 const CERTIFICATE: &str = "tls-cert-file";
@@ -164,7 +164,7 @@ const KEY: &str = "tls-key-file";
 const CLIENT_CA: &str = "tls-ca-cert-file";
 
 impl ServeOptions {
-    /// Returns these options, completed by those of the configuration file.
+    /// Adds the options of the configuration file to those given as flags.
     pub fn with_file(self) -> anyhow::Result<Self> {
         let Some(path) = &self.config else { return Ok(self) };
         let text = std::fs::read_to_string(path)
@@ -217,7 +217,7 @@ impl ServeOptions {
         })
     }
 
-    /// The first address that the server listens on, with TLS if it has to be.
+    /// Returns the first address that the server listens on; `encrypted` selects the TLS port.
     #[cfg(feature = "kafka")]
     pub fn address(&self, encrypted: bool) -> anyhow::Result<SocketAddr> {
         let port =
@@ -225,8 +225,8 @@ impl ServeOptions {
         self.addresses(port)?.first().copied().context("no address to listen on")
     }
 
-    /// How a node speaks with others that are configured like this one: password and, with
-    /// authorities given, TLS.
+    /// Returns how a node connects to other nodes with the same configuration: the password and, if
+    /// certificate authorities are given, TLS.
     #[cfg(feature = "kafka")]
     pub fn link(
         &self,
@@ -236,7 +236,7 @@ impl ServeOptions {
         if self.tls_only && authorities.is_none() {
             bail!("nodes that listen with TLS only speak TLS with each other: --link-ca");
         }
-        // Other nodes ask for a certificate if this one does.
+        // If this node asks its clients for a certificate, the other nodes do so too.
         let identity = self.tls_client_ca.as_ref().and(self.tls_cert.clone());
         let identity = identity.zip(self.tls_key.clone());
         let tls = authorities.map(|authorities| ordna_kafka::query::LinkTls {
@@ -247,7 +247,7 @@ impl ServeOptions {
         Ok(ordna_kafka::query::Link { user: None, password: self.password.clone(), tls })
     }
 
-    /// The addresses of a port.
+    /// Returns all addresses to listen on with this port.
     fn addresses(&self, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
         if self.bind.is_empty() {
             return Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]);
@@ -262,7 +262,8 @@ impl ServeOptions {
                 }
             }
         }
-        // A name may also resolve to IPv6 addresses on a machine without IPv6.
+        // IPv4 addresses come first, because a host name may resolve to IPv6 addresses on a machine
+        // without IPv6.
         all.sort_by_key(SocketAddr::is_ipv6);
         let usable = |address: &SocketAddr| {
             address.is_ipv4() || std::net::UdpSocket::bind((address.ip(), 0)).is_ok()
@@ -328,7 +329,7 @@ impl ServeOptions {
         Ok(Some(DataConfig { keep, compression, repair: self.log_repair, ..data }))
     }
 
-    /// The settings of the file, and after them those of `--set`.
+    /// Returns the settings of the file, followed by those of `--set`.
     fn settings(&self) -> anyhow::Result<Vec<(String, String)>> {
         let mut all = self.settings.clone();
         for pair in &self.set {
@@ -392,14 +393,15 @@ fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     }
 }
 
-/// Starts to write log events to standard error, and returns what changes their level. `ORDNA_LOG` sets the level, for all targets or by
-/// target: `info,ordna_server=debug`.
+/// Starts to log events to standard error, and returns a handle that changes the level. `ORDNA_LOG`
+/// sets the level for all targets, or by target as in `info,ordna_server=debug`.
 ///
 /// # Errors
 /// `ORDNA_LOG` cannot be parsed.
 pub fn start_log() -> anyhow::Result<LogLevelSwitch> {
     let levels = std::env::var("ORDNA_LOG").unwrap_or_else(|_| "info".to_owned());
-    // `Targets` reads an empty directive, or a target without a level, as one that logs nothing.
+    // `Targets` would accept an empty directive, or a target without a level, and log nothing for
+    // it.
     let directives = levels.split(',').map(str::trim).filter(|directive| !directive.is_empty());
     let levels = directives.collect::<Vec<_>>().join(",");
     if levels.split(',').any(|directive| directive.is_empty() || directive.ends_with('=')) {
@@ -425,13 +427,13 @@ pub fn start_log() -> anyhow::Result<LogLevelSwitch> {
     Ok(LogLevelSwitch { level: level.unwrap_or(Level::INFO), switch: Arc::new(switch) })
 }
 
-/// `ordna serve`.
+/// Runs `ordna serve`.
 pub fn start(options: ServeOptions, greet: bool) -> anyhow::Result<ExitCode> {
     let log_level = start_log()?;
     run(options.with_file()?, greet, None, log_level)
 }
 
-/// Serves until SIGTERM, SIGINT or SHUTDOWN. SIGHUP reads certificates and users again.
+/// Serves until SIGTERM, SIGINT or the command SHUTDOWN. SIGHUP reloads certificates and users.
 pub fn run(
     options: ServeOptions,
     greet: bool,
@@ -446,7 +448,8 @@ pub fn run(
     runtime.spawn(crate::allocator::collect_while_idle());
     let config = Config { extension, log_level: Some(log_level), ..options.to_config()? };
     runtime.block_on(async {
-        // Handlers are installed before the socket exists: no signal can arrive too early.
+        // The handlers are installed before the socket is opened, so that no signal arrives before
+        // them.
         let mut term = signal(SignalKind::terminate())?;
         let mut int = signal(SignalKind::interrupt())?;
         let mut hup = signal(SignalKind::hangup())?;
@@ -466,14 +469,14 @@ pub fn run(
         tokio::spawn(async move {
             while hup.recv().await.is_some() {
                 let reloader = reloader.clone();
-                // Errors are in the log.
+                // `reload` logs its errors.
                 let _ = tokio::task::spawn_blocking(move || reloader.reload()).await;
             }
         });
         server
             .on_ready(move || {
                 tracing::info!(%address, "ready");
-                // Fails without systemd, which nobody needs to know.
+                // This fails if systemd does not run the server, which is not an error.
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
             })
             .run(async {

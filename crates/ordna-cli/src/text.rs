@@ -1,11 +1,12 @@
-//! Text of the command line: bytes for people, words of a line, tables.
+//! Text on the command line: readable forms of bytes, the words of a line, tables.
 
 use std::io::{self, Write};
 
 use console::{measure_text_width, pad_str, truncate_str};
 use ordna::tuple;
 
-/// Returns bytes as text for people: other bytes than text as `\xNN`, the fields of a tuple apart.
+/// Returns a readable form of bytes: those that are not UTF-8 text become `\xNN`, and a tuple is
+/// shown field by field.
 pub fn readable(key: &[u8], is_tuple: bool) -> String {
     if is_tuple && let Ok(fields) = tuple::decode::<Vec<String>>(key) {
         let fields: Vec<_> = fields.iter().map(|field| readable(field.as_bytes(), false)).collect();
@@ -27,7 +28,8 @@ pub fn readable(key: &[u8], is_tuple: bool) -> String {
     text
 }
 
-/// An error and its causes. A cause that the error's own text contains is not repeated.
+/// Returns the text of an error and its causes. A cause that the error's own text already contains
+/// is not repeated.
 pub fn with_causes(error: &anyhow::Error) -> String {
     let causes = error.chain().skip(1).map(ToString::to_string);
     causes.fold(error.to_string(), |text, cause| {
@@ -35,11 +37,11 @@ pub fn with_causes(error: &anyhow::Error) -> String {
     })
 }
 
-/// Splits a line into words. `"…"` understands `\n`, `\r`, `\t`, `\xNN` and a backslash before any other
-/// character; `'…'` takes all as it is, but for `\'`.
+/// Splits a line into words. `"…"` understands `\n`, `\r`, `\t`, `\xNN` and a backslash before any
+/// other character; `'…'` understands no escape except `\'`.
 ///
 /// # Errors
-/// A quote is not closed, or is followed by something else than a space.
+/// A quote is not closed, or something other than a space follows it.
 pub fn split_words(line: &str) -> Result<Vec<Vec<u8>>, String> {
     let mut words = Vec::new();
     let mut rest = line.chars().peekable();
@@ -89,8 +91,8 @@ pub fn split_words(line: &str) -> Result<Vec<Vec<u8>>, String> {
     }
 }
 
-/// Prints rows of cells. On a terminal of `width` columns they are aligned under the names of the
-/// columns and cut at its edge; elsewhere they are separated by tabs, and nothing is cut.
+/// Prints rows of cells. On a terminal with `width` columns the cells are aligned under the column
+/// names and cut at the right edge. Elsewhere tabs separate them, and nothing is cut.
 pub fn print_table(
     out: &mut dyn Write,
     names: &[&str],
@@ -106,7 +108,7 @@ pub fn print_table(
     };
     let mut widths: Vec<usize> = (0..names.len()).map(widest).collect();
     let gaps = 2 * names.len().saturating_sub(1);
-    // All but the last column get half of the line at most.
+    // Each column except the last gets at most half of the line.
     let half = (width / 2).max(10);
     let mut left = width.saturating_sub(gaps);
     for (column, cells) in widths.iter_mut().enumerate() {

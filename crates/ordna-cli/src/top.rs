@@ -1,4 +1,4 @@
-//! `ordna top`: what a server does, again and again.
+//! `ordna top`: shows the activity of a server, updated periodically.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -32,15 +32,16 @@ fn seconds(text: &str) -> Result<f64, String> {
     seconds.ok_or_else(|| "a number from 0.1 to 3600 is needed".into())
 }
 
-/// Another screen without a cursor, and back.
+/// Terminal sequences that switch to the alternate screen and hide the cursor, and that undo both.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
-/// Begins a picture over the one before it; ends a line, and the picture.
+/// Terminal sequences that start to draw over the previous picture, and that end a line and the
+/// picture.
 const HOME: &str = "\x1b[H";
 const LINE_END: &str = "\x1b[K\n";
 const REST: &str = "\x1b[J";
 
-/// Shows the figures until a signal comes, or once.
+/// Shows the figures until a signal arrives, or once.
 pub fn run(options: &TopOptions) -> anyhow::Result<ExitCode> {
     let mut client = options.server.connect()?;
     let interval = Duration::from_secs_f64(options.interval);
@@ -77,7 +78,7 @@ pub fn run(options: &TopOptions) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Another screen of the terminal; dropped, the former one is back.
+/// Switches to the alternate screen of the terminal; its drop switches back.
 struct Screen;
 
 impl Screen {
@@ -90,13 +91,13 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // A terminal that is gone needs nothing.
+        // If the terminal is gone, nothing needs to be restored.
         let _ = write!(std::io::stdout(), "{LEAVE}");
         let _ = std::io::stdout().flush();
     }
 }
 
-/// A channel that gets a message at Ctrl-C, SIGTERM or SIGHUP.
+/// Returns a channel that receives a message on Ctrl-C, SIGTERM or SIGHUP.
 fn stop_signals() -> anyhow::Result<Receiver<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (sender, stop) = channel();
@@ -118,7 +119,7 @@ fn stop_signals() -> anyhow::Result<Receiver<()>> {
     Ok(stop)
 }
 
-/// The fields of `INFO`, at a time.
+/// The fields of `INFO`, and when they were read.
 #[derive(Debug)]
 struct Sample {
     taken: Instant,
@@ -138,17 +139,17 @@ impl Sample {
         Self { taken: Instant::now(), fields: fields.collect() }
     }
 
-    /// A field that is text; empty without it.
+    /// Returns a field as text; empty if it is absent.
     fn text(&self, name: &str) -> String {
         readable(self.fields.get(name).map_or(&[], |value| value.as_bytes()), false)
     }
 
-    /// A field that is a number; 0 without it.
+    /// Returns a field as a number; 0 if it is absent.
     fn number(&self, name: &str) -> u64 {
         self.fields.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
-    /// The parts of a field such as `calls=1,usec=2`.
+    /// Returns a part of a field such as `calls=1,usec=2`.
     fn part(&self, name: &str, part: &str) -> u64 {
         let value = self.fields.get(name).map_or("", String::as_str);
         let mut parts = value.split(',').filter_map(|part| part.split_once('='));
@@ -156,7 +157,8 @@ impl Sample {
     }
 }
 
-/// Writes the figures between two samples: a table of facts, and one of commands.
+/// Writes the figures for the time between two samples: a table of the server's state, and one of
+/// its commands.
 fn picture(
     out: &mut dyn Write,
     before: &Sample,
@@ -165,7 +167,7 @@ fn picture(
     width: Option<usize>,
 ) -> std::io::Result<()> {
     let seconds = now.taken.duration_since(before.taken).as_secs_f64().max(0.001);
-    // Counters begin anew when the server is started anew.
+    // A server that was restarted counts from 0 again.
     let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
     let per_second = |name: &str| rate(now.number(name), before.number(name));
     let (count, bytes) = (|name| HumanCount(now.number(name)), |name| HumanBytes(now.number(name)));
@@ -303,7 +305,7 @@ mod tests {
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");
         }
-        // A server that was started anew.
+        // A restarted server.
         let mut out = Vec::new();
         picture(&mut out, &now, &before, ("::1", 1), Some(60)).unwrap();
         let text = String::from_utf8(out).unwrap();

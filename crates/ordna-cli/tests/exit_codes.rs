@@ -59,7 +59,7 @@ fn each_command_exits_with_the_code_of_its_outcome() {
     assert_eq!(verified.status.code(), Some(DONE), "{verified:?}");
     exits(&["verify", &folder.path("absent")], FAILED);
     exits(&["restore", &folder.path("absent"), "--dir", &folder.path("new")], FAILED);
-    // Damage in the backup.
+    // Damages the backup.
     let backup = std::fs::read_dir(&data).unwrap().map(|entry| entry.unwrap().path());
     let is_backup =
         |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("backup-");
@@ -74,7 +74,7 @@ fn each_command_exits_with_the_code_of_its_outcome() {
     assert_eq!(verified.status.code(), Some(FAILED), "{verified:?}");
 }
 
-/// Each command is in the completions and in the man page, as is each exit code.
+/// The completions and the man pages mention every command, and the man page every exit code.
 #[test]
 fn completions_and_man_pages_know_every_command() {
     let text = |words: &[&str]| String::from_utf8(exits(words, DONE).stdout).unwrap();
@@ -110,7 +110,7 @@ fn a_server_reloads_on_sighup_and_exits_with_0_on_sigterm() {
     server.signal("-HUP");
     server.line("the users were read again");
     exits(&["scan", "--port", &port], FAILED);
-    // A file with an error changes nothing, and stops nothing.
+    // A file with an error changes nothing, and the server continues.
     write("+@none");
     server.signal("-HUP");
     let line = server.line("ERROR");
@@ -121,7 +121,7 @@ fn a_server_reloads_on_sighup_and_exits_with_0_on_sigterm() {
     assert_eq!(server.process.wait().unwrap().code(), Some(DONE));
 }
 
-/// Sends an inline command; returns the reply, whose last line is `end`.
+/// Sends an inline command and returns the lines of the reply up to `end`.
 fn ask(port: &str, line: &str, end: &str) -> String {
     let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -173,12 +173,12 @@ fn records_are_loaded_into_sorted_sets() {
     assert!(error.contains(again), "{error}");
     let found = ask(port, "ZRANGE top:SE 0 -1 WITHSCORES", "94703");
     assert_eq!(found, "*4 $6 Kiruna $3 7.5 $4 Lund $5 94703", "the later record stays");
-    // One sorted set of all, with members of two fields.
+    // All records become members of one sorted set; each member consists of two fields.
     let (_, error) =
         load(&["--zset", "id", "--member", "land,name", "--prefix", "all", "--separator", "/"]);
     assert!(error.contains("5 records stored") && error.contains(again), "{error}");
     assert_eq!(ask(port, "ZRANGE all 0 1", "SE/Visby"), "*2 $7 NO/Oslo $8 SE/Visby");
-    // The server refuses what is no sorted set; the line is named.
+    // The server refuses to add to a key that is not a sorted set; the error names the line.
     ask(port, "SET top:NO text", "OK");
     let (code, error) = load(&[&zset[..], &["--key", "land", "--prefix", "top:"]].concat());
     assert!(

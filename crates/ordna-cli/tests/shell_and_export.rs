@@ -1,4 +1,4 @@
-//! `ordna shell`, `ordna export`, and `ordna load` of what it wrote.
+//! Tests of `ordna shell` and `ordna export`, and of `ordna load` with exported files.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ fn with_input(words: &[&str], input: &[u8]) -> Output {
     let mut command = ordna(words);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It may end before it has read everything.
+    // The command may end before it has read all input.
     let _ = child.stdin.take().unwrap().write_all(input);
     child.wait_with_output().unwrap()
 }
@@ -65,11 +65,11 @@ fn a_shell_reads_and_writes_a_directory() {
         assert_eq!((code, out.as_str()), (Some(FAILED), "3\n"), "{error}");
         assert!(error.contains("line 2: ") && error.contains(reason), "{error}");
     }
-    // One shell at a time.
+    // Only one shell can open a directory at a time.
     let mut other = ordna(&["shell", &dir]);
     let mut other = other.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     other.stdin.as_mut().unwrap().write_all(b"sync\n").unwrap();
-    // Its answer comes at once, not at the end of the input.
+    // Each answer is printed at once, not only at the end of the input.
     let mut answer = [0; 3];
     other.stdout.as_mut().unwrap().read_exact(&mut answer).unwrap();
     assert_eq!(&answer, b"OK\n");
@@ -122,7 +122,7 @@ fn a_directory_of_a_server_is_refused() {
     assert!(code == Some(FAILED) && error.contains("is the directory of a server"), "{error}");
 }
 
-/// A request and its reply, as far as it arrives in one piece.
+/// Sends a request and returns the part of the reply that arrives in one read.
 fn ask(server: &Server, words: &[&[u8]]) -> Vec<u8> {
     let mut request = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -137,7 +137,7 @@ fn ask(server: &Server, words: &[&[u8]]) -> Vec<u8> {
     reply
 }
 
-/// Fills a server with every type, keys and values of any bytes, and deadlines.
+/// Fills a server with values of every type, with binary keys and values, and with deadlines.
 fn fill(server: &Server) {
     let set = |words: &[&[u8]]| assert_ne!(ask(server, words)[0], b'-', "{words:?}");
     let far = b"4102444800000";
@@ -165,7 +165,8 @@ fn fill(server: &Server) {
     }
 }
 
-/// All entries with deadlines and payloads: a dump of each, in order.
+/// Returns the whole content of a server: for each key, in order, its deadline and its `DUMP`
+/// payload.
 fn state(server: &Server) -> Vec<u8> {
     let done = output(&["export", "--port", &server.port]);
     assert!(done.status.success(), "{done:?}");
@@ -187,7 +188,7 @@ fn a_load_of_an_export_makes_the_same_entries() {
         let loaded = output(&["load", &file, "--entries", "--port", &to.port]);
         assert_eq!(loaded.status.code(), Some(DONE), "{name}: {loaded:?}");
         assert!(state(&to) == expected, "{name}");
-        // The same through standard input, to a part of the keys.
+        // The same through standard input, for a part of the keys.
         ask(&to, &[b"FLUSHALL"]);
         let format = ["--format", if name == "a.jsonl" { "ndjson" } else { &name[2..] }];
         let words = ["load", "-", "--entries", "--port", &to.port];
@@ -221,7 +222,7 @@ fn an_export_that_was_cut_is_continued_at_its_snapshot() {
     for name in ["a.jsonl", "a.csv", "a.tsv"] {
         assert!(export(name, &[]).status.success());
         let whole = std::fs::read(file(name)).unwrap();
-        // The state moves on; the snapshot does not.
+        // The keys change, but the snapshot does not.
         ask(&server, &[b"SET", b"many:9", name.as_bytes()]);
         ask(&server, &[b"DEL", b"many:0007"]);
         let again = export(name, &[]);

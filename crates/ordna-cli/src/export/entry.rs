@@ -21,7 +21,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that the name of a file tells.
+    /// Returns the format that the extension of a file's name indicates.
     pub fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
             "jsonl" | "ndjson" => Some(Self::Jsonl),
@@ -47,7 +47,8 @@ pub struct Entry<'a> {
     pub expires_at: Option<u64>,
 }
 
-/// The fields of an entry. Of those of the key one is present, as of those of the value.
+/// The fields of an entry in its text form. Either the text or the base64 form of key and value is
+/// present.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EntryFields<'a> {
@@ -65,7 +66,7 @@ pub struct EntryFields<'a> {
     expires_at: Option<Deadline<'a>>,
 }
 
-/// A number, which is text in a table.
+/// A number in JSON, text in a table.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum Deadline<'a> {
@@ -83,10 +84,10 @@ pub struct OwnedEntry {
 }
 
 impl EntryFields<'_> {
-    /// Reads the fields of a JSON object.
+    /// Parses a line of JSON.
     ///
     /// # Errors
-    /// The reason, for people.
+    /// The reason as text, if the line is not a valid entry.
     pub fn parse(json: &[u8]) -> Result<OwnedEntry, String> {
         let fields: EntryFields<'_> = serde_json::from_slice(json)
             .map_err(|error| format!("not an entry of `ordna export`: {error}"))?;
@@ -94,7 +95,7 @@ impl EntryFields<'_> {
     }
 
     fn entry(&self) -> Result<OwnedEntry, String> {
-        // A table has all columns, and those that are absent are empty.
+        // A table has all columns; absent fields are empty.
         let bytes = |text: &Option<Cow<'_, str>>, name: &str| match text.as_deref() {
             None | Some("") => Ok(None),
             Some(text) => STANDARD
@@ -126,7 +127,7 @@ impl EntryFields<'_> {
     }
 }
 
-/// Bytes as text or, where that is not possible, as base64.
+/// Returns the bytes as text if possible, and otherwise as base64.
 fn text_or_base64(bytes: &[u8], is_tsv: bool) -> (Option<Cow<'_, str>>, Option<Cow<'_, str>>) {
     match str::from_utf8(bytes) {
         Ok(text) if !(is_tsv && text.contains(['\t', '\n', '\r'])) => (Some(text.into()), None),
@@ -143,7 +144,7 @@ pub struct Writer<W> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A writer of a format; a new table gets its header.
+    /// Creates a writer of a format. If `is_new`, a table begins with its header.
     pub fn new(out: W, format: Format, is_new: bool) -> io::Result<Self> {
         let mut writer = Self { out, format, line: Vec::new(), bytes: 0 };
         if is_new && format != Format::Jsonl {
@@ -152,7 +153,7 @@ impl<W: Write> Writer<W> {
         Ok(writer)
     }
 
-    /// Bytes written so far.
+    /// Returns the number of bytes written so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -205,7 +206,7 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&self.line)
     }
 
-    /// Hands everything to the file.
+    /// Passes all buffered text to the file.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }

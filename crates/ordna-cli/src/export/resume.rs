@@ -1,4 +1,4 @@
-//! Where an export that was interrupted continues.
+//! Finds the place where an interrupted export continues.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -8,8 +8,9 @@ use anyhow::{Context, bail};
 
 use super::entry::{COLUMNS, EntryFields, Format};
 
-/// Opens the file of an export to continue it: cuts the last record, which may not be whole, and
-/// returns the key before it. Without a whole record the file is emptied.
+/// Opens the file of an interrupted export to continue it. Cuts off the last record, which may be
+/// incomplete, and returns the key of the record before it. If there is no complete record, the
+/// file is emptied.
 pub fn open(path: &Path, format: Format) -> anyhow::Result<(File, Option<Vec<u8>>)> {
     let shown = path.display();
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
@@ -24,7 +25,7 @@ pub fn open(path: &Path, format: Format) -> anyhow::Result<(File, Option<Vec<u8>
     Ok((file, last))
 }
 
-/// The end of the last line but one, and its key.
+/// Returns where the last line but one ends, and its key.
 fn whole_lines(file: &File) -> anyhow::Result<(u64, Option<Vec<u8>>)> {
     let mut input = BufReader::with_capacity(256 << 10, file);
     let (mut start, mut end) = (0, 0);
@@ -46,14 +47,14 @@ fn whole_lines(file: &File) -> anyhow::Result<(u64, Option<Vec<u8>>)> {
     Ok((start, Some(entry.key)))
 }
 
-/// The end of the last record but one, and its key.
+/// Returns where the last record but one ends, and its key.
 fn whole_records(file: &File, format: Format) -> anyhow::Result<(u64, Option<Vec<u8>>)> {
     let tabs = format == Format::Tsv;
     let header = COLUMNS.join(if tabs { "\t" } else { "," }) + "\n";
     let (mut input, mut begin) = (file, Vec::new());
     input.take(header.len() as u64).read_to_end(&mut begin)?;
     if begin != header.as_bytes() {
-        // Not even the header is whole.
+        // Even the header is incomplete.
         return match header.as_bytes().starts_with(&begin) {
             true => Ok((0, None)),
             false => bail!("its header is not that of an export"),
@@ -68,7 +69,7 @@ fn whole_records(file: &File, format: Format) -> anyhow::Result<(u64, Option<Vec
     let (mut record, mut before) = (csv::ByteRecord::new(), csv::ByteRecord::new());
     let (mut end, mut found) = (0, None);
     while reader.read_byte_record(&mut record)? {
-        // The record before this one is whole.
+        // Another record follows, so the previous one is complete.
         if !before.is_empty() {
             found = Some((end, before.clone()));
         }

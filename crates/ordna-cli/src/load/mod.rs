@@ -1,7 +1,9 @@
-//! `ordna load`: a file into a running server, pipelined.
+//! `ordna load`: writes the records of a file to a running server, with pipelined requests.
 //!
-//! One thread parses and sends, one takes the replies. A bounded channel of line numbers between
-//! them bounds the requests under way and tells the line of a refusal.
+//! One thread parses the file and sends requests, another one reads the replies. For each request
+//! the first thread sends its line number to the second one through a bounded channel. The channel
+//! limits the number of requests in flight, and tells the second thread which line a refused
+//! request came from.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,11 +26,11 @@ mod records;
 
 use records::{Fields, Format, KeySpec, Record};
 
-/// Requests are sent in writes of about this size.
+/// Approximate number of bytes that are sent in one write.
 const WRITE: usize = 64 << 10;
-/// Requests on the way at most.
+/// Maximum number of requests in flight.
 const IN_FLIGHT: usize = 16_384;
-/// Bad lines that are shown one by one; the rest is only counted.
+/// Number of bad lines that are printed. Further ones are only counted.
 const SHOWN: u64 = 100;
 
 /// Options of `ordna load`.
@@ -79,7 +81,7 @@ pub struct LoadOptions {
     server: ServerAddress,
 }
 
-/// Bad lines, shown as they come.
+/// Counts bad lines and prints the first ones.
 #[derive(Debug)]
 struct Rejects {
     count: u64,
@@ -90,7 +92,8 @@ impl Rejects {
     fn add(&mut self, line: u64, reason: &str) {
         self.count += 1;
         if self.count <= SHOWN {
-            // It may quote the file, whose bytes must not command the terminal.
+            // The reason may quote the file. Control characters are escaped, as they could control
+            // the terminal.
             let shown: String = reason.chars().flat_map(shown).collect();
             self.bar.suspend(|| eprintln!("line {line}: {shown}"));
         } else if self.count == SHOWN + 1 {
@@ -99,14 +102,14 @@ impl Rejects {
     }
 }
 
-/// A character as it is printed: a control character by its number.
+/// Returns the characters to print for `character`: control characters are escaped.
 fn shown(character: char) -> impl Iterator<Item = char> {
     let is_control = character.is_control();
     let number = is_control.then(|| character.escape_default());
     number.into_iter().flatten().chain((!is_control).then_some(character))
 }
 
-/// Loads the file; exit code 1 if a line was bad.
+/// Loads the file. The exit code is 1 if a line was bad.
 pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let path = options.file.display();
     let is_input = options.file.as_os_str() == "-";
@@ -205,7 +208,7 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
         }
         Ok(())
     });
-    // Records read before a stop are sent, so that the count below is true.
+    // The records that were read before a stop are sent, so that the number printed below is right.
     let flushed = send(&mut stream, &sent, &mut out, &mut pending);
     drop(sent);
     let Ok(refused) = bad_replies.join() else { bail!("the thread that takes replies broke") };
@@ -230,7 +233,7 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     if let Some(after) = after {
         let new = after - before;
         eprintln!("the server now has {after} keys, {new} more than before");
-        // A sorted set takes many records.
+        // Not for a sorted set, as all records have the same key.
         if options.zset.is_none() && new >= 0 && (new as u64) < stored {
             let replaced = stored - new as u64;
             eprintln!("so {replaced} records replaced one with the same key (or others wrote too)");
@@ -247,7 +250,7 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     Ok(if rejects.count == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Appends the request that makes an entry of an export.
+/// Appends the request that writes an entry of an export.
 fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8], is_dump: bool, deadline: Option<u64>) {
     let time = deadline.unwrap_or(0).to_string();
     let time = time.as_bytes();
@@ -258,7 +261,7 @@ fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8], is_dump: bool, deadl
     }
 }
 
-/// The fields of a record, as a hash has them. Values other than texts keep their JSON form.
+/// Returns the fields of a record for a hash. Values that are not texts stay in JSON form.
 fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
     let object: BTreeMap<String, &RawValue> =
         serde_json::from_slice(value).context("a record is no JSON object")?;
@@ -270,7 +273,7 @@ fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
     present.map(text).collect()
 }
 
-/// Score and member of a record.
+/// Returns score and member of a record for a sorted set.
 ///
 /// # Errors
 /// A field is absent, or the score is not a number.
@@ -314,12 +317,12 @@ fn send(
     Ok(())
 }
 
-/// The counted replies.
+/// What the replies said.
 #[derive(Debug)]
 struct Refused {
     lines: Vec<(u64, String)>,
     stored: u64,
-    /// Those of them to which the server replied that nothing is new.
+    /// Number of requests after which the server replied that it had added nothing.
     known: u64,
     lost: Option<anyhow::Error>,
 }

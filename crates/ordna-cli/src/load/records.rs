@@ -1,4 +1,4 @@
-//! Records of a file, whatever its format.
+//! Reads the records of a file of any supported format.
 
 use std::collections::{BTreeMap, HashSet};
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -27,7 +27,7 @@ pub enum Format {
 }
 
 impl Format {
-    /// The format that the file's name tells.
+    /// Returns the format that the file's name implies.
     pub fn of(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.to_ascii_lowercase();
         let name = name.strip_suffix(".gz").unwrap_or(&name);
@@ -41,7 +41,8 @@ impl Format {
     }
 }
 
-/// One field of the key: its name and, for a number that is to sort, its digits.
+/// A field of the key: its name and, for a number, the width to which it is padded with zeroes so
+/// that numbers sort.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeySpec {
     field: String,
@@ -67,33 +68,33 @@ impl FromStr for KeySpec {
 }
 
 impl KeySpec {
-    /// A field as it is.
+    /// Returns a spec that uses the field unchanged.
     pub fn of_field(field: &str) -> Self {
         Self { field: field.to_owned(), width: None }
     }
 }
 
-/// The fields of a record that are used one by one.
+/// The fields of a record from which its key is made, and others that the load needs.
 #[derive(Debug, Clone, Copy)]
 pub struct Fields<'a> {
     pub key: &'a [KeySpec],
-    /// Fields that the header of a file with columns must have besides those of the key.
+    /// Fields that the header of a CSV or TSV file must have in addition to those of the key.
     pub others: &'a [KeySpec],
-    /// Separates the fields of the key; `None`: the key is a tuple.
+    /// Separator between the fields of the key. `None` means that the key is encoded as a tuple.
     pub separator: Option<&'a [u8]>,
 }
 
-/// The fields that become an entry.
+/// Key and value that are made from one record of the file.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record {
     pub key: Vec<u8>,
     pub value: Vec<u8>,
 }
 
-/// A record, or the error of its line.
+/// A record, or the reason why its line is bad.
 pub type Item = Result<Record, String>;
 
-/// Calls `each` with the number and the record of every line, until it fails.
+/// Calls `each` with the line number and the record of every line, until `each` returns an error.
 pub fn read(
     file: impl Read,
     format: Format,
@@ -172,14 +173,14 @@ fn parse(
     }
 }
 
-/// Bytes of a record with columns at most. A quote that is not closed makes all lines behind it one
-/// record.
+/// Maximum number of bytes of a CSV or TSV record. A quote that is not closed makes all following
+/// lines part of one record, which this limit detects.
 const MOST_RECORD: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
-/// An input that remembers its end, and refuses records that are too long.
+/// A reader that remembers how the input ended, and fails if a record is too long.
 struct Watched<R> {
     input: R,
-    /// The last byte that ends no line.
+    /// The last byte that was not part of a line ending.
     last: u8,
     ended: bool,
     /// Bytes read since the record began.
@@ -203,8 +204,8 @@ impl<R: Read> Read for Watched<R> {
 }
 
 impl<R> Watched<R> {
-    /// Whether the input ended within the quotes of the record just read, which the csv crate takes
-    /// as if they were closed. A field of several lines is a quoted one.
+    /// Returns whether the input ended inside the quotes of the last record. The csv crate treats
+    /// such quotes as closed. A field that contains a line break must have been quoted.
     fn ended_in_quotes(&self, record: &csv::StringRecord) -> bool {
         let is_long = record.iter().next_back().is_some_and(|field| field.contains(['\r', '\n']));
         self.ended && is_long && self.last != b'"'
@@ -221,7 +222,7 @@ fn reason(error: &csv::Error) -> String {
     }
 }
 
-/// Calls `each` with the lines, without their ends. Empty ones are no records.
+/// Calls `each` with every line, without its line ending. Empty lines are skipped.
 fn by_line(
     mut input: impl BufRead,
     mut each: impl FnMut(u64, &[u8]) -> anyhow::Result<()>,
@@ -229,7 +230,8 @@ fn by_line(
     let mut text = Vec::new();
     for line in 1.. {
         text.clear();
-        // A longer line is no value anyway; the limit keeps a file without line ends out of memory.
+        // A longer line could not be stored as a value anyway. The limit prevents a file without
+        // line breaks from being read into memory as a whole.
         let limit = value::MAX_LEN as u64 + 2;
         if (&mut input).take(limit).read_until(b'\n', &mut text)? == 0 {
             break;
@@ -247,7 +249,8 @@ fn by_line(
 }
 
 fn from_json(text: &[u8], spec: &[KeySpec], separator: Option<&[u8]>) -> Item {
-    // Raw: a number in a key stays as it is written. As `f64` two long ones would become one.
+    // Raw values keep numbers as they are written. Parsed as `f64`, two long numbers could become
+    // the same key.
     let object: BTreeMap<String, &RawValue> =
         serde_json::from_slice(text).map_err(|error| match error.classify() {
             Category::Data => "not a JSON object".to_owned(),
@@ -274,7 +277,7 @@ fn from_row(object: &Map<String, Value>, spec: &[KeySpec], separator: Option<&[u
     make(content_of, value, spec, separator)
 }
 
-/// The record whose key consists of `content_of` each field.
+/// Makes a record whose key consists of `content_of` each field.
 fn make(
     content_of: impl Fn(&str) -> Result<String, String>,
     value: Vec<u8>,
@@ -284,7 +287,7 @@ fn make(
     check(Record { key: join(content_of, spec, separator)?, value })
 }
 
-/// What `content_of` each field, joined by a separator or, without one, as a tuple.
+/// Joins `content_of` each field with a separator or, without a separator, encodes them as a tuple.
 ///
 /// # Errors
 /// A field is absent, is not a number of the stated width, or holds the separator.
@@ -307,7 +310,8 @@ pub fn join(
                 format!("{content:0>width$}")
             }
         };
-        // Only the last field may hold the separator; otherwise two records could share a key.
+        // Only the last field may contain the separator; otherwise two different records could have
+        // the same key.
         if let Some(separator) = separator.filter(|separator| !separator.is_empty())
             && at + 1 < spec.len()
             && content.as_bytes().windows(separator.len()).any(|part| part == separator)
@@ -323,7 +327,7 @@ pub fn join(
     })
 }
 
-/// Refuses a record that the server would refuse.
+/// Returns an error if the server would refuse the record.
 fn check(record: Record) -> Item {
     if record.key.len() > key::MAX_LEN {
         let len = record.key.len();
@@ -400,7 +404,7 @@ mod tests {
         assert_eq!(got[5], (7, record("z", "{ \"k\" : \"z\" }")));
     }
 
-    /// As floating-point numbers the first two would be one key.
+    /// Parsed as floating-point numbers, the first two keys would be equal.
     #[test]
     fn a_number_of_a_key_stays_as_it_is_written() {
         let text = b"{\"k\":12345678901234567890123}\n{\"k\":12345678901234567890124}\n\

@@ -1,4 +1,4 @@
-//! A directory of a store as the target of the shell.
+//! The commands of the shell for the store in a directory.
 
 use std::ops::Bound;
 use std::path::Path;
@@ -11,9 +11,9 @@ use super::target::{Description, Screen, Target};
 use crate::directory;
 use crate::text::readable;
 
-/// Entries that a terminal shows unless `LIMIT` says otherwise.
+/// Maximum number of entries to print on a terminal, unless `LIMIT` is given.
 const SHOWN: usize = 50;
-/// Rows of a table that is not aligned.
+/// Number of rows to print at a time if columns are not aligned.
 const ROWS: usize = 1000;
 
 const COMMANDS: [(&str, &str, &str, &[&str]); 12] = [
@@ -104,7 +104,7 @@ impl Directory {
                 row.push(readable(value, false));
             }
             rows.push(row);
-            // A file or a pipe needs no widths.
+            // Output to a file or pipe is not aligned, so it need not wait for all rows.
             if screen.width.is_none() && rows.len() == ROWS {
                 screen.table(names, &rows)?;
                 rows.clear();
@@ -155,7 +155,7 @@ fn number(word: Option<&Vec<u8>>) -> anyhow::Result<u64> {
     number.with_context(|| format!("`{}` is not a number", readable(text, false)))
 }
 
-/// The range from a key to below another one; `-` and `+` are the ends.
+/// Returns the range from `from` to below `to`; `-` and `+` stand for the ends of the key space.
 fn range(from: &[u8], to: &[u8]) -> Range {
     let lower = if from == b"-" { Bound::Unbounded } else { Bound::Included(from.to_vec()) };
     let upper = if to == b"+" { Bound::Unbounded } else { Bound::Excluded(to.to_vec()) };

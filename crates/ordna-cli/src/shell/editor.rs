@@ -1,4 +1,4 @@
-//! The line editor: history in a file, completion of commands and options.
+//! The line editor of the shell, with a history in a file and completion of commands and options.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use reedline::{
 
 use super::target::Description;
 
-/// Lines that the history keeps.
+/// Maximum number of lines in the history.
 const MOST_HISTORY: usize = 10_000;
 /// Name of the menu of completions.
 const MENU: &str = "completions";
 
-/// An editor of lines.
+/// The line editor.
 pub struct Editor(Reedline);
 
 impl Editor {
-    /// An editor with the history of earlier shells.
+    /// Creates an editor with the history of earlier sessions.
     pub fn new(commands: &[Description]) -> anyhow::Result<Self> {
         let history = match history_file() {
             Some(path) => FileBackedHistory::with_file(MOST_HISTORY, path.clone())
@@ -46,7 +46,7 @@ impl Editor {
         Ok(Self(editor))
     }
 
-    /// Reads a line; `None` at the end of the input. Ctrl-C forgets the line.
+    /// Reads a line. Returns `None` at the end of the input. Ctrl-C discards the line.
     pub fn read(&mut self, prompt: &str) -> anyhow::Result<Option<String>> {
         loop {
             match self.0.read_line(&Name(prompt)).context("cannot read from the terminal")? {
@@ -58,7 +58,7 @@ impl Editor {
     }
 }
 
-/// The prompt: a name.
+/// The prompt, which consists of a name.
 struct Name<'a>(&'a str);
 
 impl Prompt for Name<'_> {
@@ -92,7 +92,7 @@ impl History for WithoutSecrets {
             return Ok(item);
         }
         let saved = self.0.save(item)?;
-        // The next shell has the line, too. A shell without a history works.
+        // Saves the line for later sessions. The shell also works if the history cannot be saved.
         let _ = self.0.sync();
         Ok(saved)
     }
@@ -134,8 +134,8 @@ impl History for WithoutSecrets {
     }
 }
 
-/// The file of the history: `ORDNA_HISTORY`, or one in the user's directory for state. An empty
-/// variable means that there is none.
+/// Returns the file of the history: `ORDNA_HISTORY`, or a file in the user's state directory. An
+/// empty variable disables the history.
 fn history_file() -> Option<PathBuf> {
     if let Some(path) = std::env::var_os("ORDNA_HISTORY") {
         return Some(path.into()).filter(|path: &PathBuf| !path.as_os_str().is_empty());
@@ -147,7 +147,7 @@ fn history_file() -> Option<PathBuf> {
     Some(dir.join("history"))
 }
 
-/// Whether a line may hold a password: it is not kept.
+/// Returns whether a line may contain a password, so that the history must not keep it.
 fn holds_a_secret(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     let mut words = line.split_whitespace();
@@ -172,14 +172,14 @@ impl Commands {
         Self(others.chain(own).collect())
     }
 
-    /// Returns where the word under the cursor begins, and what it may become.
+    /// Returns where the word under the cursor begins, and the words that could replace it.
     fn candidates(&self, line: &str) -> (usize, Vec<String>) {
         let start = line.rfind([' ', '\t']).map_or(0, |space| space + 1);
         let typed = line.to_ascii_lowercase();
         let before: Vec<&str> = typed[..start].split_whitespace().collect();
         let word = &typed[start..];
         let lead = before.iter().map(|word| format!("{word} ")).collect::<String>();
-        // Names, and the subcommands of a container.
+        // Names of commands, and the subcommands of a command that has some.
         let mut found: Vec<String> = Vec::new();
         for (name, _) in &self.0 {
             let rest = name.strip_prefix(&lead).filter(|rest| rest.starts_with(word));

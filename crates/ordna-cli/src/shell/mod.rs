@@ -1,4 +1,4 @@
-//! `ordna shell`: commands for a directory or a server, line by line.
+//! `ordna shell`: reads commands for a directory or a server, and runs them line by line.
 
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
@@ -32,14 +32,14 @@ pub struct ShellOptions {
     server: ServerAddress,
 }
 
-/// Whether the shell goes on.
+/// Whether the shell reads another line.
 #[derive(Debug, PartialEq, Eq)]
 enum Next {
     Continue,
     Exit,
 }
 
-/// Runs the commands that a person types, or those of standard input.
+/// Runs the commands that a user types on a terminal, or those read from standard input.
 pub fn run(options: &ShellOptions) -> anyhow::Result<ExitCode> {
     let mut target: Box<dyn Target> = match &options.dir {
         Some(dir) => Box::new(Directory::open(dir, options.create)?),
@@ -56,7 +56,7 @@ pub fn run(options: &ShellOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads lines with the editor. Errors are printed; they end nothing.
+/// Reads lines with the editor and runs them. Errors are printed, and the shell continues.
 fn interact(target: &mut dyn Target, screen: &mut Screen<'_>) -> anyhow::Result<()> {
     let mut editor = editor::Editor::new(target.commands())?;
     let prompt = target.name();
@@ -77,7 +77,7 @@ fn interact(target: &mut dyn Target, screen: &mut Screen<'_>) -> anyhow::Result<
     Ok(())
 }
 
-/// Runs lines without a prompt. The first error ends them.
+/// Runs lines without a prompt. Stops at the first error.
 fn run_lines(
     target: &mut dyn Target,
     input: impl BufRead,
@@ -94,7 +94,7 @@ fn run_lines(
     Ok(())
 }
 
-/// Runs one line. Empty lines and those that begin with `#` are none.
+/// Runs one line. Empty lines and lines that begin with `#` are ignored.
 fn run_line(target: &mut dyn Target, line: &str, screen: &mut Screen<'_>) -> anyhow::Result<Next> {
     if line.trim_start().starts_with('#') {
         return Ok(Next::Continue);
@@ -112,7 +112,8 @@ fn run_line(target: &mut dyn Target, line: &str, screen: &mut Screen<'_>) -> any
     Ok(Next::Continue)
 }
 
-/// Prints the commands that begin with `name`: all with their summary, one with its arguments.
+/// Prints the commands whose name begins with `name`: several with their summaries, a single one
+/// with its arguments.
 fn help(commands: &[Description], name: &str, screen: &mut Screen<'_>) -> anyhow::Result<()> {
     let found = commands.iter().filter(|command| command.name.starts_with(name));
     let found: Vec<_> = found.collect();

@@ -1,4 +1,4 @@
-//! A server as the target of the shell.
+//! The commands of the shell for a server.
 
 use redis_protocol::resp2::types::BytesFrame;
 
@@ -8,25 +8,25 @@ use super::target::{Description, Screen, Target};
 use crate::client::{Client, ServerAddress, Unreachable};
 use crate::text::readable;
 
-/// Commands whose replies a shell of questions and answers cannot read.
+/// Commands that the shell refuses, because they do not send exactly one reply to each request.
 const REFUSED: [&str; 8] =
     ["subscribe", "psubscribe", "ssubscribe", "monitor", "sync", "psync", "hello", "client reply"];
-/// Arrays within one another that are printed.
+/// Maximum nesting of arrays that are printed.
 const MOST_NESTED: usize = 16;
 
 /// A connection to a server, and what the server says about its commands.
 pub struct Remote {
     address: ServerAddress,
-    /// `None` after the connection was lost.
+    /// `None` if the connection was lost.
     client: Option<Client>,
     commands: Vec<Description>,
 }
 
 impl Remote {
-    /// Connects, and reads the descriptions of all commands.
+    /// Connects to a server, and reads the descriptions of all commands.
     pub fn connect(address: &ServerAddress) -> anyhow::Result<Self> {
         let mut client = address.connect()?;
-        // A server without descriptions, or a user without the right, has no help.
+        // Without descriptions, or without the right to read them, the shell has no help.
         let commands = client.call(&[b"COMMAND", b"DOCS"]).map(|docs| descriptions(&docs, ""));
         let commands = match commands {
             Err(error) if error.downcast_ref::<Unreachable>().is_some() => return Err(error),
@@ -73,7 +73,7 @@ impl Target for Remote {
     }
 }
 
-/// What to do about an error.
+/// Returns advice for an error, if there is any.
 fn hint(error: &str, words: &[String], commands: &[Description]) -> Option<String> {
     let code = error.split(' ').next().unwrap_or_default();
     let described = |name: &str| commands.iter().find(|command| command.name == name);
@@ -104,7 +104,7 @@ fn hint(error: &str, words: &[String], commands: &[Description]) -> Option<Strin
     }
 }
 
-/// The columns of a reply that is a list of pairs.
+/// Returns the names of the columns for commands whose reply is a list of pairs.
 fn columns(words: &[String]) -> Option<[&'static str; 2]> {
     let has = |option: &str| words.iter().any(|word| word == option);
     let second = words.get(1).map(String::as_str);
@@ -125,7 +125,8 @@ fn columns(words: &[String]) -> Option<[&'static str; 2]> {
     }
 }
 
-/// A reply that is no array, in one line or, for text of several lines, as it is.
+/// Returns the text of a reply that is not an array. Text of several lines stays unchanged; other
+/// replies take one line.
 fn scalar(reply: &BytesFrame) -> String {
     match reply {
         BytesFrame::Integer(number) => number.to_string(),
@@ -139,7 +140,7 @@ fn scalar(reply: &BytesFrame) -> String {
     }
 }
 
-/// An element of an array within a cell.
+/// Returns the text of an array's element that is printed inside a table cell.
 fn short(reply: &BytesFrame) -> String {
     match reply {
         BytesFrame::Array(items) => format!("[{} elements]", items.len()),
@@ -175,7 +176,8 @@ fn print(
     }
 }
 
-/// Prints elements below one another; on a terminal with their numbers. Arrays within are indented.
+/// Prints the elements of an array, one a line; on a terminal with their numbers. Nested arrays are
+/// indented.
 fn print_items(items: &[BytesFrame], depth: usize, screen: &mut Screen<'_>) -> anyhow::Result<()> {
     let digits = items.len().to_string().len();
     for (at, item) in items.iter().enumerate() {
@@ -197,17 +199,17 @@ fn print_items(items: &[BytesFrame], depth: usize, screen: &mut Screen<'_>) -> a
     Ok(())
 }
 
-/// The fields of a reply that is a map.
+/// Returns the fields of a reply that is a map.
 fn fields(map: &BytesFrame) -> impl Iterator<Item = (String, &BytesFrame)> {
     let items = if let BytesFrame::Array(items) = map { items.as_slice() } else { &[] };
     items.chunks_exact(2).map(|pair| (scalar(&pair[0]), &pair[1]))
 }
 
-/// The commands that a reply of `COMMAND DOCS` describes, with their subcommands, sorted.
+/// Returns the commands and subcommands that a reply of `COMMAND DOCS` describes, sorted by name.
 fn descriptions(docs: &BytesFrame, container: &str) -> Vec<Description> {
     let mut found = Vec::new();
     for (name, facts) in fields(docs) {
-        // A subcommand is `container|name`.
+        // The name of a subcommand has the form `container|name`.
         let name = name.rsplit('|').next().unwrap_or_default().to_lowercase();
         let name = if container.is_empty() { name } else { format!("{container} {name}") };
         let mut command = Description { name, ..Description::default() };
@@ -230,7 +232,7 @@ fn descriptions(docs: &BytesFrame, container: &str) -> Vec<Description> {
     found
 }
 
-/// The usage of an argument; its tokens are added to `options`.
+/// Returns the usage text of an argument, and adds its tokens to `options`.
 fn argument(item: &BytesFrame, options: &mut Vec<String>, depth: usize) -> String {
     let (mut name, mut kind, mut token) = (String::new(), String::new(), String::new());
     let (mut is_optional, mut repeats, mut inner) = (false, false, Vec::new());
@@ -272,7 +274,7 @@ fn argument(item: &BytesFrame, options: &mut Vec<String>, depth: usize) -> Strin
 mod tests {
     use super::*;
 
-    /// A reply from a text such as `[a [b 1] nil]`.
+    /// Returns the reply that a text such as `[a [b 1] nil]` describes.
     fn reply(text: &str) -> BytesFrame {
         fn read<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<BytesFrame> {
             match words.next()? {

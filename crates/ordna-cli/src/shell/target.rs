@@ -1,26 +1,26 @@
-//! What the shell's commands work on.
+//! The interface between the shell and what its commands work on.
 
 use std::io::Write;
 
 use crate::query::OutputClosed;
 use crate::text::print_table;
 
-/// A command, for help and completion.
+/// Description of a command, for help and completion.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Description {
-    /// The name in lower case; with its container, if it has one.
+    /// The name in lower case; for a subcommand, after the name of its command.
     pub name: String,
-    /// What follows the name.
+    /// The usage text that follows the name.
     pub arguments: String,
     pub summary: String,
-    /// Words that are options.
+    /// Words that are options of the command, for completion.
     pub options: Vec<String>,
 }
 
-/// Where output goes.
+/// Output of the shell.
 pub struct Screen<'a> {
     pub out: &'a mut dyn Write,
-    /// Columns of the terminal; `None` if it is no terminal.
+    /// Number of columns of the terminal; `None` if output does not go to a terminal.
     pub width: Option<usize>,
 }
 
@@ -38,15 +38,16 @@ impl Screen<'_> {
     }
 }
 
-/// What the commands work on.
+/// A server or a directory that the commands work on.
 pub trait Target {
-    /// The name, for the prompt.
+    /// Returns the name to show in the prompt.
     fn name(&self) -> String;
-    /// All commands.
+    /// Returns the descriptions of all commands.
     fn commands(&self) -> &[Description];
     /// Runs a command and prints its result.
     ///
     /// # Errors
-    /// The command was refused; the text says what to do. [`Unreachable`](crate::client::Unreachable): the server is gone.
+    /// The command was refused. The text says what to do.
+    /// [`Unreachable`](crate::client::Unreachable) means that the connection was lost.
     fn run(&mut self, words: &[Vec<u8>], screen: &mut Screen<'_>) -> anyhow::Result<()>;
 }

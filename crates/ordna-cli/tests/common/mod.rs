@@ -23,7 +23,8 @@ pub fn output(words: &[&str]) -> Output {
     ordna(words).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Runs a command and checks its exit code. An error is told on standard error, and on nothing else.
+/// Runs a command and checks its exit code. Only a failure may write to standard error, and it
+/// must.
 pub fn exits(words: &[&str], code: i32) -> Output {
     let output = output(words);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -33,7 +34,7 @@ pub fn exits(words: &[&str], code: i32) -> Output {
     output
 }
 
-/// A folder of the test's own, removed when dropped.
+/// A folder for one test, removed when dropped.
 pub struct Folder(pub PathBuf);
 
 impl Folder {
@@ -55,7 +56,7 @@ impl Drop for Folder {
     }
 }
 
-/// A server in a process of its own, killed when dropped.
+/// A server in a separate process, killed when dropped.
 pub struct Server {
     pub process: Child,
     pub port: String,
@@ -79,7 +80,7 @@ impl Server {
         server
     }
 
-    /// The next line of the log that contains a text.
+    /// Returns the next line of the log that contains `text`.
     pub fn line(&self, text: &str) -> String {
         let end = Instant::now() + Duration::from_secs(60);
         loop {
