@@ -1,6 +1,6 @@
-//! The machine's memory latency, measured: dependent misses, and with 16 in flight.
+//! Measures the machine's memory latency: of dependent cache misses, and of 16 misses in flight.
 //!
-//! Cache misses dominate a lookup in a large index; this figure bounds their number.
+//! Cache misses dominate the cost of a lookup in a large index. The two figures bound that cost.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,33 +9,35 @@ use serde::{Deserialize, Serialize};
 
 use crate::zipf::Random;
 
-/// Nanoseconds per cache line fetched at random from a table far larger than the caches.
+/// Nanoseconds per cache line that is read at random from a table far larger than the caches.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Dram {
-    /// Each address is known only when the line before has come.
+    /// Latency if each address is known only after the previous line has arrived.
     pub dependent_ns: f64,
-    /// 16 chains side by side.
+    /// Latency per line if 16 independent chains are followed concurrently.
     pub in_flight_16_ns: f64,
 }
 
-/// One cache line: the place of the next.
+/// One cache line, which holds the index of the next line of the chain.
 #[repr(align(64))]
 #[derive(Clone, Copy)]
 struct Line(u32);
 
-/// Measures on a table of so many bytes: half a gibibyte is beyond every cache of today.
+/// Measures on a table of `bytes` bytes. Half a gibibyte is larger than the caches of today's
+/// machines.
 pub fn measure(bytes: usize) -> Dram {
     let lines = (bytes / size_of::<Line>()).clamp(1024, u32::MAX as usize);
     let mut random = Random::new(1);
     let mut order: Vec<u32> = (0..lines as u32).collect();
     random.shuffle(&mut order);
-    // One cycle over all lines, in random order: no prefetcher can follow, no line comes twice.
+    // One cycle through all lines in random order: no prefetcher can predict it, and no line is
+    // read twice.
     let mut table = vec![Line(0); lines];
     for at in 0..lines {
         table[order[at] as usize] = Line(order[(at + 1) % lines]);
     }
-    // The dependent scan takes the first `steps` lines of the cycle, the 16 chains share others:
-    // none finds what another brought to the caches.
+    // The dependent chain reads the first `steps` lines of the cycle and the 16 chains read others,
+    // so neither finds lines that the other has brought into the caches.
     let steps = (lines / 2).min(2_000_000);
     let first = order[0];
     let mut chains = [0_u32; 16];
@@ -77,7 +79,7 @@ mod tests {
 
     #[test]
     fn misses_overlap() {
-        // Another process may preempt the second part, which is short.
+        // The second measurement is short, so another process may preempt most of it.
         let overlap = (0..5).any(|_| {
             let dram = measure(64 << 20);
             assert!(dram.dependent_ns > 1.0 && dram.in_flight_16_ns > 0.0, "{dram}");

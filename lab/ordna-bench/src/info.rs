@@ -13,7 +13,7 @@ use crate::dram::Dram;
 /// The allocator of the binary; `memory::allocated` asks it.
 pub const ALLOCATOR: &str = "jemalloc";
 
-/// Threads read the keys at random places of the key set: a miss each, charged to the index.
+/// Threads read the keys at random places of the key set. The index is charged with the cache miss.
 pub const IN_PLACE: &str = "read at random places of the key set";
 
 /// Threads read copies of the keys, made before the clock starts.
@@ -22,11 +22,11 @@ pub const COPIED: &str = "copied into the order of use before the clock starts";
 /// Loads take memory as the system gives it.
 pub const FRESH: &str = "into memory that the system has just given";
 
-/// Loads take memory that an earlier load of the same process had.
+/// Loads take memory that an earlier load of the same process has used.
 pub const HAD: &str = "into memory that the process has had: an index whose load counts is loaded \
                        twice, and the second time counts";
 
-/// Loads of all indexes are in one process.
+/// The loads of all indexes share one process.
 pub const SHARED: &str = "into memory as this process finds it";
 
 fn fresh() -> String {
@@ -37,7 +37,7 @@ fn in_place() -> String {
     IN_PLACE.to_owned()
 }
 
-/// Where and when a run was, and on what.
+/// Date, machine, version and settings of a run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunInfo {
     /// The processor and its cores.
@@ -50,31 +50,31 @@ pub struct RunInfo {
     /// The version of the program, and the commit that it was built from.
     #[serde(default)]
     pub version: String,
-    /// Threads that wanted to run in the minute before it began.
+    /// Number of runnable threads in the minute before the run.
     #[serde(default)]
     pub load_average: Option<f64>,
-    /// Processor time of the run and of others while it ran; known at its end.
+    /// Shares of processor time of this process and of others during the run; known at its end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shares: Option<Shares>,
-    /// As it was called.
+    /// The command line.
     #[serde(default)]
     pub command: String,
     /// Where threads read the keys of their operations; [`IN_PLACE`] in results without this field.
     #[serde(default = "in_place")]
     pub key_order: String,
-    /// Into what memory loads go; [`FRESH`] in results without this field.
+    /// Kind of memory into which indexes are loaded; [`FRESH`] in results without this field.
     #[serde(default = "fresh")]
     pub loads: String,
-    /// What the machine lacks of what the indexes and the papers' experiments can use.
+    /// Features that the indexes or the papers' experiments can use and this machine lacks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
-    /// The machine's memory latency, where it was measured.
+    /// The machine's memory latency, if it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dram: Option<Dram>,
 }
 
 impl RunInfo {
-    /// Of the run that begins now.
+    /// Collects the facts of the run that begins now.
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
@@ -92,15 +92,15 @@ impl RunInfo {
         }
     }
 
-    /// Whether something else ran meanwhile; if that is not known, just before.
+    /// Returns whether other programs ran during the run or, if that is not known, just before it.
     pub fn was_busy(&self) -> Option<bool> {
         let shares = self.shares.map(|shares| shares.others + shares.stolen > 0.05);
         shares.or(self.load_average.map(|load| load > 0.5))
     }
 }
 
-/// What the machine lacks of what the indexes and the papers' experiments can use, each with what is
-/// done instead.
+/// Returns the features that the indexes or the papers' experiments can use and this machine lacks,
+/// each with the substitute.
 pub fn limits() -> Vec<String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut limits = vec![format!("{cores} cores: figures over threads end there")];
@@ -130,13 +130,13 @@ pub fn limits() -> Vec<String> {
 /// Shares of the processors' time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Shares {
-    /// Of other processes and the system.
+    /// Share of other processes and the system.
     pub others: f64,
-    /// Of other machines on the same host.
+    /// Share of other machines on the same host.
     pub stolen: f64,
 }
 
-/// Clock ticks since the machine began, and since this process did.
+/// Clock ticks since the start of the machine, and since the start of this process.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticks {
     all: u64,
@@ -146,7 +146,8 @@ pub struct Ticks {
 }
 
 impl Ticks {
-    /// Until now, where the system says so. Children count once they are waited for.
+    /// Reads the current ticks, if the system reports them. Child processes count once they have
+    /// been waited for.
     pub fn now() -> Option<Self> {
         let numbers = |text: &str| -> Vec<u64> {
             text.split_whitespace().map_while(|field| field.parse().ok()).collect()
@@ -154,7 +155,7 @@ impl Ticks {
         // user nice system idle iowait irq softirq steal; guests are in user.
         let stat = std::fs::read_to_string("/proc/stat").ok()?;
         let machine = numbers(stat.lines().next()?.strip_prefix("cpu ")?);
-        // Behind the name in brackets and ten fields more: utime stime cutime cstime.
+        // The fields after the name in brackets and ten more fields: utime stime cutime cstime.
         let own = std::fs::read_to_string("/proc/self/stat").ok()?;
         let fields: Vec<&str> = own.rsplit_once(") ")?.1.split(' ').collect();
         let own = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().unwrap_or(0)).sum();
@@ -167,7 +168,7 @@ impl Ticks {
         })
     }
 
-    /// The processor time between then and now; `None` if no time has passed.
+    /// Returns the shares of processor time since `then`, or `None` if no time has passed.
     pub fn since(&self, then: &Self) -> Option<Shares> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)? as f64;
         let stolen = self.stolen.saturating_sub(then.stolen);
@@ -177,7 +178,7 @@ impl Ticks {
     }
 }
 
-/// The processor and its cores.
+/// Returns the processor and its number of cores.
 fn machine() -> String {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
@@ -192,12 +193,12 @@ fn load_average() -> Option<f64> {
     std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The version of the package, and the commit that it was built from: `build.rs` asks git.
+/// Returns the version of the package and the commit of the build, which `build.rs` asks git for.
 fn version() -> String {
     format!("{}, commit {}", env!("CARGO_PKG_VERSION"), env!("ORDNA_COMMIT"))
 }
 
-/// The program without its folder, and its arguments.
+/// Returns the command line, with the program's name without its folder.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     let mut arguments: Vec<String> = arguments.collect();
     if let Some(program) = arguments.first_mut() {
@@ -206,7 +207,7 @@ fn command(arguments: impl Iterator<Item = String>) -> String {
     arguments.join(" ")
 }
 
-/// Days and time of so many seconds after 1970, as `2026-11-21 09:30 UTC`.
+/// Formats seconds since 1970 as `2026-11-21 09:30 UTC`.
 fn date(seconds: u64) -> String {
     let (days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
     // Counted from 1 March of the year 0, so that a leap day is the last of its year.
@@ -244,7 +245,7 @@ mod tests {
         assert_eq!(command(arguments.into_iter()), "ordna-bench run");
         let loaded = RunInfo { load_average: Some(2.0), ..info };
         assert_eq!(loaded.was_busy(), Some(true));
-        // The processor time during the run decides, if it is known.
+        // The processor time during the run takes precedence, if it is known.
         let shares = Some(Shares { others: 0.01, stolen: 0.0 });
         assert_eq!(RunInfo { shares, ..loaded }.was_busy(), Some(false));
     }
@@ -253,7 +254,7 @@ mod tests {
     fn what_others_took_is_what_is_left() {
         let then = Ticks { all: 1000, idle: 400, stolen: 10, own: 100 };
         let now = Ticks { all: 1200, idle: 450, stolen: 20, own: 200 };
-        // Of 200: 50 idle, 10 stolen, 100 its own.
+        // Of 200 ticks, 50 are idle, 10 stolen and 100 of this process.
         assert_eq!(now.since(&then), Some(Shares { others: 0.2, stolen: 0.05 }));
         assert_eq!(then.since(&then), None);
         let ticks = Ticks::now().unwrap();

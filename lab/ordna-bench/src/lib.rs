@@ -1,24 +1,24 @@
-//! `ordna-bench`: one driver, one set of keys, every index and its public peers in one run.
+//! `ordna-bench` measures each index and its public peers with one driver and one set of keys.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`keys`] | the key sets, made once into a flat buffer |
-//! | [`zipf`] | skewed draws |
-//! | [`workload`] | operations, written down before the clock starts, with what each must find |
+//! | [`zipf`] | skewed random numbers |
+//! | [`workload`] | operations with expected results, generated before the clock starts |
 //! | [`target`] | what an index must offer to be measured |
-//! | [`entry`], [`registry`] | the indexes by name: one line each; their switches |
+//! | [`entry`], [`registry`] | the table of indexes by name, with their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
-//! | `check` | the values that are stored, and the checks of every answer |
-//! | [`sweep`] | what an index must hold after a run, and the checks of that |
-//! | [`job`], [`figures`] | what is measured on an instance, and what comes of it |
+//! | `check` | the values that are stored, and the checks of each result |
+//! | [`sweep`] | the check that an index holds the right entries after a run |
+//! | [`job`], [`figures`] | what is measured on an instance, and the figures of that measurement |
 //! | [`run`] | one instance of one index: load and workloads, timed |
-//! | [`isolate`] | child processes; [`host`]: an instance in one, or here |
+//! | [`isolate`] | child processes; [`host`]: an instance in a child process or in this one |
 //! | [`driver`] | plans: indexes on one key set, in interleaved rounds |
 //! | [`paper`] | the papers' experiments as a table of runs |
 //! | [`dram`] | the machine's memory latency |
-//! | [`memory`] | bytes as the allocator and the system count them |
-//! | [`info`] | where, when and on what a run was |
-//! | [`noise`] | how far its figures can be relied on |
+//! | [`memory`] | memory use as the allocator and the system report it |
+//! | [`info`] | date, machine and version of a run |
+//! | [`noise`] | how far the figures of a run can be relied on |
 //! | [`table`] | the results for people and for programs |
 //! | `paper_page` | the generated part of `docs/papers` |
 //! | [`page`] | `docs/benchmarks.md`, made from the results |

@@ -11,8 +11,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Settings of the allocator, which looks them up by this symbol. The string ends with a zero byte.
 ///
-/// One arena, so that records freed by one thread make room for those of all others. Large
-/// per-thread caches, since records are freed in batches of 256, which would overflow small ones.
+/// One arena, so that memory freed by one thread can be reused by all others. Large per-thread
+/// caches, because records are freed in batches of 256, which would overflow small ones.
 #[expect(unsafe_code, reason = "the allocator looks its settings up by name")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static ALLOCATOR_SETTINGS: &[u8; 62] =

@@ -1,4 +1,4 @@
-//! `docs/benchmarks.md`, made from the results of one run or several.
+//! Generates `docs/benchmarks.md` from the results of one or more runs.
 
 use crate::noise::{runs, told};
 use crate::registry::{BASELINES, UNORDERED};
@@ -8,13 +8,13 @@ use crate::table::{Cell, render};
 struct Loss<'a> {
     peer: &'a Cell,
     best: &'a Cell,
-    /// How many times as good the peer is.
+    /// The ratio of the peer's figure to ours.
     factor: f64,
 }
 
-/// The cases in which a peer has more of `figure` than the best index of ours, worst first.
+/// Returns the cases in which a peer's `figure` exceeds that of our best index, worst first.
 fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<Loss<'a>> {
-    // The baselines are what ours have to beat: they count as peers.
+    // Baselines count as peers, because our indexes have to beat them.
     let is_ours = |cell: &Cell| cell.ours && !BASELINES.contains(&cell.index.as_str());
     let figure = |cell: &Cell| figure(cell).filter(|_| cell.checked);
     let mut losses: Vec<Loss<'a>> = Vec::new();
@@ -32,16 +32,16 @@ fn losses<'a>(cells: &'a [Cell], figure: impl Fn(&Cell) -> Option<f64>) -> Vec<L
     losses
 }
 
-/// How an index of ours stands beside the best peer that keeps order.
+/// Comparison of one of our indexes with the best ordered peer.
 struct Standing<'a> {
     index: &'a str,
     cases: usize,
     behind: usize,
-    /// Times as fast as it: the peer of its worst case, and the case.
+    /// The case in which a peer is ahead by the largest factor.
     worst: Option<Loss<'a>>,
 }
 
-/// All of ours, those that are behind most often first.
+/// Returns the comparisons of all our indexes, those that are behind most often first.
 fn standings(cells: &[Cell]) -> Vec<Standing<'_>> {
     let mops = |cell: &Cell| cell.mops.filter(|_| cell.checked).map(|mops| mops.median);
     let is_ours = |cell: &Cell| cell.ours && !BASELINES.contains(&cell.index.as_str());
@@ -89,7 +89,8 @@ fn list_standings(standings: &[Standing<'_>]) -> String {
     format!("| index | behind in | worst |\n|---|---|---|\n{lines}")
 }
 
-/// `what` heads the factor; `spread` tells what more there is to say of a case.
+/// Formats a list of losses. `what` is the title of the factor's column; `spread` returns further
+/// columns.
 fn list(
     losses: &[Loss<'_>],
     what: &str,
@@ -119,7 +120,7 @@ fn list(
     )
 }
 
-/// Whether the peer's slowest round is ahead of our fastest.
+/// Returns whether the peer's slowest round is faster than our fastest.
 fn clear(peer: &Cell, best: &Cell) -> String {
     let Some((theirs, ours)) = peer.mops.zip(best.mops) else { return " |".to_owned() };
     let known = peer.rounds > 1 && best.rounds > 1;
@@ -131,13 +132,13 @@ fn clear(peer: &Cell, best: &Cell) -> String {
     format!(" {clear} |")
 }
 
-/// The wrong cells, one line per index and complaint.
+/// Returns the cells with wrong results, one line per index and kind of error.
 pub fn notes(cells: &[Cell]) -> Vec<String> {
     let mut notes: Vec<(&str, &str, Vec<String>)> = Vec::new();
     for cell in cells {
         let Some(detail) = &cell.detail else { continue };
         let place = format!("{} {}", cell.keys, cell.workload);
-        // The same complaint about another key is the same complaint.
+        // Errors that differ only in the key count as the same kind.
         let sort = |detail: &str| detail.split(" of ").next().unwrap_or_default().to_owned();
         match notes.iter_mut().find(|(i, d, _)| *i == cell.index && sort(d) == sort(detail)) {
             Some((_, _, places)) if places.contains(&place) => {}
@@ -151,7 +152,7 @@ pub fn notes(cells: &[Cell]) -> Vec<String> {
     notes.into_iter().map(line).collect()
 }
 
-/// The page.
+/// Returns the page.
 pub fn render_page(cells: &[Cell], baseline: &str) -> String {
     let Some(first) = cells.first() else {
         return "# Benchmarks\n\nNothing was measured.\n".to_owned();
@@ -198,13 +199,13 @@ pub fn render_page(cells: &[Cell], baseline: &str) -> String {
     )
 }
 
-/// The cells of each run.
+/// Groups the cells by run.
 fn of_runs(cells: &[Cell]) -> Vec<Vec<Cell>> {
     let all = runs(cells).into_iter();
     all.map(|run| cells.iter().filter(|cell| cell.info == *run).cloned().collect()).collect()
 }
 
-/// When, where and on what a run was.
+/// Describes date, machine and settings of a run.
 fn about(run: &[Cell]) -> String {
     let Some(Cell { info, seed, .. }) = run.first() else { return String::new() };
     let rounds = run.iter().map(|cell| cell.rounds).max().unwrap_or(0);
@@ -213,7 +214,7 @@ fn about(run: &[Cell]) -> String {
     format!("- {}; seed {seed}; {rounds} rounds.\n", at.join("; "))
 }
 
-/// The figures of one run.
+/// Formats the figures of one run.
 fn results(run: &[Cell], baseline: &str) -> String {
     let Some(Cell { info, .. }) = run.first() else { return String::new() };
     let head = [&info.started, &info.command].map(|text| text.as_str());
@@ -221,8 +222,8 @@ fn results(run: &[Cell], baseline: &str) -> String {
     format!("```text\n{}\n\n{}```\n\n", head.join(": "), render(run, baseline))
 }
 
-/// The same for bytes per key: fewer are better. All cells of an index after one load have the
-/// same: its `load` cell stands for it.
+/// Returns the same list for bytes per key, where fewer are better. All cells of an index after one
+/// load have the same figure, so only its `load` cell is listed.
 fn list_memory(cells: &[Cell]) -> String {
     let loads: Vec<Cell> = cells.iter().filter(|cell| cell.workload == "load").cloned().collect();
     if loads.is_empty() {
@@ -232,7 +233,7 @@ fn list_memory(cells: &[Cell]) -> String {
     list(&memory, "times as small", "", |_, _| String::new())
 }
 
-/// The causes known for peers whose answers are wrong.
+/// Known causes of wrong results of peers.
 const EXPLAINED: [(&str, &str); 2] = [
     (
         "crossbeam-skiplist",
@@ -319,7 +320,7 @@ mod tests {
         assert!(page.matches("In no case").count() == 1 && page.contains("Not compared"), "{page}");
     }
 
-    /// Figures of another run, seed or number of operations are not compared.
+    /// Figures of runs that differ in seed or number of operations are not compared.
     #[test]
     fn a_table_is_of_one_run() {
         let cells = [cell("skiplist", true, 2.0, 40.0), cell("faster", false, 3.0, 40.0)];

@@ -1,7 +1,7 @@
-//! Several instances of an index, each with a share of the keys: figure 9 of the Nitro paper.
+//! Several instances of an index, each with a part of the keys: figure 9 of the Nitro paper.
 //!
-//! A hash of the key chooses the instance, so a scan merges what all instances have. Groups of keys
-//! go one by one.
+//! A hash of the key selects the instance, so a scan merges the entries of all instances. Groups of
+//! keys are processed one key at a time.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::ops::{Bound, ControlFlow};
@@ -14,7 +14,7 @@ use crate::target::Session;
 pub struct Partitions<I>(Vec<I>);
 
 impl<I: OrderedIndex<Value = u64>> Partitions<I> {
-    /// So many instances.
+    /// Creates `count` instances.
     pub fn new(count: usize, make: impl Fn() -> I) -> Self {
         Self((0..count.max(1)).map(|_| make()).collect())
     }

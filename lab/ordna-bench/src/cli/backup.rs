@@ -1,4 +1,5 @@
-//! `ordna-bench backup`: what durability costs, each figure beside its limit in the same run.
+//! `ordna-bench backup`: measures the cost of durability, each figure next to its limit in the same
+//! run.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -20,9 +21,9 @@ use crate::memory;
 /// The kinds of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Values {
-    /// Keys of 16 bytes with values of 84.
+    /// Keys of 16 bytes with values of 84 bytes.
     Bytes,
-    /// Integers by integers.
+    /// Integer keys and values.
     Int,
 }
 
@@ -51,7 +52,7 @@ trait Entries: 'static {
     fn has(store: &Store<Self::Key, Self::Value>, number: u64, round: u64) -> bool;
 }
 
-/// Numbers in another order.
+/// Maps numbers, one to one, to numbers in a scattered order.
 fn scatter(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
@@ -92,7 +93,7 @@ impl Entries for Strings {
     }
 }
 
-/// A storage whose files take everything and keep nothing: what encoding alone costs.
+/// A storage that discards everything written to it, so that only the encoding is measured.
 #[derive(Debug)]
 struct Nowhere;
 
@@ -146,7 +147,7 @@ fn said(text: impl Into<String>) -> BenchError {
     BenchError::Request(text.into())
 }
 
-/// Runs `work` on as many threads, each with its number.
+/// Runs `work` on several threads, each of which gets its number.
 fn on_threads(
     threads: u64,
     work: impl Fn(u64) -> Result<(), String> + Sync,
@@ -166,7 +167,7 @@ fn on_threads(
     Ok(began.elapsed())
 }
 
-/// Writes of two threads a second while `work` runs, and what that returns. Without it, for `time`.
+/// Returns the writes per second of two threads while `work` runs, and the result of `work`.
 fn writes_beside<E: Entries, R: Send>(
     store: &Store<E::Key, E::Value>,
     n: u64,
@@ -183,7 +184,8 @@ fn writes_beside<E: Entries, R: Send>(
                         at = at
                             .wrapping_mul(6_364_136_223_846_793_005)
                             .wrapping_add(1_442_695_040_888_963_407);
-                        // The entries are checked after the restore; these keep their values.
+                        // The entries are checked after the restore, so the writes do not change
+                        // their values.
                         let _ = E::put(store, (at >> 33) % n, 0);
                     }
                     writes.fetch_add(64, Ordering::Relaxed);
@@ -198,11 +200,12 @@ fn writes_beside<E: Entries, R: Send>(
     })
 }
 
-/// Computes for five seconds, at a lower priority: what any work beside the writers costs them.
+/// Computes for five seconds at a lower priority, to measure what any concurrent work costs
+/// writers.
 fn only_compute(nice: i32) {
     thread::scope(|scope| {
         scope.spawn(|| {
-            // Of this thread alone, on Linux.
+            // On Linux this lowers the priority of this thread only.
             let _ = rustix::process::nice(nice);
             let began = Instant::now();
             let mut at = 1;
@@ -213,7 +216,7 @@ fn only_compute(nice: i32) {
     });
 }
 
-/// Most resident bytes above those at the start, while `work` runs.
+/// Returns the largest growth of resident memory while `work` runs, and the result of `work`.
 fn growth<R: Send>(work: impl FnOnce() -> R + Send) -> (f64, R) {
     let start = memory::resident().unwrap_or(0);
     let stop = AtomicBool::new(false);
@@ -252,7 +255,8 @@ impl Backup {
         println!("| figure | value |\n|---|---|");
         let say = |name: &str, value: String| println!("| {name} | {value} |");
 
-        // The log's thread and files are there, and a backup without a snapshot, but no fsyncs.
+        // The store has the log's thread and files and a backup without a snapshot, but never calls
+        // fsync.
         let open = OpenOptions::new().sync(SyncPolicy::Never);
         let plain = Store::<E::Key, E::Value>::new();
         let fill = |store: &Store<E::Key, E::Value>| {
@@ -319,7 +323,8 @@ impl Backup {
             ),
         );
         let background = |mode| BackupOptions::new().workers(1).background(true).mode(mode);
-        // The rate alone drifts, with the system's own writing say: it is taken before and after.
+        // The rate without a backup drifts, for example because the system writes back pages. So it
+        // is measured before and after.
         let rest = || writes_beside::<E, _>(&store, n, || thread::sleep(Duration::from_secs(5))).0;
         let mut before = rest();
         let mut shown = |rate: f64| {
@@ -384,7 +389,7 @@ impl Backup {
     }
 }
 
-/// Writes so many bytes in pieces of a mebibyte, and syncs.
+/// Writes `bytes` bytes in pieces of one mebibyte, and syncs the file.
 fn plain_write(path: &Path, bytes: u64) -> io::Result<Duration> {
     const PIECE: u64 = 1 << 20;
     let piece: Vec<u8> = (0..PIECE).map(|at| scatter(at) as u8).collect();

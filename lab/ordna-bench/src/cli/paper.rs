@@ -16,15 +16,15 @@ use crate::workload::Series;
 pub struct Papers {
     /// hydralist, wormhole, pi, art, nitro, or all.
     name: String,
-    /// Figures; all by default.
+    /// Names of figures; all by default.
     #[arg(long, value_delimiter = ',')]
     figure: Vec<String>,
-    /// At most so many keys: 1,000,000 by default, 100,000 with --quick. Figures with an axis of sizes
-    /// scale all of it; with --quick they have its ends only.
+    /// Maximum number of keys: 1,000,000 by default, 100,000 with --quick. Figures with an axis of
+    /// sizes scale the whole axis; with --quick they have its ends only.
     #[arg(long)]
     n: Option<usize>,
-    /// Operations to measure per workload and round; with --quick the rounds share them. By default
-    /// as many as keys, and four calls of each thread at least.
+    /// Number of operations to measure per workload and round; with --quick the rounds share them.
+    /// The default is the number of keys, but at least four calls of each thread.
     #[arg(long)]
     ops: Option<usize>,
     #[command(flatten)]
@@ -47,8 +47,8 @@ impl Papers {
         self.n.unwrap_or(if self.common.quick { 100_000 } else { 1_000_000 })
     }
 
-    /// Operations of a figure's workloads by default: as many as keys, and at least four calls of
-    /// every thread in each round.
+    /// Returns the default number of operations of a figure's workloads: the number of keys, but at
+    /// least four calls of each thread in each round.
     fn operations(&self, runs: &Runs, n: usize, cores: usize) -> usize {
         let rounds = if self.common.quick { self.common.rounds } else { 1 };
         let most = runs.batches.iter().copied().max().unwrap_or(1);
@@ -56,7 +56,7 @@ impl Papers {
         n.max(2).max(if most > 1 { calls } else { cores }).min(u32::MAX as usize)
     }
 
-    /// The plans, and the text printed before them.
+    /// Returns the plans, and the text to print before them.
     fn plans(&self, registry: &Registry) -> Result<(Vec<Plan>, String), String> {
         let names = || PAPERS.iter().map(|paper| &*paper.name).chain(["all"]);
         let papers = PAPERS.iter().filter(|paper| self.name == "all" || paper.name == self.name);
@@ -95,7 +95,7 @@ impl Papers {
         let name = paper.experiment(figure);
         let mut text = format!("{name}: {}\n", figure.title);
         let mut say = |line: String| text += &format!("  {line}\n");
-        // Those that were asked for by name join those of the figure.
+        // Indexes that were requested by name are measured in addition to those of the figure.
         let asked = self.common.index.iter().flatten().map(String::as_str);
         let mut indexes: Vec<Chosen> = Vec::new();
         for index in asked.chain(figure.indexes.iter().map(String::as_str)) {
@@ -126,7 +126,8 @@ impl Papers {
         let info = self.common.info();
         let mut plans = Vec::new();
         let threads = runs.threads.on(cores);
-        // One caller has a worker for each other thread: an index for each number of threads.
+        // With a single caller, all other threads are workers, so each number of threads needs its
+        // own index.
         let threads: Vec<Vec<usize>> = if runs.ordered {
             threads.into_iter().map(|count| vec![count]).collect()
         } else {

@@ -1,4 +1,4 @@
-//! A plan: the measurements on one key set, and the builds of the indexes that they take.
+//! A plan: the measurements on one key set, and the index builds that they need.
 
 use crate::info::RunInfo;
 use crate::keys::KeySet;
@@ -8,71 +8,71 @@ use crate::workload::Workload;
 /// The measurements on one key set.
 #[derive(Clone)]
 pub struct Plan {
-    /// The experiment of a paper that this is a part of.
+    /// The experiment of a paper to which this plan belongs.
     pub experiment: Option<String>,
-    /// The indexes; each round measures all of them once.
+    /// The indexes. Each round measures all of them once.
     pub indexes: Vec<Chosen>,
     /// The key set.
     pub keys: KeySet,
     /// The workloads.
     pub workloads: Vec<Workload>,
-    /// Keys to load.
+    /// Number of keys to load.
     pub n: usize,
-    /// Operations of each workload.
+    /// Number of operations of each workload.
     pub ops: usize,
     /// Numbers of threads.
     pub threads: Vec<usize>,
-    /// Keys per call.
+    /// Numbers of keys per call.
     pub batches: Vec<usize>,
-    /// Whether a call takes operations of all sorts, in their order.
+    /// Whether a call mixes operations of all kinds, in their order.
     pub ordered: bool,
-    /// Rounds.
+    /// Number of rounds.
     pub rounds: usize,
-    /// One more round with the clock in every operation.
+    /// Whether one more round measures the time of each operation.
     pub latency: bool,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// One build serves everything, see [`crate::driver`]; `ops` is of all rounds together, and
-    /// scans are a tenth of that.
+    /// Whether one build serves all measurements, see [`crate::driver`]. `ops` is then the total of
+    /// all rounds, and scans have a tenth of it.
     pub quick: bool,
-    /// Instances live in child processes. Only where no other thread runs: not in unit tests.
+    /// Whether instances live in child processes. Not in unit tests, where other threads run.
     pub apart: bool,
-    /// Loads go into memory that the system has just given, not into what the process has had.
+    /// Whether indexes are loaded into memory that is new to the process.
     pub fresh_memory: bool,
-    /// The facts of the run that its results repeat.
+    /// The facts about the run that its results repeat.
     pub info: RunInfo,
 }
 
-/// One build of every index, and what is run on it.
+/// One build of each index, and the measurements that use it.
 pub struct Build {
-    /// Threads that load.
+    /// Number of threads that load.
     pub threads: usize,
-    /// Keys per call of the load.
+    /// Number of keys per call during the load.
     pub batch: usize,
-    /// The cells that it gives.
+    /// The measurements.
     pub cases: Vec<Case>,
 }
 
 impl Build {
-    /// Whether nothing is asked of it after the load.
+    /// Returns whether the build is measured by its load alone.
     pub fn loads_only(&self) -> bool {
         self.cases.iter().all(|case| case.workload == Workload::Load)
     }
 }
 
-/// A cell of every index.
+/// One measurement of each index: a workload, a number of threads and a batch size.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Case {
     pub threads: usize,
-    /// Keys per call.
+    /// Number of keys per call.
     pub batch: usize,
-    /// Whether a call takes operations of all sorts, in their order.
+    /// Whether a call mixes operations of all kinds, in their order.
     pub ordered: bool,
     pub workload: Workload,
 }
 
 impl Case {
-    /// Why no index can run it.
+    /// Returns the reason if no index can run this case.
     pub fn impossible(&self) -> Option<&'static str> {
         self.workload.ungroupable().filter(|_| self.batch > 1 && !self.ordered)
     }
@@ -90,7 +90,7 @@ impl std::fmt::Display for Case {
 }
 
 impl Plan {
-    /// Each number of threads and of keys per call once.
+    /// Removes duplicate numbers of threads and of keys per call.
     pub fn distinct(mut self) -> Self {
         fn once<T: PartialEq>(all: &mut Vec<T>) {
             let mut seen = Vec::new();
@@ -107,7 +107,7 @@ impl Plan {
         self
     }
 
-    /// The builds that give its cells.
+    /// Returns the builds that the plan needs.
     pub fn builds(&self) -> Vec<Build> {
         let loaders = self.threads.iter().copied().max().unwrap_or(1);
         let first = self.batches.first().copied().unwrap_or(1);
@@ -116,8 +116,8 @@ impl Plan {
         for &batch in &self.batches {
             for &threads in &self.threads {
                 for workload in &self.workloads {
-                    // A workload with roles has as many threads as roles; a quick run loads all
-                    // keys with groups of one size only.
+                    // A workload with roles has one thread for each role. In a quick run, one group
+                    // size loads all keys.
                     let again = !workload.roles().is_empty()
                         || self.quick && *workload == Workload::Load && batch != first;
                     if !again {
@@ -148,7 +148,7 @@ impl Plan {
         builds
     }
 
-    /// Operations of a workload in one round: one for every thread at least.
+    /// Returns the number of operations of a workload in one round, at least one for each thread.
     pub fn operations(&self, workload: &Workload, threads: usize) -> usize {
         let ops = if self.quick { self.ops.div_ceil(self.rounds) } else { self.ops };
         match workload {
@@ -159,7 +159,7 @@ impl Plan {
         }
     }
 
-    /// Operations of the pass for latency.
+    /// Returns the number of operations of the latency round.
     pub fn timed_operations(&self, workload: &Workload, threads: usize) -> usize {
         match workload {
             _ if !self.quick => self.operations(workload, threads),

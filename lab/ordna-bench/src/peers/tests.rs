@@ -31,8 +31,8 @@ fn run<K: Key + ?Sized>(make: &Maker<K>, keys: &K::Sequence, threads: usize) -> 
     measure(&job, &|| make(&Switches::default(), threads))
 }
 
-/// The adapters are right: on one thread every peer gives right answers to everything that it
-/// offers, and says what it does not.
+/// Checks the adapters: on one thread, each peer gives correct results for all operations that it
+/// offers and reports those that it lacks.
 #[test]
 fn every_peer_answers_rightly_on_one_thread() {
     let integers = KeySet::Int.integers(20_000, 1);
@@ -72,9 +72,9 @@ fn keys_that_a_peer_cannot_hold_are_not_applicable() {
     assert!(refusal("masstree", KeySet::Fixed(300)).contains("at most 256 bytes, not 300"));
 }
 
-/// Why crossbeam-skiplist is `wrong` where one thread overwrites and another reads: no thread
-/// removes the key, and yet gets find nothing. When this test fails, the note on the page has to
-/// go.
+/// Shows why crossbeam-skiplist is marked `wrong` where one thread overwrites and another reads:
+/// gets find nothing although no thread removes the key. If this test fails, remove the note on the
+/// page.
 #[test]
 fn crossbeam_shows_a_gap_while_it_overwrites() {
     let map = crossbeam::new::<u64>().0;

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-/// Text for HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
-/// A figure in three digits or so.
+/// Formats a figure with about three digits.
 pub fn number(value: f64) -> String {
     match value {
         _ if value >= 1e6 => format!("{}M", number(value / 1e6)),
@@ -28,9 +28,9 @@ pub struct Bar {
     pub label: String,
     /// Its class: `ours` or `peer`.
     pub class: &'static str,
-    /// The figure, or the words that stand for it.
+    /// The figure, or the text to show instead of it.
     pub value: Result<f64, String>,
-    /// From where to where the rounds went.
+    /// The smallest and the largest figure of the rounds.
     pub range: Option<(f64, f64)>,
     /// A second figure, drawn as a tick.
     pub tick: Option<f64>,
@@ -115,16 +115,16 @@ pub struct Line {
     pub label: String,
     /// Its class: `s0` to `s7` for ours, `peer`, or `mark` for a level to compare with.
     pub class: String,
-    /// In the order of x.
+    /// The points in ascending order of x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How an axis runs.
+/// The scale of an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scale {
-    /// From zero.
+    /// Linear, beginning at zero.
     Linear,
-    /// By powers of ten.
+    /// Logarithmic, in powers of ten.
     Log,
 }
 
@@ -133,7 +133,7 @@ impl Scale {
         if self == Self::Log { value.max(1e-9).log10() } else { value }
     }
 
-    /// Where the axis begins and ends for these values, and its marks.
+    /// Returns the bounds of the axis for these values, and its tick marks.
     fn axis(self, values: impl Iterator<Item = f64> + Clone) -> (f64, f64, Vec<f64>) {
         let most = values.clone().fold(f64::MIN_POSITIVE, f64::max);
         let least = values.fold(most, f64::min);
@@ -154,19 +154,19 @@ impl Scale {
     }
 }
 
-/// The next of 1, 2, 5, 10, … that is not smaller.
+/// Returns the smallest of 1, 2, 5, 10, … that is at least `step`.
 fn nice(step: f64) -> f64 {
     let power = 10_f64.powf(step.log10().floor());
     [1.0, 2.0, 5.0, 10.0].into_iter().map(|m| m * power).find(|nice| *nice >= step).unwrap_or(power)
 }
 
-/// An axis: what it shows, how it runs, and marks of its own with their names, if it has any.
+/// An axis: title, scale and, optionally, its own tick marks with names.
 pub struct Axis<'a> {
     /// Quantity and unit.
     pub title: &'a str,
-    /// How it runs.
+    /// Linear or logarithmic.
     pub scale: Scale,
-    /// Places and names; empty: chosen by the values.
+    /// Positions and names of tick marks. If empty, they are chosen by the values.
     pub marks: Vec<(f64, String)>,
 }
 
@@ -175,7 +175,7 @@ const RIGHT: f64 = 280.0;
 const TOP: f64 = 8.0;
 const BOTTOM: f64 = 208.0;
 
-/// Lines with their names at their ends; nothing without lines.
+/// Draws lines with their names at their ends. Returns an empty string without lines.
 pub fn lines(title: &str, x: &Axis<'_>, y: &Axis<'_>, lines: &[Line]) -> String {
     if lines.is_empty() {
         return String::new();
@@ -248,7 +248,7 @@ pub fn lines(title: &str, x: &Axis<'_>, y: &Axis<'_>, lines: &[Line]) -> String 
     svg + "</svg></figure>"
 }
 
-/// Moves labels apart that would lie upon each other, and keeps their order.
+/// Moves overlapping labels apart and keeps their order.
 fn spread(places: impl Iterator<Item = f64>) -> Vec<f64> {
     const GAP: f64 = 12.0;
     let mut places: Vec<(usize, f64)> = places.enumerate().collect();
@@ -257,7 +257,7 @@ fn spread(places: impl Iterator<Item = f64>) -> Vec<f64> {
     for at in 1..count {
         places[at].1 = places[at].1.max(places[at - 1].1 + GAP);
     }
-    // Labels pushed below the plot move up again as far as there is room.
+    // Labels that were pushed below the plot are moved up again as far as there is room.
     let mut limit = BOTTOM + 8.0;
     for (_, place) in places.iter_mut().rev() {
         *place = place.min(limit).max(TOP);

@@ -1,12 +1,13 @@
-//! The compressed path above a node's branching byte, in one atomic word.
+//! The compressed path above a node's branching byte, stored in one atomic word.
 //!
-//! The length takes the low 16 bits; the first [`STORED`] bytes stand above, first byte on top. The
-//! paper keeps 4 bytes beside a 4-byte length (§4.2, note 3); 16 bits hold any length here.
+//! The low 16 bits hold the length. The first [`STORED`] bytes of the path are stored above it, the
+//! first byte in the highest position. The paper stores 4 bytes next to a 4-byte length (§4.2, note
+//! 3); here 16 bits are enough for any length.
 
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault};
 
-/// How many bytes of a prefix are stored. The rest is read from a record below the node.
+/// Number of bytes of a prefix that are stored. The rest is read from a record below the node.
 pub const STORED: usize = 6;
 
 /// Length and first bytes of a prefix.
@@ -14,7 +15,7 @@ pub const STORED: usize = 6;
 pub struct Prefix(u64);
 
 impl Prefix {
-    /// Of these bytes, fewer than 65,536.
+    /// Creates a prefix of `bytes`, which must be fewer than 65,536.
     pub fn new(bytes: &[u8]) -> Self {
         debug_assert!(bytes.len() <= usize::from(u16::MAX));
         let mut word = [0; 8];
@@ -30,7 +31,7 @@ impl Prefix {
         usize::from(self.0 as u16)
     }
 
-    /// The stored bytes: all, or the first [`STORED`].
+    /// Returns the stored bytes and their number: all, or the first [`STORED`].
     #[inline]
     pub fn stored(self) -> ([u8; 8], usize) {
         (self.0.to_be_bytes(), self.len().min(STORED))
@@ -42,21 +43,22 @@ impl Prefix {
         self.len() <= STORED
     }
 
-    /// Whether these are the bytes from `depth` to `level`. A reader may come to a node whose
-    /// prefix is being cut or joined: then they are those from another depth on.
+    /// Returns whether the prefix covers the bytes from `depth` to `level`. A reader may arrive at
+    /// a node whose prefix is being cut or joined. The prefix then begins at another depth, and the
+    /// result is `false`.
     #[inline]
     pub fn fits(self, depth: usize, level: usize) -> bool {
         check!("art_prefix.fits", depth + self.len() == level)
     }
 
-    /// A whole prefix without its first `count` bytes.
+    /// Returns a whole prefix without its first `count` bytes.
     pub fn without_first(self, count: usize) -> Self {
         debug_assert!(self.is_whole());
         let (bytes, len) = self.stored();
         Self::new(&bytes[count.min(len)..len])
     }
 
-    /// `self`, then `byte`, then `below`: the prefix of a node that takes its parent's place.
+    /// Returns `self`, `byte` and `below` joined: the prefix of a node that replaces its parent.
     pub fn joined(self, byte: u8, below: Self) -> Self {
         let mut bytes = [0; 2 * STORED + 1];
         let (above, len) = self.stored();
@@ -76,7 +78,7 @@ impl Prefix {
     }
 }
 
-/// A prefix that changes in one store.
+/// A prefix that changes with a single store.
 #[derive(Debug)]
 pub struct AtomicPrefix(AtomicU64);
 
@@ -86,8 +88,8 @@ impl AtomicPrefix {
         Self(AtomicU64::new(prefix.0))
     }
 
-    /// The prefix of this moment. Relaxed: the word is whole by itself, and its user checks its
-    /// length against levels, which never change, or validates the node.
+    /// Loads the current prefix. Relaxed is enough: the word is complete in itself, and the caller
+    /// either checks its length against levels, which never change, or validates the node.
     #[inline]
     pub fn load(&self) -> Prefix {
         Prefix(self.0.load(Ordering::Relaxed))

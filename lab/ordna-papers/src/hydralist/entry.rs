@@ -1,4 +1,4 @@
-//! Slots of a data node: two words, whatever the kinds of key and value.
+//! Slots of a data node: two words each, for all kinds of keys and values.
 //!
 //! | key | value | first word | second word |
 //! |---|---|---|---|
@@ -22,7 +22,7 @@ use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::fault;
 use ordna_base::{Key, Value};
 
-/// Two words of a node.
+/// Two atomic words of a node that hold an entry.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Slot {
@@ -31,13 +31,13 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// The head of the key.
+    /// Returns the head of the key.
     #[inline]
     pub fn head(&self) -> u64 {
         self.head.load(Ordering::Relaxed)
     }
 
-    /// Loads the entry. Acquire: a reader of a record's address sees the record.
+    /// Loads the entry. Acquire: a thread that reads a record's address also sees the record.
     #[inline]
     pub fn load<K: Key + ?Sized, V: Value + ?Sized>(&self) -> NodeEntry<K, V> {
         NodeEntry {
@@ -71,13 +71,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Clone for NodeEntry<K, V> {
 impl<K: Key + ?Sized, V: Value + ?Sized> Copy for NodeEntry<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
-    /// Whether the two words are the key and the value themselves.
+    /// Whether the two words are the key and the value themselves, without a record.
     pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
 
-    /// No entry: a placeholder that is never looked into.
+    /// A placeholder without an entry, which is never read.
     pub const EMPTY: Self = Self { head: 0, word: 0, kinds: PhantomData };
 
-    /// A new entry. Key and value have passed their `check`.
+    /// Creates an entry. Key and value have been validated by `check`.
     pub fn new(key: &K, value: &V) -> Self {
         let word = if Self::INLINE {
             word_of(value)
@@ -93,7 +93,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
     }
 
     /// # Safety
-    /// The entry has a record, and that is not freed while the result is used.
+    /// The entry has a record, and the record is not freed while the result is used.
     #[inline]
     unsafe fn record(self) -> Record<K, V> {
         let address = ptr::with_exposed_provenance_mut(self.word as usize);
@@ -102,14 +102,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         record.expect("a record's address is not null")
     }
 
-    /// Asks for the memory behind the entry.
+    /// Prefetches the memory of the entry's record.
     #[inline]
     pub fn prefetch(self) {
         if !Self::INLINE {
             let record = ptr::with_exposed_provenance::<u8>(self.word as usize);
             ordna_base::simd::prefetch(record);
             if !K::HEAD_IS_KEY {
-                // Of a key of usual length, the end.
+                // The second cache line, which holds the end of a key of usual length.
                 ordna_base::simd::prefetch(record.wrapping_add(40));
             }
         }
@@ -118,19 +118,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
     /// Calls `f` with the key.
     ///
     /// # Safety
-    /// The entry stood in a slot at one moment, and its record is not freed during the call.
+    /// The entry was in a slot at some moment, and its record is not freed during the call.
     #[inline]
     pub unsafe fn with_key<R>(self, f: impl FnOnce(&K) -> R) -> R {
         if K::HEAD_IS_KEY {
             // SAFETY: for this kind the cell is the key itself, the head, and there is no tail.
             f(unsafe { K::view((&raw const self.head).cast(), ptr::null()) })
         } else {
-            // SAFETY: alive by the caller; keys never change.
+            // SAFETY: the caller keeps the record alive; keys never change.
             f(unsafe { self.record().key() })
         }
     }
 
-    /// The key.
+    /// Returns the key.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`]; the record is not freed while the result is used.
@@ -140,12 +140,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
             // SAFETY: as in `with_key`.
             unsafe { K::view((&raw const self.head).cast(), ptr::null()) }
         } else {
-            // SAFETY: alive by the caller; keys never change.
+            // SAFETY: the caller keeps the record alive; keys never change.
             unsafe { self.record().key() }
         }
     }
 
-    /// Compares with a key whose head is known.
+    /// Compares the entry's key with `key`, whose head is `head`.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`].
@@ -155,11 +155,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         if K::HEAD_IS_KEY || order != Order::Equal {
             return order;
         }
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.with_key(|own| own.cmp(key)) }
     }
 
-    /// The order of two entries.
+    /// Compares the keys of two entries.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`], of both.
@@ -169,11 +169,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         if K::HEAD_IS_KEY || order != Order::Equal {
             return order;
         }
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.with_key(|own| other.with_key(|other| own.cmp(other))) }
     }
 
-    /// Positions of entries in the order of their keys.
+    /// Returns the positions of the entries in the order of their keys.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`], of all entries.
@@ -184,13 +184,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
             heads.iter_mut().zip(entries).for_each(|(head, entry)| *head = entry.head());
             return order::of_integers(&heads[..entries.len()], simd);
         }
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         let key = |at| unsafe { entry(at).key() }.tail();
         let (head, prefetch) = (|at| entry(at).head(), |at| entry(at).prefetch());
         order::of_strings(entries.len(), head, prefetch, key, simd)
     }
 
-    /// Calls `f` with the value; a word in a record is loaded once, with acquire ordering.
+    /// Calls `f` with the value. A word in a record is loaded once, with acquire ordering.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`].
@@ -201,17 +201,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
             // SAFETY: the cell of the kind that is kept inline is an AtomicU64, and has no tail.
             unsafe { V::with(&*(&raw const cell).cast::<V::Cell>(), ptr::null(), f) }
         } else {
-            // SAFETY: alive by the caller.
+            // SAFETY: the caller keeps the record alive.
             unsafe { self.record().with_value(f) }
         }
     }
 
-    /// Gives the entry in `slot` another value; returns whether that put another record into the
-    /// slot, so that the caller has to [`NodeEntry::retire`] this entry. That may free a batch of
-    /// records: do it without the node's lock.
+    /// Replaces the value of the entry in `slot`. Returns whether this put another record into the
+    /// slot, in which case the caller has to [`retire`](NodeEntry::retire) this entry. That may
+    /// free a batch of records, so do it without the node's lock.
     ///
     /// # Safety
-    /// This entry stands in `slot`, whose node's lock the caller holds; `key` is its key.
+    /// This entry is in `slot`, whose node's lock the caller holds; `key` is its key.
     #[must_use]
     pub unsafe fn replace(self, slot: &Slot, key: &K, value: &V) -> bool {
         if Self::INLINE {
@@ -226,15 +226,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         true
     }
 
-    /// Retires what is behind the entry.
+    /// Retires the record of the entry, if it has one.
     ///
     /// # Safety
-    /// The entry has left its only slot, and this is called once.
+    /// The entry has left its only slot, and this method is called once.
     pub unsafe fn retire(self, guard: &Guard<'_>) {
         if Self::INLINE {
             return;
         }
-        // SAFETY: unlinked, by the caller. The planted fault breaks that promise.
+        // SAFETY: unlinked by the caller. The planted fault breaks that promise.
         unsafe {
             if fault!("hydralist.retire.record_at_once") {
                 self.record().free();
@@ -244,35 +244,35 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeEntry<K, V> {
         }
     }
 
-    /// Frees what is behind the entry.
+    /// Frees the record of the entry, if it has one.
     ///
     /// # Safety
     /// No other thread can reach it, and no thread uses it afterwards.
     pub unsafe fn free(self) {
         if !Self::INLINE {
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.record().free() }
         }
     }
 
-    /// Bytes asked of the allocator for what is behind the entry.
+    /// Returns the number of bytes allocated for the entry's record.
     ///
     /// # Safety
     /// As for [`NodeEntry::with_key`].
     pub unsafe fn size(self) -> usize {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         if Self::INLINE { 0 } else { unsafe { self.record().size() } }
     }
 }
 
-/// The word of a value of the kind `u64`.
+/// Returns the word of a `u64` value.
 fn word_of<V: Value + ?Sized>(value: &V) -> u64 {
     let cell = value.cell();
     // SAFETY: called for inline entries only, whose kind of value has an AtomicU64 for a cell.
     unsafe { (*(&raw const cell).cast::<AtomicU64>()).load(Ordering::Relaxed) }
 }
 
-/// One byte that tells keys apart.
+/// Returns one byte of the key's hash, to distinguish keys quickly.
 #[inline]
 pub fn fingerprint<K: Key + ?Sized>(key: &K, head: u64) -> u8 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -287,14 +287,14 @@ pub fn fingerprint<K: Key + ?Sized>(key: &K, head: u64) -> u8 {
         }
         let mut last = [0; 8];
         last[..rest.len()].copy_from_slice(rest);
-        // The length tells a key from itself with zero bytes behind it.
+        // The length distinguishes a key from the same key followed by zero bytes.
         let last = u64::from_le_bytes(last) ^ (bytes.len() as u64) << 56;
         hash = (hash ^ hash >> 32 ^ last).wrapping_mul(ODD);
     }
     (hash >> 56) as u8
 }
 
-/// Asks for a key that is soon compared: the caller's keys may stand anywhere.
+/// Prefetches a key that is compared soon, because the caller's keys may be anywhere in memory.
 #[inline]
 pub fn prefetch_key<K: Key + ?Sized>(key: &K) {
     ordna_base::simd::prefetch(std::ptr::from_ref(key).cast::<u8>());

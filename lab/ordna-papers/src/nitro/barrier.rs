@@ -1,4 +1,4 @@
-//! The access barrier of the Nitro paper (§6): another way to tell when removed memory may be
+//! The access barrier of the Nitro paper (§6): another way to determine when removed memory may be
 //! freed.
 //!
 //! # Contract
@@ -14,27 +14,28 @@
 //! when its session and all before it are.
 //!
 //! # Invariants
-//! 1. *Entering.* The increment that enters tells whether the shard was closed before it; the two
-//!    are changes of one word, so no fence and no second look is needed. A late
-//!    thread counts itself down again and goes to the current session.
-//! 2. *Draining.* A closed shard is drained by the one exchange from `CLOSED`, no thread inside, to
-//!    `DRAINED`. The thread that brings it to `CLOSED` (the closer, one that leaves or a late
-//!    one) tries that; afterwards the word is never `CLOSED` again in this life of the session.
-//! 3. *The bag before the session.* A bag is complete before the next session is opened, and a
-//!    thread that enters that session acquires what its opener did: it cannot reach what is in the
+//! 1. *Entering.* The increment that enters also returns whether the shard was already closed. Both
+//!    are in one word, so no fence and no second read is needed. A late thread undoes its increment
+//!    and enters the current session instead.
+//! 2. *Draining.* A closed shard becomes drained by a single exchange from `CLOSED` (no thread
+//!    inside) to `DRAINED`. The thread that brings the shard to `CLOSED` tries this: the closer, a
+//!    thread that leaves, or a late thread. Afterwards the word is never `CLOSED` again in this use
+//!    of the session.
+//! 3. *The bag before the session.* A bag is complete before the next session is opened. A thread
+//!    that enters that session acquires what its opener did, so it cannot reach the memory in the
 //!    bag.
-//! 4. *Order.* A bag may be held by readers of any session up to the one that it closed, so it
-//!    waits for all of them.
-//! 5. *Type-stable sessions.* A session is never freed before the barrier is, only used again: a
-//!    late count, up or down, hits a live word and leaves no trace.
+//! 4. *Order.* Readers of any session up to the one that a bag closed may hold its memory, so the
+//!    bag waits for all of them.
+//! 5. *Type-stable sessions.* A session is reused and not freed before the barrier is. So a late
+//!    increment or decrement hits a live word and leaves no trace.
 //!
 //! # Progress
-//! Entering is lock-free (it is repeated only if a session was closed meanwhile), leaving is
-//! wait-free. But the last thread of a session takes a lock to free.
+//! Entering is lock-free: it is repeated only if a session was closed concurrently. Leaving is
+//! wait-free, except that the last thread of a session takes a lock to free memory.
 //!
-//! Source: the Nitro paper, §6. There a session has one counter that all accessors change twice,
-//! which does not scale; the shards are ours. `tests/models/loom_nitro_barrier.rs` is its model;
-//! `docs/papers/nitro.md` compares it with the collector that the indexes use.
+//! Source: the Nitro paper, §6. There, a session has one counter that all accessors change twice,
+//! which does not scale; the shards are our own. `tests/models/loom_nitro_barrier.rs` is the model,
+//! and `docs/papers/nitro.md` compares the barrier with the collector that the indexes use.
 
 #![expect(unsafe_code, reason = "manual reclamation")]
 
@@ -48,11 +49,11 @@ use ordna_base::sync::{Mutex, MutexGuard, check, fault, notice, order, stripe_of
 
 /// Added to each shard of a session that is closed.
 const CLOSED: usize = 1 << 40;
-/// A closed shard that no thread is counted in, once that was noticed.
+/// State of a closed shard without threads, after its emptiness was noticed.
 const DRAINED: usize = 2 * CLOSED;
 
 const SHARDS: usize = 16;
-/// Pieces of memory in a full bag, which closes the session.
+/// Number of retired allocations in a full bag, which closes the session.
 const BAG: usize = 128;
 
 #[repr(align(128))]
@@ -60,11 +61,11 @@ struct Shard(AtomicUsize);
 
 struct Session {
     shards: Box<[Shard]>,
-    /// Shards that are not drained.
+    /// Number of shards that are not drained.
     undrained: AtomicUsize,
 }
 
-/// Retired memory, and how to free it.
+/// A retired allocation, and the function that frees it.
 struct Retired {
     memory: *mut (),
     free: unsafe fn(*mut ()),
@@ -81,7 +82,7 @@ struct Freeing(Bag);
 impl Drop for Freeing {
     fn drop(&mut self) {
         for retired in self.0.drain(..) {
-            // SAFETY: retired once, and no token of that time is left.
+            // SAFETY: the memory is retired once, and no token of that time is held any longer.
             unsafe { (retired.free)(retired.memory) };
         }
     }
@@ -114,9 +115,9 @@ struct Waiting {
 
 #[derive(Default)]
 struct Sessions {
-    /// Closed ones, in order, until all before them and they themselves are terminated.
+    /// Closed sessions, in order, that are not terminated or that wait for an earlier one.
     closed: VecDeque<Waiting>,
-    /// To be used again.
+    /// Sessions that can be reused.
     free: Vec<SessionRef>,
     all: Vec<SessionRef>,
 }
@@ -140,12 +141,12 @@ unsafe impl Sync for AccessBarrier {}
 unsafe impl Send for AccessBarrier {}
 
 impl AccessBarrier {
-    /// A barrier: the last thread that leaves a session frees its bag.
+    /// Creates a barrier. The last thread that leaves a session frees its bag.
     pub fn new() -> Self {
         Self::with_shards(SHARDS)
     }
 
-    /// A barrier with `shards` counters in each session.
+    /// Creates a barrier with `shards` counters in each session.
     pub fn with_shards(shards: usize) -> Self {
         let first = SessionRef::new(shards.max(1));
         open(first);
@@ -157,13 +158,14 @@ impl AccessBarrier {
         }
     }
 
-    /// Enters: memory retired from now on is not freed before the token is dropped.
+    /// Enters the barrier: memory that is retired from now on is not freed before the token is
+    /// dropped.
     #[inline]
     pub fn enter(&self) -> Token<'_> {
         self.enter_shard(stripe_of_this_thread())
     }
 
-    /// The same, counted in the shard of this number.
+    /// Enters the barrier and is counted in the given shard.
     #[inline]
     pub fn enter_shard(&self, shard: usize) -> Token<'_> {
         loop {
@@ -178,11 +180,11 @@ impl AccessBarrier {
             if is_open(inside) {
                 return token;
             }
-            // Late: the token counts itself down again.
+            // A late thread drops the token, which undoes the increment.
         }
     }
 
-    /// Closes the current session; the contents of all bags are freed once that is safe.
+    /// Closes the current session. The contents of all bags are freed once that is safe.
     pub fn close(&self) {
         let bag = self.bags.iter().flat_map(|bag| std::mem::take(&mut *lock(bag))).collect();
         self.close_with(bag);
@@ -197,7 +199,8 @@ impl AccessBarrier {
                 new
             });
             open(new);
-            // Under the lock: sessions stand in the list in the order in which they were current.
+            // Under the lock, so that the sessions are listed in the order in which they were
+            // current.
             let old = self.current.swap(new.0.as_ptr(), Ordering::AcqRel);
             let session = SessionRef(NonNull::new(old).expect("a session is always current"));
             sessions.closed.push_back(Waiting { session, bag: Freeing(bag), terminated: false });
@@ -211,7 +214,7 @@ impl AccessBarrier {
         }
     }
 
-    /// A closed shard was seen empty.
+    /// Tries to drain a closed shard that was seen empty.
     fn drain(&self, session: SessionRef, shard: &Shard) {
         let (from, to) = (CLOSED, DRAINED);
         let drained = shard.0.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
@@ -245,7 +248,8 @@ impl AccessBarrier {
         drop(freed);
     }
 
-    /// Counts: sessions, closed sessions that wait for an earlier one, and retired memory of those.
+    /// Returns the numbers of sessions, of closed sessions that wait for an earlier one, and of
+    /// retired allocations of the latter.
     pub fn sessions(&self) -> (usize, usize, usize) {
         let sessions = lock(&self.sessions);
         let held = sessions.closed.iter().map(|waiting| waiting.bag.0.len()).sum();
@@ -253,13 +257,13 @@ impl AccessBarrier {
     }
 }
 
-/// Makes a drained session fit for use: it counts late threads only.
+/// Reopens a drained session, which only late threads still change.
 fn open(session: SessionRef) {
     let session = session.get();
     session.undrained.store(session.shards.len(), Ordering::Relaxed);
     for shard in &session.shards {
-        // Release: pairs with the increment in `enter_shard`. A change and no store: late ones
-        // may be counting.
+        // Release: pairs with the increment in `enter_shard`. A subtraction and not a store,
+        // because late threads may be changing the counter.
         shard.0.fetch_sub(DRAINED, order!("nitro_barrier.open.release", Release));
     }
 }
@@ -291,10 +295,10 @@ impl Token<'_> {
     ///
     /// # Safety
     /// `memory` is unlinked: no thread that enters after this call can reach it. It is retired
-    /// once, and freeing it touches nothing of what the barrier protects.
+    /// once, and freeing it accesses nothing that the barrier protects.
     pub unsafe fn retire<T: Retire>(&self, memory: *mut T) {
         unsafe fn free<T: Retire>(memory: *mut ()) {
-            // SAFETY: the caller's promise; it was a pointer to `T`.
+            // SAFETY: the caller upholds the contract; the pointer was one to `T`.
             unsafe { T::free(memory.cast()) }
         }
         let retired = Retired { memory: memory.cast(), free: free::<T> };
@@ -319,17 +323,17 @@ impl Drop for Token<'_> {
     }
 }
 
-/// Whether a shard that counted `inside` was open.
+/// Returns whether a shard whose counter was `inside` was open.
 fn is_open(inside: usize) -> bool {
     check!("nitro_barrier.enter.late", inside < CLOSED)
 }
 
-/// Whether the thread that left was the last one of a closed shard.
+/// Returns whether the thread that left was the last one in a closed shard.
 fn was_last(inside: usize) -> bool {
     notice!("nitro_barrier.leave.drains", inside == CLOSED + 1)
 }
 
-/// Release: the thread's reads happen before the memory is freed. Acquire: it may have to free.
+/// Release: the thread's reads happen before the memory is freed. Acquire: this thread may free it.
 fn order_of_leaving() -> Ordering {
     if fault!("nitro_barrier.leave.release") { Ordering::Relaxed } else { Ordering::AcqRel }
 }

@@ -1,36 +1,38 @@
 //! Collection of dead versions.
 //!
 //! # Contract
-//! A dead version is unlinked once no live snapshot sees it, and not before. Each is unlinked once:
-//! it has one [`DeadVersion`], which one list holds at a time. All methods may run at once.
+//! A dead version is unlinked as soon as no live snapshot sees it, and not before. Each is unlinked
+//! once: its only [`DeadVersion`] is in one list at a time. All methods may be called concurrently.
 //!
 //! # Protocol
-//! The live snapshots in [born, dead) see a dead version, and no later snapshot does. It stands in
-//! its writer's garbage list until that is full or some snapshot ends. Then all lists become
-//! batches of the queue. A collector takes a batch and examines it. It unlinks each version that no
-//! live snapshot sees. It attaches any other to the youngest snapshot that sees it (its *keeper*),
-//! to be examined again at that snapshot's end. So one old snapshot keeps the versions it sees and
-//! no others.
+//! The live snapshots in [born, dead) see a dead version, and no later snapshot does. The version
+//! is stored in its writer's garbage list until that list is full or some snapshot ends. Then all
+//! lists become batches of the queue. A collector takes a batch and examines it. It unlinks each
+//! version that no live snapshot sees. It attaches each other version to the youngest snapshot that
+//! sees it (its *keeper*), and examines it again when that snapshot ends. So an old snapshot keeps
+//! only the versions that it sees.
 //!
-//! In the paper's order ([`Order::Epochs`](super::Order::Epochs)) every snapshot older than a
-//! version's death keeps it, seen or not: an old snapshot keeps all versions that died since.
+//! In the paper's order ([`Order::Epochs`](super::Order::Epochs)), a snapshot keeps every version
+//! that died after it, whether the snapshot sees the version or not.
 //!
 //! # No version is lost
-//! 1. Queue and number of threads at work change under one lock, and a collector looks at the queue
-//!    under it before it sleeps.
+//! 1. The queue and the number of busy threads change under one lock. A collector checks the queue
+//!    under this lock before it sleeps.
 //! 2. A keeper that ends while a batch is examined accepts no versions; the collector examines them
-//!    once more.
-//! 3. A snapshot that ends between a writer's look at the live set and its entry in the garbage
-//!    list does not find the entry; the writer looks again after it (see [`super::write`]).
+//!    again.
+//! 3. A snapshot may end after a writer has read the live set and before the writer's version is in
+//!    the garbage list. It does not find the version, so the writer reads the live set again
+//!    afterwards (see [`super::write`]).
 //!
 //! # Threads
-//! The index starts as many collectors as its options say, at the first batch. A writer that finds
-//! the queue long takes a batch itself, so garbage cannot outrun collection. Without collectors the
-//! thread that fills the queue empties it, a writer after the end of its announcement: readers of
-//! snapshots and writers of the next epoch wait for announcements.
+//! The index starts the configured number of collectors at the first batch. A writer that finds the
+//! queue long takes a batch itself, so garbage cannot outrun collection. Without collectors, the
+//! thread that fills the queue empties it. A writer does so only after the end of its announcement,
+//! because readers of snapshots and writers of the next epoch wait for announcements.
 //!
-//! Source: the Nitro paper, §4. There the lists are queued when a snapshot is taken; here when one
-//! ends, which is when a decision is due. Collection by the live set is ours.
+//! Source: the Nitro paper, §4. The paper queues the lists when a snapshot is taken. Here they are
+//! queued when a snapshot ends, because only then can versions become collectable. Collection by
+//! the live set is our own.
 
 use std::thread;
 
@@ -42,14 +44,15 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, handed_on, point};
 use ordna_base::{Key, Value};
 
-/// Writers help to collect while the queue has more versions than this.
+/// Queue length, in versions, above which writers help to collect.
 const LONG_QUEUE: usize = 64 << 10;
-/// A collector leaves its reading section after this many versions.
+/// Number of versions after which a collector leaves its reading section, so that memory can be
+/// reclaimed.
 const SECTION: usize = 256;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    /// Queues the versions that an ended snapshot kept and all garbage lists, and has them
-    /// examined.
+    /// Queues all garbage lists and the versions that an ended snapshot kept, and starts their
+    /// examination.
     pub fn examine_again(&self, kept: Vec<Batch<K, V>>) {
         self.garbage.enqueue(kept);
         self.garbage.queue_lists();
@@ -58,14 +61,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Queues all garbage lists. For a writer that is still announced: a caller that has to collect
-    /// does so in [`help`](Self::help).
+    /// Queues all garbage lists, for a writer that is still announced. If the writer has to collect
+    /// itself, it does so in [`help`](Self::help).
     pub fn leave_to_collectors(&self) {
         self.garbage.queue_lists();
         self.start_collectors();
     }
 
-    /// After a write: takes part in collection if the queue is long, or if no collector runs.
+    /// Takes part in collection after a write if the queue is long or no collector runs.
     #[inline]
     pub fn help(&self) {
         match self.garbage.queued() {
@@ -76,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Collects all garbage that can be, and waits for the collectors at work.
+    /// Collects all garbage that no snapshot needs, and waits for the busy collectors.
     pub fn collect(&self) {
         self.garbage.queue_lists();
         self.drain();
@@ -106,7 +109,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 }
             }
             point("nitro.collect.examined");
-            // Neighbours are unlinked one after the other; see `unlink_all`.
+            // Sorted, so that neighbours are unlinked one after the other; see `unlink_all`.
             unseen.sort_unstable_by_key(|dead: &DeadVersion<K, V>| dead.head);
             let mut unseen = unseen.into_iter();
             while unseen.len() > 0 {
@@ -116,7 +119,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// The youngest live snapshot that sees, or in the paper's order keeps, the version.
+    /// Returns the youngest live snapshot that sees the version or, in the paper's order, keeps it.
     fn keeper(&self, dead: &DeadVersion<K, V>, live: &[u64]) -> Option<u64> {
         if fault!("nitro.collect.keeps") {
             return None;
@@ -125,7 +128,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         older.last().copied().filter(|keeper| *keeper >= self.garbage.first_that_keeps(dead))
     }
 
-    /// Unlinks versions that no snapshot sees. The searches for their places overlap their misses.
+    /// Unlinks versions that no snapshot sees. The cache misses of their searches overlap.
     fn unlink_all(&self, section: Batch<K, V>) {
         let guard = self.collector.pin();
         let ranks: Vec<Rank<'_, K>> = section.iter().map(|dead| dead.rank(&guard)).collect();
@@ -137,7 +140,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         });
     }
 
-    /// Attaches each version to its keeper. Returns those whose keeper has ended meanwhile.
+    /// Attaches each version to its keeper. Returns the versions whose keeper has ended in the
+    /// meantime.
     fn keep(&self, mut kept: Vec<(u64, DeadVersion<K, V>)>) -> Batch<K, V> {
         kept.sort_by_key(|(epoch, _)| *epoch);
         let mut ended = Vec::new();
@@ -158,7 +162,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         ended
     }
 
-    /// Starts the collectors unless they run. Returns whether any does.
+    /// Starts the collectors if they do not run. Returns whether any is running.
     fn start_collectors(&self) -> bool {
         if self.garbage.is_unattended() {
             return false;
@@ -209,7 +213,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 }
 
-/// The versions whose keeper has ended, for another look.
+/// Returns the versions whose keeper has ended, to be examined again.
 fn again<K: Key + ?Sized, V: Value + ?Sized>(group: Batch<K, V>) -> Batch<K, V> {
     if fault!("nitro.collect.keeper_ended") { Vec::new() } else { group }
 }

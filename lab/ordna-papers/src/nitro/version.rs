@@ -12,17 +12,20 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::{Key, Value};
 
-/// The death of a version that no writer has ended: later than every epoch.
+/// Death epoch of a version that is still alive: later than every epoch.
 pub const LIVE: u64 = u64::MAX;
-/// The death of a version while its writer inserts the next one behind it; see [`super::write`].
+/// Death epoch of a version while its writer inserts the next version after it; see
+/// [`super::write`].
 pub const CLAIMED: u64 = u64::MAX - 1;
 
-/// As [`Rank::born`]: any version of the key. A search returns the first one that it meets.
+/// Value of [`Rank::born`] that stands for any version of the key. A search returns the first
+/// version that it meets.
 pub const ANY: u64 = u64::MAX;
-/// As [`Rank::born`]: behind all versions of the key. The first epoch is 1, so 0 is before all.
+/// Value of [`Rank::born`] that orders after all versions of the key. The first epoch is 1, so 0
+/// orders before all.
 pub const BEHIND: u64 = u64::MAX - 1;
 
-/// A key's value from the epoch `born` on, until the epoch `dead`.
+/// A key's value between the epochs `born` (inclusive) and `dead` (exclusive).
 pub struct Version<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(Box<K>, Box<V>)>);
 
 /// The fixed part of a version.
@@ -32,7 +35,7 @@ pub struct Life<V: Value + ?Sized> {
     value: V::Cell,
 }
 
-/// Orders by key, and the versions of a key from the oldest to the youngest.
+/// The order of versions: by key, and the versions of one key from oldest to youngest.
 pub struct Rank<'a, K: ?Sized> {
     pub key: &'a K,
     pub born: u64,
@@ -50,14 +53,14 @@ impl<K: fmt::Debug + ?Sized> fmt::Debug for Rank<'_, K> {
     }
 }
 
-/// The parts of a version that is not linked yet. Key and value have passed their checks.
+/// The parts of a version that is not linked yet. Key and value have been validated.
 pub struct NewVersion<'a, K: ?Sized, V: ?Sized> {
     pub key: &'a K,
     pub value: &'a V,
     pub born: u64,
 }
 
-// SAFETY: key, birth and lengths never change. The death changes, and neither `rank` nor `tail_len`
+// SAFETY: key, birth and lengths never change. The death changes, but neither `rank` nor `tail_len`
 // reads it. A word value is not overwritten either.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Version<K, V> {
     type First = Life<V>;
@@ -91,7 +94,8 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Version<K, V> {
 
     #[inline]
     unsafe fn rank<'a>(life: *const Life<V>, key: *const K::Cell, tail: *const u8) -> Rank<'a, K> {
-        // SAFETY: handed on from the caller; the key's bytes come first.
+        // SAFETY: the caller upholds the contract of `rank`; the key's bytes come first in the
+        // tail.
         unsafe { Rank { key: K::view(key, tail), born: (*life).born } }
     }
 }
@@ -100,13 +104,13 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Version<K, V> {
 pub type Node<K, V> = NodeRef<Version<K, V>>;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
-    /// The key, for as long as the guard.
+    /// Returns the key, which lives as long as the guard.
     #[inline]
     pub fn key<'g>(&self, guard: &'g Guard<'_>) -> &'g K {
         self.rank_under(guard).key
     }
 
-    /// The epoch of birth.
+    /// Returns the epoch of birth.
     #[inline]
     pub fn born(&self) -> u64 {
         self.with_parts(|life, _, _| life.born)
@@ -121,14 +125,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         })
     }
 
-    /// The epoch of death, [`LIVE`] or [`CLAIMED`].
+    /// Returns the epoch of death, [`LIVE`] or [`CLAIMED`].
     #[inline]
     pub fn dead(&self) -> u64 {
-        // Acquire: a thread that loads the death sees the version that its writer inserted before.
+        // Acquire: a thread that loads the death also sees the next version, which the writer
+        // inserted first.
         self.with_parts(|life, _, _| life.dead.load(Ordering::Acquire))
     }
 
-    /// Sets the death; returns whether it was `from`.
+    /// Sets the death to `to` if it is `from`. Returns whether it was.
     #[inline]
     pub fn end(&self, from: u64, to: u64) -> bool {
         let order = (Ordering::AcqRel, Ordering::Acquire);
@@ -136,10 +141,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
     }
 }
 
-/// A version that died and waits to be unlinked.
+/// A version that has died and waits to be unlinked.
 pub struct DeadVersion<K: Key + ?Sized, V: Value + ?Sized> {
     node: Node<K, V>,
-    /// The head of the key: the sort of dead versions does not read their keys.
+    /// Head of the key, so that sorting dead versions does not read their keys.
     pub head: u64,
     pub born: u64,
     pub dead: u64,
@@ -147,23 +152,23 @@ pub struct DeadVersion<K: Key + ?Sized, V: Value + ?Sized> {
 
 // SAFETY: nodes are plain data and atomics of Send + Sync kinds.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for DeadVersion<K, V> {}
-// SAFETY: as above; a shared dead version offers words only.
+// SAFETY: as above; a shared reference gives access to plain words only.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for DeadVersion<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> DeadVersion<K, V> {
-    /// `node` died in the epoch `dead` by the caller's own exchange. That happens once to a node, so
-    /// each node has one dead version. The owner of this value alone unlinks the node. A linked
-    /// node is in memory, so no guard is needed until then.
+    /// Records that `node` died in the epoch `dead`, by the caller's own exchange. This happens
+    /// once for each node, so each node has one dead version, whose owner alone unlinks the node. A
+    /// linked node is in memory, so no guard is needed until then.
     pub fn new(node: Node<K, V>, dead: u64) -> Self {
         Self { node, head: node.rank().key.head(), born: node.born(), dead }
     }
 
-    /// The rank. The node is linked, and so in memory at the time of the guard.
+    /// Returns the rank. The node is linked, and therefore in memory while the guard is held.
     pub fn rank<'g>(&self, guard: &'g Guard<'_>) -> Rank<'g, K> {
         self.node.rank_under(guard)
     }
 
-    /// The node, for its removal from the list.
+    /// Returns the node, so that it can be removed from the list.
     pub fn into_node(self) -> Node<K, V> {
         self.node
     }

@@ -1,8 +1,8 @@
 //! PI: batches over a SIMD index layer, without latches.
 //!
-//! A sorted list of data nodes under packed levels of keys. A batch of queries is sorted, cut so
-//! that every node is touched by one thread, and answered in groups whose memory accesses overlap.
-//! The levels are never changed: they are built anew in the background and swapped in between
+//! A sorted list of data nodes below packed levels of keys. A batch of queries is sorted, cut so
+//! that each node is accessed by one thread only, and executed in groups whose memory accesses
+//! overlap. The levels never change: new ones are built in the background and swapped in between
 //! batches.
 //!
 //! ```
@@ -24,7 +24,7 @@
 //! | part | holds |
 //! |---|---|
 //! | `node` | data nodes: up to 32 entries behind a version |
-//! | `storage`, `storage_scan` | the list: how readers go along it, how owners change it |
+//! | `storage`, `storage_scan` | the list: how readers follow it, how owners change it |
 //! | `layer` | the index layer: one cache line of keys compared at once, level by level |
 //! | `execute`, `batch`, `sort` | the executor: order, cuts at interceptions, groups |
 //! | `ranges` | range queries of a batch: split between pieces, joined |
@@ -32,10 +32,10 @@
 //! | `rebuild` | the layer's rebuilding in the background |
 //!
 //! # Concurrency
-//! Batches with writes, and single writes, which are batches of one, are admitted one after the
-//! other; callers that wait work for the batch in front. Reads never wait for a turn: single
-//! lookups, scans and `get_many` are optimistic, and validate the version of the one node that they
-//! read. No query ever takes the rebuild's lock.
+//! Batches with writes, and single writes, which are batches of one, run one after the other.
+//! Callers that wait work for the batch in progress. Reads never wait for a turn: single lookups,
+//! scans and `get_many` are optimistic and validate the version of the one node that they read. No
+//! query ever takes the rebuild lock.
 //!
 //! Source: Xie, Cai, Jagadish, Ooi, Wong: "PI: a Parallel in-memory skip list based Index" (2016).
 
@@ -71,30 +71,34 @@ use ordna_base::{Error, Key, Value, Violation};
 
 pub use query::{Answer, Query};
 
-/// How an index works, and its switches.
+/// Options of an index, with switches for its optimizations.
 #[derive(Debug, Clone)]
 pub struct PiOptions {
-    /// Threads of the pool that share the work of batches with the caller; 0: the callers only.
+    /// Number of threads in the pool that share the work of batches with the caller. With 0, only
+    /// callers work.
     pub workers: usize,
-    /// Nodes changed since the last rebuild, in percent of all, from which the next one is due. It
-    /// is due as well when what writes have scanned because the layer is stale is all nodes' worth.
+    /// Percentage of nodes changed since the last rebuild at which the next one is due. A rebuild
+    /// is also due when writes, because the layer is stale, have scanned as many extra nodes as
+    /// there are.
     pub rebuild_threshold: usize,
-    /// Threads that share a rebuild.
+    /// Number of threads that share a rebuild.
     pub rebuild_threads: usize,
-    /// Whether a thread of its own rebuilds, or the caller whose write made it due.
+    /// Whether a background thread rebuilds, rather than the thread whose write made the rebuild
+    /// due.
     pub rebuild_in_background: bool,
-    /// The instructions that compare keys.
+    /// The instruction set for comparisons of keys.
     pub instructions: InstructionSet,
-    /// Queries that go down the layer together, at most 32; 1: one after the other.
+    /// Number of queries that descend the layer together, at most 32. With 1 they descend one at a
+    /// time.
     pub group: usize,
-    /// Whether what a group needs next is fetched ahead.
+    /// Whether the memory that a group needs next is prefetched.
     pub prefetch: bool,
-    /// Where the key range is divided among NUMA nodes and threads belong to one: pieces are done
-    /// by threads of their own node first. Workers are bound to their node. Memory is not moved.
+    /// How the key range and the threads are assigned to NUMA nodes. Threads first do the pieces of
+    /// their own node. Workers are bound to their node. Memory is not moved.
     pub topology: Topology,
-    /// Fewest queries of a batch that are worth a thread of their own.
+    /// Minimum number of queries for which a batch uses another thread.
     pub piece: usize,
-    /// Entries at which a data node is split, 2 to 32. Fewer only for tests.
+    /// Number of entries at which a data node is split, 2 to 32. Fewer than 32 only for tests.
     pub node_entries: usize,
 }
 
@@ -131,15 +135,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Pi<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
-    /// An empty index with the default options.
+    /// Creates an empty index with the default options.
     pub fn new() -> Self {
         Self::with(&PiOptions::default())
     }
 
-    /// An empty index. Options beyond their bounds are taken to the nearest that is within.
+    /// Creates an empty index. Options outside their bounds are set to the nearest bound.
     pub fn with(options: &PiOptions) -> Self {
         let limit = options.node_entries.clamp(2, CAPACITY);
-        // The default key, 0 or the empty one, is the smallest of its kind.
+        // The default key, 0 or the empty string, is the smallest of its kind.
         let storage = Storage::new(K::Owned::default(), options.instructions, limit);
         let rebuilder = Rebuilder::new(Plan {
             threshold: options.rebuild_threshold,
@@ -152,27 +156,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         Self { shared: Arc::new(Shared { storage, rebuilder }), crew, how }
     }
 
-    /// Rebuilds the index layer now, on the calling thread and those of
-    /// [`PiOptions::rebuild_threads`]. Queries go on meanwhile.
+    /// Rebuilds the index layer now, on the calling thread and [`PiOptions::rebuild_threads`] − 1
+    /// others. Queries continue concurrently.
     pub fn rebuild(&self) {
         self.shared.rebuild();
     }
 
-    /// Data nodes that the index layer names. Those split off since it was built are not among
-    /// them.
+    /// Returns the number of data nodes that the index layer names. Nodes that were split off after
+    /// its construction are not included.
     pub fn places(&self) -> usize {
         let guard = self.storage().collector.pin();
         self.storage().layer(&guard).len()
     }
 
-    /// Runs `body` while holding the lock that rebuilds take. For tests: queries must not need it.
+    /// Runs `body` while the rebuild lock is held. For tests: queries must not need that lock.
     #[doc(hidden)]
     pub fn while_rebuild_is_locked<R>(&self, body: impl FnOnce() -> R) -> R {
         let _lock = self.shared.rebuilder.lock();
         body()
     }
 
-    /// Pieces of batches done by threads of their own NUMA node, and by those of others.
+    /// Returns the numbers of pieces that threads of their own NUMA node and other threads have
+    /// done.
     pub fn pieces_done(&self) -> (usize, usize) {
         self.crew.done()
     }
@@ -181,7 +186,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         &self.shared.storage
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     #[inline]
     fn find(&self, key: &K, guard: &Guard<'_>) -> Option<DataEntry<K, V>> {
         let storage = self.storage();
@@ -203,7 +208,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         }
     }
 
-    /// With no thread writing.
+    /// Finds the entry of a key while no thread writes.
     #[cold]
     fn find_in_turn(
         &self,
@@ -213,7 +218,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     ) -> Option<DataEntry<K, V>> {
         let _turn = self.crew.enter();
         loop {
-            // No thread writes, so the first try validates.
+            // No thread writes, so the first attempt validates.
             if let Ok(found) = self.storage().get(key, layer, place) {
                 return found;
             }
@@ -244,7 +249,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         let done = {
             let guard = storage.collector.pin();
             let layer = storage.layer(&guard);
-            // SAFETY: the turn is ours, so there is no other owner.
+            // SAFETY: this thread has the turn, so there is no other owner.
             let mut owner = unsafe { Owner::new(storage, layer, &guard, (None, None)) };
             owner.modify(key, layer.route(key, storage.set), change)
         };
@@ -283,8 +288,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         while let Some(node) = at {
             nodes += size_of::<Node<K, V>>();
             anchors += node.anchor().tail().len();
-            // SAFETY: no thread writes meanwhile, as the contract of this function says, and under
-            // the guard no record is freed even if a thread does.
+            // SAFETY: no thread writes concurrently, as the contract of this function requires.
+            // Even if one did, the guard would keep the records alive.
             node.records(|record| records += unsafe { record.size() });
             at = node.next();
         }
@@ -324,8 +329,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Pi<K, V> {
         Q: Borrow<K>,
         W: Borrow<V>,
     {
-        // References can be shared among threads whatever the pairs are, and what is checked is
-        // what is written.
+        // References can be shared among threads whatever the type of the pairs is, and the checked
+        // values are the ones that are written.
         let pairs: Vec<(&K, &V)> = pairs.iter().map(|(k, v)| (k.borrow(), v.borrow())).collect();
         check_pairs::<K, V, _, _>(&pairs)?;
         let key = |at: usize| pairs[at].0;

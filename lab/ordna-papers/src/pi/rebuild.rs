@@ -1,24 +1,26 @@
-//! The index layer is rebuilt in the background, while batches run.
+//! The background rebuild of the index layer, concurrent with batches.
 //!
 //! # Protocol
-//! One rebuild at a time, under the rebuild lock, which no query ever takes. A rebuild
+//! One rebuild runs at a time, under the rebuild lock, which no query ever takes. A rebuild
 //!
-//! 1. takes the list of dead nodes: unlinked by now, so the scan below cannot meet them;
+//! 1. takes the list of dead nodes. They are already unlinked, so the scan below cannot meet them;
 //! 2. scans the list of data nodes, in parts if it has several threads, and builds a layer. Owners
-//!    go on writing: a node split off behind the scan is found by scanning. A node absorbed behind
-//!    it stays in the new layer as a dead one, and in the next list of dead nodes;
-//! 3. swaps the layers. A batch under way keeps the one that it began with; the next one takes the
-//!    new. The old layer and the dead nodes of step 1, which only it may name, are retired
-//!    together. They are freed when the last batch or reader that pinned before the swap has ended.
-//!    A writer among them leaves the nodes to the daemon: freeing many nodes would delay it.
+//!    continue to write. A node that is split off after the scan has passed is reached through its
+//!    neighbour. A node that is absorbed after the scan has passed stays in the new layer as a dead
+//!    node, and in the next list of dead nodes;
+//! 3. swaps the layers. A batch in progress keeps the layer that it began with; the next batch
+//!    takes the new one. The old layer and the dead nodes of step 1, which only that layer may
+//!    still name, are retired together. They are freed when the last batch or reader that pinned
+//!    before the swap has ended. If that is a writer, it leaves the freeing to the daemon, because
+//!    freeing many nodes would delay it.
 //!
-//! A rebuild is due when the nodes split off and absorbed since the last one pass a share of all
-//! (15 % by default, §4.3.5). It is due too when writes had to scan as many steps as the layer has
-//! nodes because it is stale, on over split nodes and back over dead ones: scanning has then cost
-//! what rebuilding costs.
+//! A rebuild is due when the nodes split off and absorbed since the last one exceed a share of all
+//! nodes (15 % by default, §4.3.5). It is also due when writes, because of the stale layer, have
+//! scanned as many extra steps as the layer has nodes, forward over split nodes and backward over
+//! dead ones: the scans have then cost as much as a rebuild.
 //!
-//! The daemon thread starts with the first rebuild, parks when there is nothing to do, and ends
-//! with the index. Without the daemon the last thread to leave frees.
+//! The daemon thread starts with the first rebuild, parks when it has nothing to do, and ends with
+//! the index. Without the daemon, the last thread that leaves frees the memory.
 //!
 //! Source: the PI paper, §4.1 and §4.3.5.
 
@@ -36,21 +38,22 @@ use ordna_base::sync::lock::{Condvar, Mutex, MutexGuard};
 use ordna_base::sync::{Shared as Watched, fault, handed_on, notice, point};
 use ordna_base::{Key, Value};
 
-/// Fewest changed nodes that are worth a rebuild.
+/// Minimum number of changed nodes for a rebuild.
 const FEWEST: usize = 8;
-/// How far ahead of a scan nodes are fetched.
+/// Number of nodes by which a scan prefetches ahead.
 const AHEAD: usize = 12;
-/// Nodes below which a part of a scan is not worth a thread.
+/// Minimum number of nodes for which a part of a scan gets its own thread.
 const PART: usize = 4096;
 
 /// When and how the layer is rebuilt.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Changed nodes, in percent of all, from which a rebuild is due.
+    /// Percentage of changed nodes at which a rebuild is due.
     pub threshold: usize,
-    /// Threads that share a rebuild.
+    /// Number of threads that share a rebuild.
     pub threads: usize,
-    /// Whether a thread of its own does it, or the caller whose write made it due.
+    /// Whether a background thread rebuilds, rather than the thread whose write made the rebuild
+    /// due.
     pub in_background: bool,
 }
 
@@ -61,7 +64,7 @@ struct Orders<K: Key + ?Sized, V: Value + ?Sized> {
     gone: Vec<Garbage<K, V>>,
 }
 
-/// Where the daemon gets its orders.
+/// The mailbox from which the daemon receives its orders.
 struct Desk<K: Key + ?Sized, V: Value + ?Sized> {
     orders: Mutex<Orders<K, V>>,
     told: Condvar,
@@ -73,22 +76,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Desk<K, V> {
     }
 }
 
-/// A layer that no thread uses any more and the nodes that only it named; freed on drop.
+/// A layer that no thread uses any longer, and the nodes that only it named. Freed on drop.
 struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
-    /// Held for its drop.
+    /// Kept only to be dropped.
     _layer: Box<Layer<K, V>>,
     dead: Vec<NodeRef<K, V>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Garbage<K, V> {
     fn drop(&mut self) {
-        // SAFETY: made in `Old::free` only, when no guard is left under which a layer that names
-        // these nodes was in use. They are linked nowhere, and their records have moved.
+        // SAFETY: created in `Old::free` only, when no guard is held under which a layer that names
+        // these nodes was in use. The nodes are linked nowhere, and their records have moved.
         self.dead.drain(..).for_each(|node| unsafe { node.free() });
     }
 }
 
-/// The layer and nodes that a rebuild replaced, as they are retired.
+/// The layer and the nodes that a rebuild replaced, in the form in which they are retired.
 struct Old<K: Key + ?Sized, V: Value + ?Sized> {
     layer: *mut Layer<K, V>,
     dead: Vec<NodeRef<K, V>>,
@@ -97,9 +100,9 @@ struct Old<K: Key + ?Sized, V: Value + ?Sized> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Retire for Old<K, V> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: boxed by `rebuild`, exclusively the caller's.
+        // SAFETY: boxed by `rebuild`, and exclusively the caller's.
         let Self { layer, dead, desk } = *unsafe { Box::from_raw(memory) };
-        // SAFETY: boxed when it was put into use, and no thread uses it any more.
+        // SAFETY: boxed before it was published, and no thread uses it any longer.
         let garbage = Garbage { _layer: unsafe { Box::from_raw(layer) }, dead };
         let mut orders = desk.orders();
         if orders.thread.is_some() {
@@ -118,7 +121,7 @@ pub struct Rebuilder<K: Key + ?Sized, V: Value + ?Sized> {
     pub plan: Plan,
     /// Held during a rebuild.
     lock: Mutex<()>,
-    /// Whether a rebuild is asked for.
+    /// Whether a rebuild has been requested.
     due: AtomicBool,
     desk: Arc<Desk<K, V>>,
 }
@@ -130,7 +133,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Rebuilder<K, V> {
         Self { plan, lock: Mutex::new(()), due: AtomicBool::new(false), desk }
     }
 
-    /// The rebuild lock.
+    /// Takes the rebuild lock.
     pub fn lock(&self) -> MutexGuard<'_, ()> {
         self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,10 +146,11 @@ pub struct Shared<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
-    /// Rebuilds the layer now; waits for a rebuild under way.
+    /// Rebuilds the layer now. Waits for a rebuild in progress.
     pub fn rebuild(self: &Arc<Self>) {
         if self.rebuilder.plan.in_background {
-            // For what it leaves to be freed; if there is no thread to be had, others free it.
+            // The daemon frees what the rebuild retires. If no thread can be started, other threads
+            // free it.
             self.employ();
         }
         self.rebuild_here();
@@ -157,7 +161,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         self.storage.rebuild(&self.rebuilder);
     }
 
-    /// Whether there is a daemon; starts it if there is none yet.
+    /// Starts the daemon if there is none. Returns whether there is one.
     fn employ(self: &Arc<Self>) -> bool {
         let mut orders = self.rebuilder.desk.orders();
         if orders.thread.is_none() && !orders.stop {
@@ -170,7 +174,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         orders.thread.is_some()
     }
 
-    /// Whether the layer is stale enough; see the top.
+    /// Returns whether the layer is stale enough for a rebuild; see the module documentation.
     #[inline]
     fn is_due(&self) -> bool {
         let storage = &self.storage;
@@ -184,7 +188,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         changed * 100 >= threshold || scanned >= nodes
     }
 
-    /// Has the layer rebuilt if that is due. Called after writes, without the turn.
+    /// Starts a rebuild if one is due. Called after writes, without the turn.
     #[inline]
     pub fn rebuild_if_due(self: &Arc<Self>) {
         let (storage, rebuilder) = (&self.storage, &self.rebuilder);
@@ -192,13 +196,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             return;
         }
         if !rebuilder.plan.in_background {
-            // The holder of the lock is rebuilding: one is enough, and no query waits for it.
+            // The holder of the lock is rebuilding. One rebuild is enough, and no query waits for
+            // it.
             let lock = if fault!("pi.due.waits") {
                 Some(rebuilder.lock())
             } else {
                 match rebuilder.lock.try_lock() {
                     Ok(lock) => Some(lock),
-                    // A rebuild that panicked left the layer as it was.
+                    // A rebuild that panicked has left the layer as it was.
                     Err(TryLockError::Poisoned(lock)) => Some(lock.into_inner()),
                     Err(TryLockError::WouldBlock) => None,
                 }
@@ -214,12 +219,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         if self.employ() {
             rebuilder.desk.told.notify_all();
         } else {
-            // No thread to be had: the next write that finds it due tries again.
+            // No thread could be started. The next write that finds the rebuild due tries again.
             rebuilder.due.store(false, Ordering::Release);
         }
     }
 
-    /// The daemon.
+    /// The daemon's loop.
     fn serve(&self) {
         let (desk, due) = (&self.rebuilder.desk, &self.rebuilder.due);
         loop {
@@ -235,9 +240,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
             drop(gone);
             if due.load(Ordering::Acquire) {
                 self.rebuild_here();
-                // Acquire: the changes of a thread that asked in vain meanwhile are seen.
+                // Acquire: this thread sees the changes of a thread that requested a rebuild in the
+                // meantime.
                 due.swap(false, Ordering::AcqRel);
-                // It may have been the last write for long.
+                // Checked again, because no other write may follow for a long time.
                 if notice!("pi.due.asks_again", self.is_due()) {
                     due.store(true, Ordering::Release);
                 }
@@ -245,7 +251,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         }
     }
 
-    /// Ends the daemon. A rebuild under way is finished first.
+    /// Ends the daemon after a rebuild in progress.
     pub fn stop(&self) {
         let thread = {
             let mut orders = self.rebuilder.desk.orders();
@@ -254,14 +260,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         };
         self.rebuilder.desk.told.notify_all();
         if let Some(thread) = thread {
-            // If it panicked, the layer is an old one, which is slow and right.
+            // If it panicked, the index still has an older layer, which is slower but correct.
             let _ = thread.join();
         }
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
-    /// Builds a layer from the list and puts it into use. One call at a time.
+    /// Builds a layer from the list and publishes it. Only one call may run at a time.
     fn rebuild(&self, rebuilder: &Rebuilder<K, V>) {
         let threads = rebuilder.plan.threads;
         let early = !fault!("pi.rebuild.dead_after_scan");
@@ -280,7 +286,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         } else {
             std::thread::scope(|scope| {
                 let scan = &scan;
-                // A thread that the system refuses: this one does its part.
+                // If the system cannot start a thread, this one scans the part.
                 let start = |part: usize| {
                     let thread = std::thread::Builder::new().name("ordna-pi-scan".to_owned());
                     thread.spawn_scoped(scope, move || scan(part)).ok()
@@ -300,23 +306,25 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let layer = self.replace_layer(Layer::build(nodes));
         let desk = rebuilder.desk.clone();
         let old = Box::into_raw(Box::new(Old { layer, dead, desk }));
-        // The dead nodes were unlinked before the new layer's building began, and pushed once each.
-        // SAFETY: layer and dead nodes are out of use for threads that pin from now on: they are
-        // linked neither in the list nor in the new layer.
+        // The dead nodes were unlinked before the construction of the new layer began, and each was
+        // pushed once. SAFETY: threads that pin from now on cannot reach the layer and the dead
+        // nodes, which are linked neither in the list nor in the new layer.
         unsafe { guard.retire(old) };
-        // One entry would wait for a batch of them, however large it is: a watch hands over all
-        // that this thread has retired.
+        // A single retired allocation, however large, would wait until a batch of them is full. A
+        // watch passes on everything that this thread has retired.
         guard.watch(Watched::new(AtomicBool::new(false)));
     }
 
-    /// The live nodes from one place of a layer up to another, and what was split off between.
+    /// Returns the live nodes between two positions of a layer, including those split off between
+    /// them.
     fn scan(&self, layer: &Layer<K, V>, from: usize, to: usize) -> Vec<NodeRef<K, V>> {
         let end = layer.nodes().get(to);
         let mut found = Vec::with_capacity((to - from) + (to - from) / 4);
         let mut ahead = layer.nodes()[from..to].iter().skip(AHEAD);
         let mut at = Some(layer.node(from));
         while let Some(node) = at {
-            // Not the node itself but its place: it may be absorbed meanwhile, and never met.
+            // Compares anchors and not nodes: the end node may be absorbed concurrently and then is
+            // never met.
             if end.is_some_and(|end| node.anchor() >= end.anchor()) {
                 break;
             }

@@ -1,4 +1,4 @@
-//! The items that the nodes of a list hold.
+//! [`Item`]: what the nodes of a skip list hold.
 
 #![expect(unsafe_code, reason = "the raw view of a node's bytes")]
 
@@ -8,38 +8,40 @@ use std::marker::PhantomData;
 
 use ordna_base::{Key, Value};
 
-/// The content of a list's nodes, and their order.
+/// The content of a list's nodes, and the order of the nodes.
 ///
-/// The items of [`SkipList`](super::SkipList) are pairs of key and value, those of Nitro are
+/// The items of [`SkipList`](super::SkipList) are pairs of key and value; those of Nitro are
 /// versions.
 ///
 /// # Safety
-/// [`Item::rank`] and [`Item::tail_len`] give the same answers for the life of a node: they read
-/// nothing of the cells that changes.
+/// [`Item::rank`] and [`Item::tail_len`] return the same result throughout the life of a node: they
+/// do not read any part of the cells that changes.
 pub unsafe trait Item: Sized + 'static {
-    /// The fixed part that searches do not read.
+    /// The fixed-size part that searches do not read.
     type First: Send + Sync;
-    /// The fixed part that they do.
+    /// The fixed-size part that searches read.
     type Second: Send + Sync;
-    /// The order of the nodes: unique among those in the list.
+    /// The position of a node in the list's order; unique among the nodes of the list.
     type Rank<'a>: Copy + Debug;
-    /// The parts of a new node. They have passed their checks.
+    /// The parts of a new node, already validated.
     type New<'a>;
 
-    /// The cells and the stretches of bytes that follow each other behind the tower.
+    /// Returns the two cells and the byte strings that are stored one after the other after the
+    /// tower.
     fn parts<'a>(item: &'a Self::New<'_>) -> (Self::First, Self::Second, [&'a [u8]; 2]);
 
-    /// The order of two ranks, which live for different times.
+    /// Compares two ranks, which may have different lifetimes.
     fn compare(one: Self::Rank<'_>, other: Self::Rank<'_>) -> Order;
 
-    /// Orders ranks as far as it goes: the greater of two ranks has no smaller head.
+    /// Returns a number that orders as ranks do, except that different ranks may have the same
+    /// number.
     fn head(rank: Self::Rank<'_>) -> u64;
 
-    /// Length of all stretches together.
+    /// Returns the total length of the byte strings after the tower.
     fn tail_len(first: &Self::First, second: &Self::Second) -> usize;
 
     /// # Safety
-    /// The cells and the bytes at `tail` are those of one node, which lives for `'a`.
+    /// The cells and the bytes at `tail` belong to one node, which lives for `'a`.
     unsafe fn rank<'a>(
         first: *const Self::First,
         second: *const Self::Second,
@@ -50,7 +52,7 @@ pub unsafe trait Item: Sized + 'static {
 /// A key with its value.
 pub struct Pair<K: Key + ?Sized, V: Value + ?Sized>(PhantomData<(Box<K>, Box<V>)>);
 
-// SAFETY: keys and lengths in the cells never change; a word value is not overwritten either.
+// SAFETY: the key and the lengths in the cells never change, and neither does a word value.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
     type First = V::Cell;
     type Second = K::Cell;
@@ -78,7 +80,8 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Item for Pair<K, V> {
 
     #[inline]
     unsafe fn rank<'a>(_: *const V::Cell, key: *const K::Cell, tail: *const u8) -> &'a K {
-        // SAFETY: handed on from the caller; the key's bytes come first.
+        // SAFETY: the caller upholds the contract of `rank`; the key's bytes come first in the
+        // tail.
         unsafe { K::view(key, tail) }
     }
 }

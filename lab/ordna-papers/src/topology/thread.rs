@@ -1,63 +1,64 @@
-//! Where the calling thread runs, and where its memory comes from.
+//! The processor on which the calling thread runs, and the NUMA node from which its memory comes.
 //!
-//! Each function is one system call. Where the system has no such call, or refuses it, the answer
-//! says so and nothing changes.
+//! Each function is one system call. If the system lacks the call or refuses it, the result reports
+//! that, and nothing changes.
 
 #![cfg_attr(target_os = "linux", expect(unsafe_code, reason = "system calls"))]
 
-/// Processors beyond are not looked at: as many as a `cpu_set_t` of glibc holds.
+/// Maximum number of processors that are considered: the capacity of glibc's `cpu_set_t`.
 const MOST_CPUS: usize = 1024;
 
-/// The processor that the calling thread runs on; 0 where the system does not tell.
+/// Returns the processor on which the calling thread runs, or 0 if the system does not report it.
 #[cfg(target_os = "linux")]
 pub(super) fn current_cpu() -> usize {
     // SAFETY: the call takes no arguments.
     usize::try_from(unsafe { libc::sched_getcpu() }).unwrap_or(0)
 }
 
-/// The processors that the calling thread may run on; `None` where the system does not tell.
+/// Returns the processors on which the calling thread may run, or `None` if the system does not
+/// report them.
 #[cfg(target_os = "linux")]
 pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
     // SAFETY: a set of processors is a plain array of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the set is as large as the call is told.
+    // SAFETY: the call is told the size of the set.
     let failed = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
-    // SAFETY: the number is below the set's.
+    // SAFETY: the number is below the capacity of the set.
     let has = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
     (failed == 0).then(|| (0..MOST_CPUS).filter(has).collect())
 }
 
-/// Lets the calling thread run on these processors only; whether it is so.
+/// Restricts the calling thread to these processors. Returns whether that succeeded.
 #[cfg(target_os = "linux")]
 pub(super) fn run_on(cpus: &[usize]) -> bool {
     // SAFETY: a set of processors is a plain array of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     for cpu in cpus.iter().filter(|cpu| **cpu < MOST_CPUS) {
-        // SAFETY: the number is below the set's.
+        // SAFETY: the number is below the capacity of the set.
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
-    // SAFETY: the set is as large as the call is told, and only read.
+    // SAFETY: the call is told the size of the set, and only reads it.
     unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0 }
 }
 
-/// Takes the memory that the calling thread touches first from this node as long as it has some;
-/// whether it is so.
+/// Makes the system take the memory that the calling thread touches first from `node`, as long as
+/// the node has free memory. Returns whether that succeeded.
 #[cfg(target_os = "linux")]
 pub(super) fn prefer_memory_of(node: usize) -> bool {
     let mut nodes = [0_u64; MOST_CPUS / 64];
     let Some(word) = nodes.get_mut(node / 64) else { return false };
     *word = 1 << (node % 64);
-    // The system takes the number for one more than the bits.
+    // The system expects one more than the number of bits.
     let (mode, most) = (libc::MPOL_PREFERRED, MOST_CPUS + 1);
-    // SAFETY: the call reads the bits that it is told of, all of them in the array.
+    // SAFETY: the call reads only the bits that it is told of, all of which are in the array.
     unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), most) == 0 }
 }
 
-/// Whether the system lets this process say which node's memory it wants.
+/// Returns whether the system lets this process choose the node of its memory.
 #[cfg(target_os = "linux")]
 pub(super) fn may_place_memory() -> bool {
     let none = std::ptr::null::<u64>();
-    // SAFETY: without a place for the answer the call writes nothing.
+    // SAFETY: without a place for the result, the call writes nothing.
     unsafe { libc::syscall(libc::SYS_get_mempolicy, none, none, 0, none, 0) == 0 }
 }
 
@@ -86,12 +87,13 @@ pub(super) use elsewhere::*;
 mod tests {
     use super::*;
 
-    /// The node of the page that holds the byte, as the system tells.
+    /// Returns the node of the page that holds the byte, as the system reports it.
     fn node_of_page(byte: &u8) -> i64 {
         let page = std::ptr::from_ref(byte);
         let mut status = -1_i32;
         let nowhere = std::ptr::null::<i32>();
-        // SAFETY: one page is asked for, and one status written; nothing is moved without targets.
+        // SAFETY: the call gets one page and writes one status; without target nodes it moves
+        // nothing.
         let failed = unsafe {
             libc::syscall(libc::SYS_move_pages, 0, 1, &raw const page, nowhere, &raw mut status, 0)
         };
@@ -109,7 +111,7 @@ mod tests {
             let mut policy = -1_i32;
             let mut nodes = [0_u64; MOST_CPUS / 64];
             let none = std::ptr::null::<u64>();
-            // SAFETY: both places are as large as the call is told.
+            // SAFETY: the call is told the sizes of both places.
             let failed = unsafe {
                 let places = (&raw mut policy, nodes.as_mut_ptr());
                 libc::syscall(libc::SYS_get_mempolicy, places.0, places.1, MOST_CPUS, none, 0)

@@ -1,8 +1,8 @@
-//! The index for one thread: without locks, without a collector, with one table.
+//! Wormhole for a single thread: without locks, without a collector, with one table.
 //!
-//! Reads take `&self` and the type is not `Sync`; writes take `&mut self`. So nothing is removed
-//! while a reader looks, and what is removed is freed at once. Scans sort leaves, through `&self`:
-//! the order is in atomics, and a scan goes by its own copy.
+//! Reads take `&self` and the type is not `Sync`; writes take `&mut self`. So no entry is removed
+//! while it is read, and removed memory is freed immediately. Scans sort leaves through `&self`:
+//! the order is stored in atomics, and a scan follows a copy of it.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use ordna_base::{
     Change, Direction, Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation,
 };
 
-/// Wormhole for one thread: what synchronization costs, and the paper's Wormhole-unsafe.
+/// The paper's Wormhole-unsafe: it shows the cost of synchronization by comparison.
 ///
 /// ```
 /// use ordna_papers::{Unshared as _, WormholeUnsafe};
@@ -39,12 +39,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Default for Wormhole
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> WormholeUnsafe<K, V, LEAF> {
-    /// An empty map.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self::with_switches(Switches::default())
     }
 
-    /// An empty map with some of the optimizations turned off.
+    /// Creates an empty map with some of the optimizations turned off.
     pub fn with_switches(switches: Switches) -> Self {
         Self { index: Index::create(switches), not_sync: PhantomData }
     }

@@ -1,4 +1,4 @@
-//! Rare interleavings of the radix tree whose readers look at no version (ROWEX), forced.
+//! Rare interleavings in the radix tree whose readers validate no version (ROWEX), forced by stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -24,13 +24,13 @@ fn check_all(index: &ArtRowex<[u8], u64>, expected: &[&[u8]]) {
     }
 }
 
-/// Figure 4 of the paper: the new node is there, the old one's prefix is not cut yet.
+/// Figure 4 of the paper: the new node is linked, and the old node's prefix is not yet shortened.
 #[test]
 fn readers_pass_a_prefix_that_is_being_split() {
     let index = with::<Rowex>(&FORK);
     held("art.split.before_prefix", || index.insert(b"ax", &9).unwrap()).meanwhile(|| {
         check_all(&index, &[b"abc1", b"abc2", b"ax"]);
-        // Bounds beside the prefix.
+        // Bounds that lie below and above the keys with the prefix.
         let up = scan(&index, b"abb", Direction::Ascending);
         assert_eq!(keys(&up), [b"abc1".as_slice(), b"abc2", b"ax"]);
         let up = scan(&index, b"ac", Direction::Ascending);
@@ -41,7 +41,7 @@ fn readers_pass_a_prefix_that_is_being_split() {
     index.check_invariants().unwrap();
 }
 
-/// The other way round: the prefix is joined, the node above still there.
+/// The reverse: the prefix is already joined, and the node above is still linked.
 #[test]
 fn readers_pass_a_prefix_that_is_being_merged() {
     let index = with::<Rowex>(&[b"abc1", b"abc2", b"ax"]);
@@ -51,7 +51,7 @@ fn readers_pass_a_prefix_that_is_being_merged() {
     index.check_invariants().unwrap();
 }
 
-/// A reader has found an unused slot for byte 0, which a writer then fills for another byte.
+/// A reader has found an unused slot for byte 0, and a writer then fills the slot for another byte.
 #[test]
 fn a_slot_filled_meanwhile_is_not_taken_for_byte_0() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
@@ -61,7 +61,7 @@ fn a_slot_filled_meanwhile_is_not_taken_for_byte_0() {
     assert!(found.windows(2).all(|pair| pair[0].0 < pair[1].0), "{found:?}");
 }
 
-/// A scan collects a node while a writer appends to it.
+/// A scan collects a node's entries while a writer appends to the node.
 #[test]
 fn a_slot_filled_meanwhile_has_its_byte() {
     let index = with::<Rowex>(&[b"ab", b"ac"]);
@@ -71,8 +71,8 @@ fn a_slot_filled_meanwhile_has_its_byte() {
     assert!(keys(&found).starts_with(&[b"ab", b"ac"]), "{found:?}");
 }
 
-/// Each slot is empty when the reader comes there: one behind it is filled, those ahead are
-/// emptied.
+/// Makes each slot appear empty to the reader: fills one that it has passed and empties those that
+/// it has not yet reached.
 fn looks_again(index: &Bytes<Rowex>) {
     for key in [b"abcdefghijk".as_slice(), b"abcdefghijka"] {
         index.insert(key, &9).unwrap();
@@ -82,19 +82,19 @@ fn looks_again(index: &Bytes<Rowex>) {
     }
 }
 
-/// What a jump or a seek meets nothing in has changed meanwhile: it looks once more, and that
-/// counts.
+/// A jump or seek that found nothing in a node, because the node changed concurrently, reads the
+/// node once more. The counter of restarts includes this.
 #[test]
 fn a_node_in_which_nothing_was_met_is_looked_at_again() {
     type Read = fn(&Bytes<Rowex>) -> Option<Vec<u8>>;
     let reads: [(Read, &'static str); 2] = [
         (|index| index.jump(b"abb", |key, _| key.to_vec()), "art.nearest.slot"),
-        // The byte has no slot, so that any record has to tell of the prefix.
+        // The searched byte has no slot, so any record below the node serves to read the prefix.
         (|index| index.ceiling(b"abcdefghij0").map(|(key, _)| key), "art.some_leaf.empty_slot"),
     ];
     for (read, at) in reads {
         let index = with::<Rowex>(&[b"abcdefghijkb", b"abcdefghijka", b"abcdefghijkc"]);
-        // In the first slot of the node: of two records the one that came later is put first.
+        // This moves the key into the node's first slot: the later of two records is stored first.
         assert!(index.remove(b"abcdefghijka").is_some());
         let (found, looks) = held(at, || (read(&index), restarts::of_this_thread()))
             .meanwhile(|| looks_again(&index));
@@ -104,12 +104,12 @@ fn a_node_in_which_nothing_was_met_is_looked_at_again() {
     }
 }
 
-/// The slot that a seek looks at is emptied behind it: it has seen a record there, and looks no
-/// further.
+/// The slot that a seek has read is emptied afterwards. The seek has seen a record in it and does
+/// not read the node again.
 #[test]
 fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
     let index = with::<Rowex>(&[b"abcdefghijka", b"abcdefghijkb", b"abcdefghijkc"]);
-    // In the first slot of the node stands the second key.
+    // The node's first slot holds the second key.
     let (found, looks) = held("art.some_leaf.filled_slot", || {
         (index.ceiling(b"abcdefghij0").map(|(key, _)| key), restarts::of_this_thread())
     })
@@ -117,8 +117,8 @@ fn a_slot_that_was_seen_filled_tells_though_it_is_emptied() {
     assert_eq!((found, looks), (Some(b"abcdefghijka".to_vec()), 0));
 }
 
-/// The entries of a node have moved from the larger side of the key to the smaller one, behind the
-/// jump: it does not say that the tree is empty.
+/// The entries of a node move from the larger side of the key to the smaller side, after the jump
+/// has passed there. The jump must not report an empty tree.
 #[test]
 fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
     let index = with::<Rowex>(&[b"a5", b"a7", b"b"]);
@@ -136,8 +136,8 @@ fn a_jump_looks_again_at_a_node_whose_entries_have_moved() {
     assert_eq!((found, looks), (Some(b"a1".to_vec()), 1));
 }
 
-/// What misled a jump is gone when it comes there again from the root: it goes to a neighbour of
-/// the gap, and not to the end of the node, beyond entries that stay.
+/// The changes that misled a jump are undone when it begins again at the root. It must return a
+/// neighbour of the gap, and not an entry at the end of the node, beyond entries that stay.
 #[test]
 fn a_jump_that_was_misled_ends_beside_the_gap() {
     let gone: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
@@ -148,8 +148,8 @@ fn a_jump_that_was_misled_ends_beside_the_gap() {
     assert_eq!(found, Some(b"A".to_vec()));
 }
 
-/// All is gone when a jump that was misled by a prefix comes to the root again: it does not wait
-/// there for an entry.
+/// The tree is empty when a jump that a prefix misled begins again at the root. The jump must not
+/// wait for an entry.
 #[test]
 fn a_jump_ends_in_a_tree_that_was_emptied() {
     let all: [&[u8]; 2] = [b"abcdefghijkb", b"abcdefghijkc"];
@@ -166,17 +166,18 @@ fn a_jump_ends_in_a_tree_that_was_emptied() {
         all.iter().for_each(|key| assert!(index.remove(key).is_some()));
         schedule.release("jump", "art.scan.before_record");
         let found = told.recv_timeout(PATIENCE);
-        // Lets it end if it waits.
+        // Ends the jump if it does wait.
         index.insert(b"z", &0).unwrap();
         found
     });
     assert_eq!(found, Ok(None));
 }
 
-/// Where keys of [`long`] may differ: with more bytes between than a node stores of its prefix.
+/// Positions at which keys of [`long`] may differ. The distances between them are longer than the
+/// part of a prefix that a node stores.
 const PLACES: [usize; 3] = [10, 19, 28];
 
-/// Two bytes, and zeroes but for the byte at one of the places.
+/// Returns a key of `pair` followed by zeroes, except for `byte` at one of the positions.
 fn long(pair: [u8; 2], place: usize, byte: u8) -> Vec<u8> {
     let mut key = vec![0; PLACES[2] + 1];
     key[..2].copy_from_slice(&pair);
@@ -184,9 +185,9 @@ fn long(pair: [u8; 2], place: usize, byte: u8) -> Vec<u8> {
     key
 }
 
-/// Reads as `read` says while writers split and join the prefixes on its way; returns how often the
-/// reader restarted or looked again. Each node has entries that stay: there is always one to be
-/// met.
+/// Runs `read` while writers split and join the prefixes on its path, and returns how often the
+/// reader restarted or read a node again. Each node has entries that stay, so the reader always
+/// finds one.
 fn restarts_beside_writers<P: Concurrent>(
     mut read: impl FnMut(&Bytes<P>, &[u8]) + Send,
     is_enough: impl Fn(u64, u64) -> bool + Sync,
@@ -232,8 +233,8 @@ fn restarts_beside_writers<P: Concurrent>(
     restarts
 }
 
-/// Whatever writers do, neither lookups nor batches nor scans nor jumps restart, and where an entry
-/// of each node stays none looks at a node again; writers restart and finish.
+/// Lookups, batches, scans and jumps never restart, whatever writers do, and read no node again if
+/// one entry of each node stays. Writers restart and finish.
 #[test]
 fn reads_never_restart() {
     let (mut scans_looked, mut jumps_looked) = (0, 0);
@@ -254,12 +255,12 @@ fn reads_never_restart() {
         |round, _| round == 2000,
     );
     assert_eq!(restarts, 0);
-    // Each time the places were come to in which second looks are counted: no prefix gets so short
-    // that nodes store all of it.
+    // Each read reached the places where second reads are counted: no prefix becomes so short that
+    // its node stores all of it.
     assert_eq!((scans_looked, jumps_looked), (8000, 8000));
 }
 
-/// The same writers are in the way of a reader that validates.
+/// The same writers make a reader that validates restart.
 #[test]
 fn the_same_reads_restart_an_optimistic_reader() {
     let read = |index: &Bytes<Olc>, key: &[u8]| {
@@ -269,18 +270,18 @@ fn the_same_reads_restart_an_optimistic_reader() {
     assert!(restarts_beside_writers(read, |_, restarts| restarts > 0) > 0);
 }
 
-/// A reader does not wait for a lock either: the writer holds it and stands still.
+/// A reader does not wait for a lock: here a writer holds the lock and is stopped.
 #[test]
 fn reads_never_wait() {
     let index = with::<Rowex>(&FORK);
     held("art.split.before_prefix", || index.insert(b"ax", &9).unwrap()).meanwhile(|| {
-        // On this thread, so that a wait would last forever.
+        // Runs on this thread, so that a wait would never end.
         assert_eq!(index.get(b"abc2"), Some(1));
         assert_eq!(index.first().map(|(_, value)| value), Some(0));
     });
 }
 
-/// The counter counts: the same interleaving restarts an optimistic reader once.
+/// Checks the counter itself: the same interleaving restarts an optimistic reader once.
 #[test]
 fn an_optimistic_reader_restarts() {
     let index: ArtOlc<[u8], u64> = with::<Olc>(&FORK);

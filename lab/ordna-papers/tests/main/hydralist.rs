@@ -1,4 +1,4 @@
-//! HydraList whose search layer follows at once.
+//! The conformance suite for HydraList, with a search layer that is updated immediately.
 
 use ordna_papers::HydraList;
 use ordna_papers::hydralist::layer::ArtLayer;
@@ -14,7 +14,8 @@ fn sorted() -> HydraOptions {
     HydraOptions { sorted: true, ..at_once() }
 }
 
-/// The search layer follows in the critical section, and fingerprints are compared byte by byte.
+/// Options with which the search layer is updated in the critical section and fingerprints are
+/// compared byte by byte.
 fn before_the_steps() -> HydraOptions {
     HydraOptions { update: Update::Inside, simd: false, ..HydraOptions::default() }
 }
@@ -32,7 +33,7 @@ ordna_testkit::conformance! {
     mod sorted_bytes_words: Small<[u8], u64> = HydraList::with(&sorted());
 }
 
-/// Whoever inserts inside the critical section leaves nothing to follow, with every replica.
+/// If inserts update the search layer in the critical section, no replica lags behind.
 #[test]
 fn updates_inside_the_critical_section_leave_no_lag() {
     use ordna_base::OrderedIndex;

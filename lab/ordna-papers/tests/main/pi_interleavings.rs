@@ -1,4 +1,4 @@
-//! PI's rare interleavings, forced: readers, owners and rebuilds held where it matters.
+//! PI's rare interleavings, forced: readers, owners and rebuilds are held at stops.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,8 @@ use ordna_testkit::shorthand::Shorthand as _;
 
 type Words = Pi<u64, u64>;
 
-/// Nodes of four entries; the layer stays as it is until a thread says `rebuild`.
+/// Creates an index with nodes of four entries, whose layer changes only when a test calls
+/// `rebuild`.
 fn index(keys: impl IntoIterator<Item = u64>) -> Words {
     let index = Words::with(&PiOptions {
         node_entries: 4,
@@ -26,7 +27,7 @@ fn index(keys: impl IntoIterator<Item = u64>) -> Words {
     index
 }
 
-/// Entries shift under a lookup between its search and its read.
+/// Entries shift between the search of a lookup and its read.
 #[test]
 fn a_lookup_does_not_take_its_neighbours_value() {
     let index = index([10, 20, 30]);
@@ -35,7 +36,7 @@ fn a_lookup_does_not_take_its_neighbours_value() {
     assert_eq!(found, Some(200));
 }
 
-/// The node is split between finding it and searching it.
+/// The node is split after the lookup has found it and before it searches it.
 #[test]
 fn a_lookup_follows_its_key_into_the_new_half() {
     let index = index([10, 20, 30, 40]);
@@ -45,20 +46,20 @@ fn a_lookup_follows_its_key_into_the_new_half() {
     assert_eq!(index.check_invariants().unwrap().nodes, 2);
 }
 
-/// The node is split while a lookup decides whether to scan on: link of before, border of after.
+/// The node is split while a lookup decides whether to follow the list: it has read the link before
+/// the split and reads the border after it.
 #[test]
 fn a_lookup_does_not_scan_past_a_node_that_appears() {
     let index = index((1..=16).map(|n| n * 10));
     let nodes = index.check_invariants().unwrap().nodes;
-    // Full nodes: each but the last holds four, as ascending inserts leave them.
+    // Full nodes: ascending inserts leave four entries in each node but the last.
     let found = held("pi.beyond.after_next", || index.get(&40))
         .meanwhile(|| index.insert(&35, &350).unwrap());
     assert_eq!(found, Some(400));
     assert_eq!(index.check_invariants().unwrap().nodes, nodes + 1);
 }
 
-/// The layer names a node that was absorbed: its keys are found where they went, not where they
-/// were.
+/// The layer names a node that was absorbed. Its keys are found in the node that absorbed it.
 #[test]
 fn an_absorbed_node_is_not_read() {
     let index = index((0..40).map(|n| n * 10));
@@ -76,20 +77,21 @@ fn an_absorbed_node_is_not_read() {
     assert_eq!(index.check_invariants().unwrap().nodes, index.places());
 }
 
-/// Absorbed after the scan of a rebuild that named it: the node must outlive that layer.
+/// A node is absorbed after the scan of a rebuild has recorded it. It must outlive that layer.
 #[test]
 fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
     let index = index((0..64).map(|n| n * 10));
     held("pi.rebuild.after_scan", || index.rebuild()).meanwhile(|| {
-        // Merges and splits, singly and in a batch, while the layer is being built. One by one: the
-        // pieces of a batch this small own a node each, which has no neighbour to merge with.
+        // Merges and splits, by single writes and in a batch, while the layer is built. Single
+        // writes, because a piece of a batch this small owns one node, which then has no neighbour
+        // to merge with.
         for n in (0..64).filter(|n| n % 4 != 0) {
             assert_eq!(index.remove(&(n * 10)), Some(n * 100));
         }
         let new: Vec<(u64, u64)> = (0..64).map(|n| (n * 10 + 5, n)).collect();
         assert_eq!(index.insert_many(&new), Ok(64));
     });
-    // Says that a place of the layer must be a live node or one that is kept.
+    // Checks that each place of the layer names a live node or one that is kept.
     index.check_invariants().unwrap();
     for n in 0..64 {
         assert_eq!(index.get(&(n * 10)), (n % 4 == 0).then_some(n * 100));
@@ -99,7 +101,7 @@ fn a_node_that_dies_after_the_scan_outlives_the_new_layer() {
     assert_eq!(index.check_invariants().unwrap().nodes, index.places());
 }
 
-/// A batch that began on the old layer goes on with it when another is swapped in.
+/// A batch that began on the old layer continues with it when another layer is swapped in.
 #[test]
 fn a_batch_outlives_the_layer_that_it_began_with() {
     let index = index((0..64).map(|n| n * 10));
@@ -111,7 +113,7 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
             schedule.enroll("batch", || index.insert_many(&new))
         });
         schedule.wait_held("batch", "pi.modify.before_insert");
-        // Readers are not held up by the batch, and rebuilds neither.
+        // The batch blocks neither readers nor rebuilds.
         index.rebuild();
         assert_eq!(index.get(&630), Some(6300));
         index.rebuild();
@@ -121,12 +123,13 @@ fn a_batch_outlives_the_layer_that_it_began_with() {
     assert_eq!(index.check_invariants().unwrap().entries, 128);
 }
 
-/// Writes go on while the layer is rebuilt, and end before it is: they have a rebuild of their own.
+/// Writes continue while the layer is rebuilt, and end before the rebuild does. They make another
+/// rebuild due.
 #[test]
 fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
     let index = Words::with(&PiOptions { node_entries: 4, ..PiOptions::default() });
     let schedule = Schedule::new();
-    // The thread that rebuilds in the background has the role of the one that started it.
+    // The background thread that rebuilds has the role of the thread that started it.
     schedule.hold("writer", "pi.rebuild.after_scan");
     let insert = |key| assert_eq!(index.insert(&key, &key), Ok(None));
     schedule.enroll("writer", || (0..40).for_each(insert));
@@ -143,7 +146,7 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
     };
     rebuilt(250);
     assert_eq!(index.check_invariants().unwrap().nodes, 250);
-    // Nothing is due: the thread sleeps, until something is.
+    // No rebuild is due, so the thread sleeps until one is.
     let sleeps = (0..40).any(|_| {
         schedule.hold("writer", "pi.rebuild.after_scan");
         std::thread::sleep(Duration::from_millis(20));
@@ -156,7 +159,7 @@ fn a_rebuild_that_is_due_when_another_ends_is_not_forgotten() {
     rebuilt(400);
 }
 
-/// The end of an index waits for the thread that rebuilds.
+/// Dropping an index waits for the thread that rebuilds.
 #[test]
 fn an_index_is_dropped_while_it_is_rebuilt() {
     let index = Words::with(&PiOptions { node_entries: 4, ..PiOptions::default() });
@@ -175,7 +178,7 @@ fn an_index_is_dropped_while_it_is_rebuilt() {
     });
 }
 
-/// A scan between two nodes, of which the second goes into the first.
+/// A scan is between two nodes when the first absorbs the second.
 #[test]
 fn an_ascending_scan_does_not_repeat_what_was_absorbed_behind_it() {
     let index = index((0..12).map(|n| n * 10));
@@ -190,8 +193,8 @@ fn an_ascending_scan_does_not_repeat_what_was_absorbed_behind_it() {
     assert!(staying.iter().all(|key| scanned.contains(key)), "{scanned:?}");
 }
 
-/// The node that a scan would go on with is absorbed; the node that took it in splits before the
-/// scan copies it. What splits off begins with keys that the scan has passed.
+/// The node with which a scan would continue is absorbed. The node that absorbed it splits before
+/// the scan copies it, and the new node begins with keys that the scan has passed.
 #[test]
 fn an_ascending_scan_does_not_go_back_to_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
@@ -213,7 +216,7 @@ fn an_ascending_scan_does_not_go_back_to_what_was_split_off() {
     assert_eq!(scanned, [0, 10, 20, 30, 40, 70, 80, 90, 100, 110]);
 }
 
-/// A node is split between the copy of its entries and of its link.
+/// A node is split after its entries are copied and before its link is.
 #[test]
 fn a_scan_does_not_see_the_upper_half_twice() {
     let index = index([10, 20, 30, 40]);
@@ -223,7 +226,7 @@ fn a_scan_does_not_see_the_upper_half_twice() {
     assert_eq!(scanned, [10, 20, 30, 35, 40]);
 }
 
-/// The node in front of a descending scan is split before the scan comes to it.
+/// The next node of a descending scan is split before the scan reaches it.
 #[test]
 fn a_descending_scan_does_not_skip_what_was_split_off() {
     let index = index((0..12).map(|n| n * 10));
@@ -238,8 +241,8 @@ fn a_descending_scan_does_not_skip_what_was_split_off() {
     assert!(scanned.windows(2).all(|pair| pair[0] > pair[1]), "{scanned:?}");
 }
 
-/// A cut in the middle of a node's queries would give the node two owners. One of them is held
-/// between its search of the node and its insert; all other threads have done their work by then.
+/// If a cut fell in the middle of a node's queries, the node would have two owners. One owner is
+/// held between its search of the node and its insert; all other threads have finished by then.
 #[test]
 fn no_node_is_written_by_two_threads() {
     let index = index((0..8).map(|n| n * 10));
@@ -251,7 +254,7 @@ fn no_node_is_written_by_two_threads() {
     std::thread::scope(|scope| {
         let leader = scope.spawn(|| schedule.enroll("leader", || index.execute(&batch).map(drop)));
         schedule.wait_held("leader", "pi.modify.before_insert");
-        // Waits for its turn, and works for the batch in front meanwhile.
+        // The helper waits for its turn and in the meantime works for the batch in progress.
         let helper = scope.spawn(|| schedule.enroll("helper", || index.insert(&1000, &1)));
         schedule.wait_held("helper", "pi.enter.before_park");
         schedule.release("helper", "pi.enter.before_park");
@@ -263,8 +266,8 @@ fn no_node_is_written_by_two_threads() {
     assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
 }
 
-/// An owner whose last node becomes empty leaves the next owner's first node alone, which is being
-/// written.
+/// If the last node of an owner becomes empty, the owner must not absorb the first node of the next
+/// owner, which is being written.
 #[test]
 fn an_owner_does_not_absorb_the_next_ones_node() {
     let index = index((0..16).map(|n| n * 10));
@@ -292,7 +295,7 @@ fn an_owner_does_not_absorb_the_next_ones_node() {
     assert!(gone.iter().all(|key| index.get(key).is_none()));
 }
 
-/// Runs `body` on a thread of a NUMA node, as declared: threads belong to nodes in turn.
+/// Runs `body` on a thread that belongs to `node`. Threads are assigned to NUMA nodes in turn.
 fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R + Send) -> R {
     let mut body = Some(body);
     loop {
@@ -309,8 +312,9 @@ fn on_node<R: Send>(topology: &Topology, node: usize, body: impl FnOnce() -> R +
     }
 }
 
-/// Has a batch of inserts done by a leader of node 0, held in its first piece, and a helper of node
-/// 1, which does all the rest; returns the pieces done by threads of their node, and by others.
+/// Runs a batch of inserts with a leader of node 0, which is held in its first piece, and a helper
+/// of node 1, which does everything else. Returns the numbers of pieces done by threads of their
+/// own node and by other threads.
 fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
     let topology = Topology::declared(2);
     let index = Words::with(&PiOptions {
@@ -321,7 +325,7 @@ fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
         topology: topology.clone(),
         ..PiOptions::default()
     });
-    // 32 full data nodes: the first 16 are of NUMA node 0.
+    // 32 full data nodes, the first 16 of which belong to NUMA node 0.
     (0..128).for_each(|n| assert_eq!(index.insert(&(n * 10), &n), Ok(None)));
     index.rebuild();
     assert_eq!((index.places(), index.pieces_done()), (32, (0, 0)));
@@ -345,19 +349,19 @@ fn pieces_of(nodes: impl IntoIterator<Item = u64>) -> (usize, usize) {
         assert_eq!((leader.join().unwrap(), helper.join().unwrap()), (Ok(()), Ok(None)));
         assert!(keys.iter().all(|key| index.get(key) == Some(*key)));
         assert_eq!(index.check_invariants().unwrap().entries, 129 + keys.len());
-        // The leader found no other piece left.
+        // The helper has left no other piece to the leader.
         index.pieces_done()
     })
 }
 
-/// Each piece is done by a thread of the NUMA node that holds its part of the keys, as long as that
-/// node's threads have not run out of work.
+/// A thread of the NUMA node that holds a piece's part of the keys does the piece, unless the
+/// threads of that node are busy.
 #[test]
 fn pieces_are_done_by_threads_of_their_numa_node() {
     assert_eq!(pieces_of([0, 1].into_iter().chain(16..24)), (1 + 4, 0));
 }
 
-/// A node whose threads are used up has its work done by those of others, after their own.
+/// If all threads of a node are busy, threads of other nodes do its pieces after their own.
 #[test]
 fn work_of_a_numa_node_whose_threads_are_used_up_is_offloaded() {
     assert_eq!(pieces_of(0..10), (1, 4));

@@ -1,35 +1,37 @@
-//! Where a search begins.
+//! Hints that tell a search of the hash table at which prefix length to begin.
 //!
-//! How long the longest prefix of a key is differs by where the key stands: among few neighbours it
-//! is short, among many long. So the table keeps a length for each beginning of keys: the first
-//! `depth` bytes, as many as tell some leaves from others. Lengths are samples, of the last split
-//! or merge there; two beginnings may share one. A wrong one costs a search a step or two.
+//! A search looks for the longest prefix of its key that the table has. How long that is depends on
+//! the region of the key space: short where anchors are sparse, long where they are dense. So the
+//! table keeps a length for each *beginning*: the first `depth` bytes of a key, where `depth` is
+//! large enough to tell most leaves apart. A length is a sample taken at the last split or merge in
+//! that region, and two beginnings may share one. A wrong hint costs a search one or two extra
+//! steps.
 //!
-//! Source: ours; the paper begins in the middle (§2.3).
+//! Source: our own; the paper begins with half of the key's length (§2.3).
 
 use crate::wormhole::hash;
 
-/// How many samples the mean goes back.
+/// Number of samples over which the moving mean extends.
 const SAMPLES: usize = 32;
-/// Leaves that one beginning has, at most, where anchors are long enough.
+/// Target number of leaves per beginning, if the anchors are long enough to reach it.
 const LEAVES: usize = 4;
-/// Up to this length all lengths are so few that the mean is as good.
+/// Prefix length up to which the mean is as good as separate lengths, because few lengths exist.
 const SHORT: usize = 8;
 
-/// Where searches ended of late.
+/// The prefix lengths at which recent searches would have ended.
 #[derive(Debug, Clone, Default)]
 pub struct Hints {
-    /// This many bytes of a key select its length; 0: none, the mean serves all.
+    /// Number of key bytes that select a length. With 0, the mean is used for all keys.
     pub depth: usize,
-    /// By the hash of these bytes; 0: not known.
+    /// Lengths, indexed by the hash of a beginning; 0 if not known.
     lengths: Vec<u16>,
     shift: u32,
-    /// The moving mean of those that have no place in `lengths`, in bytes, times 256.
+    /// Moving mean, in bytes times 256, of the samples that have no place in `lengths`.
     mean: usize,
 }
 
 impl Hints {
-    /// Chooses the depth from how many prefixes of each length there are, and forgets all lengths.
+    /// Chooses the depth, given the number of prefixes of each length, and clears all lengths.
     pub fn choose(&mut self, prefixes: &[u32], leaves: usize) {
         self.depth = if prefixes.len() <= SHORT + 1 {
             0
@@ -49,7 +51,8 @@ impl Hints {
         (hash::spread(hash) >> self.shift) as usize
     }
 
-    /// Where to begin the search of a key, and a hash of how many of its bytes is known by that.
+    /// Returns the prefix length at which to begin the search of `key`, and a hash of the key's
+    /// first bytes with the number of bytes it covers.
     #[inline]
     pub fn first(&self, key: &[u8]) -> (usize, usize, u32) {
         let mean = (self.mean + 128) / 256;
@@ -61,7 +64,7 @@ impl Hints {
         (if known == 0 { mean } else { usize::from(known) }, self.depth, hash)
     }
 
-    /// Keys that begin like this anchor end at this length.
+    /// Records that searches of keys that begin like `anchor` end at `length`.
     pub fn sample(&mut self, anchor: &[u8], length: usize) {
         if self.depth == 0 || anchor.len() < self.depth {
             self.mean = (self.mean * (SAMPLES - 1) + length * 256) / SAMPLES;
