@@ -1,18 +1,20 @@
 //! The backups of partitions in a directory that all nodes share.
 //!
 //! # Layout
-//! `GROUP/TOPIC/PARTITION/WRITER/backup-N` is a backup of `ordna-secondary`, with the file
-//! `PARTITION.json` beside its own. A writer is a process; two processes never write to one folder,
-//! also when one of them hangs and comes back.
+//! `GROUP/TOPIC/PARTITION/WRITER/backup-N` is a backup made by `ordna-secondary`, with an
+//! additional file `PARTITION.json`. A writer is a process. Two processes never write to the same
+//! directory, even if one of them hangs and continues later.
 //!
 //! # Invariants
-//! A backup counts once its `PARTITION.json` is there, which is written last. It is used only for
-//! the history (identity, and the leader epoch at its position, which the caller compares with the
-//! brokers') and the definitions that it names. In a compacted topic it is used only
-//! while Kafka keeps tombstones: the deletions behind an older one may be gone.
+//! A backup is valid once it contains `PARTITION.json`, which is written last. It is used only if
+//! the history and the definitions that it names are the present ones. The history is given by its
+//! identity, and by the leader epoch at its position, which the caller compares with that of the
+//! brokers. In a compacted topic a backup is used only as long as Kafka keeps tombstones: after
+//! that, deletions that follow the backup may be gone from the topic.
 //!
-//! A process that ends during a backup leaves a folder without `PARTITION.json`. The next backup of the
-//! partition, by any process, removes those in which nothing was written for [`ABANDONED`].
+//! A process that ends during a backup leaves a directory without `PARTITION.json`. When the next
+//! backup of the partition is complete, in whichever process, such directories are removed if
+//! nothing was written to them for [`ABANDONED`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,18 +29,19 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "PARTITION.json";
 
-/// Time without a write after which an unfinished backup is taken for abandoned: an hour. A backup that
-/// runs writes each second; a process that hangs longer finds its folder gone, and its backup fails.
+/// Time without a write after which an incomplete backup counts as abandoned: an hour. A running
+/// backup writes at least every second. If a process hangs longer than this, its directory is
+/// removed, and its backup fails.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
-/// The file of a backup.
+/// The contents of `PARTITION.json`.
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
     identity: String,
     seq: u64,
-    /// The leader epoch of the last record in it. Backups of older versions have none.
+    /// The leader epoch of the last record in the backup. Backups of older versions do not have it.
     epoch: Option<i32>,
-    /// Milliseconds since 1970, by the clock of the writer.
+    /// When the backup was taken: milliseconds since 1970, by the clock of the writer.
     taken: u64,
     indexes: Vec<IndexDefinition>,
 }
@@ -48,19 +51,19 @@ struct Saved {
 pub struct FoundBackup {
     /// Its directory.
     pub path: PathBuf,
-    /// The changes up to here are in it.
+    /// The position up to which the backup contains changes.
     pub position: Position,
-    /// The leader epoch of the last record in it; -1 if the brokers know no epochs.
+    /// The leader epoch of the last record in the backup; -1 if the brokers know no epochs.
     pub epoch: i32,
 }
 
-/// Where backups are, and which of them are used.
+/// The directory of the backups, and which of them can be used.
 #[derive(Debug, Clone)]
 pub struct Backups {
     root: PathBuf,
     writer: String,
     indexes: Vec<IndexDefinition>,
-    /// Held by the thread that backs a partition up.
+    /// For each partition, the lock that a thread holds while it writes a backup.
     writing: Arc<Lock<BTreeMap<u32, Arc<Lock<()>>>>>,
 }
 
@@ -69,7 +72,7 @@ fn millis(time: SystemTime) -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A name as part of a path: bytes that may mean something else are escaped.
+/// Escapes a name for use in a path: bytes that may have a special meaning are replaced.
 fn escaped(name: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let part = |byte: u8| {
@@ -78,13 +81,13 @@ fn escaped(name: &str) -> String {
     name.bytes().map(part).collect()
 }
 
-/// What is in a directory; nothing if it cannot be read.
+/// Returns the entries of a directory; none if it cannot be read.
 fn folders(path: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(path).into_iter().flatten();
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
-/// The last time when something was written in a directory: to it, its files, or those one level below.
+/// Returns when a directory, one of its files, or a file one level below was last written.
 fn last_write(path: &Path) -> Option<SystemTime> {
     let own = fs::metadata(path).ok()?.modified().ok()?;
     let inner = folders(path).into_iter().flat_map(|path| {
@@ -96,17 +99,19 @@ fn last_write(path: &Path) -> Option<SystemTime> {
 }
 
 impl Backups {
-    /// The backups of a group and a topic under `dir`, of these indexes.
+    /// Creates the handle for the backups of a group and topic under `dir`, with these indexes.
     pub fn new(dir: &Path, group: &str, topic: &str, indexes: &[IndexDefinition]) -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        // Two nodes on one machine have other processes, two machines hardly the same nanosecond.
+        // Two nodes on one machine have different process ids, and two machines are unlikely to
+        // start in the same nanosecond.
         let writer = format!("{:x}-{:x}", now.as_nanos(), std::process::id());
         let root = dir.join(escaped(group)).join(escaped(topic));
         Self { root, writer, indexes: indexes.to_vec(), writing: Arc::default() }
     }
 
-    /// The lock that is held while a backup of a partition is written: all backups of it that this
-    /// process writes are prepared in one folder, also when the partition was closed and opened again.
+    /// Returns the lock to hold while a backup of a partition is written. All backups of the
+    /// partition that this process writes are prepared in the same directory, even if the partition
+    /// was closed and opened again.
     pub fn lock_of(&self, partition: u32) -> Arc<Lock<()>> {
         Arc::clone(self.writing.lock().entry(partition).or_default())
     }
@@ -115,12 +120,13 @@ impl Backups {
         self.root.join(partition.to_string())
     }
 
-    /// Where this process writes the backups of a partition.
+    /// Returns the directory to which this process writes the backups of a partition.
     pub fn own(&self, partition: u32) -> PathBuf {
         self.partition(partition).join(&self.writer)
     }
 
-    /// Marks a backup as usable, and removes all others of the partition but the `keep - 1` newest.
+    /// Marks a backup as valid, and removes all other backups of the partition except the newest
+    /// `keep - 1`.
     ///
     /// # Errors
     /// The directory cannot be written.
@@ -145,21 +151,22 @@ impl Backups {
         fs::rename(&part, &file)?;
         fs::File::open(path)?.sync_all()?;
         let mut all = self.all(partition);
-        // This one first, whatever its writer's clock says.
+        // The new backup comes first, even if the clocks of other writers are ahead.
         all.sort_by_key(|(other, saved)| (other != path, std::cmp::Reverse(saved.taken)));
         for (old, _) in all.iter().skip(keep.max(1)) {
             // Another node may remove it at the same time.
             let _ = fs::remove_dir_all(old);
-            // A writer that is gone leaves an empty folder behind.
+            // Also removes the directory of a writer that no longer exists, if it is empty.
             let _ = old.parent().map(fs::remove_dir);
         }
-        // By the clock that the times of the files are of.
+        // The time of the file that was just written comes from the same clock as the times of the
+        // other files.
         self.remove_abandoned(partition, fs::metadata(&file)?.modified()?);
         Ok(())
     }
 
-    /// Removes what processes have left that ended during a backup of the partition. A failure leaves it
-    /// to the next backup.
+    /// Removes incomplete backups of the partition that other processes left behind. If this fails,
+    /// the next backup tries again.
     fn remove_abandoned(&self, partition: u32, now: SystemTime) {
         let finished = self.all(partition);
         let is_abandoned = |path: &Path| {
@@ -175,13 +182,13 @@ impl Backups {
                 }
             }
             if writer != self.own(partition) && is_abandoned(&writer) {
-                // It stays if a backup is in it.
+                // This fails, as it should, if the directory contains a backup.
                 let _ = fs::remove_dir(&writer);
             }
         }
     }
 
-    /// Every finished backup of a partition. What cannot be read is none.
+    /// Returns every complete backup of a partition. Files that cannot be read are ignored.
     fn all(&self, partition: u32) -> Vec<(PathBuf, Saved)> {
         let writers = folders(&self.partition(partition));
         let backups = writers.iter().flat_map(|writer| folders(writer));
@@ -192,9 +199,9 @@ impl Backups {
         backups.filter_map(read).collect()
     }
 
-    /// The backups that can be restored for this history, newest first. `until`: the end of the
-    /// partition; a backup beyond it is of a topic that was truncated. `tombstones`: for how long
-    /// the topic keeps deletions.
+    /// Returns the backups that can be restored for this history, newest first. `until` is the end
+    /// of the partition: a backup beyond it belongs to a topic that was truncated. `tombstones` is
+    /// the time for which the topic keeps deletions.
     pub fn usable(
         &self,
         partition: u32,
@@ -202,7 +209,8 @@ impl Backups {
         tombstones: Option<Duration>,
     ) -> Vec<FoundBackup> {
         let now = millis(SystemTime::now());
-        // Half of the time: the clocks of two machines may differ, and the restore takes time.
+        // Only half of the time counts, because the clocks of two machines may differ, and the
+        // restore takes time.
         let oldest = tombstones.map(|time| u64::try_from(time.as_millis() / 2).unwrap_or(u64::MAX));
         let refused = |saved: &Saved| {
             if saved.indexes != self.indexes {
@@ -251,7 +259,7 @@ mod tests {
         path
     }
 
-    /// Makes a folder with a file in it, which was written so long ago.
+    /// Creates a directory with a file that was written this long ago.
     fn left(path: &Path, ago: Duration) -> PathBuf {
         fs::create_dir_all(path.join("index-1")).unwrap();
         let file = path.join("index-1/shard-0000");
@@ -273,7 +281,7 @@ mod tests {
         let gone = left(&killed.own(3).join("unfinished"), two_hours);
         let unnamed = left(&killed.own(3).join("backup-1"), two_hours);
         let own = left(&one.own(3).join("backup-7"), two_hours);
-        // Another process writes this one right now.
+        // Another process is writing this one.
         let under_way = left(&slow.own(3).join("unfinished"), Duration::from_secs(60));
         left(&killed.own(3).join("unfinished"), two_hours);
         let new = write(&one, 8, 9);
@@ -293,11 +301,11 @@ mod tests {
         write(&one, 1, 10);
         let second = write(&other, 1, 30);
         let third = write(&one, 2, 20);
-        // The oldest one went: two are kept, whoever wrote them.
+        // The oldest one was removed: two are kept, whoever wrote them.
         let paths =
             |found: Vec<FoundBackup>| found.into_iter().map(|one| one.path).collect::<Vec<_>>();
         assert_eq!(paths(one.usable(3, at(30), None)), [second.clone(), third.clone()]);
-        // Truncated topic, recreated topic, another partition, group, topic, definition.
+        // A truncated topic, a recreated topic, another partition, group, topic and definition.
         assert_eq!(paths(one.usable(3, at(29), None)), [third]);
         assert_eq!(one.usable(3, Position { identity: 8, seq: 99 }, None), []);
         assert_eq!(one.usable(4, at(99), None), []);
@@ -307,7 +315,7 @@ mod tests {
         {
             assert_eq!(Backups::new(&dir, group, topic, indexes).usable(3, at(99), None), []);
         }
-        // Deletions that the topic has forgotten, and a clock that is a day ahead.
+        // The topic may have dropped deletions since; and a clock that is a day ahead.
         let day = Duration::from_secs(86_400);
         assert_eq!(one.usable(3, at(99), Some(day)).len(), 2);
         std::thread::sleep(Duration::from_millis(5));
@@ -317,16 +325,16 @@ mod tests {
         saved.taken += 86_400_000;
         fs::write(&file, serde_json::to_vec(&saved).unwrap()).unwrap();
         assert_eq!(one.usable(3, at(99), Some(day)).len(), 1);
-        // The writer of the next one has a clock behind that: its backup stays, the third goes.
+        // The clock of the next writer is behind. Its backup stays, and the third one is removed.
         let fourth = write(&one, 3, 40);
         assert_eq!(paths(one.usable(3, at(99), None)), [fourth, second]);
-        // One of an older version, which says nothing of epochs.
+        // A backup of an older version, without an epoch.
         assert_eq!(one.usable(3, at(99), None)[0].epoch, 4);
         saved.epoch = None;
         saved.taken -= 86_400_000;
         fs::write(&file, serde_json::to_vec(&saved).unwrap()).unwrap();
         assert_eq!(one.usable(3, at(99), None).len(), 1);
-        // A backup that is not finished.
+        // An incomplete backup.
         fs::remove_file(file).unwrap();
         assert_eq!(one.usable(3, at(99), None).len(), 1);
         fs::remove_dir_all(dir).unwrap();

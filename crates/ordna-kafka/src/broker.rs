@@ -1,8 +1,8 @@
-//! What the brokers tell of the topic and of the group, on request.
+//! Questions to the brokers about the topic and the group: partitions, offsets, owners.
 //!
 //! # Contract
-//! Any thread may call any method. Each asks the brokers and blocks until they answer, at most for
-//! the time given.
+//! Any thread may call any method. Each method asks the brokers and blocks until they answer, but
+//! no longer than the given timeout.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use crate::node::OwnerTable;
 use crate::owner_table::{DescribedMember, owners};
 use crate::topic_id;
 
-/// Why the brokers gave no answer, or none that can be used.
+/// The reason why the brokers gave no answer, or no usable one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrokerError {
@@ -42,38 +42,38 @@ pub enum BrokerError {
         /// The addresses asked.
         brokers: String,
     },
-    /// librdkafka refuses the settings.
+    /// librdkafka rejects the settings.
     #[error("a Kafka setting cannot be used: {0}")]
     Setting(String),
 }
 
-/// The first and the end position of a partition: what can be read lies between them.
+/// The first and the end position of a partition. The records between them can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// Nothing before it can be read.
+    /// Records before this position no longer exist.
     pub start: Position,
-    /// Everything up to it can be read. Without transactions under way.
+    /// Records before this position can be read, except those of unfinished transactions.
     pub end: Position,
     /// The epoch of the partition's leader; -1 if the brokers know no epochs.
     pub epoch: i32,
 }
 
 impl Ends {
-    /// Whether a reader at this position can go on.
+    /// Returns whether a reader at this position can continue.
     pub fn hold(&self, at: Position) -> bool {
         at.identity == self.end.identity && (self.start.seq..=self.end.seq).contains(&at.seq)
     }
 }
 
-/// A client for questions. It reads no records.
+/// A client that asks for metadata only. It reads no records.
 pub struct Broker {
     brokers: String,
     topic: String,
-    /// Partitions of the topic, as they were counted last.
+    /// Number of partitions of the topic at the last count.
     partitions: AtomicU32,
     client: BaseConsumer,
     settings: ClientConfig,
-    /// The topic's id as it was told last, folded to 64 bits.
+    /// The topic's id, folded to 64 bits, as the brokers last returned it.
     topic_id: AtomicU64,
     owners: Lock<OwnerTable>,
 }
@@ -85,7 +85,7 @@ impl std::fmt::Debug for Broker {
     }
 }
 
-/// Settings of every client of librdkafka here. `extra` comes last.
+/// Returns the settings of every client of librdkafka. Settings in `extra` override the others.
 pub fn settings(brokers: &str, extra: &[(String, String)]) -> ClientConfig {
     let mut settings = ClientConfig::new();
     settings
@@ -103,10 +103,10 @@ pub fn settings(brokers: &str, extra: &[(String, String)]) -> ClientConfig {
 }
 
 impl Broker {
-    /// A client of an existing topic.
+    /// Connects to the brokers of an existing topic.
     ///
     /// # Errors
-    /// No broker answers in time, there is no such topic, or a setting is wrong.
+    /// No broker answers in time, the topic does not exist, or a setting is invalid.
     pub fn connect(
         brokers: &str,
         topic: &str,
@@ -144,16 +144,18 @@ impl Broker {
         &self.topic
     }
 
-    /// Partitions of the topic, as they were counted last.
+    /// Returns the number of partitions of the topic at the last count.
     pub fn partitions(&self) -> u32 {
-        // A number on its own; nothing is read by it.
+        // Relaxed: no other data depends on the number.
         self.partitions.load(Ordering::Relaxed)
     }
 
-    /// The identity of a partition's history: of topic id and partition, and never 0.
+    /// Returns the identity of a partition's history: a hash of topic id and partition that is
+    /// never 0.
     pub fn identity(&self, partition: u32) -> u64 {
         let topic = self.topic_id.load(Ordering::Relaxed);
-        // One to one in the topic's id for each partition; the multiplier is odd.
+        // The map from topic ids to identities is one-to-one for each partition, because the
+        // multiplier is odd.
         topic.wrapping_add(u64::from(partition)).wrapping_mul(0x9E37_79B9_7F4A_7C15).max(1)
     }
 
@@ -181,15 +183,16 @@ impl Broker {
         Ok(())
     }
 
-    /// Asks whether the topic is another one than before; the first call finds nothing new.
+    /// Returns whether the topic was replaced by another one of the same name. The first call
+    /// returns `false`.
     ///
-    /// To be called after another question was answered: while no broker is there, librdkafka waits for
-    /// the controller in a busy loop, which takes half a core.
+    /// Call this only after another request has succeeded. While no broker is reachable, librdkafka
+    /// waits for the controller in a busy loop that takes half a core.
     ///
     /// # Errors
     /// [`BrokerError`].
     pub fn check_topic(&self, timeout: Duration) -> Result<bool, BrokerError> {
-        // Events of the client, such as errors, would pile up.
+        // Drains the client's events, such as errors, which would otherwise accumulate.
         while self.client.poll(Duration::ZERO).is_some() {}
         let id = topic_id::topic_id(self.client.client().native_ptr(), &self.topic, timeout);
         let id = id.map_err(|error| self.away(error))?.ok_or_else(|| self.no_topic())?;
@@ -198,7 +201,7 @@ impl Broker {
         Ok(before != 0 && before != folded)
     }
 
-    /// An offset of each partition, with the epoch of its leader.
+    /// Returns an offset of each partition with the epoch of its leader.
     fn offsets(&self, at: Offset, timeout: Duration) -> Result<Vec<(u64, i32)>, BrokerError> {
         let mut asked = TopicPartitionList::new();
         let partitions = self.partitions();
@@ -225,7 +228,8 @@ impl Broker {
         Position { identity: self.identity(partition as u32), seq: offset }
     }
 
-    /// The ends of all partitions: behind the last record of a finished transaction.
+    /// Returns the end of each partition: the position after the last record of a finished
+    /// transaction.
     ///
     /// # Errors
     /// [`BrokerError::Away`].
@@ -234,7 +238,7 @@ impl Broker {
         Ok(ends.into_iter().map(|(end, _)| end).collect())
     }
 
-    /// The same, with the epochs of the partitions' leaders.
+    /// Returns the same positions with the epochs of the partitions' leaders.
     ///
     /// # Errors
     /// [`BrokerError::Away`].
@@ -242,16 +246,16 @@ impl Broker {
         &self,
         timeout: Duration,
     ) -> Result<Vec<(Position, i32)>, BrokerError> {
-        // As a time to look for, this offset means the end.
+        // A lookup by time with this offset returns the end.
         let ends = self.offsets(Offset::End, timeout)?;
         let end = |(at, (end, epoch))| (self.position(at, end), epoch);
         Ok(ends.into_iter().enumerate().map(end).collect())
     }
 
-    /// Whether the brokers' history still has these points, by partition.
+    /// Returns, by partition, whether the brokers' history still contains these points.
     ///
     /// # Errors
-    /// [`BrokerError::Away`]: nothing is known.
+    /// [`BrokerError::Away`] if the brokers do not answer; then nothing is known.
     pub fn compare(
         &self,
         marks: &BTreeMap<u32, EpochMark>,
@@ -261,7 +265,7 @@ impl Broker {
         compared.map_err(|error| self.away(error))
     }
 
-    /// What can be read of each partition.
+    /// Returns the range of each partition that can be read.
     ///
     /// # Errors
     /// [`BrokerError::Away`].
@@ -273,7 +277,7 @@ impl Broker {
         Ok(pairs.map(ends).collect())
     }
 
-    /// For how long the topic keeps deletions, if it is compacted.
+    /// Returns how long the topic keeps deletions, if it is compacted.
     ///
     /// # Errors
     /// [`BrokerError::Away`].
@@ -287,7 +291,7 @@ impl Broker {
         let told = runtime.block_on(admin.describe_configs(&topic, &options));
         let told = told.map_err(|error| self.away(error))?;
         let Some(Ok(config)) = told.into_iter().next() else {
-            return Err(self.away("the topic's configuration is not told"));
+            return Err(self.away("the reply lacks the topic's configuration"));
         };
         let value = |name: &str| config.get(name).and_then(|entry| entry.value.as_deref());
         let is_compacted = value("cleanup.policy").is_some_and(|policy| policy.contains("compact"));
@@ -295,16 +299,16 @@ impl Broker {
         Ok(is_compacted.then(|| Duration::from_millis(millis.unwrap_or(86_400_000))))
     }
 
-    /// The owner table as it was read last, with the partitions the topic has now: those that were
-    /// added since have no owner in it.
+    /// Returns the owner table as it was last read, with the current number of partitions.
+    /// Partitions that were added later have no owner in it.
     pub fn known_owners(&self) -> OwnerTable {
         let known = self.owners.lock().clone();
         let partitions = if known.partitions == 0 { 0 } else { self.partitions() };
         OwnerTable { partitions, ..known }
     }
 
-    /// Reads the owner table from the group's coordinator. While the group rebalances, the former
-    /// table stays.
+    /// Reads the owner table from the group's coordinator. While the group rebalances, the previous
+    /// table stays valid.
     ///
     /// # Errors
     /// [`BrokerError::Away`].
@@ -327,7 +331,7 @@ impl Broker {
             }
             None | Some(("Empty" | "Dead", _)) => owners(&self.topic, partitions, &[]),
             Some(_) if known.partitions == 0 => return Ok(known.clone()),
-            // The members stay; partitions that were added have no owner yet.
+            // The members stay; added partitions have no owner yet.
             Some(_) => OwnerTable { partitions, ..known.clone() },
         };
         if (known.partitions, &known.members) != (table.partitions, &table.members) {

@@ -1,45 +1,48 @@
-//! The leader epochs of what was read of a partition, and what of it the brokers have still to confirm.
+//! The leader epochs of the records that were read of a partition, and which of them have yet to be
+//! compared with the brokers' history.
 //!
 //! # Invariants
-//! A log that is cut and grows again grows under a new leader, thus under a higher epoch. A reader that
-//! goes on across the cut therefore sees the epoch change between two records. Each change is compared
-//! with the brokers' history: the last record before it must be in the present log. Until then what was
-//! read is in doubt. A partition of which nothing was read since is compared when its leader's epoch
+//! If a log is truncated and grows again, it grows under a new leader and therefore under a higher
+//! epoch. So a reader that continues across the truncation sees the epoch change between two
+//! records. Each change is compared with the brokers' history: the last record before the change
+//! must be in the present log. Until then, the records that were read are in doubt. If nothing was
+//! read of a partition since the last comparison, it is compared when the epoch of its leader
 //! changes.
 
 use std::collections::VecDeque;
 
-/// Changes of the epoch that are remembered; backups of older positions are not made.
+/// Maximum number of epoch changes that are remembered. Older positions can no longer be backed up.
 const MOST: usize = 64;
 
-/// A point of a partition's history.
+/// A position in a partition's history, with its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochMark {
     /// The epoch of the last record below `seq`; -1 if the brokers know no epochs.
     pub epoch: i32,
-    /// The next offset.
+    /// The offset of the next record.
     pub seq: u64,
 }
 
-/// The epochs of what was read of a partition.
+/// The epochs of the records that were read of a partition.
 #[derive(Debug, Default)]
 pub struct EpochHistory {
-    /// Each epoch, with the position before its first record that was read; both ascend.
+    /// Each epoch, with the position before its first record that was read. Both ascend.
     epochs: VecDeque<EpochMark>,
-    /// Where epochs ended that are to be compared, oldest first.
+    /// Ends of epochs that have yet to be compared, oldest first.
     doubts: VecDeque<EpochMark>,
     /// The leader's epoch when the history was last compared.
     compared: Option<i32>,
 }
 
 impl EpochHistory {
-    /// The history of a position that was compared under a leader's epoch; none if nothing was read.
+    /// Creates the history for a position that was compared under the epoch `leader`; `None` if
+    /// nothing was read yet.
     pub fn new(mark: Option<EpochMark>, leader: i32) -> Self {
         let epochs = mark.map(|mark| EpochMark { seq: 0, ..mark }).into_iter().collect();
         Self { epochs, doubts: VecDeque::new(), compared: Some(leader) }
     }
 
-    /// Notes a record of an epoch; everything below `at` was read before it.
+    /// Notes that a record with this epoch is read next, after everything below `at`.
     pub fn read(&mut self, epoch: i32, at: u64) {
         match self.epochs.back() {
             Some(last) if last.epoch == epoch => return,
@@ -54,23 +57,24 @@ impl EpochHistory {
         self.epochs.push_back(EpochMark { epoch, seq: at });
     }
 
-    /// The point of a position that was read; `None`: no record below it was read, or it is too old.
+    /// Returns the mark of a position that was read. Returns `None` if no record below it was read,
+    /// or if it is too old.
     pub fn mark(&self, seq: u64) -> Option<EpochMark> {
         let found = self.epochs.iter().rev().find(|mark| mark.seq < seq)?;
         Some(EpochMark { epoch: found.epoch, seq })
     }
 
-    /// Whether what was read has still to be compared.
+    /// Returns whether some of what was read has yet to be compared.
     pub fn is_in_doubt(&self) -> bool {
         !self.doubts.is_empty()
     }
 
-    /// The next comparison is made whatever the leader's epoch is.
+    /// Makes the next comparison take place even if the leader's epoch is the same.
     pub fn suspect(&mut self) {
         self.compared = None;
     }
 
-    /// What is to be compared for a state at `seq`, under a leader's epoch; `None`: nothing.
+    /// Returns the mark to compare for a state at `seq` under a leader's epoch, if there is any.
     pub fn to_compare(&self, seq: u64, leader: i32) -> Option<EpochMark> {
         if let Some(doubt) = self.doubts.front() {
             return Some(*doubt);
@@ -79,7 +83,7 @@ impl EpochHistory {
         mark.filter(|mark| mark.epoch >= 0)
     }
 
-    /// The brokers have a point under a leader's epoch.
+    /// Notes that the brokers' history contains the mark, under a leader's epoch.
     pub fn confirm(&mut self, mark: EpochMark, leader: i32) {
         match self.doubts.front() {
             Some(doubt) if *doubt == mark => drop(self.doubts.pop_front()),
@@ -97,17 +101,17 @@ mod tests {
         EpochMark { epoch, seq }
     }
 
-    /// The brokers' log: the epoch of each record.
+    /// The log of the brokers: the epoch of each record.
     struct Log(Vec<i32>);
 
     impl Log {
-        /// As a leader answers `OffsetForLeaderEpoch`.
+        /// Answers like a leader that receives `OffsetForLeaderEpoch`.
         fn has(&self, mark: EpochMark) -> bool {
             self.0.iter().filter(|epoch| **epoch <= mark.epoch).count() as u64 >= mark.seq
         }
     }
 
-    /// Reads what a log has beyond a position, and compares until nothing is left to be compared.
+    /// Reads what follows a position in a log, and compares until nothing is in doubt.
     fn follow(history: &mut EpochHistory, at: &mut u64, log: &Log, leader: i32) -> bool {
         for epoch in log.0.iter().skip(*at as usize) {
             history.read(*epoch, *at);
@@ -127,20 +131,21 @@ mod tests {
     fn a_log_that_was_cut_and_grew_beyond_the_position_is_noticed() {
         let (mut history, mut at) = (EpochHistory::new(None, 3), 0);
         assert!(follow(&mut history, &mut at, &Log(vec![3; 100]), 3));
-        // An election without a loss.
+        // A new leader without a loss of records.
         let grown = [vec![3; 100], vec![4; 20]].concat();
         assert!(follow(&mut history, &mut at, &Log(grown.clone()), 4));
         assert_eq!(
             (history.mark(100), history.mark(101)),
             (Some(mark(3, 100)), Some(mark(4, 101)))
         );
-        // The end is lost; the log grows to less than, exactly, and more than the position.
+        // The end of the log is lost. The log then grows to less than, exactly, and more than the
+        // position.
         for length in [30, 31, 200] {
             let mut history = EpochHistory::new(history.mark(at), 4);
             let cut = [vec![3; 90], vec![5; length]].concat();
             assert!(!follow(&mut history, &mut at.clone(), &Log(cut), 5), "{length}");
         }
-        // A backup of before the cut fits, one of after it does not.
+        // A backup from before the truncation matches; a backup from after it does not.
         let cut = Log([vec![3; 90], vec![5; 200]].concat());
         assert!(cut.has(mark(3, 90)) && !cut.has(mark(3, 91)) && !cut.has(mark(4, 120)));
     }
@@ -157,7 +162,7 @@ mod tests {
         assert!(history.is_in_doubt());
         history.confirm(mark(2, 11), 3);
         assert!(!history.is_in_doubt());
-        // And the end, as the leader is another one.
+        // The end is compared as well, because the leader is another one.
         assert_eq!(history.to_compare(12, 3), Some(mark(3, 12)));
         history.confirm(mark(3, 12), 3);
         assert_eq!(history.to_compare(12, 3), None);

@@ -1,26 +1,27 @@
-//! The reader: one consumer and one thread, which feed all partitions of a node.
+//! The reader of a node: one consumer and one thread, which feed all its partitions.
 //!
 //! # Contract
-//! The consumer's partitions are assigned by hand; it joins no group. Only the thread touches the
-//! consumer and the fetch states; others send it orders. After [`Fetcher::remove`] returns, the
-//! thread feeds the partition no more.
+//! The consumer's partitions are assigned explicitly; it joins no group. Only the reader's thread
+//! uses the consumer and the fetch states; other threads send it orders. After [`Fetcher::remove`]
+//! returns, the thread no longer feeds the partition.
 //!
 //! # Invariants
-//! A partition's next offset is its feed's position: every record below it was fed, kept aside as
-//! poison, or dropped by Kafka (compaction, aborted transactions, markers of transactions).
-//! librdkafka has `auto.offset.reset=error`: it never skips records on its own. A partition whose
-//! position cannot be read any more is lost: the node opens it anew.
+//! The next offset of a partition is the position of its feed: every record below it was fed, kept
+//! aside as poison, or dropped by Kafka (compaction, aborted transactions, transaction markers).
+//! librdkafka has `auto.offset.reset=error`, so it never skips records on its own. A partition
+//! whose position can no longer be read is lost, and the node opens it again from the beginning.
 //!
-//! The leader epoch of each record is noted before the record is fed (`epoch_history`): a state that
-//! has records of a new epoch is in doubt until the node has compared it with the brokers' history.
+//! The leader epoch of each record is recorded before the record is fed (`epoch_history`). A state
+//! with records of a new epoch is in doubt until the node has compared it with the brokers'
+//! history.
 //!
-//! A consumer assigns a partition once. librdkafka may still deliver records of an assignment that
-//! was taken back; a reader that took them for those of the next one would leave records out. A
-//! partition that is given up therefore gets the reader another consumer (`renew`).
+//! A consumer assigns a partition only once. librdkafka may still deliver records of an assignment
+//! that was taken back; if the reader mistook them for those of a later assignment, it would skip
+//! records. So after a partition is given up, the reader gets another consumer (`renew`).
 //!
 //! # Back-pressure
-//! A feed waits while its service's queue is full. The thread then reads nothing, and librdkafka
-//! stops fetching at its limit of bytes.
+//! A feed waits while the queue of its service is full. The thread then reads nothing, and
+//! librdkafka stops fetching at its limit of bytes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -40,35 +41,38 @@ use crate::leader_epoch;
 use crate::poison_records::PoisonRecords;
 use crate::record;
 
-/// Time of a poll without records; orders wait so long at most.
+/// Duration of a poll without records, and so the longest delay of an order.
 const POLL: Duration = Duration::from_millis(20);
-/// Events that are polled between two looks at the orders.
+/// Number of events that are polled before the thread looks for orders again.
 const PIECE: usize = 1024;
 /// Kilobytes that librdkafka fetches ahead.
 const AHEAD: &str = "32768";
-/// How long the brokers may take to tell what can be read.
+/// Time limit of the brokers' answer to which records can be read.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Ends of a partition that are remembered. When there are more, every second one is forgotten: ages of
-/// old positions become coarser, and never too small. A look adds one each half second.
+/// Number of ends of a partition that are remembered. When there are more, every second one is
+/// dropped: ages of old positions become less precise, but never too small. One end is added each
+/// half second.
 const MARKS: usize = 1024;
 
-/// The ends that the brokers told of a partition, with the times when they were asked.
+/// The ends of a partition that the brokers reported, with the times when they were asked.
 ///
 /// # Invariants
-/// All are of one identity; positions and times ascend. A state that has come to a position of the list
-/// holds everything that was written before the position's time: this alone bounds its age. Events of
-/// librdkafka do not: they may be of a response that was under way, or of a thread that waited.
+/// All ends have the same identity; positions and times ascend. A state that has reached a position
+/// of the list contains everything that was written before the position's time. Only this bounds
+/// its age. Events of librdkafka do not, because their response may have been sent earlier, and the
+/// thread may have waited.
 #[derive(Debug, Default)]
 struct EndMarks(VecDeque<(Position, Instant)>);
 
 impl EndMarks {
-    /// Notes the end of an answer to a question that was asked at `when`.
+    /// Records the end that the brokers reported when they were asked at `when`.
     fn push(&mut self, end: Position, when: Instant) {
         if self.0.back().is_some_and(|(_, last)| *last > when) {
             return;
         }
-        // Those that are not below it say less: it is as far and later, or of another history.
+        // Ends that are not below the new one are superseded: they are later in time at the same
+        // position, or belong to another history.
         while self.0.back().is_some_and(|(at, _)| at.identity != end.identity || at.seq >= end.seq)
         {
             self.0.pop_back();
@@ -83,7 +87,8 @@ impl EndMarks {
         self.0.push_back((end, when));
     }
 
-    /// The latest time before which everything that was written is in the state of a position.
+    /// Returns the latest time such that a state at position `at` contains everything written
+    /// before it.
     fn complete_until(&self, at: Position) -> Option<Instant> {
         let mut newest_first = self.0.iter().rev();
         let passed = newest_first.find(|(end, _)| end.identity == at.identity && end.seq <= at.seq);
@@ -91,57 +96,58 @@ impl EndMarks {
     }
 }
 
-/// What is known of a partition that is read.
+/// The state of a partition that is being read.
 #[derive(Debug)]
 pub struct FetchState {
-    /// Where its changes go.
+    /// The feed that receives its changes.
     pub feed: Feed,
-    /// Poison records of the partition.
+    /// Number of poison records of the partition.
     pub poison: AtomicU64,
-    /// It has passed an end since it was opened.
+    /// Whether the partition has passed an end since it was opened.
     pub ready: AtomicBool,
-    /// Its position cannot be read any more: it is to be opened anew.
+    /// Whether its position can no longer be read, so that it must be opened again.
     pub lost: AtomicBool,
-    /// The epochs of its records.
+    /// The leader epochs of its records.
     pub epochs: Lock<EpochHistory>,
-    /// The epoch of the newest record, so that the lock is taken when it changes.
+    /// The epoch of the newest record, so that `epochs` is locked only when it changes.
     epoch: AtomicI32,
     ends: Lock<EndMarks>,
 }
 
 impl FetchState {
-    /// Creates a fetch state that has passed no end yet.
+    /// Creates a fetch state that has not passed any end.
     pub fn new(feed: Feed, epochs: EpochHistory) -> Self {
         let (poison, ready, lost, ends) = Default::default();
         let epoch = AtomicI32::new(i32::MIN);
         Self { feed, poison, ready, lost, epochs: Lock::new(epochs), epoch, ends }
     }
 
-    /// Notes the epoch of a record that is fed next. Only the reader's thread calls it.
+    /// Records the epoch of the record that is fed next. Only the reader's thread calls this.
     fn note_epoch(&self, epoch: i32) {
         if self.epoch.swap(epoch, Ordering::Relaxed) != epoch {
             self.epochs.lock().read(epoch, self.next());
         }
     }
 
-    /// Notes the end of the partition; the brokers were asked for it at `when`.
+    /// Records the end of the partition; the brokers were asked for it at `when`.
     pub fn note_end(&self, end: Position, when: Instant) {
         let at = self.feed.position(0).unwrap_or_default();
         let mut ends = self.ends.lock();
         ends.push(end, when);
-        // A partition with traffic is never exactly at its end: one that it has passed counts.
+        // A partition with traffic is never exactly at its end, so it is ready when it has passed
+        // one.
         if ends.complete_until(at).is_some() {
             self.ready.store(true, Ordering::Release);
         }
     }
 
-    /// Upper bound of the age of a state: everything that was written before that time is in it.
-    /// [`Duration::MAX`] if it has passed no end that is known.
+    /// Returns an upper bound of the age of a state: everything that was written earlier is in it.
+    /// Returns [`Duration::MAX`] if the state has not passed any known end.
     pub fn age_of(&self, state: Position) -> Duration {
         self.ends.lock().complete_until(state).map_or(Duration::MAX, |when| when.elapsed())
     }
 
-    /// The offset that is read next.
+    /// Returns the offset that is read next.
     pub fn next(&self) -> u64 {
         self.feed.position(0).unwrap_or_default().seq
     }
@@ -161,17 +167,17 @@ pub struct Fetcher {
 }
 
 impl Fetcher {
-    /// Starts the thread, which reads nothing yet.
+    /// Starts the thread, which has no partitions yet.
     ///
     /// # Errors
-    /// The settings are wrong.
+    /// The settings are invalid.
     pub fn start(
         broker: Arc<Broker>,
         mut settings: ClientConfig,
         poisons: Arc<PoisonRecords>,
     ) -> Result<Self, KafkaError> {
         settings
-            // librdkafka wants one for consumers of every kind. Nothing joins it.
+            // librdkafka requires a group id of every consumer, although this one joins no group.
             .set("group.id", "ordna-reader")
             .set("auto.offset.reset", "error")
             .set("enable.partition.eof", "true")
@@ -198,20 +204,20 @@ impl Fetcher {
         Ok(Self { orders, stopped, thread: Some(thread) })
     }
 
-    /// Reads a partition from its feed's position on.
+    /// Begins to read a partition at its feed's position.
     pub fn add(&self, partition: u32, fetch: &Arc<FetchState>) {
         self.order(|done| FetchCommand::Add(partition, Arc::clone(fetch), done));
     }
 
-    /// Reads a partition no more.
+    /// Stops reading a partition.
     pub fn remove(&self, partition: u32) {
         self.order(|done| FetchCommand::Remove(partition, done));
     }
 
     fn order(&self, order: impl FnOnce(mpsc::Sender<()>) -> FetchCommand) {
         let (done, wait) = mpsc::channel();
-        // It fails when the thread has ended, which reads nothing. One that was told to stop may still
-        // ask brokers that are gone.
+        // Sending fails when the thread has ended, and then it reads nothing. A thread that was
+        // told to stop may still be waiting for brokers that are gone.
         if self.orders.send(order(done)).is_ok() {
             while !self.stopped.load(Ordering::Relaxed)
                 && wait.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout)
@@ -219,12 +225,12 @@ impl Fetcher {
         }
     }
 
-    /// Reads nothing any more; does not wait for the thread.
+    /// Tells the thread to stop, without waiting for it.
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the thread has ended, though nobody told it to.
+    /// Returns whether the thread has ended without being told to.
     pub fn has_died(&self) -> bool {
         let is_stopped = self.stopped.load(Ordering::Relaxed);
         !is_stopped && self.thread.as_ref().is_some_and(JoinHandle::is_finished)
@@ -240,11 +246,11 @@ impl Drop for Fetcher {
     }
 }
 
-/// Time for which a node that stops waits for a thread that may be asking brokers. They can take longer
-/// to answer, or be gone; the thread ends once the question does, and touches nothing else.
+/// Time for which a stopping node waits for a thread that may be asking brokers. They may take
+/// longer or be gone. The thread ends after its question and uses nothing else.
 const JOIN: Duration = Duration::from_secs(1);
 
-/// Joins a thread that was told to stop, unless it takes longer than [`JOIN`].
+/// Joins a thread that was told to stop, but waits at most [`JOIN`].
 pub(crate) fn join_soon(thread: JoinHandle<()>) {
     let until = Instant::now() + JOIN;
     while !thread.is_finished() {
@@ -262,13 +268,14 @@ struct Reader {
     broker: Arc<Broker>,
     settings: ClientConfig,
     consumer: BaseConsumer,
-    /// The consumer reads partitions that were given up or begin anew: another one is needed.
+    /// Whether the consumer has partitions that were given up or begin again, so that another is
+    /// needed.
     is_stale: bool,
     poisons: Arc<PoisonRecords>,
     orders: mpsc::Receiver<FetchCommand>,
     fetches: HashMap<u32, Arc<FetchState>>,
     stopped: Arc<AtomicBool>,
-    /// librdkafka gave up a partition and does not say which.
+    /// Whether librdkafka has given up a partition without saying which.
     to_check: bool,
 }
 
@@ -282,13 +289,13 @@ impl Reader {
                 self.check();
             }
             if self.is_stale {
-                // Nothing is read from the former consumer.
+                // The former consumer is not polled any more.
                 self.renew();
                 continue;
             }
             let mut wait = POLL;
-            // Orders and the stop are looked at between two pieces. Each event that was polled is
-            // dealt with: the consumer does not tell it again.
+            // Orders and the stop are looked at between two pieces. Each polled event is processed,
+            // because the consumer does not deliver it again.
             for _ in 0..PIECE {
                 match self.consumer.poll(wait) {
                     None => break,
@@ -304,7 +311,7 @@ impl Reader {
                             self.to_check = true;
                             break;
                         }
-                        tracing::debug!(%error, "the reader goes on");
+                        tracing::debug!(%error, "the reader continues after an error");
                     }
                 }
                 wait = Duration::ZERO;
@@ -325,7 +332,7 @@ impl Reader {
             Ok(document) => {
                 let id = key.unwrap_or_default().into();
                 let change = Mutation { partition: 0, seq: offset + 1, id, document };
-                // A service that has stopped is removed by an order.
+                // If the service has stopped, an order will remove the partition.
                 let _ = fetch.feed.push(change);
             }
             Err(reason) => {
@@ -336,7 +343,7 @@ impl Reader {
         }
     }
 
-    /// A partition is at its end: the position is behind markers of transactions, too.
+    /// Handles the end of a partition: its position is now after transaction markers, too.
     fn end(&self, partition: i32) {
         let Some(fetch) = u32::try_from(partition).ok().and_then(|at| self.fetches.get(&at)) else {
             return;
@@ -350,7 +357,7 @@ impl Reader {
             && let Some(ends) = ends.get(partition as usize)
             && ends.start == ends.end
         {
-            // All records were deleted: nothing was read, and nothing is left to read.
+            // All records were deleted, so none was read and none is left.
             fetch.feed.advance(0, ends.end.seq);
         }
     }
@@ -375,7 +382,7 @@ impl Reader {
         }
     }
 
-    /// Where the reader goes on.
+    /// Lists the positions at which the reader continues.
     fn list<'a>(
         &self,
         fetches: impl IntoIterator<Item = (u32, &'a Arc<FetchState>)>,
@@ -383,9 +390,10 @@ impl Reader {
         let mut list = TopicPartitionList::new();
         for (partition, fetch) in fetches {
             let next = i64::try_from(fetch.next()).unwrap_or(i64::MAX);
-            // Nothing was read: the first record that Kafka still has, whatever its offset.
+            // Nothing was read yet: begins with the first record that Kafka still has, whatever its
+            // offset.
             let from = if next == 0 { Offset::Beginning } else { Offset::Offset(next) };
-            // It refuses offsets that are none; these are some.
+            // The call fails for invalid offsets only.
             let _ = list.add_partition_offset(self.broker.topic(), partition as i32, from);
             if let Some(mark) = fetch.epochs.lock().mark(fetch.next()) {
                 leader_epoch::set(&mut list, self.broker.topic(), partition, mark.epoch);
@@ -394,7 +402,7 @@ impl Reader {
         list
     }
 
-    /// Goes on with another consumer, from the fetch states' positions. A failure is tried again.
+    /// Continues with a new consumer from the fetch states' positions. A failure is retried.
     fn renew(&mut self) {
         let made: Result<BaseConsumer, KafkaError> = self.settings.create();
         let read = self.fetches.iter().filter(|(_, fetch)| !fetch.lost.load(Ordering::Relaxed));
@@ -417,8 +425,9 @@ impl Reader {
         }
     }
 
-    /// Finds the partitions whose positions cannot be read: they are lost. If none is found, librdkafka
-    /// has noticed a truncation that later records hide: the node compares all of them.
+    /// Marks the partitions whose positions can no longer be read as lost. If there are none,
+    /// librdkafka has noticed a truncation that later records hide, and the node compares all
+    /// partitions.
     fn check(&mut self) {
         let Ok(ends) = self.broker.ends(PATIENCE) else { return };
         (self.to_check, self.is_stale) = (false, true);
@@ -432,7 +441,7 @@ impl Reader {
         }
         if !found {
             self.fetches.values().for_each(|fetch| fetch.epochs.lock().suspect());
-            // The consumer that is made next may notice it again before the node has compared.
+            // The next consumer may notice it again before the node has compared the partitions.
             thread::sleep(POLL);
         }
     }
@@ -452,7 +461,7 @@ mod tests {
         let later = |millis| began + Duration::from_millis(millis);
         let mut ends = EndMarks::default();
         assert_eq!(ends.complete_until(at(100)), None, "no end is known");
-        // Traffic: each end is beyond what is read when it is told.
+        // With traffic, each reported end is beyond what has been read.
         (1..=10).for_each(|n| ends.push(at(n * 100), later(n)));
         assert_eq!(ends.complete_until(at(99)), None);
         assert_eq!(ends.complete_until(at(250)), Some(later(2)));
@@ -461,10 +470,10 @@ mod tests {
         ends.push(at(1000), later(20));
         assert_eq!(ends.complete_until(at(1000)), Some(later(20)));
         assert_eq!(ends.complete_until(at(999)), Some(later(9)));
-        // An answer to an earlier question says nothing new.
+        // The answer to an earlier question adds nothing.
         ends.push(at(1000), later(15));
         assert_eq!(ends.complete_until(at(1000)), Some(later(20)));
-        // A truncated topic, and another one.
+        // A truncated topic, and then another topic.
         ends.push(at(300), later(30));
         assert_eq!(ends.complete_until(at(350)), Some(later(30)));
         assert_eq!(ends.complete_until(at(299)), Some(later(2)));

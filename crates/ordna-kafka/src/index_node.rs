@@ -1,18 +1,18 @@
-//! An index node: the partitions that the group assigned to it, and warm copies of others.
+//! An index node: holds the partitions that the group assigned to it, and warm copies of others.
 //!
 //! # Contract
 //! Any thread may call any method.
 //!
 //! # Protocol
-//! The membership says which partitions the node owns, the owner table which warm copies it keeps.
-//! Both only write down what is *wanted*. The keeper's thread opens what is wanted and not there,
-//! each partition on a thread of its own, and closes warm copies that are wanted no more. A
-//! revocation closes its partitions itself, before the group goes on. A thread that has opened a
-//! partition looks again whether it is wanted before it installs it.
+//! The membership determines which partitions the node owns, and the owner table which warm copies
+//! it keeps. Both only record which partitions are *wanted*. The keeper's thread opens wanted
+//! partitions that are missing, each on a thread of its own, and closes warm copies that are no
+//! longer wanted. A revocation closes its partitions itself, before the group continues. A thread
+//! that has opened a partition checks whether it is still wanted before it installs it.
 //!
 //! # Locks
-//! [`Shared::state`] is held for moments only: no call to a broker, a service or the reader is made
-//! under it.
+//! [`Shared::state`] is locked only briefly: no broker, service or reader is called while it is
+//! held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,16 +35,16 @@ use crate::options::NodeOptions;
 use crate::owner_table::standbys;
 use crate::poison_records::{PoisonRecord, PoisonRecords};
 
-/// Time between two looks at the brokers: ends, owner table, topic.
+/// Interval at which the node asks the brokers for the ends, the owner table and the topic.
 const LOOK: Duration = Duration::from_millis(500);
-/// The same while no broker answers.
+/// The same interval while no broker answers.
 const LOOK_WHILE_AWAY: Duration = Duration::from_secs(2);
-/// How long such a look may take.
+/// Timeout of these requests.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// A copy that is wanted no more, or was lost with the session, stays so long: the new owner may
-/// still be restoring. The time runs while the brokers answer.
+/// Time for which the node keeps a copy that is no longer wanted, or was lost with the session: the
+/// new owner may still be restoring it. The time only passes while the brokers answer.
 const LINGER: Duration = Duration::from_secs(30);
-/// Partitions that are opened at once.
+/// Maximum number of partitions that are opened at the same time.
 const OPENING: usize = 2;
 
 enum PartitionSlot {
@@ -56,35 +56,37 @@ enum PartitionSlot {
 struct NodeState {
     wanted: BTreeMap<u32, Role>,
     slots: BTreeMap<u32, PartitionSlot>,
-    /// When a copy was found to be wanted no more.
+    /// Since when a copy has not been wanted.
     spare_since: BTreeMap<u32, Instant>,
-    /// The ends that the brokers told last.
+    /// The ends of the partitions that the brokers last returned.
     newest: Vec<Position>,
-    /// Why the last look at the brokers failed, and since when looks fail.
+    /// Why the last request to the brokers failed, and since when requests have failed.
     trouble: Option<(Instant, BrokerError)>,
     /// Why the last attempt to open a partition failed.
     failures: BTreeMap<u32, String>,
-    /// Times that partitions were opened anew because the brokers' history had changed.
+    /// Number of times that each partition was opened again because the brokers' history had
+    /// changed.
     rebuilds: BTreeMap<u32, u64>,
 }
 
-/// The state of a partition for people.
+/// Information about a partition, for display.
 #[derive(Debug, Clone)]
 pub struct PartitionInfo {
-    /// What other nodes are told.
+    /// The part that other nodes receive, too.
     pub held: HeldPartition,
-    /// Upper bound of the age of its newest state: everything that was written before is in it.
+    /// Upper bound of the age of the newest state, which contains everything written before.
     pub age: Duration,
-    /// Records that were read since it was opened, and those that there were to read.
+    /// Number of records read since the partition was opened, and the number of records to read at
+    /// that time.
     pub restored: (u64, u64),
-    /// Entries and bytes of all indexes.
+    /// Number of entries, and bytes, of all indexes.
     pub size: (usize, usize),
-    /// Poison records.
+    /// Number of poison records.
     pub poison: u64,
-    /// Documents that an index left out.
+    /// Number of documents that an index left out.
     pub left_out: u64,
-    /// Times that it was opened anew, from a backup or its first record, because the brokers' history had
-    /// changed.
+    /// Number of times that the partition was opened again, from a backup or from its first record,
+    /// because the brokers' history had changed.
     pub rebuilds: u64,
 }
 
@@ -97,12 +99,12 @@ struct Shared {
     state: Lock<NodeState>,
     changed: Condvar,
     counts: Arc<RebalanceCounts>,
-    /// For how long the topic keeps deletions, if it is compacted.
+    /// Time for which the topic keeps deletions, if it is compacted.
     tombstones: Option<Duration>,
     stopped: AtomicBool,
 }
 
-/// An index node. Its drop leaves the group.
+/// An index node. Dropping it leaves the group.
 pub struct IndexNode {
     shared: Arc<Shared>,
     membership: Lock<Option<Membership>>,
@@ -116,11 +118,11 @@ impl std::fmt::Debug for IndexNode {
 }
 
 impl IndexNode {
-    /// Starts the node: it asks a broker for the topic, and joins the group.
+    /// Starts the node: asks a broker for the topic, and joins the group.
     ///
     /// # Errors
-    /// No broker answers within [`NodeOptions::start_timeout`], or there is no such topic; an index
-    /// cannot be used.
+    /// No broker answers within [`NodeOptions::start_timeout`], the topic does not exist, or the
+    /// definition of an index cannot be used.
     pub fn start(options: NodeOptions) -> Result<Self, NodeError> {
         for (at, definition) in options.indexes.iter().enumerate() {
             definition.check()?;
@@ -175,8 +177,8 @@ impl IndexNode {
         Ok(node)
     }
 
-    /// Leaves the group; partitions are backed up first if the options say so. Queries fail from
-    /// then on.
+    /// Leaves the group. The partitions are backed up before that if the options say so. Later
+    /// queries fail.
     pub fn stop(&self) {
         if let Some(mut membership) = self.membership.lock().take() {
             membership.leave();
@@ -194,36 +196,38 @@ impl IndexNode {
         slots.keys().for_each(|partition| self.shared.fetcher.remove(*partition));
     }
 
-    /// How the node works.
+    /// Returns the options of the node.
     pub fn options(&self) -> &NodeOptions {
         &self.shared.options
     }
 
-    /// Partitions of the topic, as they were counted last.
+    /// Returns the number of partitions of the topic at the last count.
     pub fn partitions(&self) -> u32 {
         self.shared.broker.partitions()
     }
 
-    /// Assignments and revocations, and the revocations that came after the session's end.
+    /// Returns the number of assignments and revocations, and the number of revocations that came
+    /// after the end of the session.
     pub fn rebalances(&self) -> (u64, u64) {
         let counts = &self.shared.counts;
         (counts.rebalances.load(Ordering::Relaxed), counts.lost.load(Ordering::Relaxed))
     }
 
-    /// Why the brokers do not answer, and for how long they have not.
+    /// Returns for how long the brokers have not answered, and the last error. Returns `None` if
+    /// they answer.
     pub fn trouble(&self) -> Option<(Duration, BrokerError)> {
         let state = self.shared.state.lock();
         state.trouble.as_ref().map(|(since, error)| (since.elapsed(), error.clone()))
     }
 
-    /// Why partitions that the node should hold could not be opened.
+    /// Returns why partitions that the node should hold could not be opened.
     pub fn failures(&self) -> Vec<(u32, String)> {
         let state = self.shared.state.lock();
         state.failures.iter().map(|(partition, why)| (*partition, why.clone())).collect()
     }
 
-    /// Why the node does not work and needs a restart: a thread of it, or of the indexes of a partition,
-    /// panicked.
+    /// Returns why the node no longer works and needs a restart, if this is so: one of its threads,
+    /// or a thread of a partition's indexes, panicked.
     pub fn failure(&self) -> Option<String> {
         let open: Vec<_> = {
             let state = self.shared.state.lock();
@@ -242,12 +246,12 @@ impl IndexNode {
         name.or(reader).map(|name| format!("the thread {name:?} panicked"))
     }
 
-    /// Poison records: how many, and the newest ones.
+    /// Returns the number of poison records, and the newest ones.
     pub fn poison(&self, most: usize) -> (u64, Vec<PoisonRecord>) {
         (self.shared.poisons.count(), self.shared.poisons.list(most))
     }
 
-    /// The partitions that the node holds or opens. O(partitions).
+    /// Returns the partitions that the node holds or is opening. O(partitions).
     pub fn info(&self) -> Vec<PartitionInfo> {
         let parts: Vec<(HeldPartition, Option<Arc<OpenPartition>>, u64)> = {
             let state = self.shared.state.lock();
@@ -302,7 +306,7 @@ impl PartitionSlot {
 }
 
 impl NodeState {
-    /// What is known of a partition without asking its service.
+    /// Returns what is known of a partition without asking its service.
     fn held(&self, partition: u32) -> HeldPartition {
         let role = self.wanted.get(&partition).copied().unwrap_or(Role::Standby);
         let open = self.slots.get(&partition).and_then(PartitionSlot::open);
@@ -324,7 +328,7 @@ impl Shared {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// Opens what is wanted, and closes spare copies, until the node stops.
+    /// Opens wanted partitions and closes unwanted copies until the node stops.
     fn keep(self: &Arc<Self>) {
         while !self.is_stopped() {
             let mut state = self.state.lock();
@@ -342,7 +346,8 @@ impl Shared {
                 }
             }
             let NodeState { wanted, slots, spare_since, trouble, .. } = &mut *state;
-            // Without the brokers it is not known whether another node has it.
+            // While the brokers do not answer, it is not known whether another node has the
+            // partition.
             spare_since.retain(|at, _| !wanted.contains_key(at) && trouble.is_none());
             let mut spare = Vec::new();
             for (partition, slot) in slots.iter() {
@@ -360,7 +365,7 @@ impl Shared {
                 self.close(partition);
             }
             let state = self.state.lock();
-            // A failure to open is tried again after this time.
+            // After this time, partitions that could not be opened are tried again.
             let waited = self.changed.wait_timeout(state, Duration::from_millis(300));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
         }
@@ -392,19 +397,19 @@ impl Shared {
                 state.slots.remove(&partition);
                 state.failures.insert(partition, error.to_string());
                 drop(state);
-                // Not at once again: the brokers may be away.
+                // A pause before the next attempt, as the brokers may be unreachable.
                 thread::sleep(Duration::from_millis(500));
             }
         }
         self.changed.notify_all();
     }
 
-    /// Gives a partition up; its memory is free once no query reads it.
+    /// Closes a partition. Its memory is freed once no query reads it.
     fn close(&self, partition: u32) -> Option<Arc<OpenPartition>> {
         let mut state = self.state.lock();
         let open = match state.slots.get(&partition) {
             Some(PartitionSlot::Open(open)) => Arc::clone(open),
-            // The thread that opens it finds that it is not wanted.
+            // The thread that is opening it will find that it is not wanted.
             _ => return None,
         };
         state.slots.remove(&partition);
@@ -413,7 +418,7 @@ impl Shared {
         Some(open)
     }
 
-    /// Looks at the brokers again and again: ends, topic, owner table.
+    /// Asks the brokers for the ends, the topic and the owner table until the node stops.
     fn look(self: &Arc<Self>) {
         while !self.is_stopped() {
             let when = Instant::now();
@@ -428,7 +433,7 @@ impl Shared {
                 }
             }
             let (is_away, ended) = (state.trouble.is_some(), when.elapsed());
-            // A look that failed has waited for long: there is a pause after it.
+            // A failed request has taken long, so the next one follows after a full pause.
             let left = if is_away { LOOK_WHILE_AWAY } else { LOOK.saturating_sub(ended) };
             let waited = self.changed.wait_timeout_while(state, left, |_| !self.is_stopped());
             drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -436,7 +441,8 @@ impl Shared {
     }
 
     fn look_once(&self, when: Instant) -> Result<(), BrokerError> {
-        // Before the ends: what is read meanwhile must not look as if it were beyond them.
+        // The positions are read before the ends. Otherwise, a record that is read in between would
+        // seem to be beyond the end.
         let positions: BTreeMap<u32, Position> = {
             let state = self.state.lock();
             let open = state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?)));
@@ -459,7 +465,7 @@ impl Shared {
                 continue;
             };
             let fetch = &open.fetch;
-            // Half, as for backups: the deletions between may be gone.
+            // Half of the time, as for backups: deletions in between may be gone from the topic.
             let missed = self.tombstones.is_some_and(|kept| {
                 fetch.ready.load(Ordering::Relaxed) && fetch.age_of(*at) > kept / 2
             });
@@ -472,7 +478,8 @@ impl Shared {
             if is_lost {
                 lost.push(*partition);
             } else if fetch.epochs.lock().to_compare(at.seq, *epoch).is_none() {
-                // Of a history that the brokers have: else the state may lack records below the end.
+                // Only if the brokers have the same history: otherwise the state may lack records
+                // below the end.
                 fetch.note_end(*end, when);
             }
         }
@@ -484,8 +491,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Compares what partitions have read with the brokers' history, where an epoch has changed. Returns
-    /// those that have other records.
+    /// Compares the partitions with the brokers' history where an epoch has changed. Returns the
+    /// partitions for which the brokers have other records.
     fn compare(
         &self,
         positions: &BTreeMap<u32, Position>,
@@ -496,7 +503,7 @@ impl Shared {
             let state = self.state.lock();
             state.slots.iter().filter_map(|(at, slot)| Some((*at, slot.open()?))).collect()
         };
-        // Each round compares one change of each partition.
+        // Each round compares one change of the epoch in each partition.
         loop {
             let mut marks = BTreeMap::new();
             for (partition, open) in open.iter().filter(|(at, _)| !diverged.contains(at)) {
@@ -504,7 +511,7 @@ impl Shared {
                 let (Some(at), Some((end, epoch))) = (positions.get(partition), newest) else {
                     continue;
                 };
-                // Other reasons to open it anew come first.
+                // Partitions that are opened again for other reasons need no comparison.
                 if at.identity == end.identity && at.seq <= end.seq {
                     let mark = open.fetch.epochs.lock().to_compare(at.seq, *epoch);
                     marks.extend(mark.map(|mark| (*partition, mark)));
@@ -529,8 +536,8 @@ impl Shared {
         }
     }
 
-    /// Gives a partition up whose history has changed; the keeper opens it again, from the newest backup
-    /// that the brokers' history still has, or from its first record.
+    /// Closes a partition whose history has changed. The keeper opens it again, from the newest
+    /// backup that is still part of the brokers' history, or from its first record.
     fn reopen(&self, partition: u32) {
         tracing::warn!(partition, "the brokers' history has changed: the partition is opened anew");
         if self.close(partition).is_some() {
@@ -538,10 +545,10 @@ impl Shared {
         }
     }
 
-    /// Wants the warm copies that the owner table makes this node's.
+    /// Marks as wanted the warm copies that the owner table assigns to this node.
     fn want_standbys(&self, state: &mut NodeState, owners: &OwnerTable) {
         let me = self.options.address.as_str();
-        // A topic that was created again may have fewer partitions.
+        // A topic that was recreated may have fewer partitions.
         state.wanted.retain(|at, role| *role == Role::Owner || *at < owners.partitions);
         for partition in 0..owners.partitions {
             let copies = standbys(owners, partition, self.options.standby);
@@ -554,7 +561,7 @@ impl Shared {
         }
     }
 
-    /// Backs up the owned partitions, one after the other, each so often.
+    /// Backs up the owned partitions at regular intervals, one after the other.
     fn back_up(self: &Arc<Self>) {
         let (Some(backups), Some(every)) = (&self.backups, self.options.backup_every) else {
             return;
@@ -570,7 +577,7 @@ impl Shared {
             }
             last = Instant::now();
             for (partition, open) in self.owned() {
-                // It may have been given away while others were backed up.
+                // The partition may have been revoked while others were backed up.
                 let is_here = self
                     .owned()
                     .iter()
@@ -611,8 +618,8 @@ impl AssignmentListener for Shared {
         state.wanted.retain(|partition, _| !partitions.contains(partition));
         drop(state);
         if lost {
-            // The session has ended, perhaps because no broker answers. Another node may own them
-            // already, or none can: they stay as spare copies, without a backup.
+            // The session has ended, perhaps because no broker answers. Another node may own the
+            // partitions already, or none may be able to. They stay as copies, without a backup.
             return;
         }
         for partition in partitions {

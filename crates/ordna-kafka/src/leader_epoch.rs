@@ -1,15 +1,16 @@
-//! Leader epochs, which rdkafka's safe interface does not show, and the comparison of a position with
-//! the brokers' history of them (KIP-320).
+//! Leader epochs, which the safe interface of rdkafka does not expose, and the comparison of a
+//! position with the brokers' history of epochs (KIP-320).
 //!
 //! # Contract
-//! Any thread may call any function. The functions of librdkafka are thread-safe on one client; a list
-//! of partitions is used by one thread at a time.
+//! Any thread can call any function. The functions of librdkafka are thread-safe for one client. A
+//! list of partitions is used by one thread at a time.
 //!
 //! # Protocol
-//! A record was written under the epoch of its leader. For an epoch, the current leader knows the offset
-//! at which its own log left that epoch. If this is below a position whose last record has the epoch, the
-//! log was cut before the position, and what is there now are other records. librdkafka compares when a
-//! consumer seeks to an offset with an epoch, and reports a difference as an error of that partition.
+//! Every record carries the epoch of the leader under which it was written. For each epoch, the
+//! current leader knows at which offset that epoch ends in its own log. If this offset is below a
+//! position whose last record has the epoch, the log was truncated before the position, and its
+//! present records are different ones. librdkafka makes this comparison when a consumer seeks to an
+//! offset with an epoch, and reports a difference as an error of the partition.
 #![expect(unsafe_code, reason = "librdkafka is a library in C")]
 
 use std::collections::BTreeMap;
@@ -24,17 +25,17 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
 use crate::epoch_history::EpochMark;
 
-/// The epoch under which a record was written; -1 if its broker does not know epochs.
+/// Returns the epoch under which a record was written; -1 if its broker does not know epochs.
 pub fn of_record(message: &BorrowedMessage<'_>) -> i32 {
-    // SAFETY: the message lives as long as the reference.
+    // SAFETY: the message is valid as long as the reference.
     unsafe { c::rd_kafka_message_leader_epoch(message.ptr()) }
 }
 
-/// The epoch of each partition of a list, in its order; -1 where there is none.
+/// Returns the epoch of each partition of a list, in its order; -1 for partitions without one.
 pub fn of_list(list: &TopicPartitionList) -> Vec<i32> {
     let mut epochs = Vec::with_capacity(list.count());
-    // SAFETY: the list has `cnt` elements at `elems`, and nobody changes it during the call: it is
-    // behind a shared reference, and only `set` below changes one through it.
+    // SAFETY: the list has `cnt` elements at `elems`. Nobody changes it during the call, as there
+    // is a shared reference to it, and only `set` below changes it through one.
     unsafe {
         let list = &*list.ptr();
         for at in 0..usize::try_from(list.cnt).unwrap_or(0) {
@@ -47,7 +48,7 @@ pub fn of_list(list: &TopicPartitionList) -> Vec<i32> {
 /// Sets the epoch of a partition of a list, if the list has the partition.
 pub fn set(list: &mut TopicPartitionList, topic: &str, partition: u32, epoch: i32) {
     let Ok(topic) = CString::new(topic) else { return };
-    // SAFETY: the list is borrowed exclusively; the element that is found belongs to it.
+    // SAFETY: the list is borrowed exclusively, and the element that is found belongs to it.
     unsafe {
         let found =
             c::rd_kafka_topic_partition_list_find(list.ptr(), topic.as_ptr(), partition as i32);
@@ -57,11 +58,12 @@ pub fn set(list: &mut TopicPartitionList, topic: &str, partition: u32, epoch: i3
     }
 }
 
-/// Seeks to the offsets and epochs of a list. Returns the partitions that the consumer does not fetch:
-/// not yet, or no more.
+/// Seeks to the offsets and epochs of a list. Returns the partitions that the consumer does not
+/// fetch yet, or no longer fetches.
 fn seek(consumer: &BaseConsumer, list: &TopicPartitionList, timeout: Duration) -> Vec<u32> {
     let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX).max(1);
-    // SAFETY: client and list live as long as the references; the error is destroyed once.
+    // SAFETY: client and list are valid as long as the references, and the error is destroyed only
+    // once.
     let is_done = unsafe {
         let error = c::rd_kafka_seek_partitions(consumer.client().native_ptr(), list.ptr(), millis);
         if !error.is_null() {
@@ -73,12 +75,12 @@ fn seek(consumer: &BaseConsumer, list: &TopicPartitionList, timeout: Duration) -
     failed.filter_map(|at| u32::try_from(at.partition()).ok()).collect()
 }
 
-/// The next record, end or error of a consumer: its partition, and whether it is an error that means that
-/// the position cannot be read.
+/// Returns the partition of the next record, end or error of a consumer, and whether it is an error
+/// that says that the position cannot be read.
 fn next_event(consumer: &BaseConsumer, timeout: Duration) -> Option<(u32, bool)> {
     let millis = c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: the client lives as long as the reference; the message is read before it is destroyed,
-    // once.
+    // SAFETY: the client is valid as long as the reference. The message is read before it is
+    // destroyed, and destroyed only once.
     let (partition, error) = unsafe {
         let message = c::rd_kafka_consumer_poll(consumer.client().native_ptr(), millis);
         if message.is_null() {
@@ -92,16 +94,17 @@ fn next_event(consumer: &BaseConsumer, timeout: Duration) -> Option<(u32, bool)>
     let is_lost = match RDKafkaErrorCode::from(error) {
         NoError | PartitionEOF => false,
         AutoOffsetReset | OffsetOutOfRange => true,
-        // Of a broker or a connection: librdkafka tries again.
+        // An error of a broker or a connection. librdkafka tries again.
         _ => return None,
     };
     Some((u32::try_from(partition).ok()?, is_lost))
 }
 
-/// Whether the brokers' history still has these points, by partition. Makes a consumer of its own.
+/// Returns, for each partition, whether the brokers' history still contains its mark. Creates a
+/// consumer for this.
 ///
 /// # Errors
-/// The brokers did not answer for all of them in time; nothing is known then.
+/// The brokers did not answer for all partitions in time. Then nothing is known.
 pub fn compare(
     settings: &ClientConfig,
     topic: &str,
@@ -116,7 +119,7 @@ pub fn compare(
     let late = || "the history of leader epochs was not compared in time".to_owned();
     let mut settings = settings.clone();
     settings
-        // librdkafka wants one for consumers of every kind. Nothing joins it.
+        // librdkafka requires a group id of every consumer. This one joins no group.
         .set("group.id", "ordna-compare")
         .set("auto.offset.reset", "error")
         .set("enable.partition.eof", "true")
@@ -131,7 +134,8 @@ pub fn compare(
         set(&mut list, topic, *partition, mark.epoch);
     }
     consumer.assign(&list).map_err(|error| error.to_string())?;
-    // The assignment alone may fetch without a comparison. Its events are dropped by the seek.
+    // The assignment alone may start to fetch without a comparison. The seek drops the events of
+    // that fetch.
     let mut started = false;
     while !started {
         let missing = seek(&consumer, &list, Duration::from_millis(500));
@@ -139,7 +143,7 @@ pub fn compare(
         if !started && Instant::now() >= until {
             return Err(late());
         }
-        // A position that is out of range ends the fetch, and with it the chance to seek.
+        // If the position is out of range, the fetch ends, and a seek is no longer possible.
         if !started
             && let Some((partition, true)) = next_event(&consumer, Duration::from_millis(10))
         {

@@ -1,12 +1,13 @@
 //! Index nodes over the partitions of a Kafka topic.
 //!
-//! Each partition of a topic is a source of one partition, whose sequence numbers are its offsets.
-//! Nodes join a consumer group, which divides the partitions among them; each node indexes its
-//! partitions. Any node answers a query of all of them.
+//! Each partition of a topic is a source with a single partition, and its sequence numbers are
+//! offsets. Nodes join a consumer group, which divides the partitions among them, and each node
+//! indexes its partitions. Every node can answer queries over all partitions.
 //!
-//! Soundness does not rest on the group. A slice of a partition is complete at the position that it
-//! names, whichever node answers: an owner, a standby, or a node that lost the partition and does
-//! not know yet. A query takes one slice of each partition.
+//! The correctness of results does not depend on the group. The rows of a partition are complete at
+//! the position that comes with them, whichever node returns them: an owner, a standby, or a node
+//! that has lost the partition and does not know it yet. A query uses the rows of one node for each
+//! partition.
 //!
 //! | module | holds | needs the feature `kafka` |
 //! |---|---|---|
@@ -14,10 +15,10 @@
 //! | `query` | queries over nodes: requests to owners, the merge of their answers | no |
 //! | `owner_table` | the owner table, and who keeps warm copies | yes |
 //! | `backups` | the backups of partitions in a shared directory | yes |
-//! | `record`, `poison_records` | a record as a document; records that are none | yes |
+//! //! | `record`, `poison_records` | conversion of records to documents; records that cannot be converted | yes |
 //! | `replication` | one keyspace's log through one partition; nodes of indexes do not use it | in part |
-//! | `options` | how a node works | yes |
-//! | `broker`, `topic_id` | questions to the brokers: ends, topic id, owner table | yes |
+//! //! | `options` | options of a node | yes |
+//! //! | `broker`, `topic_id` | requests to the brokers: ends, topic id, owner table | yes |
 //! | `epoch_history`, `leader_epoch` | the history of what was read, and its comparison with the brokers' | yes |
 //! | `source`, `fetch` | a partition as a source; the reader that feeds all of them | yes |
 //! | `open_partition` | a partition with its service | yes |

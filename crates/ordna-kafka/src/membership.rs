@@ -1,14 +1,15 @@
-//! Membership in the consumer group. The group divides the partitions; it carries no records.
+//! Membership in the consumer group. The group only divides the partitions; no records are read
+//! through it.
 //!
 //! # Contract
-//! A consumer subscribes to the topic with all its partitions paused; its thread polls it, so
-//! rebalances are answered at once, whatever the reader does. The rules of the group are
-//! Kafka's: cooperative rebalancing, session timeout, generations.
+//! A consumer subscribes to the topic, with all its partitions paused. A thread of its own polls
+//! it, so the node answers rebalances immediately, whatever its reader is doing. The rules are
+//! those of Kafka's groups: cooperative rebalancing, session timeout, generations.
 //!
 //! # Protocol
-//! On a revocation the callback gives the partitions up before the group hears of it: the next
-//! owner finds the backup. After a session timeout the group has given them away already; the
-//! callback then runs when the node comes back.
+//! On a revocation, the callback releases the partitions before the group is told, so the next
+//! owner finds their backup. If the session has timed out, the group has already assigned them to
+//! others, and the callback runs when the node is connected again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -21,34 +22,34 @@ use rdkafka::{ClientConfig, ClientContext, Offset, TopicPartitionList};
 
 use crate::owner_table::CLIENT;
 
-/// Time of a poll.
+/// Maximum duration of a poll.
 const POLL: Duration = Duration::from_millis(100);
-/// Time between two commits of positions. They serve Kafka's own tools only.
+/// Interval at which positions are committed. Only Kafka's own tools use them.
 const COMMIT: Duration = Duration::from_secs(5);
 
-/// What happens to partitions when the group rebalances.
+/// Receives the assignments and revocations of the group.
 pub trait AssignmentListener: Send + Sync {
-    /// The group gave these partitions to the node. Returns at once.
+    /// The group assigned these partitions to the node. Must return at once.
     fn acquire(&self, partitions: &[u32]);
 
-    /// The group takes these partitions away, or has taken them (`lost`). Blocks until they are
-    /// given up.
+    /// The group is about to revoke these partitions or, if `lost` is true, has already done so.
+    /// Blocks until they are released.
     fn release(&self, partitions: &[u32], lost: bool);
 
-    /// The next offset of each partition that the node owns.
+    /// Returns the next offset of each partition that the node owns.
     fn positions(&self) -> Vec<(u32, u64)>;
 }
 
-/// What is known of the membership.
+/// Counters of the membership.
 #[derive(Debug, Default)]
 pub struct RebalanceCounts {
-    /// Assignments and revocations.
+    /// Number of assignments and revocations.
     pub rebalances: AtomicU64,
-    /// Revocations that came too late: the session had ended.
+    /// Number of revocations that arrived after the session had ended.
     pub lost: AtomicU64,
 }
 
-/// A membership.
+/// A membership in the group.
 #[derive(Debug)]
 pub struct Membership {
     stopped: Arc<AtomicBool>,
@@ -96,7 +97,7 @@ impl Membership {
     /// Joins the group.
     ///
     /// # Errors
-    /// A setting is wrong.
+    /// A setting is invalid.
     pub fn join(
         mut settings: ClientConfig,
         (group, topic, address): (&str, &str, &str),
@@ -112,7 +113,7 @@ impl Membership {
             .set("session.timeout.ms", millis.to_string())
             .set("heartbeat.interval.ms", (millis / 4).max(1).to_string())
             .set("max.poll.interval.ms", millis.max(300_000).to_string())
-            // Nothing is read here.
+            // The setting has no effect, as nothing is read.
             .set("auto.offset.reset", "latest");
         let context = MembershipContext { node: node.clone(), counts };
         let consumer: BaseConsumer<MembershipContext> = settings.create_with_context(context)?;
@@ -131,7 +132,7 @@ impl Membership {
                 }
             }
             commit(&consumer, &topic, &node);
-            // The drop leaves the group: the callback releases the partitions.
+            // Dropping the consumer leaves the group, and the callback releases the partitions.
         };
         let thread = thread::Builder::new().name("kafka-membership".to_owned()).spawn(run);
         let thread = thread.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
@@ -154,7 +155,7 @@ impl Drop for Membership {
     }
 }
 
-/// Commits the positions, for tools that show the group's lag.
+/// Commits the positions, for tools that display the lag of a group.
 fn commit(
     consumer: &BaseConsumer<MembershipContext>,
     topic: &str,
@@ -164,7 +165,7 @@ fn commit(
     let mut list = TopicPartitionList::new();
     for (partition, next) in node.positions() {
         let next = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
-        // It refuses offsets that are none; this is one.
+        // The call fails only for invalid offsets.
         let _ = list.add_partition_offset(topic, partition as i32, next);
     }
     if list.count() > 0

@@ -1,40 +1,40 @@
-//! The contract between a node's own partitions and queries over all nodes.
+//! The interface between a node's own partitions and the queries over all nodes.
 //!
 //! # Contract
-//! All methods of [`LocalNode`] may be called by any thread and block until their deadline at most.
-//! Partitions come and go between two calls; a call on a partition that the node does not hold
-//! fails with [`NodeError::NotHeld`]; it never shows an empty view.
+//! Any thread can call the methods of [`LocalNode`]. They block until their deadline at most.
+//! Partitions can be opened and closed between two calls. A call for a partition that the node does
+//! not hold fails with [`NodeError::NotHeld`]; it never returns an empty view instead.
 
 use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 use ordna_secondary::{Error, IndexDefinition, Position, View};
 
-/// The state of a partition that a query asks for.
+/// The state of a partition that a query requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestedState {
-    /// The newest snapshot point of the holder.
+    /// The newest snapshot point of the node.
     Any,
-    /// A snapshot point that holds everything up to this position.
+    /// A snapshot point that contains all changes up to this position.
     AtPlus(Position),
-    /// A snapshot point that holds everything that the partition had when the call began.
-    /// [`LocalNode::newest`] gives the positions for `AtPlus` on several partitions with one
-    /// question to the brokers.
+    /// A snapshot point that contains all changes that the partition had when the call began. For
+    /// several partitions, [`LocalNode::newest`] returns the positions for `AtPlus` with a single
+    /// request to the brokers.
     RequestPlus,
 }
 
 /// A partition at one position.
 #[derive(Debug, Clone)]
 pub struct PartitionView {
-    /// All indexes of the partition. Its vector has one position: that of the partition. Its keys
-    /// are in the order of the index across partitions and nodes.
+    /// The view of all indexes of the partition. Its vector has a single position, that of the
+    /// partition. Keys of several partitions and nodes compare in the order of the index.
     pub view: View,
-    /// Time since the partition was last known to be at its end: how old the view may be.
+    /// Upper bound of the view's age: the time since the partition was last known to be at its end.
     pub age: Duration,
 }
 
 impl PartitionView {
-    /// The view holds exactly the changes up to here.
+    /// Returns the position up to which the view contains changes.
     pub fn position(&self) -> Position {
         self.view.vector().positions().first().copied().unwrap_or_default()
     }
@@ -54,20 +54,21 @@ pub enum Role {
 pub struct HeldPartition {
     /// The partition.
     pub partition: u32,
-    /// Why.
+    /// The reason why the node holds it.
     pub role: Role,
-    /// The position of its newest snapshot point; identity 0 while it is restored.
+    /// The position of its newest snapshot point. The identity is 0 while it is being restored.
     pub position: Position,
-    /// Whether it answers queries: it is restored, and was at the partition's end once.
+    /// Whether the node can answer queries: the partition is restored, and has reached its end
+    /// once.
     pub ready: bool,
-    /// Records behind the partition's end; `None`: the broker did not tell.
+    /// Number of records up to the partition's end; `None` if the broker did not report the end.
     pub lag: Option<u64>,
 }
 
 /// A member of the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Where other nodes reach it: `HOST:PORT`, from the member's metadata.
+    /// The address for other nodes, `HOST:PORT`, from the member's metadata.
     pub address: String,
     /// The partitions that the group assigned to it.
     pub partitions: Vec<u32>,
@@ -75,26 +76,26 @@ pub struct Member {
 
 /// The owner table: the group's members and their partitions.
 ///
-/// It may be behind the truth while the group rebalances: partitions may be missing, or be with a
+/// The table may be outdated while the group rebalances: partitions may be missing, or belong to a
 /// member that has left.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerTable {
-    /// Partitions of the topic.
+    /// Number of partitions of the topic.
     pub partitions: u32,
     /// The members, sorted by address.
     pub members: Vec<Member>,
-    /// Grows with each table that differs from the one before, in this process.
+    /// Number of the table in this process; it increases whenever the table changes.
     pub version: u64,
 }
 
 impl OwnerTable {
-    /// The member that a partition was assigned to.
+    /// Returns the member that owns a partition.
     pub fn owner(&self, partition: u32) -> Option<&Member> {
         self.members.iter().find(|member| member.partitions.contains(&partition))
     }
 }
 
-/// Why a node does not answer for a partition.
+/// The reason why a node does not answer for a partition.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
@@ -104,17 +105,17 @@ pub enum NodeError {
         /// The partition.
         partition: u32,
     },
-    /// The partition is being restored or has not reached its end yet.
+    /// The partition is being restored, or has not reached its end yet.
     #[error("partition {partition} is being restored: {done} of {of} records")]
     Restoring {
         /// The partition.
         partition: u32,
-        /// Records that were read.
+        /// Number of records read so far.
         done: u64,
-        /// Records to read.
+        /// Number of records to read.
         of: u64,
     },
-    /// The index refused the query, or the state asked for did not come in time.
+    /// The index refused the query, or the requested state was not reached in time.
     #[error(transparent)]
     Index(#[from] Error),
     /// A backup could not be written.
@@ -125,42 +126,42 @@ pub enum NodeError {
         /// What went wrong.
         reason: String,
     },
-    /// The brokers cannot be asked.
+    /// The brokers do not answer.
     #[error("Kafka: {0}")]
     Broker(String),
 }
 
-/// A node's own partitions, and its knowledge of the group.
+/// A node's own partitions, and what it knows of the group.
 pub trait LocalNode: Send + Sync + Debug {
-    /// Where other nodes reach this one: `HOST:PORT`, as in [`Member::address`].
+    /// Returns the address for other nodes, `HOST:PORT`, as in [`Member::address`].
     fn address(&self) -> &str;
 
-    /// The definitions of all indexes, the same on each node of a group.
+    /// Returns the definitions of all indexes, which are the same on each node of a group.
     fn indexes(&self) -> &[IndexDefinition];
 
-    /// The owner table that was read last; see [`refresh`](Self::refresh). O(members).
+    /// Returns the owner table as it was last read; see [`refresh`](Self::refresh). O(members).
     fn owners(&self) -> OwnerTable;
 
-    /// Asks the group for the owner table at once. The table is read again anyway every second.
+    /// Reads the owner table from the group at once. It is also read every second.
     ///
     /// # Errors
     /// [`NodeError::Broker`].
     fn refresh(&self, until: Instant) -> Result<OwnerTable, NodeError>;
 
-    /// The partitions that this node holds, as owner or standby, in order.
+    /// Returns the partitions that this node holds as owner or standby, in order.
     fn held(&self) -> Vec<HeldPartition>;
 
-    /// The positions that all partitions have now, in order: what `request_plus` waits for. Asks
-    /// the brokers once for all of them.
+    /// Returns the newest positions of all partitions, in order, which `request_plus` waits for.
+    /// Makes one request to the brokers for all of them.
     ///
     /// # Errors
     /// [`NodeError::Broker`].
     fn newest(&self, until: Instant) -> Result<Vec<Position>, NodeError>;
 
-    /// A partition in the state asked for. Waits until `until` for it.
+    /// Returns a partition in the requested state, and waits for this state until `until`.
     ///
     /// # Errors
-    /// [`NodeError`]: the partition is not here, or cannot show that state in time.
+    /// [`NodeError`] if the node does not hold the partition, or the state is not reached in time.
     fn view(
         &self,
         partition: u32,

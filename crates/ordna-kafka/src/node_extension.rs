@@ -1,5 +1,5 @@
-//! An index node behind the Redis protocol: its commands, its section of `INFO`, its metrics, and
-//! its tables on the console.
+//! The part of the server that belongs to an index node: its commands, its section of `INFO`, its
+//! metrics, and its tables on the console.
 
 use std::fmt::{Display, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::index_node::{IndexNode, PartitionInfo};
 use crate::node::{HeldPartition, LocalNode, Member, OwnerTable, Role};
 use crate::query::{GroupQueries, QueryCounters};
 
-/// Poison records of one reply.
+/// Maximum number of poison records in a reply.
 const SHOWN: usize = 100;
 
 /// The commands and figures of an index node.
@@ -43,23 +43,23 @@ fn role(role: Role) -> &'static str {
     }
 }
 
-/// A time in milliseconds; -1: never.
+/// Returns a time in milliseconds; -1 stands for never.
 fn millis(time: Duration) -> i64 {
     if time == Duration::MAX { -1 } else { i64::try_from(time.as_millis()).unwrap_or(i64::MAX) }
 }
 
-/// Records behind the end; -1: the brokers do not tell.
+/// Returns the number of records up to the end; -1 if the brokers have not reported it.
 fn lag(info: &PartitionInfo) -> i64 {
     info.held.lag.map_or(-1, |lag| i64::try_from(lag).unwrap_or(i64::MAX))
 }
 
-/// The partitions of a member, with spaces between.
+/// Returns the partitions of a member, separated by spaces.
 fn listed(member: &Member) -> String {
     let partitions: Vec<String> = member.partitions.iter().map(ToString::to_string).collect();
     partitions.join(" ")
 }
 
-/// The counts of queries: name, help, value.
+/// Returns the counters of queries: name, help text, value.
 fn counts(counters: &QueryCounters) -> [(&'static str, &'static str, u64); 6] {
     let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     [
@@ -91,12 +91,12 @@ impl Families {
     }
 }
 
-/// A label's value, with the escapes of the text format.
+/// Escapes a label's value for the text format.
 fn label(text: &str) -> String {
     text.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n")
 }
 
-/// Each partition's owner, as a sample of value 1.
+/// Returns a sample with the value 1 for each partition, which names its owner.
 fn owner_samples(owners: &OwnerTable) -> Vec<(String, i64)> {
     let of = |member: &Member| {
         let address = label(&member.address);
@@ -107,12 +107,12 @@ fn owner_samples(owners: &OwnerTable) -> Vec<(String, i64)> {
 }
 
 impl NodeExtension {
-    /// The front of a node and of the queries that begin on it.
+    /// Creates the extension for a node and for the queries that start on it.
     pub fn new(node: Arc<IndexNode>, nodes: Arc<GroupQueries>) -> Self {
         Self { node, nodes }
     }
 
-    /// `PARTITIONS`: each partition that is here.
+    /// `PARTITIONS`: lists each partition that the node holds.
     fn partitions(&self) -> Answer {
         let one = |info: PartitionInfo| {
             Answer::Map(vec![
@@ -134,7 +134,7 @@ impl NodeExtension {
         Answer::Array(self.node.info().into_iter().map(one).collect())
     }
 
-    /// `OWNERS`: each member with its partitions.
+    /// `OWNERS`: lists each member with its partitions.
     fn owners(&self) -> Answer {
         let members = self.node.owners().members.into_iter();
         let one = |member: Member| {
@@ -144,7 +144,7 @@ impl NodeExtension {
         Answer::Array(members.map(one).collect())
     }
 
-    /// `POISON [count]`: how many there were, and the newest ones.
+    /// `POISON [count]`: returns the number of poison records, and the newest ones.
     fn poison(&self, most: Option<&[u8]>) -> Result<Answer, String> {
         let most = match most {
             None => SHOWN,

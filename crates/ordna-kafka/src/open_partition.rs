@@ -17,9 +17,9 @@ use crate::fetch::FetchState;
 use crate::node::{NodeError, PartitionView};
 use crate::source::Partition;
 
-/// How long a question to the brokers may take while a partition is opened.
+/// Timeout of requests to the brokers while a partition is opened.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a backup waits for the snapshot point that holds all that was read.
+/// Maximum time that a backup waits for a snapshot point with all records that were read.
 const CUT: Duration = Duration::from_secs(10);
 
 /// A partition that the node holds.
@@ -27,22 +27,23 @@ const CUT: Duration = Duration::from_secs(10);
 pub struct OpenPartition {
     partition: u32,
     service: Service,
-    /// Its reader feeds the service through this.
+    /// The state through which the reader feeds the service.
     pub fetch: Arc<FetchState>,
-    /// Where the reader began: behind the backup, if one was restored.
+    /// The offset at which the reader began: the one after the backup, if one was restored.
     pub from: u64,
     /// The end of the partition when it was opened.
     pub until: u64,
-    /// The position of the newest backup of this process, for the next one.
+    /// The position of the newest backup by this process. The next backup is skipped if nothing was
+    /// read since.
     backed_up: AtomicU64,
 }
 
 impl OpenPartition {
-    /// Restores the newest usable backup of a partition, or begins with nothing. The reader does
-    /// not feed it yet.
+    /// Restores the newest usable backup of a partition, or starts with empty indexes. The reader
+    /// does not feed the partition yet.
     ///
     /// # Errors
-    /// The brokers do not tell what can be read, or a service cannot start.
+    /// The brokers do not report which records can be read, or the service cannot start.
     pub fn new(
         broker: &Arc<Broker>,
         partition: u32,
@@ -72,7 +73,7 @@ impl OpenPartition {
         let (mut started, mut recovered) = (None, None);
         for found in usable.into_iter().flatten().filter(|found| ends.hold(found.position)) {
             let mark = EpochMark { epoch: found.epoch, seq: found.position.seq };
-            // Without epochs nothing can be compared.
+            // Without epochs no comparison is possible.
             let is_known = mark.epoch < 0 || {
                 let marks = BTreeMap::from([(partition, mark)]);
                 let compared = broker.compare(&marks, PATIENCE).map_err(told)?;
@@ -115,10 +116,11 @@ impl OpenPartition {
         Ok(Self { partition, service, fetch, from, until: ends.end.seq, backed_up })
     }
 
-    /// The partition in a state that holds everything up to `at`, or in its newest one.
+    /// Returns the partition in a state that contains all changes up to `at`, or in its newest
+    /// state.
     ///
     /// # Errors
-    /// It is not ready, or does not come so far in time.
+    /// The partition is not ready, or does not reach the state in time.
     pub fn view(&self, at: Option<Position>, until: Instant) -> Result<PartitionView, NodeError> {
         if at.is_none() && !self.is_ready() {
             return Err(self.restoring());
@@ -132,7 +134,7 @@ impl OpenPartition {
         match self.service.view(&read.timeout(timeout)) {
             Ok(view) => {
                 self.wait_for_comparison(until)?;
-                // Of the view, not of what was read since.
+                // The position of the view, as the partition may have advanced since.
                 let position = view.vector().positions().first().copied().unwrap_or_default();
                 Ok(PartitionView { view, age: self.fetch.age_of(position) })
             }
@@ -141,8 +143,8 @@ impl OpenPartition {
         }
     }
 
-    /// Waits while what was read is in doubt: its leader has changed, and its history is compared with
-    /// the brokers' at the node's next look.
+    /// Waits while the records that were read are in doubt: the leader has changed, and the node
+    /// will compare the partition with the brokers' history when it next asks them.
     fn wait_for_comparison(&self, until: Instant) -> Result<(), NodeError> {
         while self.fetch.epochs.lock().is_in_doubt() || self.fetch.lost.load(Ordering::Relaxed) {
             if Instant::now() >= until {
@@ -154,12 +156,13 @@ impl OpenPartition {
         Ok(())
     }
 
-    /// Why its indexes answer no query: a thread panicked.
+    /// Returns why the indexes answer no queries, if this is so: a thread panicked.
     pub fn failure(&self) -> Option<Error> {
         self.service.failure()
     }
 
-    /// Whether the partition was at its end once, or has read what there was when it was opened.
+    /// Returns whether the partition has been at its end once, or has read all records that existed
+    /// when it was opened.
     pub fn is_ready(&self) -> bool {
         let has_read = self.fetch.ready.load(Ordering::Acquire) || self.fetch.next() >= self.until;
         has_read && self.failure().is_none()
@@ -171,14 +174,14 @@ impl OpenPartition {
         NodeError::Restoring { partition: self.partition, done: done.min(of), of }
     }
 
-    /// The position of the newest snapshot point.
+    /// Returns the position of the newest snapshot point.
     pub fn position(&self) -> Position {
         let view = self.service.view(&Read::any());
         let position = view.ok().and_then(|view| view.vector().positions().first().copied());
         position.unwrap_or_default()
     }
 
-    /// Entries and bytes of all indexes.
+    /// Returns the number of entries, and the bytes, of all indexes.
     pub fn size(&self) -> (usize, usize) {
         let all = self.service.list();
         all.iter().fold((0, 0), |(entries, bytes), index| {
@@ -186,15 +189,16 @@ impl OpenPartition {
         })
     }
 
-    /// Documents that an index left out: of the wrong type, or too large.
+    /// Returns the number of documents that an index left out, because of a wrong type or their
+    /// size.
     pub fn left_out(&self) -> u64 {
         self.service.list().iter().map(|index| index.wrong_type + index.too_large).sum()
     }
 
-    /// Backs up all that was read, if anything was read since the last backup.
+    /// Backs up everything that was read, if anything was read since the last backup.
     ///
     /// # Errors
-    /// The directory cannot be written, or the snapshot point does not come.
+    /// The directory cannot be written, or the snapshot point is not reached in time.
     pub fn back_up(&self, backups: &Backups, keep: usize) -> Result<(), NodeError> {
         let lock = backups.lock_of(self.partition);
         let _one = lock.lock();
@@ -209,7 +213,8 @@ impl OpenPartition {
         let mark = epochs.mark(position.seq).filter(|_| !epochs.is_in_doubt());
         drop(epochs);
         let Some(EpochMark { epoch, .. }) = mark else {
-            // No record was read, or the leader has just changed: the next backup is of use.
+            // No record was read, or the leader has just changed. Then only the next backup can be
+            // used.
             let _ = std::fs::remove_dir_all(&backup.path);
             return Ok(());
         };

@@ -1,44 +1,44 @@
-//! How an index node works.
+//! Options of an index node.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ordna_secondary::IndexDefinition;
 
-/// How an index node works.
+/// Options of an index node.
 #[derive(Debug, Clone)]
 pub struct NodeOptions {
-    /// Addresses of brokers: `HOST:PORT`, with commas between.
+    /// Addresses of brokers, `HOST:PORT`, separated by commas.
     pub brokers: String,
     /// The consumer group of the nodes.
     pub group: String,
     /// The topic. Its records have document ids as keys and JSON objects as values.
     pub topic: String,
-    /// The indexes, the same on each node of the group.
+    /// The indexes. They must be the same on each node of the group.
     pub indexes: Vec<IndexDefinition>,
-    /// Where other nodes reach this one: `HOST:PORT`.
+    /// The address of this node for other nodes, `HOST:PORT`.
     pub address: String,
-    /// The directory of backups, which all nodes of the group share.
+    /// The directory of the backups, which all nodes of the group share.
     pub backups: Option<PathBuf>,
     /// Time between two backups of a partition.
     pub backup_every: Option<Duration>,
-    /// Whether a partition that is revoked is backed up first.
+    /// Whether to back up a partition before it is released to another node.
     pub backup_on_revoke: bool,
-    /// Backups of each partition that are kept, at least one (default 3). After a loss at the brokers the
-    /// newest one from before it is restored.
+    /// Number of backups to keep of each partition, at least 1 (default 3). If the brokers lose
+    /// records, the newest backup from before the loss is restored.
     pub backup_keep: usize,
-    /// Warm copies of each partition beside its owner.
+    /// Number of warm copies of each partition, in addition to its owner.
     pub standby: usize,
-    /// For how long a node may be silent before the group takes its partitions away.
+    /// Time without a sign of life after which the group assigns a node's partitions to others.
     pub session_timeout: Duration,
-    /// How long the start waits for a broker.
+    /// Maximum time that the start waits for a broker.
     pub start_timeout: Duration,
-    /// More settings of librdkafka, such as those of SASL: name and value.
+    /// Further settings of librdkafka, such as those of SASL: names and values.
     pub settings: Vec<(String, String)>,
 }
 
 impl NodeOptions {
-    /// No indexes, no backups, no warm copies; a session timeout of 10 s.
+    /// Creates options with no indexes, no backups, no warm copies, and a session timeout of 10 s.
     pub fn new(
         brokers: impl Into<String>,
         group: impl Into<String>,

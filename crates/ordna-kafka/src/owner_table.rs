@@ -1,21 +1,22 @@
-//! The owner table, as the group's coordinator tells it.
+//! The owner table, as obtained from the group's coordinator.
 
 use crate::node::{Member, OwnerTable};
 
-/// How the client id of a node's membership begins; behind it is the node's address. The address is
-/// thereby in the metadata that the coordinator keeps of each member.
+/// Prefix of the client id of a node's membership. The node's address follows it, so the address is
+/// part of the metadata that the coordinator has of each member.
 pub const CLIENT: &str = "ordna@";
 
 /// A member as the coordinator describes it.
 #[derive(Debug, Clone, Copy)]
 pub struct DescribedMember<'a> {
-    /// Its client id.
+    /// The client id of the member.
     pub client_id: &'a str,
-    /// Its assignment, encoded by the group's leader.
+    /// The assignment of the member, encoded by the group's leader.
     pub assignment: &'a [u8],
 }
 
-/// The owner table of a topic with so many partitions. A member of another kind has no address.
+/// Returns the owner table of a topic with this number of partitions. A member that is not an index
+/// node has no address.
 pub fn owners(topic: &str, partitions: u32, members: &[DescribedMember<'_>]) -> OwnerTable {
     let member = |described: &DescribedMember<'_>| Member {
         address: described.client_id.strip_prefix(CLIENT).unwrap_or_default().to_owned(),
@@ -26,10 +27,12 @@ pub fn owners(topic: &str, partitions: u32, members: &[DescribedMember<'_>]) -> 
     OwnerTable { partitions, members, version: 0 }
 }
 
-/// The partitions of a topic in an assignment of the consumer protocol; `None`: it is cut off.
+/// Returns the partitions of a topic in an assignment of the consumer protocol; `None` if it is
+/// truncated.
 ///
-/// Version, number of topics, and for each topic its name, a number and so many partitions.
-/// Big-endian; a string has its length in two bytes.
+/// An assignment consists of a version, the number of topics, and for each topic its name, the
+/// number of its partitions, and the partitions. Integers are big-endian, and the length of a
+/// string has two bytes.
 fn assigned(topic: &str, assignment: &[u8]) -> Option<Vec<u32>> {
     let mut rest = assignment;
     let mut take = |bytes: usize| {
@@ -56,8 +59,9 @@ fn assigned(topic: &str, assignment: &[u8]) -> Option<Vec<u32>> {
     Some(found)
 }
 
-/// The members, by address, that keep a warm copy of a partition beside its owner: those with the
-/// highest hashes of address and partition, so that a member that comes or goes moves few copies.
+/// Returns the addresses of the members that keep a warm copy of a partition, in addition to its
+/// owner. These are the members with the highest hashes of address and partition, so only few
+/// copies move when a member joins or leaves.
 pub fn standbys(owners: &OwnerTable, partition: u32, copies: usize) -> Vec<&str> {
     let owner = owners.owner(partition).map(|member| member.address.as_str());
     let others = owners.members.iter().map(|member| member.address.as_str());
@@ -76,7 +80,7 @@ pub fn standbys(owners: &OwnerTable, partition: u32, copies: usize) -> Vec<&str>
 mod tests {
     use super::*;
 
-    /// An assignment as Kafka's clients encode it.
+    /// Encodes an assignment like Kafka's clients.
     fn assignment(topics: &[(&str, &[u32])]) -> Vec<u8> {
         let mut bytes = vec![0, 1];
         bytes.extend((topics.len() as u32).to_be_bytes());

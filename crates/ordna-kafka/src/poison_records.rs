@@ -1,33 +1,33 @@
-//! Poison records: records that are no documents. A partition goes on behind them.
+//! Poison records: records that are not documents. They are skipped and kept for inspection.
 
 use std::collections::VecDeque;
 
 use ordna::sync::Lock;
 
-/// Records that are kept for inspection; older ones are forgotten, and still counted.
+/// Maximum number of records that are kept. Older ones are dropped, but still counted.
 const KEPT: usize = 1000;
-/// Bytes of a key that are kept.
+/// Maximum number of bytes of a key that are kept.
 const KEY: usize = 64;
 
-/// A record that is no document.
+/// A record that is not a document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoisonRecord {
-    /// Its partition.
+    /// The partition of the record.
     pub partition: u32,
-    /// Its offset.
+    /// The offset of the record.
     pub offset: u64,
-    /// The begin of its key.
+    /// The beginning of its key.
     pub key: Vec<u8>,
-    /// What is wrong.
+    /// The reason why it is not a document.
     pub reason: String,
 }
 
-/// The poison records of a node. Any thread may use it.
+/// The poison records of a node. Any thread can use it.
 #[derive(Debug, Default)]
 pub struct PoisonRecords(Lock<(u64, VecDeque<PoisonRecord>)>);
 
 impl PoisonRecords {
-    /// Keeps a record aside. O(1).
+    /// Adds a record. O(1).
     pub fn add(&self, partition: u32, offset: u64, key: &[u8], reason: String) {
         let key = key[..key.len().min(KEY)].to_vec();
         tracing::warn!(partition, offset, key = %key.escape_ascii(), reason, "poison record");
@@ -39,12 +39,12 @@ impl PoisonRecords {
         all.1.push_back(PoisonRecord { partition, offset, key, reason });
     }
 
-    /// Records since the start. A record that is read again is counted again.
+    /// Returns the number of records since the start. A record that is read again is counted again.
     pub fn count(&self) -> u64 {
         self.0.lock().0
     }
 
-    /// The newest records, newest first.
+    /// Returns the newest records, newest first.
     pub fn list(&self, most: usize) -> Vec<PoisonRecord> {
         let all = self.0.lock();
         all.1.iter().rev().take(most).cloned().collect()

@@ -1,14 +1,14 @@
-//! A record of the topic as a change of a document.
+//! Conversion of a record of the topic to a change of a document.
 
 use ordna_secondary::Document;
 
-/// Bytes of a key at most.
+/// Maximum number of bytes of a key.
 const MAX_KEY: usize = 32 << 10;
 
-/// The document of a record's value; `None`: a deletion.
+/// Returns the document in a record's value; `None` if the record is a deletion.
 ///
 /// # Errors
-/// The record is poison, for this reason.
+/// The reason why the record is a poison record.
 pub fn document(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Option<Document>, String> {
     let key = key.ok_or("it has no key")?;
     if key.len() > MAX_KEY {

@@ -1,8 +1,8 @@
 //! A partition of the topic as the source of a service.
 //!
 //! # Contract
-//! The service asks for positions; the records come from the node's one reader (`fetch`), which
-//! feeds all partitions. [`run`](ChangeSource::run) only hands over the feed. Indexes are created
+//! The service asks only for positions. The records come from the node's reader (`fetch`), which
+//! feeds all partitions; [`run`](ChangeSource::run) just hands over the feed. Indexes are created
 //! before the reader begins, so no index ever asks for old documents.
 
 use std::sync::{Arc, mpsc};
@@ -13,20 +13,20 @@ use ordna_secondary::{ChangeSource, Documents, Feed, Position, SourceError, Vers
 
 use crate::broker::{Broker, Ends};
 
-/// How long a question of the service may take.
+/// Timeout of the service's requests to the brokers.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A partition.
 pub struct Partition {
     broker: Arc<Broker>,
     partition: u32,
-    /// What could be read when the partition was opened.
+    /// The range that could be read when the partition was opened.
     ends: Ends,
     feed: Lock<Option<mpsc::Sender<Feed>>>,
 }
 
 impl Partition {
-    /// A partition, and where its feed comes once the service runs.
+    /// Creates the source, and a receiver that gets its feed once the service runs.
     pub fn new(broker: &Arc<Broker>, partition: u32, ends: Ends) -> (Self, mpsc::Receiver<Feed>) {
         let (sender, receiver) = mpsc::channel();
         let feed = Lock::new(Some(sender));

@@ -1,7 +1,7 @@
-//! The id of a topic, which rdkafka's safe interface does not show.
+//! The id of a topic, which the safe interface of rdkafka does not expose.
 //!
 //! # Contract
-//! Any thread may call [`topic_id`]. The functions of librdkafka are thread-safe on one client.
+//! Any thread can call [`topic_id`]. The functions of librdkafka are thread-safe for one client.
 #![expect(unsafe_code, reason = "librdkafka is a library in C")]
 
 use std::ffi::{CString, c_char, c_int};
@@ -17,15 +17,15 @@ struct ClientObject<T>(*mut T, unsafe extern "C" fn(*mut T));
 impl<T> Drop for ClientObject<T> {
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: the pointer came from the constructor that belongs to the function, and
-            // nobody else frees it.
+            // SAFETY: the pointer was returned by the constructor that belongs to this function,
+            // and nobody else frees it.
             unsafe { self.1(self.0) }
         }
     }
 }
 
-/// The 16 bytes of a topic's id; `None`: there is no such topic. Another topic of the same name has
-/// another id.
+/// Returns the 16 bytes of a topic's id; `None` if the topic does not exist. Another topic with the
+/// same name has another id.
 ///
 /// # Errors
 /// No broker answered in time.
@@ -38,9 +38,9 @@ pub fn topic_id(
     let name = CString::new(topic).map_err(|error| error.to_string())?;
     let mut names = [name.as_ptr()];
     let mut reason: [c_char; 256] = [0; 256];
-    // SAFETY: the caller's client lives as long as this call. Each object is freed behind those
-    // that use it: `ClientObject`s drop in reverse order. The results are read while their event
-    // lives.
+    // SAFETY: the caller's client is valid during this call. Each object is freed after those that
+    // use it, as `ClientObject`s are dropped in reverse order. The results are read while their
+    // event exists.
     unsafe {
         let queue = ClientObject(c::rd_kafka_queue_new(client), c::rd_kafka_queue_destroy);
         let topics = c::rd_kafka_TopicCollection_of_topic_names(names.as_mut_ptr(), 1);

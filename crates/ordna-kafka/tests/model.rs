@@ -1,9 +1,10 @@
 //! A model of assignment, restore, resume and the merge of queries, under shuttle.
 //!
 //! Producers append records to two partitions. Three nodes index them, back them up, lose them and
-//! restore them; a node that lost a partition may not know. A reader asks as a node does: `Gather`
-//! chooses the nodes, `merge` merges their rows, and a second page goes on behind the first. Both
-//! are the code of the crate; the rest is the model. Each answer must be the state at its vector.
+//! restore them. A node that has lost a partition may not know it. A reader works as a node does:
+//! `Gather` chooses the nodes, `merge` merges their rows, and a second page continues after the
+//! first. `Gather` and `merge` are the code of the crate; everything else is the model. Each answer
+//! must be the state at its vector.
 //!
 //! `ORDNA_SCHEDULES` sets how many schedules are tried; `cargo xtask shuttle` tries many.
 
@@ -17,23 +18,23 @@ use shuttle::sync::mpsc::{Sender, channel};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
 
-/// Mistakes that the model can make; each must be noticed.
+/// Mistakes that the model can make. Each one must be noticed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     None,
     /// A restored partition resumes one record too far.
     RestoreSkipsARecord,
-    /// A backup notes its offset after its documents were copied.
+    /// A backup records its offset after its documents were copied.
     BackupIsTorn,
-    /// A node moves a partition's position forward before the record is applied.
+    /// A node advances a partition's position before it applies the record.
     PositionIsAhead,
-    /// A node answers for a partition that it does not hold with no rows.
+    /// A node that does not hold a partition answers for it with no rows.
     LostIsEmpty,
-    /// A node that is behind the position asked for claims to be there.
+    /// A node that is behind the requested position claims to have reached it.
     BehindIsClaimed,
-    /// The reader keeps an answer that a later one replaces.
+    /// The reader keeps an answer that a later answer replaces.
     ReplacedIsKept,
-    /// The reader merges beyond the last row of an answer that was cut.
+    /// The reader merges beyond the last row of a truncated answer.
     CutIsTheEnd,
     /// The reader asks for the second page without the vector of the first.
     CursorForgetsVector,
@@ -41,13 +42,13 @@ enum Mistake {
 
 const PARTITIONS: usize = 2;
 const NODES: usize = 3;
-/// Rows of an answer and of a page.
+/// Number of rows of an answer and of a page.
 const LIMIT: usize = 2;
 
-/// Pages of all schedules that had an answer of each partition.
+/// Number of pages, over all schedules, that had an answer of each partition.
 static PAGES: AtomicUsize = AtomicUsize::new(0);
 
-/// Documents by id; a value orders the entry.
+/// Documents by id. The value determines the order of the entry.
 type Documents = BTreeMap<u8, u8>;
 /// A record: id, and the new value or none.
 type Record = (u8, Option<u8>);
@@ -140,7 +141,7 @@ impl World {
         }
     }
 
-    /// The rows of some partitions behind a key, and the position of each.
+    /// Returns the rows of some partitions after a key, and the position of each partition.
     fn answer(&self, node: usize, asked: &RequestedState, mistake: Mistake) -> Reply {
         let mut parts = Vec::new();
         let mut runs = Vec::new();
@@ -181,7 +182,7 @@ impl World {
         Reply { parts, run: Run { rows, more: merged.more } }
     }
 
-    /// The keys of the state at a vector, behind a key.
+    /// Returns the keys of the state at a vector, after a key.
     fn truth(&self, vector: &[usize], after: Option<[u8; 2]>) -> Vec<[u8; 2]> {
         let mut all = Vec::new();
         for (log, position) in self.logs.iter().zip(vector) {
@@ -230,7 +231,7 @@ fn page(
             let node: usize = ask.member.parse().unwrap();
             thread::spawn(move || {
                 let reply = world.answer(node, &asked, mistake);
-                // The page may have its answers already.
+                // The page may already be complete; then nobody receives the reply.
                 let _ = sender.send((ask.number, reply));
             });
         }
@@ -295,7 +296,7 @@ fn reader(world: &Arc<World>, mistake: Mistake) {
         after = found.last().copied();
         let shown = vector;
         least = if mistake == Mistake::CursorForgetsVector { [0; PARTITIONS] } else { shown };
-        // What the client saw is not taken back.
+        // The second page must not be older than what the client has seen.
         let next = page(world, least, after, mistake);
         if let Some((_, vector, _)) = next {
             let goes_back = vector.iter().zip(shown).any(|(now, shown)| *now < shown);
@@ -310,7 +311,7 @@ fn run(mistake: Mistake) {
         world.restore(partition, partition, Mistake::None);
         world.assign(partition, partition);
         let mut log = world.logs[partition].lock().unwrap();
-        // Ids of a partition are its own.
+        // Each partition has its own ids.
         let id = |n: u8| n * PARTITIONS as u8 + partition as u8;
         (0..3).for_each(|n| log.push((id(n), Some(10 * n + partition as u8))));
     }
@@ -377,7 +378,7 @@ fn every_answer_is_the_state_at_its_vector() {
     assert!(pages > 2 * schedules(), "{pages} pages");
 }
 
-/// The mistake is noticed within some schedules.
+/// Checks that the mistake is noticed within some schedules.
 fn is_noticed(mistake: Mistake) {
     let tried = std::panic::catch_unwind(|| shuttle::check_random(move || run(mistake), 20_000));
     assert!(tried.is_err(), "{mistake:?} is not noticed");

@@ -11,7 +11,7 @@ use super::group_queries::{GroupQueries, GroupQuery, GroupResult, QueryError};
 use super::owner::{AnswerSlot, MOST_AT_ONCE, answer};
 use super::wire::Request;
 
-/// Options with an argument, which may look like an option.
+/// Options that take an argument, which may itself look like an option.
 const WITH_ARGUMENT: [&str; 8] =
     ["eq", "from", "to", "prefix", "at", "timeout", "distinct", "limit"];
 
@@ -28,7 +28,7 @@ fn bulk(text: impl Into<String>) -> Reply {
     Reply::Bulk(text.into().into_bytes())
 }
 
-/// A value; nothing for one that is missing, null or of another type.
+/// Returns a value as a reply; nil if it is missing, null or of a type that a reply cannot show.
 fn shown(value: &Value) -> Reply {
     match value {
         Value::String(text) => bulk(text),
@@ -41,11 +41,11 @@ fn shown(value: &Value) -> Reply {
 }
 
 impl GroupQueries {
-    /// Executes `ORDNA.INDEX SCAN`, `COUNT` or `LIST`, or `ORDNA.NODE ASK`, the name of the command
-    /// first. `None`: it is another command.
+    /// Executes `ORDNA.INDEX SCAN`, `COUNT` or `LIST`, or `ORDNA.NODE ASK`. The name of the command
+    /// is the first argument. Returns `None` for other commands.
     ///
     /// # Errors
-    /// The text of the reply, with its code first.
+    /// The text of the error reply, which begins with its code.
     pub fn execute(&self, arguments: &[&[u8]]) -> Option<Result<Reply, String>> {
         let word = |at: usize| arguments.get(at).map(|word| word.to_ascii_lowercase());
         let (command, sub) = (word(0)?, word(1)?);
@@ -62,7 +62,7 @@ impl GroupQueries {
         }
     }
 
-    /// What another node asks.
+    /// Answers a question of another node.
     fn answer(&self, arguments: &[&[u8]]) -> Result<Reply, String> {
         let [bytes] = arguments else {
             return Err("ERR ORDNA.NODE ASK takes one argument".to_owned());
@@ -74,8 +74,8 @@ impl GroupQueries {
         Ok(Reply::Bulk(answer(&*self.local, &request).encode()))
     }
 
-    /// `name …`: the options of `ORDNA.INDEX SCAN` or `COUNT` of one server, `PARTIAL`, and `MAXAGE
-    /// milliseconds`.
+    /// Runs a query with the arguments `name …`: the options of `ORDNA.INDEX SCAN` or `COUNT` of a
+    /// single server, `PARTIAL`, and `MAXAGE milliseconds`.
     fn asked(&self, arguments: &[&[u8]], counts: bool) -> Result<Reply, String> {
         let (name, arguments) =
             arguments.split_first().ok_or("ERR the name of the index is missing")?;
@@ -122,7 +122,7 @@ impl GroupQueries {
     }
 }
 
-/// The cursor and the entries, as one server replies them.
+/// Returns the cursor and the entries, in the form in which a single server replies.
 fn page(found: &GroupResult, covering: bool) -> Vec<Reply> {
     let cursor = found.cursor.as_ref().map_or_else(|| "0".to_owned(), ToString::to_string);
     let mut entries = Vec::with_capacity(found.entries.len() * if covering { 2 } else { 1 });

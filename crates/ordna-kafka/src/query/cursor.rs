@@ -1,31 +1,32 @@
-//! Cursors of queries over nodes.
+//! Cursors of queries over all nodes.
 //!
-//! A cursor holds all that the next page needs, so any node resumes any cursor: the last key, the
-//! direction, what is left of the offset, and the vector of the page. The next page reads each
-//! partition at that vector or later; a node that is behind is waited for.
+//! A cursor contains all that is needed for the next page, so it can be used on any node: the last
+//! key, the direction, the rest of the offset, and the version vector of the page. For the next
+//! page, each partition is read at this vector or later; if a node is behind, the query waits for
+//! it.
 
 use ordna_secondary::{Error, Position};
 use serde::{Deserialize, Serialize};
 
-/// Where a page ended.
+/// The place where a page ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cursor {
     /// Fingerprint of the index's definition.
     pub fingerprint: u32,
     /// The direction of the query.
     pub reverse: bool,
-    /// The parts of its `distinct`.
+    /// Number of parts given to `distinct`.
     pub distinct: Option<u32>,
-    /// Rows to pass over before the next page begins.
+    /// Number of rows to skip before the next page begins.
     pub skip: u32,
-    /// The key of the last row; none before the first one.
+    /// The key of the last row; `None` before the first row.
     pub key: Option<Vec<u8>>,
-    /// The positions of the page, by partition: identity and sequence number.
+    /// The position of the page in each partition: identity and sequence number.
     pub vector: Vec<(u64, u64)>,
 }
 
 impl Cursor {
-    /// The position of a partition.
+    /// Returns the position in a partition.
     pub fn position(&self, partition: u32) -> Option<Position> {
         let (identity, seq) = *self.vector.get(partition as usize)?;
         (identity != 0).then_some(Position { identity, seq })

@@ -1,19 +1,21 @@
-//! Which node is asked for which partition, and which answers count.
+//! Scatter and gather of one query: which node is asked for which partition, and which answers are
+//! used.
 //!
-//! A state machine without clock, threads or network; the caller gives it the time, the owner table
-//! and the answers. `tests/model.rs` runs it under shuttle.
+//! A state machine without clock, threads or network: the caller passes in the time, the owner
+//! table and the answers. `tests/model.rs` runs it under shuttle.
 //!
 //! # Invariants
-//! 1. Each partition counts from one answer at most. An answer that holds a partition of an earlier
-//!    answer replaces it if it has all of its partitions, and is dropped otherwise: rows of an
-//!    answer cannot be told apart by partition.
-//! 2. A partition without an answer is in flight, waits for a time that [`Gather::wake`] knows, or
-//!    is lost: all members refuse for a reason that lasts as long as the owner table.
+//! 1. Each partition is counted from at most one answer. The rows of an answer cannot be told apart
+//!    by partition. So an answer that overlaps earlier ones replaces them if it has all of their
+//!    partitions, and is dropped otherwise.
+//! 2. A partition without an answer is in flight, is waiting for a time that [`Gather::wake`]
+//!    returns, or is lost. It is lost if every member has refused it for a reason that only a new
+//!    owner table can change.
 //!
 //! # Protocol
-//! The owner is asked first. If it failed, has no answer within the patience, or is not known, all
-//! other members are asked: a standby answers, the others refuse at once. A member that failed is
-//! asked again after a pause that doubles.
+//! The owner is asked first. If it fails, does not answer within `patience`, or is not known, all
+//! other members are asked: a standby answers, the others refuse immediately. A member that failed
+//! is asked again after a pause that doubles each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,29 +26,29 @@ use ordna::sync::fault;
 use crate::node::OwnerTable;
 use crate::query::wire::Refusal;
 
-/// The pause before a member is asked again for a partition; doubles up to [`LONGEST_PAUSE`].
+/// First pause before a member is asked again for a partition. It doubles up to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_millis(20);
-/// No pause is longer: a partition that has moved is found within this time.
+/// Upper bound of the pause, so that a partition that has moved is found within this time.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Why a member gave no answer for a partition.
+/// The reason why a member gave no answer for a partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum QuestionError {
-    /// The member says why.
+    /// The member refused, for this reason.
     Refused(Refusal),
-    /// No connection, or it broke.
+    /// The connection failed or could not be opened.
     Unreachable(String),
-    /// The member does not accept this node: password, certificate or permission.
+    /// The member rejected this node: password, certificate or permission.
     Denied(String),
-    /// The member's answer cannot be the answer to the question.
+    /// The member's reply is not a valid answer to the question.
     Garbled(String),
     /// The member did not answer in time.
     Silent,
     /// The member's rows may be older than the query allows.
     TooOld {
-        /// Upper bound of their age.
+        /// Upper bound of the rows' age.
         age: Duration,
-        /// The age that the query allows.
+        /// The maximum age that the query allows.
         most: Duration,
     },
     /// No member is known to have the partition.
@@ -54,7 +56,7 @@ pub enum QuestionError {
 }
 
 impl QuestionError {
-    /// Whether asking again cannot help while the owner table stays.
+    /// Returns whether the error is permanent until the owner table changes.
     fn lasts(&self) -> bool {
         matches!(self, Self::Denied(_) | Self::Garbled(_))
     }
@@ -71,7 +73,7 @@ impl fmt::Display for QuestionError {
             Self::Refused(Refusal::Query(why) | Refusal::Failed(why)) => f.write_str(why),
             Self::Unreachable(why) => write!(f, "it cannot be reached: {why}"),
             Self::Denied(why) => write!(f, "it does not accept this node: {why}"),
-            Self::Garbled(why) => write!(f, "its answer makes no sense: {why}"),
+            Self::Garbled(why) => write!(f, "its answer is not valid: {why}"),
             Self::Silent => f.write_str("it does not answer"),
             Self::TooOld { age: Duration::MAX, most } => write!(
                 f,
@@ -93,9 +95,9 @@ impl fmt::Display for QuestionError {
 pub struct MissingPartition {
     /// The partition.
     pub partition: u32,
-    /// The member whose trouble is told; none if no member was asked.
+    /// The member that `trouble` is about; `None` if no member was asked.
     pub member: Option<String>,
-    /// The last trouble of its owner, or of another member.
+    /// The last error of the partition's owner, or of another member if the owner reported none.
     pub trouble: QuestionError,
 }
 
@@ -112,36 +114,36 @@ impl fmt::Display for MissingPartition {
 /// A question to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Question {
-    /// Its number; the answer names it.
+    /// The question's number, which its answer repeats.
     pub number: u64,
-    /// The member.
+    /// The member to ask.
     pub member: String,
-    /// The partitions, in order.
+    /// The partitions to ask for, in ascending order.
     pub partitions: Vec<u32>,
 }
 
-/// A member that failed to answer for a partition.
+/// A failed attempt to get a partition from one member.
 #[derive(Debug)]
 struct FailedAttempt {
     trouble: QuestionError,
     pause: Duration,
     until: Duration,
-    /// The owner table then.
+    /// Version of the owner table at the time of the attempt.
     version: u64,
 }
 
 #[derive(Debug, Default)]
 struct WantedPartition {
-    /// The question whose answer counts.
+    /// The question whose answer is used for this partition.
     answered: Option<u64>,
-    /// When each member was asked that has not answered.
+    /// The members that have been asked and have not answered, with the time of the question.
     in_flight: BTreeMap<String, Duration>,
     tried: BTreeMap<String, FailedAttempt>,
-    /// The owner when the partition was last looked at.
+    /// The partition's owner when its state was last updated.
     owner: Option<String>,
 }
 
-/// The partitions of a query, on their way to an answer each.
+/// The progress of one query: the answer, or the attempts so far, of each partition.
 #[derive(Debug)]
 pub struct Gather {
     wanted: BTreeMap<u32, WantedPartition>,
@@ -153,8 +155,8 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// All of these partitions are wanted. A member that has no answer for `patience` is not waited
-    /// for alone.
+    /// Creates the state of a query over `partitions`. If a member has not answered within
+    /// `patience`, the other members are asked too.
     pub fn new(partitions: impl IntoIterator<Item = u32>, patience: Duration) -> Self {
         let wanted =
             partitions.into_iter().map(|partition| (partition, WantedPartition::default()));
@@ -162,7 +164,8 @@ impl Gather {
         Self { wanted: wanted.collect(), asks, next, patience, version, members }
     }
 
-    /// The questions to send now, one for each member. O(partitions · members) at worst.
+    /// Returns the questions to send now, at most one for each member. O(partitions · members) in
+    /// the worst case.
     pub fn ask(&mut self, owners: &OwnerTable, now: Duration) -> Vec<Question> {
         let nodes = owners.members.iter().filter(|member| !member.address.is_empty());
         (self.version, self.members) = (owners.version, nodes.count());
@@ -195,7 +198,7 @@ impl Gather {
                 Some(owner) if is_waited_for(owner) => {}
                 _ => {
                     let others = owners.members.iter().map(|member| member.address.as_str());
-                    // A member of another kind has no address.
+                    // Members of other kinds have an empty address.
                     let others = others.filter(|other| !other.is_empty() && Some(*other) != owner);
                     for other in others.filter(|other| may_ask(other)) {
                         targets.entry(other).or_default().push(*partition);
@@ -218,8 +221,9 @@ impl Gather {
         asks
     }
 
-    /// Notes the answer to a question: for each of its partitions whether the answer has rows of
-    /// it. Returns whether the answer counts, and the numbers of those that do no more.
+    /// Records the answer to a question; `parts` says for each of its partitions whether the answer
+    /// has rows of it. Returns whether the answer is used, and the numbers of the earlier answers
+    /// that it replaces.
     pub fn answered(
         &mut self,
         number: u64,
@@ -261,20 +265,20 @@ impl Gather {
         (true, replaced.into_iter().collect())
     }
 
-    /// Notes that no answer came to a question.
+    /// Records that a question failed.
     pub fn failed(&mut self, number: u64, trouble: &QuestionError, now: Duration) {
         let Some(ask) = self.asks.get(&number) else { return };
         let parts: Vec<_> = ask.partitions.iter().map(|p| (*p, Err(trouble.clone()))).collect();
         self.answered(number, &parts, now);
     }
 
-    /// Whether each partition has an answer.
+    /// Returns whether each partition has an answer.
     pub fn is_complete(&self) -> bool {
         self.wanted.values().all(|wanted| wanted.answered.is_some())
     }
 
-    /// Whether nothing is to be waited for: all have an answer, or those that lack one are refused
-    /// by all members for good.
+    /// Returns whether waiting longer cannot help: each partition either has an answer or is
+    /// refused by all members for a permanent reason.
     pub fn is_over(&self) -> bool {
         self.wanted.values().all(|wanted| {
             let refuses =
@@ -286,7 +290,7 @@ impl Gather {
         })
     }
 
-    /// When to [`ask`](Self::ask) again, if no answer comes before.
+    /// Returns when to call [`ask`](Self::ask) again if no answer arrives earlier.
     pub fn wake(&self, now: Duration) -> Duration {
         let waiting = self.wanted.values().filter(|wanted| wanted.answered.is_none());
         let times = waiting.flat_map(|wanted| {
@@ -296,7 +300,7 @@ impl Gather {
         times.filter(|time| *time > now).min().unwrap_or(now + PAUSE)
     }
 
-    /// The partitions without an answer, and why.
+    /// Returns the partitions without an answer, with the reasons.
     pub fn missing(&self) -> Vec<MissingPartition> {
         let mut missing = Vec::new();
         for (partition, wanted) in &self.wanted {
@@ -360,7 +364,7 @@ mod tests {
         let parts = [(0, NOT_HELD), (1, Ok(()))];
         assert_eq!(gather.answered(hedges[1].number, &parts, ms(110)), (true, vec![]));
         assert!(!gather.is_complete());
-        // The owner's answer has both, and takes its place.
+        // The owner's answer has both partitions and replaces the standby's.
         let parts = [(0, Ok(())), (1, Ok(()))];
         let replaced = vec![hedges[1].number];
         assert_eq!(gather.answered(asks[0].number, &parts, ms(120)), (true, replaced));
@@ -377,7 +381,7 @@ mod tests {
         assert!(gather.answered(second[0].number, &parts, ms(20)).0);
         let parts = [(0, NOT_HELD), (1, Ok(())), (2, Ok(()))];
         assert_eq!(gather.answered(first[0].number, &parts, ms(21)), (false, vec![]));
-        // The one that lacks an answer is asked alone.
+        // Only the owner of the partition without an answer is asked.
         assert_eq!(shown(&gather.ask(&table, ms(30))), [("a", &[2][..])]);
     }
 
@@ -414,7 +418,7 @@ mod tests {
             missing[0].to_string(),
             "partition 0 on a: it does not accept this node: WRONGPASS"
         );
-        // Another table is another hope.
+        // A new owner table makes another attempt worthwhile.
         let asks = gather.ask(&owners(2, &[("a", &[0]), ("b", &[])]), ms(10_000));
         assert_eq!(shown(&asks), [("a", &[0][..])]);
         assert!(!gather.is_over());
@@ -426,7 +430,7 @@ mod tests {
         assert!(gather.ask(&OwnerTable::default(), ms(0)).is_empty() && !gather.is_over());
         let missing = gather.missing();
         assert_eq!((missing[0].partition, &missing[0].trouble), (3, &QuestionError::NoOwner));
-        // An owner that does not answer is named.
+        // The error names an owner that does not answer.
         gather.ask(&owners(1, &[("a", &[3])]), ms(0));
         assert_eq!(gather.missing()[0].to_string(), "partition 3 on a: it does not answer");
     }

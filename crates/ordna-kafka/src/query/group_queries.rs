@@ -1,5 +1,5 @@
-//! The queries that begin on a node: the request to the owners, the rounds of questions, the
-//! result.
+//! Queries over all nodes of a group, on the node that received them: the request to the owners,
+//! the rounds of questions, the result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use crate::query::peer::{Link, Peers};
 use crate::query::rows::{Run, Scan, Selection, bounds, group};
 use crate::query::wire::{Answer, Refusal, Request, fingerprint};
 
-/// The command in which nodes ask each other.
+/// The command with which nodes send questions to each other.
 const COMMAND: [&[u8]; 2] = [b"ORDNA.NODE", b"ASK"];
-/// Time between two readings of the owner table while partitions are missing.
+/// Interval at which the owner table is read again while partitions are missing.
 const REFRESH: Duration = Duration::from_millis(250);
 
-/// Bounds of the work and the memory of queries.
+/// Limits of the work and memory of queries.
 #[derive(Debug, Clone)]
 pub struct QueryLimits {
-    /// Queries at once; beyond, a query waits.
+    /// Number of concurrent queries. Further queries wait.
     pub queries: usize,
-    /// Bytes of keys in all answers of a query together.
+    /// Total size in bytes of the keys in all answers of a query.
     pub bytes: usize,
-    /// How long the answer of an owner is waited for before other nodes are asked too.
+    /// Time to wait for the answer of an owner before other nodes are asked, too.
     pub patience: Duration,
 }
 
@@ -51,17 +51,17 @@ impl Default for QueryLimits {
 pub struct GroupQuery {
     /// Name of the index.
     pub index: String,
-    /// The entries; its cursor is not used.
+    /// The query. Its own cursor is not used.
     pub query: Query,
     /// Where a former page ended.
     pub cursor: Option<Cursor>,
-    /// The state.
+    /// The state that the query must see.
     pub consistency: Consistency,
-    /// How long to wait for the state, and for partitions that move.
+    /// How long to wait for that state, and for partitions that are being moved.
     pub timeout: Duration,
-    /// Whether to answer with the partitions that are there once the time is over.
+    /// Whether to return the partitions that have answered when the time is over.
     pub partial: bool,
-    /// How old rows may be; any age if it is not given.
+    /// Maximum age of rows; `None` allows any age.
     pub max_age: Option<Duration>,
 }
 
@@ -70,50 +70,50 @@ pub struct GroupQuery {
 pub struct GroupResult {
     /// The entries, in the query's order.
     pub entries: Vec<IndexEntry>,
-    /// Where the next page begins; `None`: nothing follows.
+    /// Where the next page begins; `None` if this is the last page.
     pub cursor: Option<Cursor>,
     /// Number of entries, if the query counts.
     pub count: u64,
-    /// The entries hold exactly the changes up to here. Identity 0 for missing partitions.
+    /// The entries contain exactly the changes up to here. Missing partitions have identity 0.
     pub vector: VersionVector,
-    /// The partitions that are not in the result; empty unless the query is partial.
+    /// The partitions that are not in the result. Empty unless the query is partial.
     pub missing: Vec<MissingPartition>,
-    /// How old the oldest rows may be.
+    /// Upper bound of the rows' age.
     pub age: Duration,
 }
 
-/// Why a query over nodes failed.
+/// The reason why a query over all nodes failed.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueryError {
-    /// Partitions have no answer in time.
+    /// Partitions did not answer in time.
     #[error("{} of {of} partitions are missing after {waited:.1?}: {}", missing.len(), shown(missing))]
     Missing {
-        /// The partitions, and why.
+        /// The partitions, with the reasons.
         missing: Vec<MissingPartition>,
         /// Partitions of the topic.
         of: u32,
         /// How long the query waited.
         waited: Duration,
     },
-    /// The query does not fit the index, its cursor or its vector do not fit.
+    /// The query, its cursor or its vector does not fit the index.
     #[error(transparent)]
     Index(#[from] Error),
-    /// A node refuses the query, as each node would.
+    /// A node rejected the query for a reason that holds on each node.
     #[error("{0}")]
     Refused(String),
-    /// No owner table was read yet.
+    /// The owner table has not been read yet.
     #[error("the owners of the partitions are not known yet")]
     NoTable,
-    /// The ends of the partitions, which `request_plus` waits for, cannot be read.
+    /// The ends of the partitions, which `request_plus` waits for, could not be read.
     #[error("the ends of the partitions are not known: {0}")]
     NoEnds(String),
-    /// Too many queries are under way.
-    #[error("{0} queries are under way; none ended in time")]
+    /// Too many queries are in progress.
+    #[error("{0} queries are in progress, and none ended in time; try again later")]
     Busy(usize),
 }
 
-/// The first few missing partitions, for people.
+/// Formats the first few missing partitions for an error text.
 fn shown(missing: &[MissingPartition]) -> String {
     const SHOWN: usize = 8;
     let mut text: Vec<String> = missing.iter().take(SHOWN).map(ToString::to_string).collect();
@@ -124,24 +124,24 @@ fn shown(missing: &[MissingPartition]) -> String {
     text.join("; ")
 }
 
-/// Counts of queries, since the start.
+/// Counters of queries since the start.
 #[derive(Debug, Default)]
 pub struct QueryCounters {
-    /// Queries.
+    /// Number of queries.
     pub queries: AtomicU64,
-    /// Queries that failed.
+    /// Number of queries that failed.
     pub failed: AtomicU64,
-    /// Results that lack partitions.
+    /// Number of results that lacked partitions.
     pub partial: AtomicU64,
-    /// Questions to other nodes.
+    /// Number of questions to other nodes.
     pub asked: AtomicU64,
-    /// Questions to other nodes without an answer that counts.
+    /// Number of questions to other nodes without a usable answer.
     pub troubles: AtomicU64,
-    /// Questions of other nodes that were answered.
+    /// Number of questions of other nodes that were answered.
     pub answered: AtomicU64,
 }
 
-/// Queries over all nodes of a group, asked on one of them.
+/// Queries over all nodes of a group, as received by one of the nodes.
 #[derive(Debug)]
 pub struct GroupQueries {
     pub(super) local: Arc<dyn LocalNode>,
@@ -154,18 +154,18 @@ pub struct GroupQueries {
     pub(super) counters: QueryCounters,
 }
 
-/// Answers, and which partitions lack one.
+/// The answers, and the partitions without one.
 struct Gathered {
     answers: Vec<Answer>,
     missing: Vec<MissingPartition>,
 }
 
 impl GroupQueries {
-    /// Queries that begin on this node. `runtime` does the network's work; the thread that asks may
-    /// be one of its workers only inside `block_in_place`.
+    /// Creates the queries of this node. `runtime` does the network's work. A worker of that
+    /// runtime may run a query only inside `block_in_place`.
     ///
     /// # Errors
-    /// Certificates or keys of the link cannot be read; the text names the file.
+    /// Certificates or keys for the connections cannot be read; the text names the file.
     pub fn new(
         local: Arc<dyn LocalNode>,
         link: Link,
@@ -184,22 +184,22 @@ impl GroupQueries {
         })
     }
 
-    /// What was counted.
+    /// Returns the counters.
     pub fn counters(&self) -> &QueryCounters {
         &self.counters
     }
 
-    /// The definition of an index.
+    /// Returns the definition of an index.
     ///
     /// # Errors
-    /// There is no such index.
+    /// The index does not exist.
     pub fn definition(&self, name: &str) -> Result<&IndexDefinition, Error> {
         let found = self.local.indexes().iter().find(|definition| definition.name == name);
         found.ok_or_else(|| Error::UnknownIndex(name.to_owned()))
     }
 
-    /// Runs a query. O(answers) in memory; about two times the limit in rows over the network, at
-    /// most the limit from each node.
+    /// Runs a query. Memory is proportional to the answers. About twice the limit in rows is sent
+    /// over the network, and at most the limit by each node.
     ///
     /// # Errors
     /// [`QueryError`].
@@ -227,7 +227,7 @@ impl GroupQueries {
         found
     }
 
-    /// The owner table, once there is one.
+    /// Returns the owner table, and waits until there is one.
     async fn owners(&self, until: Instant) -> Result<OwnerTable, QueryError> {
         loop {
             let owners = self.local.owners();
@@ -244,7 +244,7 @@ impl GroupQueries {
         }
     }
 
-    /// The positions that `request_plus` waits for.
+    /// Returns the positions that `request_plus` waits for.
     async fn newest(&self, until: Instant) -> Result<Vec<Position>, QueryError> {
         let local = Arc::clone(&self.local);
         let asked = tokio::task::spawn_blocking(move || local.newest(until.into_std()));
@@ -264,7 +264,7 @@ impl GroupQueries {
         let newest = match &ask.consistency {
             Consistency::RequestPlus => {
                 let newest = self.newest(until).await?;
-                // Partitions may have been added since the table was read.
+                // Partitions may have been added after the table was read.
                 owners.partitions = u32::try_from(newest.len()).unwrap_or(u32::MAX);
                 Some(newest)
             }
@@ -273,7 +273,7 @@ impl GroupQueries {
         };
         let (mut request, skip) = self.request(ask, definition, (&owners, newest), counts)?;
         let Some(bounds) = bounds(definition, &request.scan)? else {
-            // The cursor stands behind the last group that can be.
+            // The cursor is positioned after the last possible group.
             let vector = VersionVector::new(vec![Position::default(); owners.partitions as usize]);
             let (entries, missing) = (Vec::new(), Vec::new());
             let age = Duration::ZERO;
@@ -291,12 +291,13 @@ impl GroupQueries {
             let merged = merge(&inputs, reverse, most, |key| &key[..group(key)]);
             let is_cut = |run: &&Run| run.more && run.rows.len() == request.scan.limit;
             let is_short = merged.more && merged.rows.len() < limit && inputs.iter().any(is_cut);
-            // With a partition missing no time is left: the page ends early, with a cursor.
+            // If a partition is missing, no time is left: the page ends early, with a cursor.
             let may_ask = gathered.missing.is_empty() && request.scan.limit < limit;
             if !notice!("queries.share_runs_out", is_short && may_ask) {
                 break (gathered, merged);
             }
-            // An owner has more than its share of these rows.
+            // One owner has more than its share of these rows, so all owners are asked for the
+            // whole limit.
             request.scan.limit = limit;
         };
         if !missing.is_empty() && (!ask.partial || answers.is_empty()) {
@@ -330,7 +331,7 @@ impl GroupQueries {
         Ok(GroupResult { entries, cursor, count, vector, missing, age })
     }
 
-    /// The question to all owners, and the rows to pass over.
+    /// Returns the question to all owners, and the number of rows to skip.
     fn request(
         &self,
         ask: &GroupQuery,
@@ -343,7 +344,8 @@ impl GroupQueries {
         let skip = ask.cursor.as_ref().map_or(query.offset, |cursor| cursor.skip as usize);
         let limit = skip.saturating_add(query.limit);
         if limit > MOST_ROWS {
-            let why = format!("offset and limit are {limit}; {MOST_ROWS} rows are sent at most");
+            let why =
+                format!("offset and limit add up to {limit}; the maximum is {MOST_ROWS} rows");
             return Err(bad(why).into());
         }
         if let Some(cursor) = &ask.cursor {
@@ -356,7 +358,8 @@ impl GroupQueries {
             }
         }
         let partitions = owners.partitions;
-        // A vector from before partitions were added is shorter: it holds nothing of them.
+        // A vector from before partitions were added is shorter and requires nothing of the new
+        // partitions.
         if let Some(least) = least.as_ref().filter(|least| least.len() > partitions as usize) {
             let (found, expected) = (least.len(), partitions as usize);
             return Err(Error::PartitionCount { found, expected }.into());
@@ -366,7 +369,7 @@ impl GroupQueries {
             let shown = shown.filter(|_| !fault!("moves.cursor_has_vector"));
             let least = least.as_ref().and_then(|least| least.get(partition as usize)).copied();
             let least = least.filter(|least| least.seq > 0);
-            // A page is no older than the one before it.
+            // A page must not be older than the page before it.
             match (least, shown) {
                 (None, None) => RequestedState::Any,
                 (Some(one), None) | (None, Some(one)) => RequestedState::AtPlus(one),
@@ -376,7 +379,7 @@ impl GroupQueries {
                 (Some(one), Some(_)) => RequestedState::AtPlus(one),
             }
         };
-        // What each node may send so that all together stay within the limit.
+        // The number of bytes that each node may send, so that all together stay within the limit.
         let share = self.limits.bytes / owners.members.len().max(1);
         let selection = Selection {
             index: ask.index.clone(),
@@ -396,7 +399,7 @@ impl GroupQueries {
         Ok((request, skip))
     }
 
-    /// Asks until each partition has an answer, or the time is over.
+    /// Asks until each partition has an answer or the time is over.
     async fn gather(
         &self,
         ask: &GroupQuery,
@@ -434,8 +437,8 @@ impl GroupQueries {
             }
             let mut arrived = None;
             if let Some((number, part)) = mine {
-                // An answer that waits for no state takes less than a switch of threads. Only a
-                // partition of this node that is restored right now is waited for here.
+                // An answer that waits for no state takes less time than a switch of threads. The
+                // only possible wait is for a partition of this node that is being restored.
                 if part.partitions.iter().all(|(_, asked)| *asked == RequestedState::Any) {
                     let answer = owner::answer(&*self.local, &part);
                     arrived = Some((number, part, Ok(answer)));
@@ -468,7 +471,8 @@ impl GroupQueries {
                 });
                 match answer {
                     Ok(answer) => {
-                        // Ages are of the moment of the answer, which is after that of the question.
+                        // An age refers to the time of the answer, which is later than the
+                        // question.
                         let sent = asked.remove(&number).unwrap_or_else(Instant::now);
                         let parts = accepted(&answer, ask.max_age, sent.elapsed())?;
                         let (counts, replaced) = gather.answered(number, &parts, now);
@@ -490,7 +494,7 @@ impl GroupQueries {
                 refreshed = Instant::now();
                 let local = Arc::clone(&self.local);
                 let soon = std::time::Instant::now() + REFRESH;
-                // The table is read again anyway; a failure changes nothing.
+                // The table is read again later anyway, so a failure can be ignored.
                 tokio::task::spawn_blocking(move || drop(local.refresh(soon)));
             }
         }
@@ -504,14 +508,14 @@ impl GroupQueries {
     }
 }
 
-/// The partitions of an answer, and whether their rows count.
+/// The partitions of an answer, each with the reason if its rows are not used.
 type Accepted = Vec<(u32, Result<(), QuestionError>)>;
 
-/// Which partitions of an answer count: those whose rows are young enough, all or none of them. They are
-/// older than the answer says by at most `sent`, the time since the question was sent.
+/// Returns which partitions of an answer are used: all whose rows are young enough, or none. The
+/// rows are older than the answer says by at most `sent`, the time since the question was sent.
 ///
 /// # Errors
-/// No node can answer the query.
+/// The query is one that no node can answer.
 fn accepted(
     answer: &Answer,
     max_age: Option<Duration>,
@@ -536,7 +540,7 @@ fn accepted(
             },
         ));
     }
-    // Rows of one answer cannot be told apart: one that is too old spoils the others.
+    // The rows of one answer cannot be told apart: if one partition is too old, all are unusable.
     let is_old = |trouble: &&QuestionError| matches!(trouble, QuestionError::TooOld { .. });
     let oldest = parts.iter().find_map(|(_, state)| state.as_ref().err().filter(is_old).cloned());
     if let Some(trouble) = oldest {
@@ -546,25 +550,26 @@ fn accepted(
     Ok(parts)
 }
 
-/// The rows that each of some owners is asked for first: the limit, or of many owners twice what an
-/// even spread needs, and some more. The bound of the binomial tail makes a second round rare.
+/// Returns the number of rows to ask of each owner at first: the limit or, with many owners,
+/// somewhat more than twice what an even distribution needs. By the bound of the binomial tail a
+/// second round is rare.
 fn share(limit: usize, owners: usize) -> usize {
     const MORE: usize = 16;
     limit.min(limit * 2 / owners.max(1) + MORE)
 }
 
-/// How long an owner may wait for the states of its partitions: three quarters of the time that is
-/// left. The last quarter is for the answer, which has the partitions whose state is there. The
-/// query asks again for the others.
+/// Returns how long an owner may wait for the states of its partitions: three quarters of the time
+/// that is left. The last quarter is for the answer, which has the partitions whose state was
+/// reached in time. The query asks again for the others.
 fn wait(left: Duration) -> Duration {
     left * 3 / 4
 }
 
-/// Asks another node.
+/// Sends a question to another node.
 async fn remote(peers: &Peers, member: &str, request: &Request) -> Result<Answer, QuestionError> {
     let bytes = request.encode();
     let words = [COMMAND[0], COMMAND[1], &bytes];
-    // Lengths and states beside the keys.
+    // Room for lengths and states in addition to the keys.
     let heads = request.scan.limit * 8 + request.partitions.len() * 256;
     let most = request.scan.bytes + usize::from(u16::MAX) + heads;
     let reply = peers.call(member, &words, most).await?;

@@ -1,10 +1,10 @@
-//! The ordered merge of answers.
+//! Merges the rows of several answers in order.
 //!
 //! # Invariants
-//! Every input is sorted in the direction of the scan and holds the first rows of its partitions;
-//! `more` says that rows follow behind its last one. The merge takes the first row of all inputs as
-//! long as each input either has a row left or has no more: a row that an input did not send could
-//! lie before the rows of the others.
+//! Every input is sorted in the direction of the scan and contains the first rows of its
+//! partitions; `more` says that further rows follow its last one. The merge takes the first row of
+//! all inputs, but only while each input either has a row left or has no further rows. Otherwise, a
+//! row that an input did not send could come before the rows of the others.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -13,12 +13,12 @@ use ordna::sync::fault;
 
 use crate::query::rows::Run;
 
-/// The rows that a merge took.
+/// The result of a merge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Merged {
-    /// The input of each row, and its number there.
+    /// For each row, the input that it comes from, and its index there.
     pub rows: Vec<(usize, usize)>,
-    /// Whether rows follow.
+    /// Whether further rows follow.
     pub more: bool,
 }
 
@@ -31,10 +31,10 @@ struct Head<'k> {
 }
 
 impl Ord for Head<'_> {
-    /// The greatest head of the heap is the first row.
+    /// The heap returns its greatest element first, so the first row must compare as the greatest.
     fn cmp(&self, other: &Self) -> Ordering {
         let order = self.key.cmp(other.key);
-        // Among equal keys, the input that was given first.
+        // Of equal keys, the one of the earlier input comes first.
         (if self.reverse { order } else { order.reverse() }).then(other.input.cmp(&self.input))
     }
 }
@@ -53,9 +53,9 @@ impl PartialEq for Head<'_> {
 
 impl Eq for Head<'_> {}
 
-/// Merges rows, in order and each once, up to `limit` rows or `bytes` of keys; a first row has room
-/// whatever its length. Of the rows that agree in `group` only the first is taken. O(rows · log
-/// inputs).
+/// Merges rows in order, without duplicates, up to `limit` rows or `bytes` bytes of keys. The first
+/// row is taken whatever its length. Of several rows with the same `group` only the first is taken.
+/// O(rows · log inputs).
 pub fn merge(
     inputs: &[&Run],
     reverse: bool,
@@ -109,8 +109,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the inputs hold and wherever they are cut, the merge is the beginning of all
-        /// keys in order, it ends early only if an input was cut, and it says so.
+        /// For any inputs, and wherever they are cut off, the merge returns the first of all keys
+        /// in order. It ends early only if an input was cut off, and it reports this.
         #[test]
         fn a_merge_is_a_prefix_of_all_keys_in_order(
             inputs in prop::collection::vec((
@@ -153,7 +153,7 @@ mod tests {
             let is_full = keys.len() == limit
                 || sum + all.get(keys.len()).map_or(0, Vec::len) > bytes;
             prop_assert!(!merged.more || was_cut || is_full);
-            // A scan goes on.
+            // A scan makes progress.
             prop_assert!(!keys.is_empty() || all.is_empty() || limit == 0);
         }
     }

@@ -1,21 +1,22 @@
 //! Queries over all nodes of a group.
 //!
 //! # Contract
-//! All methods of [`GroupQueries`] may be called by any thread. They block until the query's
-//! timeout at most. A node works on [`QueryLimits::queries`] queries at once; a query holds at most
-//! [`QueryLimits::bytes`] bytes of rows.
+//! Any thread can call the methods of [`GroupQueries`]. They block until the query's timeout at
+//! most. A node runs at most [`QueryLimits::queries`] queries at the same time, and a query holds
+//! at most [`QueryLimits::bytes`] bytes of rows.
 //!
 //! # Protocol
-//! A query takes one slice of each partition, from its owner or from a copy, and merges them
-//! (`gather`, `merge`). A slice is complete at the position that it names, so the result is
-//! complete at the vector of these positions, however the partitions move meanwhile. A node that
-//! lost a partition and does not know yet answers with an old position: `at_plus` and
-//! `request_plus` refuse it, `any` tells its age and can refuse it by [`GroupQuery::max_age`].
+//! A query obtains the rows of each partition from its owner or from a node with a copy, and merges
+//! them (`gather`, `merge`). The rows of a partition are complete at the position that comes with
+//! them. So the result is complete at the vector of these positions, even if partitions move in the
+//! meantime. A node that has lost a partition and does not know it yet answers with an old
+//! position. `at_plus` and `request_plus` refuse such an answer; `any` reports its age and can
+//! refuse it with [`GroupQuery::max_age`].
 //!
-//! The limit goes to the owners; each of many is asked for its share first, and all are asked again
-//! if that was too little. An owner sends one answer of bounded size; it keeps nothing for the
-//! query, and sends more only if it is asked again. If rows are so long that an
-//! answer is full before the limit, the page ends early, with a cursor.
+//! The limit is sent to the owners. If there are many owners, each is first asked for its share of
+//! the rows only; if this was too little, all are asked again. An owner sends one answer of bounded
+//! size and keeps no state for the query. If rows are so long that an answer is full before the
+//! limit is reached, the page ends early, with a cursor.
 //!
 //! Source: the Nitro paper (VLDB 2016), §8.
 

@@ -1,4 +1,4 @@
-//! The answer of a node to a question about its own partitions.
+//! Answers the questions of other nodes about the partitions of this node.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -11,27 +11,30 @@ use crate::query::merge::merge;
 use crate::query::rows::{Rows, Run, Scan, group, read};
 use crate::query::wire::{Answer, Part, Refusal, Request, fingerprint};
 
-/// Questions of other nodes that are answered at once; beyond, a node asks again later.
+/// Maximum number of questions that are answered at the same time. If there are more, the other
+/// node has to ask again.
 pub const MOST_AT_ONCE: usize = 64;
-/// Bytes that are read of a partition at most, however many partitions share an answer.
+/// The share of a partition in the bytes of an answer is at least this, however many partitions
+/// there are.
 const LEAST_BYTES: usize = 64 << 10;
-/// Rows that are read of a partition beyond twice its share: few partitions are uneven.
+/// Number of rows to read of a partition in addition to twice its share, as rows are rarely
+/// distributed evenly over few partitions.
 const LEAST_ROWS: usize = 16;
-/// Rows of an answer at most.
+/// Maximum number of rows in an answer.
 pub const MOST_ROWS: usize = 20_000;
-/// Bytes of an answer's keys at most.
+/// Maximum number of bytes of the keys in an answer.
 pub const MOST_BYTES: usize = 4 << 20;
-/// No question waits longer.
+/// Maximum time that a question waits.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// A place among the questions that are answered at once.
+/// One of the slots for questions that are answered at the same time.
 #[derive(Debug)]
 pub struct AnswerSlot<'a>(&'a AtomicUsize);
 
 impl<'a> AnswerSlot<'a> {
-    /// A place, if one is free.
+    /// Takes a slot if one is free.
     pub fn take(taken: &'a AtomicUsize, most: usize) -> Option<Self> {
-        // Counts only; it orders nothing.
+        // Relaxed ordering is enough, as no other data depends on the counter.
         let add = |now| (now < most).then_some(now + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok().map(|_| Self(taken))
     }
@@ -48,7 +51,7 @@ fn refused(request: &Request, refusal: &Refusal) -> Answer {
     Answer { parts, ..Answer::default() }
 }
 
-/// The definition of an index, if it is the one that the asking node has.
+/// Returns the definition of an index, if the asking node has the same one.
 fn definition<'a>(
     local: &'a dyn LocalNode,
     request: &Request,
@@ -64,8 +67,8 @@ fn definition<'a>(
     Ok(found)
 }
 
-/// Reads the first rows of some views, merged. The views stay, so a view whose rows run out is read
-/// again with a higher limit: memory is at most four times that of the result.
+/// Reads the first rows of some views and merges them. If the rows of a view turn out to be too
+/// few, it is read again with a higher limit. Memory is at most four times that of the result.
 fn merged(views: &[View], definition: &IndexDefinition, scan: &Scan) -> Result<Run, Error> {
     let key_group = |key: &'_ [u8]| group(definition, scan.distinct, key).len();
     let mut share = scan.limit / views.len().max(1) * 2 + LEAST_ROWS;
@@ -91,8 +94,8 @@ fn merged(views: &[View], definition: &IndexDefinition, scan: &Scan) -> Result<R
     }
 }
 
-/// Answers a question. Each partition that is here is read at one position; the rows of all of them
-/// are merged. Blocks until the states asked for are there, or the time is over.
+/// Answers a question. Each partition that the node holds is read at one position, and the rows of
+/// all partitions are merged. Blocks until the requested states are reached, or the time is over.
 pub fn answer(local: &dyn LocalNode, request: &Request) -> Answer {
     let until = Instant::now() + request.time.min(LONGEST);
     let definition = match definition(local, request) {

@@ -1,11 +1,11 @@
-//! Connections to other nodes, over RESP as clients use it.
+//! Connections to other nodes, which use the same RESP protocol as clients.
 //!
 //! # Contract
-//! All methods may be called by any task. A call has no deadline: its caller drops it. It holds at
-//! most `most` bytes of the reply; a member that sends more is cut off. At most [`MOST_AT_ONCE`]
-//! calls to a member are under way; the others wait, which is the back-pressure to it. A connection
-//! takes the next call only behind a whole reply, so a late reply is never taken for another
-//! call's.
+//! Any task can call the methods. A call has no timeout; the caller drops it instead. A call holds
+//! at most `most` bytes of the reply; if the member sends more, the call fails. At most
+//! [`MOST_AT_ONCE`] calls to a member are in flight and others wait, which limits the load of the
+//! member. A connection is used for another call only after a complete reply, so that a late reply
+//! is never taken for that of another call.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,23 +25,23 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use crate::node::OwnerTable;
 use crate::query::gather::QuestionError;
 
-/// Calls to one member at once.
+/// Maximum number of concurrent calls to a member.
 const MOST_AT_ONCE: usize = 32;
-/// Connections to one member that are kept for later calls.
+/// Maximum number of idle connections to a member that are kept.
 const MOST_IDLE: usize = 8;
-/// Bytes read at once.
+/// Number of bytes to read at a time.
 const CHUNK: usize = 16 << 10;
-/// Bytes of a status or an error.
+/// Maximum number of bytes of a status or an error.
 const LINE: usize = 4 << 10;
 
-/// How a node reaches the others.
+/// How a node connects to the other nodes.
 #[derive(Clone, Default)]
 pub struct Link {
-    /// The user; the default user if there is none.
+    /// The user; `None` stands for the default user.
     pub user: Option<String>,
     /// The password.
     pub password: Option<String>,
-    /// TLS; without, connections are in the clear.
+    /// The TLS settings; `None` for connections without encryption.
     pub tls: Option<LinkTls>,
 }
 
@@ -57,21 +57,22 @@ impl std::fmt::Debug for Link {
     }
 }
 
-/// TLS to the other nodes.
+/// TLS settings for connections to the other nodes.
 #[derive(Debug, Clone)]
 pub struct LinkTls {
-    /// Authorities of the nodes' certificates, PEM.
+    /// PEM file with the authorities that issue the nodes' certificates.
     pub authorities: PathBuf,
-    /// Certificate chain and private key of this node, PEM, if the others ask for one.
+    /// PEM files with the certificate chain and the private key of this node, if the other nodes
+    /// require a certificate.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name in the nodes' certificates, if it is not the host of their address.
+    /// The host name in the nodes' certificates, if it differs from the host in their addresses.
     pub name: Option<String>,
 }
 
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// What is known of a member.
+/// The state of the connections to one member.
 struct Peer {
     idle: Lock<Vec<Box<dyn Stream>>>,
     room: Semaphore,
@@ -121,7 +122,7 @@ fn unreachable(error: impl std::fmt::Display) -> QuestionError {
     QuestionError::Unreachable(error.to_string())
 }
 
-/// A command in RESP.
+/// Encodes a command in RESP.
 fn command(words: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
     for word in words {
@@ -132,11 +133,12 @@ fn command(words: &[&[u8]]) -> Vec<u8> {
     bytes
 }
 
-/// Reads one reply, a bulk string or a line.
+/// Reads one reply, which must be a bulk string or a line.
 async fn reply(stream: &mut Box<dyn Stream>, most: usize) -> Result<OwnedFrame, QuestionError> {
     let mut buffer = Vec::new();
     loop {
-        // Arrays are no replies to what a node asks; a deep one would exhaust the stack.
+        // No reply to a node's command is an array, and a deeply nested one would overflow the
+        // stack.
         if let Some(sign) =
             buffer.first().filter(|sign| !b"$+-".contains(sign) && !fault!("faulty.no_arrays"))
         {
@@ -170,7 +172,7 @@ async fn exchange(
     reply(stream, most).await
 }
 
-/// The trouble that an error reply tells of.
+/// Returns the error that an error reply stands for.
 fn told(error: String) -> QuestionError {
     const DENIALS: [&str; 4] = ["NOAUTH", "WRONGPASS", "NOPERM", "ERR unknown command"];
     if DENIALS.iter().any(|code| error.starts_with(code)) {
@@ -181,10 +183,10 @@ fn told(error: String) -> QuestionError {
 }
 
 impl Peers {
-    /// No connections yet.
+    /// Creates the set of connections, which is empty at first.
     ///
     /// # Errors
-    /// Certificates or keys cannot be read; the text names the file.
+    /// Certificates or keys cannot be read. The text names the file.
     pub fn new(link: Link) -> Result<Self, String> {
         let connector = link.tls.as_ref().map(connector).transpose()?;
         Ok(Self { link, connector, peers: Lock::default() })
@@ -223,7 +225,7 @@ impl Peers {
         Arc::clone(peers.entry(address.to_owned()).or_insert_with(|| Arc::new(new())))
     }
 
-    /// Forgets members that are not in the table, with their connections.
+    /// Closes the connections to members that are not in the table.
     pub fn keep(&self, owners: &OwnerTable) {
         let is_member = |address: &String, _: &mut Arc<Peer>| {
             owners.members.iter().any(|member| member.address == *address)
@@ -231,7 +233,7 @@ impl Peers {
         self.peers.lock().retain(is_member);
     }
 
-    /// Sends a command to a member and returns the bulk string that answers it.
+    /// Sends a command to a member and returns the bulk string of its reply.
     ///
     /// # Errors
     /// [`QuestionError`].
@@ -250,7 +252,8 @@ impl Peers {
         };
         let frame = loop {
             match exchange(&mut stream, words, most).await {
-                // A member may have closed a connection that was idle.
+                // The member may have closed an idle connection, so the call is tried again with a
+                // new one.
                 Err(QuestionError::Unreachable(_)) if is_old => {
                     stream = self.connect(address).await?;
                     is_old = false;

@@ -11,9 +11,9 @@ use ordna_secondary::{Error, IndexDefinition, KeyBounds, Range, View};
 pub struct Selection {
     /// Name of the index.
     pub index: String,
-    /// Values of the first parts.
+    /// Values that the first parts must have.
     pub prefix: Vec<Value>,
-    /// Bounds of the next part.
+    /// Bounds for the values of the next part.
     pub range: Range,
 }
 
@@ -22,77 +22,78 @@ pub struct Selection {
 pub struct Scan {
     /// The entries to read.
     pub selection: Selection,
-    /// Backwards.
+    /// Whether to read backwards.
     pub reverse: bool,
-    /// Only the first entry of those that agree in so many first parts.
+    /// If given, only the first of all entries that agree in this number of leading parts is read.
     pub distinct: Option<usize>,
-    /// Only entries behind this key, in the direction of the scan. With `distinct`, only entries
-    /// behind all entries that agree with it in those parts.
+    /// Only entries after this key, in the direction of the scan, are read. With `distinct`, these
+    /// are the entries after all those that agree with the key in the leading parts.
     pub after: Option<Vec<u8>>,
-    /// Rows at most.
+    /// Maximum number of rows.
     pub limit: usize,
-    /// Bytes of keys at most; a first row has room whatever its length.
+    /// Maximum number of bytes of all keys. The first row is read whatever its length.
     pub bytes: usize,
 }
 
-/// Rows in one buffer. A key is the encoded parts (a descending part is complemented) and the id.
-/// Keys compare bytewise in the order of the index, across partitions and nodes.
+/// Rows, stored in one buffer. A key consists of the encoded parts (those of descending parts are
+/// complemented) and the id. Keys of several partitions and nodes compare bytewise in the order of
+/// the index.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rows {
     pub(crate) keys: Vec<u8>,
-    /// Where each key ends, and the length of its id.
+    /// For each key, where it ends, and the length of its id.
     pub(crate) ends: Vec<(u32, u16)>,
 }
 
 impl Rows {
-    /// Appends a row. Keys have at most 65,535 bytes.
+    /// Appends a row. A key may have at most 65,535 bytes.
     pub fn push(&mut self, key: &[u8], id_len: usize) {
         self.keys.extend_from_slice(key);
         self.ends.push((self.keys.len() as u32, id_len.min(key.len()) as u16));
     }
 
-    /// Number of rows.
+    /// Returns the number of rows.
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// The key of a row.
+    /// Returns the key of a row.
     pub fn key(&self, row: usize) -> &[u8] {
         let start = if row == 0 { 0 } else { self.ends[row - 1].0 };
         &self.keys[start as usize..self.ends[row].0 as usize]
     }
 
-    /// Bytes of the id at the end of a row's key.
+    /// Returns the length of the id at the end of a row's key.
     pub fn id_len(&self, row: usize) -> usize {
         usize::from(self.ends[row].1)
     }
 
-    /// Bytes of all keys.
+    /// Returns the number of bytes of all keys.
     pub fn bytes(&self) -> usize {
         self.keys.len()
     }
 }
 
-/// The first rows of a scan, in its order.
+/// The first rows of a scan, in the order of the scan.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Run {
     /// The rows.
     pub rows: Rows,
-    /// Whether rows follow.
+    /// Whether further rows follow.
     pub more: bool,
 }
 
-/// The bounds of the keys that a scan reads: those of its selection, behind `after`. `None`: no key
-/// can follow.
+/// Returns the bounds of the keys that a scan reads: those of its selection, cut at `after`.
+/// Returns `None` if there can be no such keys.
 ///
 /// # Errors
-/// [`Error::BadQuery`]: the selection does not fit the index. [`Error::BadCursor`]: `after` lies
-/// outside of the selection.
+/// [`Error::BadQuery`] if the selection does not fit the index, [`Error::BadCursor`] if `after` is
+/// outside the selection.
 pub fn bounds(definition: &IndexDefinition, scan: &Scan) -> Result<Option<KeyBounds>, Error> {
     let most = definition.parts.len();
     if scan.distinct.is_some_and(|parts| parts == 0 || parts > most) {
@@ -110,13 +111,13 @@ pub fn bounds(definition: &IndexDefinition, scan: &Scan) -> Result<Option<KeyBou
     Ok(follows.then_some(bounds))
 }
 
-/// Whether a key lies within bounds.
+/// Returns whether a key is within bounds.
 pub fn contains((lower, upper): &KeyBounds, key: &[u8]) -> bool {
     let bounds = (lower.as_ref().map(|key| &key[..]), upper.as_ref().map(|key| &key[..]));
     RangeBounds::<[u8]>::contains(&bounds, key)
 }
 
-/// Moves the bounds behind a key, or behind all keys of its group. `false`: no key can follow.
+/// Moves the bounds past a key, or past all keys of its group. Returns `false` if no keys remain.
 fn go_behind(
     definition: &IndexDefinition,
     scan: &Scan,
@@ -137,23 +138,24 @@ fn go_behind(
     true
 }
 
-/// The bytes in which all keys of a group agree; without `distinct` a key is its own group.
+/// Returns the bytes that all keys of a group share. Without `distinct`, each key is a group of its
+/// own.
 pub fn group<'k>(definition: &IndexDefinition, distinct: Option<usize>, key: &'k [u8]) -> &'k [u8] {
     distinct.map_or(key, |parts| &key[..definition.length_of(key, parts)])
 }
 
-/// Reads the rows of a scan, and whether rows follow beyond its limits. O(log n + rows), with
-/// `distinct` O(rows · log n).
+/// Reads the rows of a scan, up to its limits, and whether further rows follow. O(log n + rows), or
+/// O(rows · log n) with `distinct`.
 ///
 /// # Errors
-/// The index is not there, not built or incomplete; the scan does not fit it.
+/// The index does not exist, is not built or is incomplete, or the scan does not fit it.
 pub fn read(view: &View, definition: &IndexDefinition, scan: &Scan) -> Result<Run, Error> {
     let (mut rows, mut more) = (Rows::default(), false);
     let mut next = bounds(definition, scan)?;
     while let Some(mut bounds) = next.take() {
         let before = rows.len();
         view.visit(&definition.name, &bounds, scan.reverse, |key, id_len| {
-            // A first row has room whatever its length, or a scan would never end.
+            // The first row is read whatever its length; otherwise a scan might never end.
             more = rows.len() == scan.limit
                 || !rows.is_empty() && rows.bytes() + key.len() > scan.bytes;
             if more {

@@ -1,12 +1,13 @@
-//! Requests between nodes and their answers, as bytes.
+//! The binary format of requests between nodes and of their answers.
 //!
 //! # Format
-//! A request is one bulk string: the version and the fields of [`Request`], encoded by postcard. An
-//! answer is one bulk string: a head, encoded by postcard, and behind it the keys of all rows, one
-//! after the other. The head has the length of each key and of the id at its end. Values of a
+//! A request is a bulk string with the version and the fields of [`Request`], encoded by postcard.
+//! An answer is a bulk string with a header, encoded by postcard, followed by the concatenated keys
+//! of all rows. The header contains the length of each key and of the id at its end. Values of a
 //! selection are encoded as tuples (`docs/TUPLE.md`).
 //!
-//! Any bytes decode to a value or to [`Garbled`]; memory stays within a small factor of the input.
+//! Any bytes can be decoded, either to a value or to [`Garbled`]. The memory needed is a small
+//! multiple of the input.
 
 use std::ops::Bound;
 use std::time::Duration;
@@ -18,24 +19,24 @@ use serde::{Deserialize, Serialize};
 use crate::node::{NodeError, RequestedState};
 use crate::query::rows::{Rows, Run, Scan, Selection, contains};
 
-/// The first byte of requests and answers; nodes of other versions refuse them.
+/// The first byte of requests and answers. Nodes of other versions refuse them.
 const VERSION: u8 = 1;
 
-/// Bytes that are no request or no answer.
+/// The error for bytes that are not a request or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Garbled(pub String);
 
-/// A question of one node to another: a scan, or a count, of some partitions.
+/// A question from one node to another: a scan of some partitions, or a count of their entries.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     /// The entries to read or to count.
     pub scan: Scan,
-    /// Whether entries are counted and not returned.
+    /// Whether to count the entries instead of returning them.
     pub counts: bool,
     /// Fingerprint of the index's definition.
     pub fingerprint: u32,
-    /// The partitions, and the state of each.
+    /// The partitions, with the requested state of each.
     pub partitions: Vec<(u32, RequestedState)>,
     /// How long the owner may wait for the states.
     pub time: Duration,
@@ -44,27 +45,27 @@ pub struct Request {
 /// The state of a partition in an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
-    /// The rows, or the count, hold exactly the changes up to here.
+    /// The position up to which the rows, or the count, contain changes.
     pub position: Position,
-    /// How old they may be.
+    /// Upper bound of their age.
     pub age: Duration,
-    /// Entries, if the request counts.
+    /// Number of entries, if the request counts.
     pub count: u64,
 }
 
-/// Why a node does not answer for a partition.
+/// The reason why a node does not answer for a partition.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The node does not hold it.
+    /// The node does not hold the partition.
     NotHeld,
-    /// The node is restoring it.
+    /// The node is restoring the partition.
     Restoring {
-        /// Records that were read.
+        /// Number of records read so far.
         done: u64,
-        /// Records to read.
+        /// Number of records to read.
         of: u64,
     },
-    /// The state asked for did not come in time.
+    /// The requested state was not reached in time.
     Late,
     /// No node can answer this query.
     Query(String),
@@ -93,7 +94,7 @@ impl From<NodeError> for Refusal {
 /// The answer to a [`Request`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// The state of each partition asked for, or why there is none.
+    /// For each requested partition, its state, or why there is none.
     pub parts: Vec<(u32, Result<Part, Refusal>)>,
     /// The first rows of the partitions that have a state, in the order of the scan.
     pub run: Run,
@@ -143,7 +144,7 @@ struct WireHead {
     version: u8,
     parts: Vec<(u32, Result<WirePart, Refusal>)>,
     more: bool,
-    /// Of each row: bytes of the key, bytes of the id.
+    /// For each row, the length of the key and that of the id.
     lengths: Vec<(u16, u16)>,
 }
 
@@ -152,7 +153,7 @@ fn small(number: usize) -> u32 {
 }
 
 fn encoded<T: Serialize>(value: &T) -> Vec<u8> {
-    // A buffer that grows takes any value of these types.
+    // The encoding of these types into a growing buffer cannot fail.
     postcard::to_allocvec(value).unwrap_or_default()
 }
 
@@ -161,7 +162,7 @@ fn garbled(what: &'static str) -> impl Fn(postcard::Error) -> Garbled {
 }
 
 impl Request {
-    /// The bytes of the request.
+    /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let Scan { selection, reverse, distinct, after, limit, bytes } = &self.scan;
         let bound = |bound: &Bound<Value>| bound.as_ref().map(encode);
@@ -191,7 +192,7 @@ impl Request {
         })
     }
 
-    /// The request of these bytes.
+    /// Decodes a request.
     ///
     /// # Errors
     /// [`Garbled`].
@@ -249,7 +250,7 @@ fn check_version(bytes: &[u8]) -> Result<(), Garbled> {
 }
 
 impl Answer {
-    /// The bytes of the answer.
+    /// Encodes the answer.
     pub fn encode(&self) -> Vec<u8> {
         let part = |part: &Part| WirePart {
             identity: part.position.identity,
@@ -273,7 +274,7 @@ impl Answer {
         bytes
     }
 
-    /// The answer of these bytes.
+    /// Decodes an answer.
     ///
     /// # Errors
     /// [`Garbled`].
@@ -303,10 +304,10 @@ impl Answer {
         Ok(Self { parts, run })
     }
 
-    /// Checks that this can be the answer to a request whose rows lie within `bounds`.
+    /// Checks that this is a possible answer to a request whose rows are within `bounds`.
     ///
     /// # Errors
-    /// [`Garbled`] names the first departure. A node that sends such an answer is not believed.
+    /// [`Garbled`] describes the first contradiction. An answer with one must not be used.
     pub fn check(&self, request: &Request, bounds: &KeyBounds) -> Result<(), Garbled> {
         let bad = |what: String| Err(Garbled(what));
         let named = self.parts.iter().map(|(partition, _)| partition);
@@ -354,7 +355,8 @@ impl Answer {
     }
 }
 
-/// A number that differs between definitions of an index: nodes that disagree do not merge.
+/// Returns a hash of an index's definition. Nodes with different definitions must not merge their
+/// rows.
 pub fn fingerprint(definition: &IndexDefinition) -> u32 {
     ordna::checksum::crc32(&serde_json::to_vec(definition).unwrap_or_default())
 }
@@ -411,7 +413,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut bytes = whole.clone();
                     bytes[at] ^= 1 << bit;
-                    // No panic, and no memory beyond the input's.
+                    // Decoding neither panics nor uses much more memory than the input.
                     let _ = Request::decode(&bytes);
                     let _ = Answer::decode(&bytes).map(|answer| answer.check(&request(), &all()));
                 }
