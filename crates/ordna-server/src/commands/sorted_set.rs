@@ -109,7 +109,7 @@ fn add(body: &mut Body<'_>, options: AddOptions, score: f64, member: &[u8]) -> R
 }
 
 impl Added {
-    /// Returns the new score, if one is set.
+    /// Returns the new score if the member gets one.
     fn put(self) -> Option<f64> {
         match self {
             Self::New(score) | Self::Changed(score) => Some(score),
@@ -119,10 +119,10 @@ impl Added {
 }
 
 impl AddOptions {
-    /// Decides what happens to a member with this former score.
+    /// Decides what happens to a member whose present score is `former`.
     ///
     /// # Errors
-    /// The sum is not a number.
+    /// The sum of the scores is not a number.
     fn decide(self, former: Option<f64>, score: f64) -> Result<Added> {
         let Some(former) = former else {
             return Ok(if self.only_present { Added::Nothing } else { Added::New(score) });
@@ -193,7 +193,7 @@ fn add_all(
     if options.increments && count > 2 {
         return Err("ERR INCR option supports a single increment-element pair".into());
     }
-    // Before the scores are read, which takes long if they are many.
+    // Checked before the scores are parsed, because that takes long if there are many.
     context.check_work(count / 2)?;
     let scores = arguments.iter_from(at).step_by(2).map(double::parse);
     let scores = scores.collect::<Option<Vec<f64>>>().ok_or(NOT_A_FLOAT)?;
@@ -277,7 +277,7 @@ fn zmscore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(CommandOutcome::Done)
 }
 
-/// `ZRANK key member [WITHSCORE]` and `ZREVRANK`, the command of this name.
+/// Runs `ZRANK key member [WITHSCORE]` or `ZREVRANK`.
 fn rank(
     context: &Context<'_>,
     arguments: Arguments<'_>,
@@ -313,7 +313,7 @@ fn zrevrank(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     rank(context, arguments, out, ("zrevrank", Direction::Descending))
 }
 
-/// Writes a member and its score: a pair in RESP3, flat in RESP2.
+/// Writes a member and its score: as a nested pair in RESP3, as two elements in RESP2.
 pub fn write_scored(member: &[u8], score: f64, out: &mut Replies) {
     if out.resp3 {
         out.array(2);
@@ -368,10 +368,10 @@ fn pop(
     Ok(CommandOutcome::Done)
 }
 
-/// A number that is not negative.
+/// Parses a number that must not be negative.
 ///
 /// # Errors
-/// It is not.
+/// The number is negative, or the text is not a number.
 pub fn positive_count(text: &[u8]) -> Result<usize> {
     const NEGATIVE: &str = "ERR value is out of range, must be positive";
     let count = number(text).ok_or(NEGATIVE)?;
@@ -386,10 +386,10 @@ fn zpopmax(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     pop(context, arguments, out, Direction::Descending)
 }
 
-/// The keys that follow their number at position `at`, and the position after them.
+/// Returns the keys after their number, which is at position `at`, and the position after them.
 ///
 /// # Errors
-/// The number is none, or there is no argument after the keys.
+/// The number is invalid, or there is no argument after the keys.
 pub fn counted_keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a [u8]>, usize)> {
     const NO_NUMBER: &str = "ERR numkeys should be greater than 0";
     let count = number(arguments.get(at)).filter(|count| *count > 0).ok_or(NO_NUMBER)?;
@@ -399,10 +399,10 @@ pub fn counted_keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a 
     Ok((arguments.iter_from(at + 1).take(count).collect(), end))
 }
 
-/// The option COUNT of ZMPOP and LMPOP, from position `at` on.
+/// Parses the option COUNT of ZMPOP and LMPOP, from position `at` on.
 ///
 /// # Errors
-/// Another option, or a number that is not positive.
+/// There is another option, or the number is not positive.
 pub fn mpop_count(arguments: Arguments<'_>, at: usize) -> Result<usize> {
     let mut count = None;
     let mut options = arguments.iter_from(at);
@@ -417,10 +417,11 @@ pub fn mpop_count(arguments: Arguments<'_>, at: usize) -> Result<usize> {
     Ok(count.map_or(1, |count| usize::try_from(count).unwrap_or(usize::MAX)))
 }
 
-/// The arguments of ZMPOP from the number of keys on, which is at this position: keys, direction, count.
+/// Parses the arguments of ZMPOP from the number of keys on, which is at position `at`: keys,
+/// direction, count.
 ///
 /// # Errors
-/// One of them is wrong.
+/// One of the arguments is invalid.
 pub fn zmpop_arguments(
     arguments: Arguments<'_>,
     at: usize,
@@ -439,7 +440,7 @@ fn zmpop(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     let (keys, direction, count) = zmpop_arguments(arguments, 1)?;
     context.check_taken(&keys, ValueKind::ZSet, count)?;
     let wanted = Wanted::Members { direction, count: Some(count) };
-    // Each key is a step of its own; the first that has members decides.
+    // Each key is a separate step; the first key that has members is used.
     for key in keys {
         if context.take(key, &wanted, out)? {
             return Ok(CommandOutcome::Done);
@@ -486,7 +487,7 @@ fn zscan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
                 continue;
             }
             let score = score_of(&score);
-            // A listpack of Redis holds integers as such.
+            // Redis stores integers in a listpack as integers.
             let is_integer = is_packed && score.fract() == 0.0 && score.abs() < 9e18;
             match is_integer {
                 true => out.bulk((score as i64).to_string().as_bytes()),

@@ -66,12 +66,13 @@ pub const COMMANDS: &[Command] = &[
     }),
 ];
 
-/// Members of keys that are named again, in a call: each time they are read again, some seconds in all.
+/// Maximum number of members of repeated keys in a call. They are read again for each repetition,
+/// so this many take some seconds.
 const MOST_AGAIN: usize = 1 << 24;
-/// Bytes of an entry of a result beyond the member, about.
+/// Approximate size of an entry of a result, in addition to the member.
 const ENTRY_BYTES: usize = size_of::<Scored>();
 
-/// What is made of the scores of a member.
+/// How to combine the scores that a member has in several sets.
 #[derive(Debug, Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -82,7 +83,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, a: f64, b: f64) -> f64 {
         match self {
-            // Infinities of both signs.
+            // The sum of infinities with opposite signs is 0, as in Redis.
             Self::Sum if (a + b).is_nan() => 0.0,
             Self::Sum => a + b,
             Self::Min => a.min(b),
@@ -91,7 +92,7 @@ impl Aggregate {
     }
 }
 
-/// A call: its keys and options.
+/// The keys and options of a call.
 struct Call<'a> {
     keys: Vec<&'a [u8]>,
     weights: Vec<f64>,
@@ -99,7 +100,7 @@ struct Call<'a> {
     with_scores: bool,
 }
 
-/// The keys after their number at position `at`, and the position after them.
+/// Returns the keys after their number, which is at position `at`, and the position after them.
 fn keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a [u8]>, usize)> {
     let count = number(arguments.get(at)).ok_or(CommandError::NotAnInteger)?;
     if count < 1 {
@@ -113,7 +114,7 @@ fn keys<'a>(arguments: Arguments<'a>, at: usize) -> Result<(Vec<&'a [u8]>, usize
 }
 
 impl<'a> Call<'a> {
-    /// Reads the keys after their number at position `at`, and the options.
+    /// Parses the keys after their number, which is at position `at`, and the options.
     fn read(
         context: &Context<'_>,
         arguments: Arguments<'a>,
@@ -122,7 +123,7 @@ impl<'a> Call<'a> {
         stores: bool,
     ) -> Result<Self> {
         let (keys, end) = keys(arguments, at)?;
-        // As in Redis, a wrong type comes before a wrong option.
+        // As in Redis, a wrong type is reported before an invalid option.
         for key in &keys {
             check_type(context, key)?;
         }
@@ -154,7 +155,7 @@ impl<'a> Call<'a> {
         Ok(call)
     }
 
-    /// The members of the result with their scores, in their order.
+    /// Returns the members of the result with their scores, sorted.
     fn result(
         &self,
         context: &Context<'_>,
@@ -205,7 +206,7 @@ impl<'a> Call<'a> {
 }
 
 impl Call<'_> {
-    /// Refuses a call that reads too much, or that should read on a snapshot.
+    /// Returns an error if the call would read too much, or must be repeated on a snapshot.
     fn check_work(&self, context: &Context<'_>) -> Result<()> {
         let (mut met, mut all, mut again) = (HashMap::new(), 0_usize, 0_usize);
         for key in &self.keys {
@@ -229,7 +230,7 @@ impl Call<'_> {
     }
 }
 
-/// Checks that a key holds a set or a sorted set, if anything.
+/// Returns an error if a key exists and holds neither a set nor a sorted set.
 fn check_type(context: &Context<'_>, key: &[u8]) -> Result<()> {
     match context.stored(key, ValueKind::of) {
         None | Some(ValueKind::ZSet | ValueKind::Set) => Ok(()),
@@ -237,8 +238,8 @@ fn check_type(context: &Context<'_>, key: &[u8]) -> Result<()> {
     }
 }
 
-/// The members of a set or sorted set with their weighted scores; those of a set have the score 1.
-/// At most `most` bytes of them.
+/// Returns the members of a set or sorted set with their weighted scores, at most `most` bytes of
+/// them. The members of a set have the score 1.
 fn weighted(context: &Context<'_>, key: &[u8], weight: f64, most: usize) -> Result<Vec<Scored>> {
     let (mut found, mut left) = (Vec::new(), Some(most));
     let weigh = |score: f64| {
@@ -308,8 +309,9 @@ fn zintercard(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Rep
     Ok(CommandOutcome::Done)
 }
 
-/// Number of members that all of these sets and sorted sets have, at most `limit`. The members of the smallest one
-/// are looked up in the others, a block at a time: no more of them are kept.
+/// Returns the number of members that all of these sets and sorted sets share, at most `limit`. The
+/// members of the smallest one are looked up in the others, one block at a time, so only one block
+/// is in memory.
 pub fn count_common(context: &Context<'_>, keys: Vec<&[u8]>, limit: usize) -> Result<usize> {
     let mut keys = keys;
     keys.sort_unstable();
@@ -352,11 +354,11 @@ pub fn count_common(context: &Context<'_>, keys: Vec<&[u8]>, limit: usize) -> Re
     Ok(found.min(limit))
 }
 
-/// Members that are looked up at once at most, and about how many bytes they have.
+/// Maximum number of members that are looked up at once, and the approximate number of their bytes.
 const BLOCK: usize = 256;
 const BLOCK_BYTES: usize = 1 << 18;
 
-/// Number of members of a set or sorted set; 0 if the key is absent.
+/// Returns the number of members of a set or sorted set; 0 if the key does not exist.
 fn size_of_key(context: &Context<'_>, key: &[u8]) -> Result<usize> {
     let size = match context.stored(key, ValueKind::of) {
         Some(ValueKind::Set) => context.set(key, |set| set.len())?,
@@ -366,7 +368,7 @@ fn size_of_key(context: &Context<'_>, key: &[u8]) -> Result<usize> {
     Ok(size.unwrap_or(0))
 }
 
-/// Visits the members of a set or sorted set until `visit` breaks.
+/// Calls `visit` for each member of a set or sorted set until it breaks.
 fn visit_members(
     context: &Context<'_>,
     key: &[u8],
@@ -382,7 +384,7 @@ fn visit_members(
     Ok(())
 }
 
-/// Keeps the members that a set or sorted set has, too.
+/// Removes the members that a set or sorted set does not have.
 fn retain_members(context: &Context<'_>, key: &[u8], members: &mut Members) -> Result<()> {
     let kept = if context.stored(key, ValueKind::of) == Some(ValueKind::Set) {
         context.set(key, |set| members.retain(|member| set.contains(member)))?

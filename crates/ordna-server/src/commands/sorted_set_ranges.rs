@@ -113,7 +113,7 @@ pub const COMMANDS: &[Command] = &[
     ),
 ];
 
-/// What the ends of a range are.
+/// What the bounds of a range refer to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RangeKind {
     Position,
@@ -121,7 +121,7 @@ pub enum RangeKind {
     Member,
 }
 
-/// The ends of a range.
+/// The bounds of a range.
 #[derive(Debug)]
 enum Ends {
     Positions(i64, i64),
@@ -129,7 +129,7 @@ enum Ends {
     Members(MemberEnd, MemberEnd),
 }
 
-/// An end of a range of members.
+/// A bound of a range of members.
 #[derive(Debug, Clone)]
 enum MemberEnd {
     Least,
@@ -155,7 +155,7 @@ impl MemberEnd {
         }
     }
 
-    /// Whether a member is at or above this end, as a lower one.
+    /// Returns whether a member is within this lower bound.
     fn is_below(&self, member: &[u8]) -> bool {
         match self {
             Self::Least => true,
@@ -166,7 +166,7 @@ impl MemberEnd {
         }
     }
 
-    /// Whether a member is at or below this end, as an upper one.
+    /// Returns whether a member is within this upper bound.
     fn is_above(&self, member: &[u8]) -> bool {
         match self {
             Self::Least => false,
@@ -188,7 +188,8 @@ fn score_end(text: &[u8]) -> Result<Bound<f64>> {
 }
 
 impl Ends {
-    /// Reads two ends; of a range that is reversed the upper one comes first, unless they are positions.
+    /// Parses two bounds. In a reversed range the upper bound comes first, unless the bounds are
+    /// positions.
     fn read(kind: RangeKind, first: &[u8], second: &[u8], reverse: bool) -> Result<Self> {
         let (lower, upper) = if reverse { (second, first) } else { (first, second) };
         Ok(match kind {
@@ -202,8 +203,8 @@ impl Ends {
     }
 }
 
-/// The first position and the number of those that follow, of `start` to `end`, which count from the back
-/// if they are negative.
+/// Returns the first position, and the number of positions, of the range from `start` to `end`
+/// inclusive. Negative positions count from the back.
 pub fn positions(start: i64, end: i64, len: usize) -> (usize, usize) {
     let len = i64::try_from(len).unwrap_or(i64::MAX);
     let from_front = |at: i64| if at < 0 { at.saturating_add(len) } else { at };
@@ -219,17 +220,17 @@ pub fn positions(start: i64, end: i64, len: usize) -> (usize, usize) {
 pub struct Query {
     ends: Ends,
     direction: Direction,
-    /// Number of members to skip, and of those wanted.
+    /// Number of members to skip, and maximum number of members to return.
     limit: (usize, usize),
     with_scores: bool,
 }
 
 impl Query {
-    /// Reads `start end` and options from position `at` on. `kind` and `reverse` are `None` if options name
-    /// them.
+    /// Parses `start end` and the options from position `at` on. If `kind` or `reverse` is `None`,
+    /// options determine it.
     ///
     /// # Errors
-    /// Those of Redis.
+    /// The same errors as those of Redis.
     pub fn read(
         arguments: Arguments<'_>,
         at: usize,
@@ -257,7 +258,7 @@ impl Query {
         }
         let kind = kind.unwrap_or(RangeKind::Position);
         let reverse = reverse.unwrap_or(false);
-        // To Redis a count of -1 is no limit.
+        // In Redis, a count of -1 means that there is no limit.
         if limit.is_some_and(|(_, count)| count != -1) && kind == RangeKind::Position {
             return Err("ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX".into());
         }
@@ -268,7 +269,7 @@ impl Query {
         }
         let ends = Ends::read(kind, arguments.get(at), arguments.get(at + 1), reverse)?;
         let limit = match limit {
-            // As in Redis, a negative offset passes over everything.
+            // As in Redis, the result is empty if the offset is negative.
             Some((offset, _)) if offset < 0 => (0, 0),
             Some((offset, count)) => {
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -280,8 +281,8 @@ impl Query {
         Ok(Self { ends, direction, limit, with_scores })
     }
 
-    /// Calls `each` with the members and scores of the range, until it breaks. Returns `false` if the walk ended
-    /// early because it would pass more than `most` entries.
+    /// Calls `each` with the members and scores of the range until it breaks. Returns `false` if it
+    /// stopped early because it would have to read more than `most` entries.
     fn visit(
         &self,
         set: SortedSet<'_, '_>,
@@ -337,8 +338,8 @@ impl Query {
     /// Copies the members and scores of the range.
     ///
     /// # Errors
-    /// They have more than [`MOST_STORED`] bytes; [`CommandError::NeedsSnapshot`] if there are more
-    /// than `most`.
+    /// The members have more than [`MOST_STORED`] bytes; [`CommandError::NeedsSnapshot`] if more
+    /// than `most` entries would have to be read.
     fn members(&self, set: SortedSet<'_, '_>, most: usize) -> Result<Vec<Scored>> {
         let (mut found, mut left): (Vec<Scored>, _) = (Vec::new(), Some(MOST_STORED));
         let is_whole = self.visit(set, most, |member, score| {
@@ -358,10 +359,11 @@ impl Query {
 }
 
 impl Query {
-    /// Writes the members of the range. `read` calls what it is given with the sorted set, if there is one.
+    /// Writes the members of the range. `read` is called with a function, and calls this function
+    /// with the sorted set if the key exists.
     ///
     /// # Errors
-    /// Those of `read`, or the reply is too large.
+    /// An error of `read`, or the reply would be too large.
     pub fn reply(
         &self,
         context: &Context<'_>,
@@ -394,8 +396,9 @@ impl Query {
     }
 }
 
-/// Visits the members between two members. If the scores differ, it shows what a listpack of Redis
-/// shows, and passes all members: returns `false` if these are more than `most`.
+/// Calls `each` with the members between two members. If the scores of the members differ, all
+/// members are read, and the result is the same as that of a Redis listpack; returns `false` if
+/// there are more than `most`.
 fn visit_members(
     set: SortedSet<'_, '_>,
     (min, max): (&MemberEnd, &MemberEnd),
@@ -410,7 +413,8 @@ fn visit_members(
         set.visit(&bounds, direction, visit);
         return true;
     }
-    // From the first member at or after the first end, up to one after the other end.
+    // Includes all members from the first one at or after the first bound up to the first one past
+    // the second bound.
     let (mut has_begun, mut is_over) = (false, false);
     let last = |direction| {
         let mut last = None;
@@ -438,7 +442,7 @@ fn visit_members(
     true
 }
 
-/// A command whose range follows the key.
+/// Runs a command whose range follows the key.
 fn range(
     context: &Context<'_>,
     arguments: Arguments<'_>,
@@ -493,8 +497,8 @@ fn zrangestore(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Re
     store_sorted_set(context, arguments.get(1), found, out)
 }
 
-/// Sets a key to a sorted set of these members, each once, or removes it if there are none. Replies their
-/// number.
+/// Sets a key to a sorted set with these members, of which none may occur twice, or removes the key
+/// if there are none. Replies with their number.
 pub fn store_sorted_set(
     context: &mut Context<'_>,
     key: &[u8],
@@ -545,7 +549,7 @@ fn zlexcount(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repl
     Ok(CommandOutcome::Done)
 }
 
-/// Removes the members of a range.
+/// Runs a command that removes the members of a range.
 fn remove(
     context: &mut Context<'_>,
     arguments: Arguments<'_>,

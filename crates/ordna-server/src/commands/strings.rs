@@ -1,4 +1,4 @@
-//! Commands on whole values.
+//! Commands that read or write whole values.
 
 use std::borrow::Borrow;
 
@@ -148,7 +148,7 @@ fn mget(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     Ok(CommandOutcome::Lookup(Box::new(MultiGet::new(snapshot, arguments.to_owned_request()))))
 }
 
-/// The keys that SET may set.
+/// The condition under which SET sets a key.
 enum Condition<'a> {
     Always,
     IfAbsent,
@@ -156,14 +156,15 @@ enum Condition<'a> {
     IfEqual(&'a [u8]),
 }
 
-/// The effect of SET on the expiry.
+/// What SET does with the expiry.
 enum SetExpiry {
     None,
     Keep,
     At(u64),
 }
 
-/// Sets a key if the condition holds; returns whether it did, and the old value if it is wanted.
+/// Sets a key if the condition holds. Returns whether it did, and the old value if `want_old` is
+/// set.
 fn set_if(
     context: &Context<'_>,
     key: &[u8],
@@ -177,7 +178,7 @@ fn set_if(
     let value: &[u8] = packed.borrow();
     let keeps = matches!(expiry, SetExpiry::Keep);
     context.modify_stored_with(key, keeps, |found| {
-        // Only what is read must be a string.
+        // The old value must be a string only if it is read.
         let reads = want_old || matches!(condition, Condition::IfEqual(_));
         let string = found.filter(|_| reads).map(|found| stored_value::string(found.value));
         is_refused = string == Some(None);
@@ -213,7 +214,7 @@ fn set(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     let mut options = arguments.iter_from(3);
     while let Some(option) = options.next() {
         let is = |name: &str| option.eq_ignore_ascii_case(name.as_bytes());
-        // As in Redis, the same option may be said again: the last time counts.
+        // As in Redis, the same option may be repeated, and the last one counts.
         let fits = |scale: &Scale| !keep && expires.is_none_or(|(said, _)| said == *scale);
         match (Scale::of_option(option).filter(fits), &condition) {
             (Some(scale), _) => {
@@ -299,7 +300,7 @@ fn delifeq(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replie
     Ok(CommandOutcome::Done)
 }
 
-/// Removes a key if it has this value; returns whether it did.
+/// Removes a key if it has this value, and returns whether it did.
 pub fn delete_if_equal(context: &Context<'_>, key: &[u8], expected: &[u8]) -> Result<bool> {
     let mut equal = false;
     context.modify::<&[u8]>(key, |found| {
@@ -311,7 +312,7 @@ pub fn delete_if_equal(context: &Context<'_>, key: &[u8], expected: &[u8]) -> Re
 
 type Pairs<'a> = Vec<(&'a [u8], &'a [u8])>;
 
-/// The keys and values of MSET and MSETNX.
+/// Returns the keys and values of MSET or MSETNX.
 fn pairs<'a>(arguments: &Arguments<'a>, name: &'static str) -> Result<Pairs<'a>> {
     if arguments.len().is_multiple_of(2) {
         return Err(CommandError::wrong_arity(name));
@@ -320,7 +321,7 @@ fn pairs<'a>(arguments: &Arguments<'a>, name: &'static str) -> Result<Pairs<'a>>
     Ok(keys.zip(arguments.iter_from(2).step_by(2)).collect())
 }
 
-/// Writes that no other client sees a part of.
+/// Writes all pairs so that no other client can see only a part of them.
 fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     let packed: Vec<_> = pairs.iter().map(|(key, value)| (*key, Packed::new(*value))).collect();
     let writes: Vec<_> =
@@ -328,7 +329,7 @@ fn write_all(context: &Context<'_>, pairs: &[(&[u8], &[u8])]) -> Result<()> {
     let keys = pairs.iter().map(|(key, _)| *key);
     context.settle(keys.clone(), context.keys.write_batch(&writes))?;
     context.report(keys);
-    // Whether a key is new is not looked up.
+    // Not looked up: whether each key is new. The notification treats all as existing keys.
     let wrote = Wrote::Value { is_new: false, new_deadline: false };
     pairs.iter().for_each(|(key, _)| context.notify(key, wrote));
     Ok(())

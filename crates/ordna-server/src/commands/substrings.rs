@@ -1,7 +1,7 @@
-//! Commands on parts of values.
+//! Commands that read or write parts of values.
 //!
-//! A write that grows a value costs the bytes written, amortized: the store keeps spare room after it.
-//! `SETRANGE` inside a value copies the value.
+//! A write that extends a value takes time in proportion to the bytes written, amortized, because
+//! the store reserves spare room after the value. `SETRANGE` within a value copies the value.
 
 use ordna::value;
 
@@ -49,13 +49,13 @@ pub const COMMANDS: &[Command] = &[
 
 fn append(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
     let (key, tail) = (arguments.get(1), arguments.get(2));
-    // One byte too long is refused by the store, with the key unchanged.
+    // If the result is even one byte too long, the store refuses it, and the key is unchanged.
     out.count(context.splice(key, |string| (string.len(), tail))?);
     Ok(CommandOutcome::Done)
 }
 
-/// The bytes that a first and last position stand for, negative ones counted from the end; `None`
-/// if there are none.
+/// Returns the range of bytes from a first to a last position, of which negative ones count from
+/// the end; `None` if the range is empty.
 pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     if start < 0 && end < 0 && start > end {
         return None;
@@ -63,7 +63,7 @@ pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     clamped_span(start, end, len)
 }
 
-/// The same, with negative positions before the begin compared as 0.
+/// Like [`span`], except that a negative position before the beginning counts as 0.
 pub fn clamped_span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     let len = i64::try_from(len).ok()?;
     let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };
@@ -102,7 +102,7 @@ fn setrange(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Repli
     Ok(CommandOutcome::Done)
 }
 
-/// Cells of the table of LCS: some tens of milliseconds.
+/// Maximum number of cells in the table of LCS. This many take some tens of milliseconds.
 const MOST_CELLS: usize = 16 << 20;
 
 fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
@@ -112,7 +112,7 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
     };
     let (mut a, mut b) = (value(1)?, value(2)?);
     if a.is_empty() || b.is_empty() {
-        // They have nothing in common: no table is needed.
+        // The values have nothing in common, so no table is needed.
         (a, b) = (Vec::new(), Vec::new());
     }
     let (mut only_len, mut index, mut with_len, mut shortest) = (false, false, false, 0);
@@ -138,7 +138,7 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
             "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len".into()
         );
     }
-    // lengths[i][j]: of the first i bytes of a and the first j of b.
+    // `lengths[i][j]` is the result for the first i bytes of a and the first j bytes of b.
     let width = b.len() + 1;
     let mut lengths = vec![0_u32; (a.len() + 1) * width];
     for (i, byte) in a.iter().enumerate() {
@@ -156,10 +156,11 @@ fn lcs(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -
         out.count(total);
         return Ok(CommandOutcome::Done);
     }
-    // From the end to the begin, as Redis goes: of equal ways the one along b.
+    // The walk goes from the end to the beginning, as in Redis. Of two equally good steps it takes
+    // the one in b.
     let (mut i, mut j) = (a.len(), b.len());
     let mut common = Vec::new();
-    // Positions in a and b and the length of each run.
+    // For each run of common bytes, its positions in a and b, and its length.
     let mut runs: Vec<(usize, usize, usize)> = Vec::new();
     while i > 0 && j > 0 {
         if a[i - 1] == b[j - 1] {

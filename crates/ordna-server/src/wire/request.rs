@@ -1,32 +1,32 @@
 //! Requests: arrays of bulk strings, or inline commands, parsed as their bytes arrive.
 //!
-//! Written here and not taken from the protocol crate because Redis' own limits and error texts are
-//! part of what clients see. And a command of a million arguments that comes in small pieces is
-//! parsed once and not once per piece. Nothing is allocated for a length that was only declared.
+//! This parser is not taken from the protocol crate, because clients depend on the limits and error
+//! texts of Redis. It also parses a command of a million arguments that arrives in small pieces
+//! only once, and not once per piece. It allocates no memory for a length that was only declared.
 
 use std::ops::Range;
 
-/// Longest bulk string, in bytes: Redis' `proto-max-bulk-len`.
+/// Maximum length of a bulk string, in bytes; `proto-max-bulk-len` of Redis.
 const MAX_BULK: i64 = 512 << 20;
-/// Most arguments of one command.
+/// Maximum number of arguments of a command.
 const MAX_ARGUMENTS: i64 = i32::MAX as i64;
-/// Longest line: an inline command, or a length.
+/// Maximum length of a line, which is an inline command or a length.
 const MAX_LINE: usize = 64 << 10;
-/// Bytes of one command that may wait for its end, unless [`Requests::limit`] says otherwise.
+/// Maximum number of bytes of an incomplete command, unless [`Requests::limit`] sets another one.
 const MAX_COMMAND: usize = 1 << 30;
-/// Before a client has authenticated, it gets less.
+/// The limits for a client that has not authenticated are lower.
 const MAX_ARGUMENTS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16_384;
 
-/// A violation of the protocol: the connection is closed after this error, which is worded as in
-/// Redis.
+/// A violation of the protocol. The text is that of Redis, and the connection is closed after the
+/// error is sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProtocolError(pub String);
 
 const TOO_LARGE: &str = "too big query buffer";
 
 impl ProtocolError {
-    /// Whether the request exceeded the limit of its size.
+    /// Returns whether the request exceeded the maximum size of a command.
     pub(crate) fn is_too_large(&self) -> bool {
         self.0.ends_with(TOO_LARGE)
     }
@@ -36,31 +36,31 @@ fn broken<T>(what: impl Into<String>) -> Result<T, ProtocolError> {
     Err(ProtocolError(format!("ERR Protocol error: {}", what.into())))
 }
 
-/// Bytes received and not yet executed.
+/// Bytes that were received and have not been executed.
 #[derive(Debug)]
 pub(crate) struct Requests {
     buffer: Vec<u8>,
     /// Maximum size of an incomplete command, in bytes.
     most: usize,
-    /// Start of the incomplete command, and the position up to which it is parsed.
+    /// Where the incomplete command starts, and the position up to which it is parsed.
     start: usize,
     at: usize,
-    /// Number of missing arguments, and the declared length of the next.
+    /// Number of missing arguments, and the declared length of the next one.
     missing: usize,
     bulk: Option<usize>,
     arguments: Vec<Range<usize>>,
-    /// Arguments of an inline command without their quotes and escapes.
+    /// The arguments of an inline command, without quotes and escapes.
     unquoted: Vec<u8>,
 }
 
-/// The arguments of one command, its name first. Never empty.
+/// The arguments of one command, which begin with its name. Never empty.
 #[derive(Default, Debug, Clone, Copy)]
 pub(crate) struct Arguments<'a> {
     bytes: &'a [u8],
     ranges: &'a [Range<usize>],
 }
 
-/// A request that owns its bytes, independent of the buffer.
+/// A request with its own copy of the bytes, independent of the buffer.
 #[derive(Debug)]
 pub(crate) struct OwnedRequest {
     bytes: Vec<u8>,
@@ -68,7 +68,7 @@ pub(crate) struct OwnedRequest {
 }
 
 impl OwnedRequest {
-    /// The request with these arguments.
+    /// Creates a request with these arguments.
     pub fn of(arguments: &[&[u8]]) -> Self {
         let bytes = arguments.concat();
         let mut end = 0;
@@ -83,7 +83,7 @@ impl OwnedRequest {
         Arguments { bytes: &self.bytes, ranges: &self.ranges }
     }
 
-    /// Memory of the request, in bytes.
+    /// Returns the memory that the request occupies, in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() + size_of_val(self.ranges.as_slice()) + size_of::<Self>()
     }
@@ -105,12 +105,12 @@ impl<'a> Arguments<'a> {
         self.ranges.len()
     }
 
-    /// The argument at a position that the command's arity guarantees.
+    /// Returns the argument at `at`, which the command's arity must guarantee.
     pub fn get(&self, at: usize) -> &'a [u8] {
         self.ranges.get(at).map_or(&[], |range| &self.bytes[range.clone()])
     }
 
-    /// The arguments from a position on, which exists, as a request of their own.
+    /// Returns the arguments from `from` on as a request. There must be at least one.
     pub fn tail(self, from: usize) -> Self {
         Self { ranges: self.ranges.get(from..).unwrap_or(&[]), ..self }
     }
@@ -137,22 +137,22 @@ impl Default for Requests {
 }
 
 impl Requests {
-    /// Refuses commands of more than `most` bytes.
+    /// Sets the maximum number of bytes of a command.
     pub fn limit(&mut self, most: usize) {
         self.most = most;
     }
 
-    /// Bytes of memory that the requests take.
+    /// Returns the memory that the requests occupy, in bytes.
     pub fn size(&self) -> usize {
         self.buffer.capacity() + self.arguments.capacity() * size_of::<Range<usize>>()
     }
 
-    /// Number of bytes received of requests that are not executed.
+    /// Returns the number of received bytes that belong to requests that have not been executed.
     pub fn unread(&self) -> usize {
         self.buffer.len() - self.start.min(self.buffer.len())
     }
 
-    /// The buffer for more bytes. Drops executed requests.
+    /// Returns the buffer to append received bytes to. Drops executed requests.
     pub fn receive(&mut self) -> &mut Vec<u8> {
         const READ: usize = 16 << 10;
         const KEEP: usize = 1 << 20;
@@ -160,8 +160,8 @@ impl Requests {
         if self.buffer.is_empty() && self.buffer.capacity() > KEEP {
             self.buffer = Vec::new();
         }
-        // A large bulk string gets room for as many bytes as have arrived, not for its declared
-        // length.
+        // A large bulk string gets room in proportion to the bytes that have arrived, not for its
+        // declared length.
         let room = self.buffer.len().clamp(READ, KEEP);
         self.buffer.reserve(room);
         &mut self.buffer
@@ -170,7 +170,7 @@ impl Requests {
     /// Moves the incomplete command to the front.
     fn discard(&mut self) {
         if self.missing == 0 {
-            // The command before has been executed.
+            // The previous command has been executed.
             self.start = self.at;
             self.arguments.clear();
         }
@@ -184,13 +184,13 @@ impl Requests {
         }
     }
 
-    /// The next complete command; `None` if more bytes are needed.
+    /// Returns the next complete command; `None` if more bytes are needed.
     ///
     /// # Errors
-    /// The bytes are no request; the connection is to be closed.
+    /// The bytes are not a request. The caller must close the connection.
     pub fn next(&mut self, authenticated: bool) -> Result<Option<Arguments<'_>>, ProtocolError> {
         while self.missing == 0 {
-            // The command before has been executed.
+            // The previous command has been executed.
             self.start = self.at;
             self.arguments.clear();
             let Some(&first) = self.buffer.get(self.at) else { return Ok(None) };
@@ -207,7 +207,7 @@ impl Requests {
                 }
             }
             let count = match self.short_length(b'*') {
-                // At most 99.
+                // The number has at most two digits.
                 Some(count) => count as i64,
                 None => {
                     let Some(line) = self.line("too big mbulk count string")? else {
@@ -221,7 +221,7 @@ impl Requests {
             if !authenticated && count > MAX_ARGUMENTS_BEFORE_AUTH {
                 return broken("unauthenticated multibulk length");
             }
-            // Zero or less: nothing, as in Redis.
+            // As in Redis, an array with zero or fewer elements is ignored.
             self.missing = usize::try_from(count).unwrap_or(0);
         }
         while self.missing > 0 {
@@ -237,7 +237,7 @@ impl Requests {
                 return self.wait_for_more();
             }
             self.arguments.push(self.at..self.at + length);
-            // Redis ignores the two bytes after a bulk string, too.
+            // Like Redis, the parser does not check the two bytes after a bulk string.
             self.at += length + 2;
             self.bulk = None;
             self.missing -= 1;
@@ -245,14 +245,14 @@ impl Requests {
         Ok(Some(Arguments { bytes: &self.buffer, ranges: &self.arguments }))
     }
 
-    /// The command is incomplete: more bytes are needed, unless it is too large already.
+    /// Called if the command is incomplete: more bytes are needed, unless it is too large already.
     fn wait_for_more(&self) -> Result<Option<Arguments<'_>>, ProtocolError> {
         if self.buffer.len() - self.start > self.most { broken(TOO_LARGE) } else { Ok(None) }
     }
 
-    /// The first arguments of the complete commands that follow, up to the length of `keys`;
-    /// returns how many. Consumes nothing. The first incomplete or broken command ends the list.
-    /// Before a client has authenticated there are none.
+    /// Stores the first argument of each of the following complete commands in `keys`, as far as
+    /// there is room, and returns their number. Consumes nothing. Stops at the first command that
+    /// is incomplete or invalid. Before the client has authenticated, stores nothing.
     pub fn ahead<'a>(&'a self, authenticated: bool, keys: &mut [&'a [u8]]) -> usize {
         let mut found = 0;
         let mut rest = self.buffer.get(self.at..).unwrap_or_default();
@@ -282,8 +282,8 @@ impl Requests {
         found
     }
 
-    /// The number after this sign, which is parsed, if it has few digits, as most have. Anything
-    /// else is left to [`line`](Self::line).
+    /// Parses the number after this sign if it has only few digits, as is usual. All other cases
+    /// are left to [`line`](Self::line).
     #[inline]
     fn short_length(&mut self, sign: u8) -> Option<usize> {
         let rest = self.buffer.get(self.at..)?;
@@ -300,7 +300,7 @@ impl Requests {
         Some(length)
     }
 
-    /// The length of the bulk string that begins here; `None` if its line is incomplete.
+    /// Returns the length of the bulk string that begins here; `None` if its line is incomplete.
     fn long_length(&mut self, authenticated: bool) -> Result<Option<usize>, ProtocolError> {
         let first = self.buffer.get(self.at).copied();
         if let Some(other) = first.filter(|byte| *byte != b'$') {
@@ -315,7 +315,7 @@ impl Requests {
         Ok(Some(usize::try_from(length).unwrap_or(0)))
     }
 
-    /// The number after `*` or `$`, up to the end of its line.
+    /// Returns the range of the number after `*` or `$`, up to the end of its line.
     fn line(&mut self, too_long: &str) -> Result<Option<Range<usize>>, ProtocolError> {
         let rest = &self.buffer[self.at..];
         let Some(end) = rest.iter().take(MAX_LINE).position(|byte| *byte == b'\r') else {
@@ -350,8 +350,8 @@ impl Requests {
     }
 }
 
-/// All commands in the bytes, received in pieces of `piece` bytes, up to the first error. For tests
-/// and the fuzz target: however the bytes are cut, the commands are the same.
+/// Parses all commands in `bytes` up to the first error, as if the bytes arrived in pieces of
+/// `piece` bytes. For tests and the fuzz target: the result must not depend on `piece`.
 pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
     let mut requests = Requests::default();
     let mut commands = Vec::new();
@@ -370,10 +370,10 @@ pub fn parse_in_pieces(bytes: &[u8], piece: usize) -> (Vec<Vec<Vec<u8>>>, Option
     (commands, None)
 }
 
-/// A short length after a sign, and the number of bytes of its line.
+/// Parses a short length after a sign, and returns it with the number of bytes of its line.
 fn length(bytes: &[u8], sign: u8) -> Option<(usize, usize)> {
     const DIGITS: usize = 6;
-    // Most have one digit or two.
+    // Most lengths have one or two digits.
     match bytes {
         [first, ..] if *first != sign => return None,
         [_, one @ b'0'..=b'9', b'\r', _, ..] => return Some((usize::from(one - b'0'), 4)),
@@ -393,7 +393,7 @@ fn length(bytes: &[u8], sign: u8) -> Option<(usize, usize)> {
     None
 }
 
-/// A decimal number as Redis reads one: no blanks, no leading zeroes or plus.
+/// Parses a decimal number like Redis: without blanks, leading zeroes or a plus sign.
 pub(crate) fn number(text: &[u8]) -> Option<i64> {
     let digits = text.strip_prefix(b"-").unwrap_or(text);
     let plain = match digits {
@@ -404,7 +404,7 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
     if !plain {
         return None;
     }
-    /// Digits of a number that cannot overflow.
+    /// Maximum number of digits with which a number cannot overflow.
     const SAFE: usize = 18;
     if digits.len() > SAFE {
         return std::str::from_utf8(text).ok()?.parse().ok();
@@ -413,8 +413,9 @@ pub(crate) fn number(text: &[u8]) -> Option<i64> {
     Some(if digits.len() < text.len() { -number } else { number })
 }
 
-/// Splits as Redis' inline protocol does: blanks separate, `"…"` with escapes and `'…'` quote.
-/// Appends the words to `out` and returns their ranges; `None` if quotes do not match.
+/// Splits a line into words like Redis' inline protocol: blanks separate words, `"…"` quotes with
+/// escapes, `'…'` quotes without. Appends the words to `out` and returns their ranges; `None` if a
+/// quote is not closed.
 fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
     let mut words = Vec::new();
     let mut at = 0;
@@ -447,7 +448,7 @@ fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
                     at += 1;
                 }
                 (Some(open), byte) if byte == open => {
-                    // A closing quote ends the word.
+                    // A closing quote must end the word.
                     if line.get(at + 1).is_some_and(|next| !next.is_ascii_whitespace()) {
                         return None;
                     }
@@ -461,7 +462,8 @@ fn split_words(line: &[u8], out: &mut Vec<u8>) -> Option<Vec<Range<usize>>> {
     }
 }
 
-/// The byte of an escape sequence after its backslash, and the length of the sequence.
+/// Returns the byte for the escape sequence that follows a backslash, and the length of the
+/// sequence.
 fn escaped(rest: &[u8]) -> (u8, usize) {
     let hex = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
     if let [b'x', high, low, ..] = rest
@@ -518,7 +520,7 @@ mod tests {
         assert!(whole.is_sorted());
         assert_eq!(requests.ahead(true, &mut [&[][..]; 1]), 1);
         assert_eq!(requests.ahead(false, &mut [&[][..]; 1]), 0);
-        // Behind a command that was taken, and not within one.
+        // After a command that was taken, not within one.
         assert!(requests.next(true).unwrap().is_some());
         assert_eq!(requests.ahead(true, &mut [&[][..]; 4]), 1);
         for broken in ["*2\r\n$x", "*99999999\r\n", "GET a\r\n", "*2\r\n$999999\r\na", "*2\r"] {
