@@ -1,6 +1,7 @@
 //! Models of the epochs: registration of writers, the cut, the barrier, consecutive snapshots.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults epochs` shows that each notices its fault.
+//! `cargo xtask loom` runs them. `cargo xtask faults epochs` checks that each of them notices its
+//! planted fault.
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -9,7 +10,7 @@ use loom::thread;
 use ordna::store::epochs::{Epoch, Epochs};
 use ordna_base::sync::explore;
 
-/// What a write leaves: the epoch it was written in, in two places.
+/// What a write stores: the epoch in which it was made, in two places.
 struct Shared {
     epochs: Epochs,
     a: AtomicU64,
@@ -17,7 +18,7 @@ struct Shared {
 }
 
 fn model(body: impl Fn(Arc<Shared>) + Send + Sync + 'static) {
-    // More preemptions find nothing more here and take hours.
+    // With more preemptions the model finds nothing more, and takes hours.
     explore(Some(3), move || {
         let shared = Shared { epochs: Epochs::new(2), a: AtomicU64::new(0), b: AtomicU64::new(0) };
         body(Arc::new(shared));
@@ -31,7 +32,7 @@ fn write(shared: &Shared, stripe: usize) {
     shared.b.store(writer.epoch.get(), Relaxed);
 }
 
-/// Which of the two writes the quiesced snapshot sees.
+/// Returns which of the two writes the quiesced snapshot sees.
 fn sees(shared: &Shared, epoch: Epoch) -> (bool, bool) {
     shared.epochs.wait_quiesced(epoch);
     let seen = |cell: &AtomicU64| (1..=epoch.get()).contains(&cell.load(Relaxed));
@@ -53,7 +54,7 @@ fn a_snapshot_sees_a_batch_wholly_or_not_and_for_good() {
     });
 }
 
-/// What a commit does: no other write is half done, and none begins before it leaves.
+/// Writes like a commit: no other write is in progress, and none begins before this one ends.
 fn write_alone(shared: &Shared, stripe: usize) {
     let writer = shared.epochs.enter_alone(stripe);
     let seen = (shared.a.load(Relaxed), shared.b.load(Relaxed));
@@ -108,7 +109,7 @@ fn an_epoch_that_another_thread_saw_quiesce_is_quiesced_here() {
                 quiesced.store(true, Relaxed);
             })
         };
-        // Of two threads that wait, loom would run none but these.
+        // If two threads waited, loom would only ever run these two.
         let seen = quiesced.load(Relaxed).then(|| sees(&shared, epoch));
         writer.join().unwrap();
         waiter.join().unwrap();
@@ -172,7 +173,7 @@ fn epochs_never_run_backwards_among_writes() {
         for writer in writers {
             writer.join().unwrap();
         }
-        // Who was in the later epoch wrote last.
+        // The thread in the later epoch wrote last.
         assert!(shared.a.load(Relaxed) > 0 && epoch == Epoch::FIRST);
     });
 }
@@ -184,7 +185,8 @@ fn a_writer_of_a_later_epoch_does_not_overlook_the_snapshot() {
             let shared = shared.clone();
             thread::spawn(move || {
                 let writer = shared.epochs.enter(1);
-                // It would unlink a version born in epoch 1 that dies now.
+                // If so, the writer would unlink a version that was written in epoch 1 and is
+                // replaced now.
                 (writer.epoch, shared.epochs.youngest() < Epoch::FIRST)
             })
         };

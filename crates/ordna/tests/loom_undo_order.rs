@@ -1,8 +1,8 @@
-//! Models of a leaf's undo list: a push, a range version and a prune, each beside a reader at a
-//! snapshot.
+//! Models of a leaf's undo list: a push, a range version and a prune, each concurrent with a reader
+//! at a snapshot.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults undo_order` shows that each notices its
-//! fault.
+//! `cargo xtask loom` runs them. `cargo xtask faults undo_order` checks that each of them notices
+//! its planted fault.
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "plays the tree, which owns the leaf")]
 
@@ -29,7 +29,7 @@ struct Shared {
     collector: Collector,
 }
 
-// SAFETY: a leaf is atomics and a lock; the model ends before it is freed.
+// SAFETY: a leaf consists of atomics and a lock, and the model ends before the leaf is freed.
 unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
@@ -42,7 +42,8 @@ impl Drop for Shared {
 }
 
 impl Shared {
-    /// After the writes of the epochs up to `epoch`. A snapshot of each was alive.
+    /// Creates the state after the writes of all epochs up to `epoch`, with a snapshot alive for
+    /// each.
     fn new(epoch: u64) -> Arc<Self> {
         let new = Leaf::create(None, &Leaf::<u64, u64>::pool());
         let leaf = new.leaf();
@@ -61,7 +62,7 @@ impl Shared {
         LockedLeaf::new(self.leaf, self.leaf.header().lock.lock().unwrap())
     }
 
-    /// The stores of a write in place: its undo record, then the slot.
+    /// Does the stores of a write in place: first its undo record, then the slot.
     fn store(&self, leaf: &LockedLeaf<'_, u64, u64>, epoch: u64) {
         self.store_at(leaf, self.slot, &KEY, epoch);
     }
@@ -89,7 +90,8 @@ impl Shared {
         drop(leaf);
     }
 
-    /// One try of a read at a snapshot, of the key or by a scan; `None` if it has to be repeated.
+    /// Tries once to read the key at a snapshot, directly or by a scan; `None` if the read must be
+    /// repeated.
     fn read(&self, snapshot: u64, scans: bool) -> Option<u64> {
         let snapshot = Epoch::new(snapshot);
         let lock = &self.leaf.header().lock;
@@ -123,7 +125,7 @@ impl Shared {
     }
 }
 
-/// Reads at each of the snapshots beside `write`, and once more behind it.
+/// Reads at each of the snapshots concurrently with `write`, and once more afterwards.
 fn model(epochs: u64, snapshots: &[u64], write: fn(&Shared)) {
     let reads = snapshots.iter().flat_map(|snapshot| [(*snapshot, false), (*snapshot, true)]);
     for (snapshot, scans) in reads {
@@ -133,8 +135,9 @@ fn model(epochs: u64, snapshots: &[u64], write: fn(&Shared)) {
                 let shared = shared.clone();
                 thread::spawn(move || shared.read(snapshot, scans))
             };
-            // In this order: loom tries a store before a load that it has seen behind it, and not
-            // the other way round if the writer loads the word first.
+            // The order of these threads matters: loom explores a store before a load only if it
+            // has seen the store after it, and not the other way round if the writer loads the word
+            // first.
             write(&shared);
             if let Some(word) = reader.join().unwrap() {
                 assert_eq!(word, 10 * snapshot, "beside the writer");

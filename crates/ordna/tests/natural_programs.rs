@@ -1,7 +1,8 @@
-//! The lines that a user of `BTreeMap`, crossbeam-skiplist, papaya or redb writes first.
+//! Short programs as users of `BTreeMap`, crossbeam-skiplist, papaya or redb would write them
+//! first.
 //!
-//! Each compiles as it is written there, or differs as the table of `ordna::typed` says. What does
-//! not compile on purpose is a `compile_fail` example of that table's types.
+//! Each compiles as it would there, or differs as described in the table of `ordna::typed`. What
+//! must not compile is a `compile_fail` example of the types in that table.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -213,7 +214,7 @@ fn p15_one_error_for_all() -> Outcome {
     names.insert(1, "ann")?;
     assert_eq!(names.get(1)?.as_deref(), Some("ann"));
     drop((names, store));
-    // The directory holds a table, no plain map.
+    // The directory holds a table and not a plain map.
     let map = Map::<u64, u64>::open(&dir, OpenOptions::new());
     assert!(matches!(map, Err(Error::WrongKey(_))), "{map:?}");
     std::fs::remove_dir_all(&dir).unwrap();
@@ -363,7 +364,7 @@ fn p27_deadlines_in_durations() -> Outcome {
     sessions.insert_for(1, "ann", hour)?;
     let left = sessions.expires_in(1).unwrap().unwrap();
     assert!(left <= hour && left > hour / 2, "{left:?}");
-    // No change of the value drops the deadline but the one that says so.
+    // A change of the value keeps the deadline, unless it explicitly removes it.
     sessions.modify(1, |name| Change::Put(name.unwrap() + "!"))?;
     sessions.update(1, |name| name + "!")?;
     sessions.entry(1).and_modify(|name| name.push('!')).or_insert("")?;

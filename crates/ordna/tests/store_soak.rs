@@ -1,7 +1,7 @@
-//! Writers, removals of ranges, a snapshot every ten milliseconds and long scans, all at once:
-//! every snapshot is what an oracle says of its cut, at first and whenever it is read again; and
-//! what the churn took comes back. `ORDNA_SOAK=seconds` makes it run that long: minutes, for a
-//! soak.
+//! Runs writers, removals of ranges, long scans and a snapshot every ten milliseconds concurrently.
+//! Every snapshot must equal the state that a model computes for it, whenever it is read, and all
+//! temporary memory must be given back. `ORDNA_SOAK=seconds` sets how long the test runs; a soak
+//! test takes minutes.
 
 use std::collections::VecDeque;
 use std::ops::{Bound, ControlFlow};
@@ -16,26 +16,27 @@ use ordna_testkit::snapshots::{Ends, check_memory_after_churn};
 
 ordna_testkit::count_memory!();
 
-/// Tests take turns: one of them counts the bytes of all threads.
+/// The tests run one after the other, as one of them counts the memory of all threads.
 static TURN: Mutex<()> = Mutex::new(());
 
 const WRITERS: u64 = 2;
-/// Keys of each writer.
+/// Number of keys of each writer.
 const KEYS: u64 = 20_000;
-/// Rounds from one removal of a range to the next.
+/// Number of rounds from one removal of a range to the next.
 const WIPE: u64 = 3 * KEYS;
 const ALIVE: usize = 10;
 
 type Words = Store<u64, u64>;
-/// A snapshot, and after which round of each writer it was taken.
+/// A snapshot, and the round of each writer after which it was taken.
 type Cut = (Snapshot<u64, u64>, Vec<u64>);
 
 fn key_of(writer: u64, key: u64) -> u64 {
     (writer << 32) | key
 }
 
-/// Round r removes the lower half of the writer's keys if it is a multiple of [`WIPE`]. Otherwise
-/// it is about the key r mod [`KEYS`]: removes it if r is a multiple of 3, or else writes r to it.
+/// Makes the write of a round. If `round` is a multiple of [`WIPE`], it removes the lower half of
+/// the writer's keys. Otherwise it writes `round` to the key `round` mod [`KEYS`], or removes this
+/// key if `round` is a multiple of 3.
 fn write_round(store: &Words, writer: u64, round: u64) {
     let key = key_of(writer, round % KEYS);
     if round.is_multiple_of(WIPE) {
@@ -48,7 +49,7 @@ fn write_round(store: &Words, writer: u64, round: u64) {
     }
 }
 
-/// What a key holds after so many rounds: the oracle.
+/// Computes the value of a key after this number of rounds.
 fn value_after(rounds: u64, key: u64) -> Option<u64> {
     let last = rounds.checked_sub((rounds + KEYS - key) % KEYS).filter(|last| *last > 0)?;
     let wiped = rounds / WIPE * WIPE;
@@ -56,8 +57,8 @@ fn value_after(rounds: u64, key: u64) -> Option<u64> {
     (!is_gone).then_some(last)
 }
 
-/// Reads a snapshot in full; returns after which round of each writer it was taken, which must be
-/// one of `low..=high`.
+/// Reads a snapshot in full and returns the round of each writer after which it was taken, which
+/// must be one of `low..=high`.
 fn cut_of(
     snapshot: &Snapshot<u64, u64>,
     low: &[u64],
@@ -118,7 +119,8 @@ fn every_snapshot_is_what_the_oracle_says_of_its_cut() {
                 }
             });
         }
-        // Reads old snapshots again and again while they are young, old, and gone for all others.
+        // Reads snapshots repeatedly: while they are young, when they are old, and when no other
+        // thread has them any more.
         let scanner = scope.spawn(|| {
             let _ends = Ends(&done);
             let mut random = Random::new(7);

@@ -1,4 +1,5 @@
-//! Typed maps: against `BTreeMap`, several in one store, batches, snapshots, bad input.
+//! Tests of typed maps: compared with `BTreeMap`, with several in one store, in batches and
+//! snapshots, and with bad input.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ fn apply(map: &Table<Key, u64>, model: &mut Model, step: Step) -> Result<(), Tes
     Ok(())
 }
 
-/// Everything that reads, on a map or on a snapshot of it.
+/// Compares all reading methods, on a map or on a snapshot of it.
 macro_rules! reads_agree {
     ($map:expr, $model:expr, $a:expr, $b:expr) => {{
         let (map, model, a, b): (_, &Model, &Key, &Key) = ($map, $model, $a, $b);
@@ -128,7 +129,8 @@ macro_rules! reads_agree {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Two maps of one store and one that is all of its store, with their models; snapshots stay.
+    /// Two maps in one store and one that occupies a whole store, each compared with a model.
+    /// Snapshots must not change.
     #[test]
     fn maps_are_btree_maps(steps in prop::collection::vec((0..3_usize, step()), 1..60),
             a in key(), b in key()) {
@@ -157,7 +159,7 @@ proptest! {
             reads_agree!(snapshot, model, &a, &b);
         }
         prop_assert_eq!(format!("{:?}", maps[0]), format!("{:?}", models[0]));
-        // The same name is the same map.
+        // The same name leads to the same map.
         let again: Table<Key, u64> = Table::named(&store, "first").unwrap();
         prop_assert_eq!(again.len(), models[0].len());
         maps[0].clear().unwrap();

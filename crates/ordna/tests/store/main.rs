@@ -1,4 +1,5 @@
-//! The store and its tree: the contract of an index, state machines, cuts, forced interleavings.
+//! Tests of the store and its tree: the contract of an index, random sequences of operations,
+//! consistent snapshots, forced interleavings.
 
 ordna_testkit::count_memory!();
 

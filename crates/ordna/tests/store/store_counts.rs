@@ -1,4 +1,4 @@
-//! Positions from the front: `count`, `rank`, `select`, of the latest state and at snapshots.
+//! Tests of `count`, `rank` and `select`, on the latest state and at snapshots.
 
 use std::borrow::Borrow;
 use std::ops::Bound;
@@ -38,7 +38,7 @@ fn within<K: Ord + ?Sized>(key: &K, (lower, upper): (Bound<&K>, Bound<&K>)) -> b
         }
 }
 
-/// Compares with the keys themselves, in order.
+/// Compares the results with those computed from the keys.
 fn check<K: TestKey + ?Sized, V: Value + ?Sized>(
     keys: &[K::Owned],
     others: &[K::Owned],
@@ -126,7 +126,7 @@ fn expired_entries_do_not_count() {
     assert_eq!(store.count(Bound::Unbounded, Bound::Unbounded), 32);
 }
 
-/// Entries that move to the right between the reads of two leaves count once.
+/// Entries that move to the right, after one leaf was read and before the next one is, count once.
 #[cfg(debug_assertions)]
 #[test]
 fn counts_stand_while_leaves_change() {
@@ -143,12 +143,12 @@ fn counts_stand_while_leaves_change() {
             let store: Store<u64, u64> =
                 Store::with_options(Options::new().background_collector(false).sizes(8, 3));
             (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
-            // The second leaf gets room.
+            // Makes room in the second leaf.
             [18, 22, 26].iter().for_each(|key| _ = store.remove(key));
             let before = store.count(Bound::Unbounded, Bound::Unbounded);
             assert_eq!(before, 47);
             let snapshot = at_snapshot.then(|| store.snapshot());
-            // From a key on: the first leaves are passed one by one.
+            // A count from a key on, which reads the first leaves one by one.
             let counted = held("tree.count.counted", || match &snapshot {
                 Some(snapshot) => snapshot.count(Bound::Included(&0), Bound::Unbounded),
                 None => store.count(Bound::Included(&0), Bound::Unbounded),
@@ -162,8 +162,8 @@ fn counts_stand_while_leaves_change() {
     }
 }
 
-/// After a count has read a leaf, entries move from it to the next one, whose low fence becomes the
-/// key of the first of them. With one or several, none counts twice.
+/// After a count has read a leaf, entries move from it to the next one. The low fence of the next
+/// leaf becomes the key of the first of them. None of the entries, one or several, may count twice.
 #[cfg(debug_assertions)]
 #[test]
 fn entries_that_move_away_from_a_count_are_counted_once() {
@@ -180,8 +180,8 @@ fn entries_that_move_away_from_a_count_are_counted_once() {
     }
 }
 
-/// A count begins in a leaf without entries for it, and entries below its lower bound then move to
-/// the next leaf: they do not count.
+/// A count begins in a leaf that has no entries in its range. Then entries below its lower bound
+/// move to the next leaf. They must not count.
 #[cfg(debug_assertions)]
 #[test]
 fn entries_below_a_count_stay_below_it() {
@@ -203,7 +203,7 @@ fn entries_below_a_count_stay_below_it() {
     }
 }
 
-/// Each kind of write on both sides of the key.
+/// Makes each kind of write on both sides of the key.
 #[test]
 fn all_writes_are_counted_on_their_side() {
     let now = Arc::new(AtomicU64::new(1));

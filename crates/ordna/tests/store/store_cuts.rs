@@ -1,4 +1,4 @@
-//! Many threads at once: every snapshot is a cut and never changes.
+//! Tests with many threads: every snapshot is consistent and never changes.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use ordna_testkit::random::Random;
 use ordna_testkit::snapshots::{Ends, check_cuts};
 
 const WRITERS: u64 = 3;
-/// Keys of a batch.
+/// Number of keys in a batch.
 const BATCH: u64 = 5;
 
 #[test]
@@ -26,7 +26,7 @@ fn every_snapshot_is_a_cut() {
     }
 }
 
-/// All keys of a batch hold the same number, in every snapshot.
+/// In every snapshot all keys of a batch have the same number.
 #[test]
 fn no_snapshot_holds_a_part_of_a_batch() {
     let store: Store<[u8], u64> = Store::new();
@@ -67,7 +67,8 @@ fn no_snapshot_holds_a_part_of_a_batch() {
     store.check_invariants().unwrap();
 }
 
-/// Removals of ranges are all or nothing too, and the sums of transfers stay.
+/// A snapshot contains all or nothing of the removal of a range, and transfers never change their
+/// total.
 #[test]
 fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
     const SUM: u64 = 1000;
@@ -124,7 +125,7 @@ fn ranges_are_removed_wholly_and_transfers_keep_their_sum() {
     store.check_invariants().unwrap();
 }
 
-/// Partition points divide evenly, more or less, and in order.
+/// Partition points divide the store into parts of similar size, and are sorted.
 #[test]
 fn partition_points_divide_the_store() {
     let store: Store<u64, u64> = Store::new();
@@ -147,15 +148,15 @@ fn partition_points_divide_the_store() {
         assert!(largest < 4 * 20_000 / parts, "{parts} parts: {sizes:?}");
     }
     assert!(store.partition_points(0).is_empty());
-    // More parts than versions: one part for each.
+    // If more parts are requested than there are versions, each version is a part.
     for parts in [20_000, 1 << 40, usize::MAX] {
         let points = store.partition_points(parts);
         assert_eq!(points, (1..20_000).map(|key| key * 7).collect::<Vec<_>>());
     }
 }
 
-/// Scans are counted while they last, however they end; the long ones with their age. Reads of keys
-/// are not.
+/// Scans count as in progress until they end, however they end. The statistics include the age of
+/// long ones. Reads of single keys do not count.
 #[test]
 fn scans_under_way_are_counted() {
     let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
@@ -186,7 +187,7 @@ fn scans_under_way_are_counted() {
                 _ => {}
             }
             if passed % 1000 == 0 {
-                // A short one within, of the latest state, that is cut off.
+                // Inside it, a short scan of the latest state, which is ended early.
                 store.visit(Bound::Included(key), all.1, direction, |_, _| {
                     assert_eq!((counts().0, counts().1.len()), (2, long.len()));
                     ControlFlow::Break(())
@@ -207,11 +208,11 @@ fn scans_under_way_are_counted() {
     }));
     assert!(panicked.is_err());
     assert_eq!(counts(), (0, vec![]));
-    // A range that is held reads nothing.
+    // An iterator reads nothing until it is used.
     let mut range = snapshot.iter();
     assert_eq!(range.next(), Some((0, 0)));
     assert_eq!(counts(), (0, vec![]));
-    // One that stands still is seen by others.
+    // Other threads can see a scan that is held.
     let (inside, told) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
     std::thread::scope(|scope| {
         scope.spawn(|| {

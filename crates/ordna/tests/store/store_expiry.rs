@@ -1,4 +1,4 @@
-//! Expiry, and the thread that removes expired keys and frees undo records.
+//! Tests of expiry, and of the thread that removes expired keys and frees undo records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use ordna::{Change, Options, Store};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::{Schedule, held};
 
-/// Expired keys go by themselves, at their time.
+/// Expired keys are removed in the background when their time comes.
 #[test]
 fn expired_keys_are_collected_in_the_background() {
     let store: Store<[u8], u64> = Store::new();
@@ -17,7 +17,7 @@ fn expired_keys_are_collected_in_the_background() {
         store.insert_until(&n.to_be_bytes(), &1, deadline).unwrap();
         store.insert(&(n + 5000).to_be_bytes(), &2).unwrap();
     }
-    // Overwritten for good; and a deadline far away.
+    // A key that is overwritten by one without a deadline, and a deadline in the distant future.
     store.insert(&0_u32.to_be_bytes(), &3).unwrap();
     assert!(store.set_expiry(&1_u32.to_be_bytes(), Some(later + 1_000_000)).unwrap());
     let give_up = Instant::now() + Duration::from_secs(20);
@@ -25,7 +25,8 @@ fn expired_keys_are_collected_in_the_background() {
         assert!(Instant::now() < give_up, "{:?}", store.statistics());
         std::thread::yield_now();
     }
-    // The collector has counted the last item, and may have to forget its deadline yet.
+    // The collector has counted the last entry, but may not have removed its deadline from the list
+    // yet.
     store.collect_garbage();
     assert_eq!(store.get(&0_u32.to_be_bytes()), Some(3));
     assert_eq!(store.get(&1_u32.to_be_bytes()), Some(1));
@@ -33,7 +34,7 @@ fn expired_keys_are_collected_in_the_background() {
     store.check_invariants().unwrap();
 }
 
-/// Writes that change a value keep its deadline; those that set an entry anew do not.
+/// Writes that change a value keep its deadline. Writes that insert an entry do not.
 #[test]
 fn changes_of_a_value_keep_its_deadline() {
     let options = Options::new().background_collector(false).clock(|| 1000);
@@ -55,8 +56,8 @@ fn changes_of_a_value_keep_its_deadline() {
     assert_eq!(store.expires_in(3), None);
 }
 
-/// While the clock is behind the store's time, a deadline does not come nearer: collectors wait for
-/// the clock, and do not look again each millisecond.
+/// While the clock is behind the store's time, deadlines do not come closer. The collectors wait
+/// for the clock and do not check it every millisecond.
 #[test]
 fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
     use std::sync::Arc;
@@ -86,7 +87,7 @@ fn collectors_sleep_while_a_clock_that_was_set_back_catches_up() {
     assert_eq!(store.check_invariants().unwrap().entries, 0);
 }
 
-/// A clock that panics in the collector ends that thread. Callers take its place.
+/// If the clock panics in the collector, its thread ends. Callers then do its work.
 #[test]
 fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
     let panicked = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -105,21 +106,21 @@ fn a_clock_that_panics_in_the_collector_leaves_the_work_to_callers() {
         assert!(Instant::now() < give_up, "the collector never looked at the clock");
         std::thread::yield_now();
     }
-    // It may take its last steps yet, so more than once.
+    // The collector may still do its last steps, so this is tried several times.
     while store.statistics().collected == 0 {
         assert!(Instant::now() < give_up, "{:?}", store.statistics());
         store.insert(&2, &2).unwrap();
         let snapshot = store.snapshot();
         store.remove(&2).unwrap();
         drop(snapshot);
-        // Slow enough for the queue not to grow so long that writers would help in any case.
+        // Slow enough that the queue does not grow so long that writers would have to help.
         std::thread::sleep(Duration::from_millis(1));
     }
     store.collect_garbage();
     assert_eq!(store.check_invariants().unwrap().entries, 1);
 }
 
-/// The collector that waits for the next deadline is woken to free undo records.
+/// A collector that waits for the next deadline is woken to free undo records.
 #[test]
 fn the_collector_watches_the_deadlines_and_frees() {
     use std::collections::BTreeSet;
@@ -154,7 +155,7 @@ fn the_collector_watches_the_deadlines_and_frees() {
         drop(snapshot);
         wait_until("collected", &|| store.statistics().dead == 0);
         if round % 10 == 0 {
-            // Nearer than the one that is watched.
+            // This deadline is earlier than the one that the collector waits for.
             store.insert_until(&500, &1, 1010 + round).unwrap();
             time.store(1010 + round, Ordering::SeqCst);
             wait_until("expired", &|| store.statistics().items == 100);
@@ -163,11 +164,11 @@ fn the_collector_watches_the_deadlines_and_frees() {
     drop(store);
 }
 
-/// A clock that panics while expired keys are removed loses none of them.
+/// If the clock panics while expired keys are removed, the next attempt still finds all of them.
 #[test]
 fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     use std::sync::Arc;
-    /// Looks at the clock after which it panics once.
+    /// Number of clock readings after which the clock panics once.
     const PANICS: u64 = 7;
     let time = Arc::new(AtomicU64::new(0));
     let left = Arc::new(AtomicU64::new(u64::MAX));
@@ -192,7 +193,7 @@ fn a_clock_that_panics_leaves_what_is_due_to_the_next_look() {
     assert_eq!(store.check_invariants().unwrap().entries, 0);
 }
 
-/// A clock that a test sets, and the looks of collectors at it.
+/// A clock that a test sets, and how often collectors have read it.
 #[cfg(debug_assertions)]
 #[derive(Default)]
 struct Hands {
@@ -200,7 +201,7 @@ struct Hands {
     looks: AtomicU64,
 }
 
-/// A store with this clock.
+/// Creates a store with this clock.
 #[cfg(debug_assertions)]
 fn with_hands(hands: &std::sync::Arc<Hands>, collector: bool) -> Store<u64, u64> {
     let hands = std::sync::Arc::clone(hands);
@@ -214,7 +215,7 @@ fn with_hands(hands: &std::sync::Arc<Hands>, collector: bool) -> Store<u64, u64>
     Store::with_options(Options::new().background_collector(collector).clock(clock))
 }
 
-/// A collection ends when no expired key is left, also if another thread removes the last one.
+/// A collection ends only when no expired key is left, even if another thread removes the last one.
 #[test]
 #[cfg(debug_assertions)]
 fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
@@ -247,7 +248,8 @@ fn a_collection_waits_for_the_thread_that_removes_expired_keys() {
     assert_eq!(store.statistics().items, 0);
 }
 
-/// A collector that sleeps while another thread looks for expired keys learns of the next deadline.
+/// A collector that sleeps while another thread searches for expired keys is told of the next
+/// deadline.
 #[test]
 #[cfg(debug_assertions)]
 fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
@@ -262,11 +264,12 @@ fn a_collector_that_found_no_deadline_beside_a_look_is_woken() {
     let store = with_hands(&hands, true);
     store.insert_until(&1, &1, 60_000).unwrap();
     store.insert_until(&2, &2, 60_010).unwrap();
-    // It then sleeps for the minute until the first deadline, and is not told that it has come.
+    // The collector then sleeps for the minute until the first deadline. Nobody tells it that the
+    // clock has reached it.
     wait_until("looked", &|| hands.looks.load(Ordering::SeqCst) > 0);
     hands.now.store(60_000, Ordering::SeqCst);
     held("store.due.looks", || store.collect_garbage()).meanwhile(|| {
-        // Wakes the collector, which frees the undo record and finds no deadline.
+        // Wakes the collector, which frees the undo record and finds no expired key.
         let snapshot = store.snapshot();
         store.insert(&3, &3).unwrap();
         drop(snapshot);
@@ -284,7 +287,7 @@ fn the_end_of_a_snapshot_is_cheap_for_its_thread() {
     ordna_testkit::snapshots::check_cost_of_the_end(&store);
 }
 
-/// While the time is held nothing expires, by whichever thread; then all that is due does.
+/// While the time is held, no thread sees a key expire. Afterwards all expired keys are removed.
 #[test]
 fn held_time_stands_still_for_all() {
     static CLOCK: AtomicU64 = AtomicU64::new(1000);
@@ -296,7 +299,7 @@ fn held_time_stands_still_for_all() {
     let second = store.hold_time();
     drop(first);
     assert_eq!((store.now(), store.get(&1)), (1000, Some(1)));
-    // The collector looks, and finds nothing.
+    // The collector searches and finds nothing.
     store.insert_until(&2, &2, 1001).unwrap();
     std::thread::sleep(Duration::from_millis(60));
     store.collect_garbage();

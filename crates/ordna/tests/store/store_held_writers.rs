@@ -1,5 +1,5 @@
-//! Random histories whose last operation is held at each named stop of a change of the structure,
-//! while a reader runs. Snapshots hold all of an operation or nothing.
+//! Random histories. The last operation is held at each named stop within a structural change while
+//! a reader runs. Snapshots must contain all of an operation or nothing.
 #![cfg(debug_assertions)]
 
 use std::borrow::Borrow;
@@ -15,7 +15,8 @@ use ordna_base::{Direction, OrderedIndex};
 use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 
-/// Where the last operation is held: each is within a change of several leaves, lists or nodes.
+/// The stops at which the last operation is held. Each is within a change of several leaves, lists
+/// or nodes.
 const STOPS: [&str; 17] = [
     "tree.split.linked",
     "tree.shift.before_lower",
@@ -37,7 +38,8 @@ const STOPS: [&str; 17] = [
 ];
 
 const KEYS: u64 = 90;
-/// A reader that waits for neither lock nor epoch has ended by then, or waits for a mutex.
+/// A reader that waits for neither a lock nor an epoch has finished after this time. If not, it
+/// waits for a mutex.
 const A_MOMENT: Duration = Duration::from_millis(5);
 
 type Entry = (u64, Option<u64>);
@@ -62,7 +64,7 @@ enum Read {
     Get(usize),
 }
 
-/// Rank and value of the entries that a reader sees, in order.
+/// Rank and value of each entry that a reader sees, in order.
 type Shown = Vec<(usize, u64)>;
 type Limits = (Bound<usize>, Bound<usize>);
 
@@ -80,7 +82,7 @@ where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
 {
-    /// A store after a random history.
+    /// Creates a store with a random history.
     fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let time = Arc::new(AtomicU64::new(1000));
@@ -92,7 +94,7 @@ where
         keys.sort();
         let state = State::new();
         let mut case = Self { store, keys, time, state, snapshots: Vec::new(), random };
-        // Leaves that are filled in order stay full, and the last one is appended to.
+        // Leaves that are filled in ascending order stay full, and the last one is appended to.
         let filled = case.random.below(KEYS - 10) as usize;
         for rank in (0..filled).step_by(2) {
             case.apply(&Operation::Put(rank, rank as u64, None));
@@ -115,7 +117,7 @@ where
         case
     }
 
-    /// Removes the last keys under a snapshot, and fills their leaf with others.
+    /// Removes the last keys while a snapshot exists, and fills their leaf with others.
     fn shorten(&mut self) {
         self.snapshots.push((self.store.snapshot(), visible(&self.state, self.now())));
         for _ in 0..=self.random.below(3) {
@@ -128,7 +130,7 @@ where
         }
     }
 
-    /// The largest rank in use.
+    /// Returns the largest rank in use.
     fn last(&self) -> usize {
         self.state.last_key_value().map_or(0, |(rank, _)| *rank)
     }
@@ -141,12 +143,12 @@ where
         self.random.below(KEYS) as usize
     }
 
-    /// An operation that may come to the stop.
+    /// Returns an operation that may reach the stop.
     fn operation_for(&mut self, stop: &str) -> Operation {
         loop {
             let operation = self.operation();
             let may = match stop {
-                // A new last leaf is linked before others know it.
+                // A new last leaf is linked before other threads know it.
                 "tree.split.linked" => {
                     matches!(operation, Operation::Put(rank, ..) if rank > self.last())
                 }
@@ -199,7 +201,7 @@ where
         }
     }
 
-    /// Does the operation in store and model.
+    /// Applies the operation to the store and the model.
     fn apply(&mut self, operation: &Operation) {
         run(&self.store, &self.keys, operation);
         change(&mut self.state, operation);
@@ -226,8 +228,8 @@ where
         (read, self.limits())
     }
 
-    /// Holds a random operation at the stop while a snapshot is read. Returns whether it came
-    /// there.
+    /// Holds a random operation at the stop while a snapshot is read. Returns whether the operation
+    /// reached the stop.
     fn meet(mut self, stop: &'static str, told: &str) -> bool {
         let operation = self.operation_for(stop);
         let passes = self.random.below(6).saturating_sub(3) as usize;
@@ -235,7 +237,8 @@ where
         let before = visible(&self.state, self.now());
         change(&mut self.state, &operation);
         let after = visible(&self.state, self.now());
-        // The youngest snapshot half of the time; one beyond the last stands for the latest state.
+        // In half of the cases this is the youngest snapshot. An index past the last snapshot
+        // stands for the latest state.
         let youngest = self.snapshots.len().saturating_sub(1);
         let at = match self.random.below(2) {
             0 => youngest,
@@ -253,7 +256,7 @@ where
                 std::thread::yield_now();
             }
             let met = schedule.is_held("writer", stop);
-            // A snapshot of this moment holds all of the operation or nothing.
+            // A snapshot taken now must contain all of the operation or nothing.
             let fresh = store.snapshot();
             let reader = scope.spawn(|| {
                 schedule.enroll("reader", || match snapshot {
@@ -289,7 +292,8 @@ where
         met
     }
 
-    /// All reads are right, and everything is given back at the end.
+    /// Checks that all reads return the right entries, and that all memory is given back at the
+    /// end.
     fn check(self, told: &str) {
         let all = (Bound::Unbounded, Bound::Unbounded);
         for (snapshot, right) in &self.snapshots {
@@ -316,7 +320,7 @@ where
     }
 }
 
-/// The entries that have not expired.
+/// Returns the entries that have not expired.
 fn visible(state: &State, now: u64) -> Shown {
     let shown = |(_, (_, deadline)): &(&usize, &Entry)| deadline.is_none_or(|at| at > now);
     state.iter().filter(shown).map(|(rank, (word, _))| (*rank, *word)).collect()
@@ -382,7 +386,7 @@ fn bounds_of<K: TestKey + ?Sized>(
     Some((key(limits.0)?, upper))
 }
 
-/// What a read of a snapshot returns.
+/// Returns what a read of a snapshot finds.
 fn of_snapshot<K, V>(
     snapshot: &Snapshot<K, V>,
     keys: &[K::Owned],
@@ -415,7 +419,7 @@ where
     found
 }
 
-/// What a read of the latest state returns.
+/// Returns what a read of the latest state finds.
 fn of_latest<K, V>(store: &Store<K, V>, keys: &[K::Owned], read: Read, limits: Limits) -> Shown
 where
     K: TestKey + ?Sized,
@@ -449,7 +453,7 @@ where
     found
 }
 
-/// What the read is to return.
+/// Returns what the read must find.
 fn of_model(entries: &[(usize, u64)], read: Read, limits: Limits) -> Shown {
     let above = |rank: usize| match limits.0 {
         Bound::Included(low) => rank >= low,
@@ -471,7 +475,8 @@ fn of_model(entries: &[(usize, u64)], read: Read, limits: Limits) -> Shown {
     }
 }
 
-/// A live scan returns what stays, in order, and of the rest what is or was there.
+/// A scan of the latest state must return all entries that exist throughout, in order. Of the
+/// others it may return those that existed at some time during the scan.
 fn check_latest(
     read: Read,
     found: &[(usize, u64)],
@@ -496,7 +501,7 @@ fn check<K: TestKey + ?Sized, V: TestValue + ?Sized>(seeds: std::ops::Range<u64>
     let mut met = [0; STOPS.len()];
     for seed in seeds {
         for (stop, met) in STOPS.iter().zip(&mut met) {
-            // Few histories end with the last leaf full.
+            // Only few histories end with a full last leaf.
             for round in 0..if *stop == "tree.split.linked" { 4 } else { 1 } {
                 let seed = seed << 8 | round;
                 let told = format!("seed {seed}");
@@ -504,14 +509,14 @@ fn check<K: TestKey + ?Sized, V: TestValue + ?Sized>(seeds: std::ops::Range<u64>
             }
         }
     }
-    // Range versions are of integers only.
+    // Only integer values have range versions.
     let all = STOPS.iter().zip(met);
     for (stop, met) in all.filter(|(stop, _)| !stop.starts_with("undo.range_version")) {
         assert!(met > 0, "no operation came to {stop}");
     }
 }
 
-/// A walk downwards at a snapshot meets a new last leaf.
+/// A reverse scan at a snapshot reaches a new last leaf.
 #[test]
 fn a_walk_downwards_meets_a_new_last_leaf() {
     let store: Store<u64, u64> =
@@ -537,7 +542,7 @@ fn a_walk_downwards_meets_a_new_last_leaf() {
     });
 }
 
-/// How many histories a test runs.
+/// Number of histories in a test.
 const HISTORIES: u64 = 80;
 
 #[test]

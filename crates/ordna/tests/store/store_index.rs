@@ -1,4 +1,5 @@
-//! The store as an index: its latest state, with nodes of the usual sizes and with tiny ones.
+//! Tests of the store as an index, on its latest state, with nodes of the usual sizes and with tiny
+//! ones.
 
 use ordna::{Key, Options, Store, Value};
 
@@ -16,7 +17,7 @@ ordna_testkit::conformance! {
     mod snapped_tiny: Snapped<[u8], u64> = snapped(Options::new().sizes(4, 3));
 }
 
-/// A store of small nodes: splits and merges on nearly every write.
+/// Creates a store with small nodes, which are split or merged by nearly every write.
 fn tiny<K: Key + ?Sized, V: Value + ?Sized>(slots: usize, fanout: usize) -> Store<K, V> {
     Store::with_options(Options::new().sizes(slots, fanout))
 }

@@ -1,4 +1,4 @@
-//! Rare interleavings of the tree and the store, forced.
+//! Tests that force rare interleavings in the tree and the store.
 #![cfg(debug_assertions)]
 
 use std::ops::Bound;
@@ -15,7 +15,7 @@ fn tiny(slots: usize) -> Options {
     Options::new().background_collector(false).sizes(slots, 3)
 }
 
-/// Holds the values `of(n)` under the keys `from..to`.
+/// Creates a store with the values `of(n)` under the keys `from..to`.
 fn filled(slots: usize, from: u64, to: u64, of: impl Fn(u64) -> u64) -> Words {
     let store = Words::with_options(tiny(slots));
     (from..to).for_each(|n| _ = store.insert(&n, &of(n)).unwrap());
@@ -26,12 +26,12 @@ fn content(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
     snapshot.iter().collect()
 }
 
-/// Long enough for a thread that is not held back to do its part.
+/// Waits long enough for a thread that is not held to do its work.
 fn a_moment() {
     std::thread::sleep(Duration::from_millis(30));
 }
 
-/// What may happen to a leaf and its neighbours while a reader stands in it.
+/// A change of a leaf and its neighbours while a reader is held in the leaf.
 #[derive(Debug, Clone, Copy)]
 enum Change {
     Split,
@@ -45,7 +45,7 @@ const CHANGES: [Change; 5] =
     [Change::Split, Change::Merge, Change::Clear, Change::Rewrite, Change::ComeAndGo];
 
 impl Change {
-    /// Leaves the key's value as it is, unless `fully`.
+    /// Makes the change, which keeps the value of the key unless `fully` is set.
     fn run<K: TestKey + ?Sized>(self, store: &Store<K, u64>, keys: &[u64], own: u64, fully: bool) {
         let put = |n: u64, value: u64| _ = store.insert(as_key::<K>(n).as_ref(), &value).unwrap();
         let remove = |n: u64| _ = store.remove(as_key::<K>(n).as_ref());
@@ -79,7 +79,7 @@ fn as_key<K: TestKey + ?Sized>(n: u64) -> Owned<K> {
     Owned(K::number(n))
 }
 
-/// A reader that stands in a leaf finds the key there, or follows it to where it went.
+/// A reader that is held in a leaf finds the key there, or follows it to the leaf that it moved to.
 fn readers_stand_while_leaves_change<K: TestKey + ?Sized>() {
     let points = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
     let keys: Vec<u64> = (10..22).collect();
@@ -113,7 +113,8 @@ fn readers_of_bytes_stand_while_leaves_change() {
     readers_stand_while_leaves_change::<[u8]>();
 }
 
-/// A scan at a snapshot that stands in a leaf, or between two, returns what the snapshot holds.
+/// A scan at a snapshot that is held in a leaf, or between two leaves, returns what the snapshot
+/// contains.
 #[test]
 fn scans_at_a_snapshot_stand_while_leaves_change() {
     let keys: Vec<u64> = (10..40).collect();
@@ -136,7 +137,8 @@ fn scans_at_a_snapshot_stand_while_leaves_change() {
     }
 }
 
-/// Leaves shift entries to the right, and two become three, while readers stand in one of them.
+/// While readers are held in a leaf, leaves shift entries to the right, and two leaves become
+/// three.
 #[test]
 fn readers_stand_while_two_leaves_become_three() {
     fn check<K: TestKey + ?Sized>() {
@@ -146,7 +148,7 @@ fn readers_stand_while_two_leaves_become_three() {
             let put = |n: u64, value| _ = store.insert(as_key::<K>(n).as_ref(), &value).unwrap();
             (0..12).for_each(|n| put(n * 10, n));
             let snapshot = store.snapshot();
-            // Their undo records go with them.
+            // Their undo records move with them.
             (0..12).for_each(|n| put(n * 10, n + 500));
             let key = as_key::<K>(own * 10);
             let between = || (0..120).filter(|n| n % 10 != 0).for_each(|n| put(n, n));
@@ -164,7 +166,8 @@ fn readers_stand_while_two_leaves_become_three() {
     check::<[u8]>();
 }
 
-/// A slot that another key takes while a reader stands there is not that reader's answer.
+/// If another key takes a slot while a reader is held there, the reader must not return that key's
+/// value.
 #[test]
 fn a_slot_taken_by_another_key_is_not_the_answer() {
     fn check<K: TestKey + ?Sized, V: TestValue + ?Sized>() {
@@ -187,7 +190,8 @@ fn a_slot_taken_by_another_key_is_not_the_answer() {
     check::<[u8], [u8]>();
 }
 
-/// An overwrite in place changes no version: its undo record comes before its slot.
+/// An overwrite in place does not change the leaf's version: its undo record is stored before its
+/// slot.
 #[test]
 fn an_overwrite_under_a_reader_at_a_snapshot() {
     for stop in ["tree.write.before_push", "undo.push.before_dead", "tree.write.pushed"] {
@@ -212,7 +216,7 @@ fn an_overwrite_under_a_reader_at_a_snapshot() {
     }
 }
 
-/// Images come, split and merge between the steps of a reader at a snapshot.
+/// Images are created, split and merged between the steps of a reader at a snapshot.
 #[test]
 fn range_versions_come_under_a_reader_at_a_snapshot() {
     let of_gets = ["tree.seek.begun", "tree.seek.found", "tree.seek.slot_read"];
@@ -220,7 +224,7 @@ fn range_versions_come_under_a_reader_at_a_snapshot() {
         ["tree.scan.begun", "tree.scan.range_version_sought", "tree.scan.before_validate"];
     let of_both = ["undo.scan.newest_end_read", "undo.scan.follows"];
     let stops = of_gets.iter().chain(&of_scans).chain(&of_both);
-    // Keys written before the reader begins, and while it stands.
+    // Keys written before the reader begins, and keys written while it is held.
     let writes: [(&[u64], &[u64]); 5] = [
         (&[1, 3], &[2]),
         (&[1], &[2, 3]),
@@ -256,7 +260,7 @@ fn range_versions_come_under_a_reader_at_a_snapshot() {
     }
 }
 
-/// A writer stands in front of, within and behind the stores of a range version.
+/// A writer is held before, within and after the stores of a range version.
 #[test]
 fn an_image_is_written_under_a_reader_at_a_snapshot() {
     let stops = [
@@ -315,7 +319,7 @@ fn a_writer_finds_its_leaf_merged_away() {
 fn a_writer_finds_its_fence_sunk() {
     for stop in ["search.find.before_look", "search.find.looked", "tree.lock.searched"] {
         for own in (5..170).step_by(2) {
-            // How far below and above the key the others go.
+            // How far below and above the key the removed leaves reach.
             for (below, above) in [(3, 0), (6, 1), (9, 0), (1, 4), (12, 12)] {
                 let store = Store::<[u8], u64>::with_options(tiny(4));
                 let key = |n: u64| as_key::<[u8]>(n);
@@ -333,13 +337,14 @@ fn a_writer_finds_its_fence_sunk() {
     }
 }
 
-/// A search stands on its way down while leaves to its left, and its own, are merged away.
+/// A search is held on its way down while leaves to its left, and its own leaf, are merged into
+/// others.
 #[test]
 fn searches_stand_while_the_search_layer_shrinks() {
     const KEYS: u64 = 120;
     for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
         for own in (0..KEYS).step_by(3) {
-            // How far below and above the key the others go.
+            // How far below and above the key the removed leaves reach.
             for (below, above) in [(3, 0), (6, 3), (0, 3), (12, 3), (3, 12), (KEYS, KEYS)] {
                 let store = filled(4, 0, KEYS, |n| n);
                 let around = own.saturating_sub(below)..(own + above + 1).min(KEYS);
@@ -351,7 +356,7 @@ fn searches_stand_while_the_search_layer_shrinks() {
     }
 }
 
-/// A search stands in front of a node, and goes on while two nodes merge.
+/// A search is held before a node, and continues while two nodes are merged.
 #[test]
 fn a_search_goes_on_while_search_nodes_merge() {
     const KEYS: u64 = 120;
@@ -381,7 +386,7 @@ fn a_search_goes_on_while_search_nodes_merge() {
     }
 }
 
-/// The same while it grows.
+/// The same while the search layer grows.
 #[test]
 fn searches_stand_while_the_search_layer_grows() {
     for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
@@ -395,8 +400,8 @@ fn searches_stand_while_the_search_layer_grows() {
     }
 }
 
-/// A snapshot taken while a batch is under way and leaves split beside it: all of the batch or
-/// nothing.
+/// A snapshot that is taken during a batch, while leaves are split concurrently, contains all of
+/// the batch or nothing.
 #[test]
 fn a_batch_is_whole_while_its_leaves_split() {
     let store = filled(3, 0, 30, |n| n * 10);
@@ -415,7 +420,7 @@ fn a_batch_is_whole_while_its_leaves_split() {
     store.check_invariants().unwrap();
 }
 
-/// A write beside a batch that is under way, in the same epoch, splits the leaves of both.
+/// During a batch, another write in the same epoch splits leaves of both.
 #[test]
 fn a_batch_and_a_split_of_one_epoch() {
     let store = filled(3, 0, 30, |n| n * 10);
@@ -430,8 +435,8 @@ fn a_batch_and_a_split_of_one_epoch() {
     store.check_invariants().unwrap();
 }
 
-/// The removal of a range stands between two leaves while a snapshot is taken: all of it or
-/// nothing.
+/// The removal of a range is held between two leaves while a snapshot is taken, which must contain
+/// all of the removal or nothing.
 #[test]
 fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     let store = filled(3, 0, 40, |n| n);
@@ -454,7 +459,7 @@ fn a_range_is_removed_wholly_for_a_snapshot_taken_meanwhile() {
     store.check_invariants().unwrap();
 }
 
-/// A writer that read the epoch before a snapshot and announced itself after it.
+/// A writer reads the epoch before a snapshot is taken, and announces itself after it.
 #[test]
 fn a_writer_that_comes_late_writes_in_the_new_epoch() {
     for point in ["store.enter.before_registration", "store.enter.before_recheck"] {
@@ -463,7 +468,8 @@ fn a_writer_that_comes_late_writes_in_the_new_epoch() {
         let writer = held(point, || store.insert(&1, &11)).meanwhile(|| {
             let snapshot = taken.insert(store.snapshot());
             if point == "store.enter.before_registration" {
-                // Nobody is announced: the snapshot can be read, and must not change from now on.
+                // No writer is announced, so the snapshot can be read. It must not change from now
+                // on.
                 assert_eq!(snapshot.get(&1), Some(10));
             }
         });
@@ -473,7 +479,7 @@ fn a_writer_that_comes_late_writes_in_the_new_epoch() {
     }
 }
 
-/// A snapshot ends while a writer stands between its undo record and its slot: without collectors
+/// A snapshot ends while a writer is held between its undo record and its slot. Without collectors
 /// the next write frees the record.
 #[test]
 fn a_record_that_outlives_its_snapshot_goes_with_the_next_write() {
@@ -486,7 +492,7 @@ fn a_record_that_outlives_its_snapshot_goes_with_the_next_write() {
     assert_eq!(store.statistics().dead, 0);
 }
 
-/// Value and deadline are those of one write.
+/// A read returns the value and the deadline of the same write.
 #[test]
 fn a_read_beside_an_overwrite_takes_no_deadline_from_another_value() {
     let store = filled(4, 1, 3, |_| 10);
@@ -497,8 +503,8 @@ fn a_read_beside_an_overwrite_takes_no_deadline_from_another_value() {
     assert!([Some((10, Some(later))), Some((11, None))].contains(&found), "{found:?}");
 }
 
-/// A batch whose barrier opens while a snapshot of its own epoch is taken pushes for the snapshots
-/// before that one: one record for each key, not one for each write.
+/// The barrier of a batch opens while a snapshot of the same epoch is taken. The batch then pushes
+/// undo records for earlier snapshots only: one for each key, and not one for each write.
 #[test]
 fn a_snapshot_of_its_own_term_costs_a_batch_no_records() {
     let store = filled(4, 1, 3, |_| 10);
@@ -525,8 +531,8 @@ fn a_snapshot_of_its_own_term_costs_a_batch_no_records() {
     assert_eq!(store.statistics().dead, 2, "of two keys");
 }
 
-/// A snapshot taken between a writer's announcement and its write holds that write; its readers
-/// wait.
+/// A snapshot that is taken between a writer's announcement and its write contains the write.
+/// Readers of the snapshot wait for it.
 #[test]
 fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
     for stop in ["tree.lock.searched", "store.apply.prepared"] {
@@ -545,14 +551,14 @@ fn a_snapshot_between_announcement_and_write_waits_for_the_write() {
             schedule.release("writer", stop);
             writer.join().unwrap().unwrap();
             assert_eq!((reader.join().unwrap(), snapshot.get(&1)), (Some(11), Some(11)));
-            // It outlives the other one of its epoch.
+            // This snapshot outlives the other one of its epoch.
             store.insert(&1, &12).unwrap();
             assert_eq!(snapshot.get(&1), Some(11));
         });
     }
 }
 
-/// Chunks are freed while a writer pushes onto a list that leads into them.
+/// Chunks are freed while a writer pushes onto a list with links into them.
 #[test]
 fn undo_records_are_freed_beside_a_push_and_a_prune() {
     for stop in ["undo.push.before_dead", "tree.write.before_push", "undo.prune.relinked"] {
@@ -562,7 +568,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
             store.insert(&key(n), &[round as u8; 100]).unwrap();
         };
         let mut live = Vec::new();
-        // Many chunks of records.
+        // Enough records to fill many chunks.
         for round in 0..300 {
             (0..4).for_each(|n| write(n, round));
             if round % 2 == 0 {
@@ -582,7 +588,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
                 });
             });
             schedule.wait_held("writer", stop);
-            // Frees all that only these saw.
+            // Frees all records that only these snapshots could see.
             let frees = scope.spawn(|| live.clear());
             a_moment();
             schedule.release("writer", stop);
@@ -601,7 +607,7 @@ fn undo_records_are_freed_beside_a_push_and_a_prune() {
     }
 }
 
-/// Undo records are freed while a reader at an older snapshot stands in their list.
+/// Undo records are freed while a reader at an older snapshot is held in their list.
 #[test]
 fn undo_records_are_freed_beside_a_reader() {
     let store = filled(4, 0, 4, |n| n);
@@ -617,7 +623,8 @@ fn undo_records_are_freed_beside_a_reader() {
     assert_eq!(found, Some(12));
 }
 
-/// Leaves split and merge beside a group of writes that knows its leaves already.
+/// Leaves are split and merged while a group of writes is in progress that has already found its
+/// leaves.
 #[test]
 fn a_group_of_writes_stands_while_its_leaves_change() {
     fn check<K: TestKey + ?Sized>() {
@@ -634,7 +641,7 @@ fn a_group_of_writes_stands_while_its_leaves_change() {
                 })
                 .meanwhile(|| change.run(&store, &keys, 10, true));
                 store.check_invariants().unwrap();
-                // The first write came before the change, all others after it.
+                // The first write took place before the change, all others after it.
                 let expected = (!removes).then_some(7);
                 for key in &group[1..] {
                     let key = std::borrow::Borrow::borrow(key);
@@ -647,7 +654,7 @@ fn a_group_of_writes_stands_while_its_leaves_change() {
     check::<[u8]>();
 }
 
-/// Whole leaves are dropped under readers, scans and writers that stand in them.
+/// Whole leaves are dropped while readers, scans and writers are held in them.
 #[test]
 fn a_range_is_dropped_under_readers_and_writers() {
     fn check<K: TestKey + ?Sized>() {
@@ -697,7 +704,8 @@ fn a_range_is_dropped_under_readers_and_writers() {
     check::<[u8]>();
 }
 
-/// A scan that stands in or between leaves returns each key that stays once, in order.
+/// A scan that is held in a leaf, or between leaves, returns each key that is not removed once, in
+/// order.
 #[test]
 fn scans_stand_while_entries_move() {
     type Change = (&'static str, fn(&Words));
@@ -715,11 +723,13 @@ fn scans_stand_while_entries_move() {
             for skipped in 0..4 {
                 let store = Words::with_options(tiny(8));
                 (0..100).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
-                // The second leaf and that behind the sixteenth key from the end get room.
+                // Makes room in the second leaf, and in the one after the sixteenth key from the
+                // end.
                 [18, 22, 26, 50, 54, 58].iter().for_each(|key| _ = store.remove(key));
                 let stays = (0..100).filter(|key| key % 8 == 4);
-                // The scan begins `skipped` leaves behind the first or last one. A scan downwards
-                // that skips three begins in a leaf with room: a shift fills it meanwhile.
+                // The scan begins `skipped` leaves after the first one, or before the last one. A
+                // reverse scan that skips three begins in a leaf with room, which a shift fills
+                // meanwhile.
                 let skipped = skipped * 16;
                 let (low, high) = if upwards { (skipped, 100) } else { (0, 100 - skipped) };
                 let scan = || -> Vec<u64> {
@@ -740,7 +750,7 @@ fn scans_stand_while_entries_move() {
     }
 }
 
-/// A writer that begins after undo records were retired does not follow links to them.
+/// A writer that begins after undo records were retired must not follow links to them.
 #[test]
 fn a_split_beside_the_end_of_undo_records() {
     let store = Words::with_options(tiny(4));
@@ -767,7 +777,8 @@ fn a_split_beside_the_end_of_undo_records() {
     assert!(content(&again).into_iter().eq([(0, 7), (10, 8), (15, 1), (20, 9), (30, 10)]));
 }
 
-/// A reader that loads the newest end epoch before a split and the list's head after it follows no link.
+/// A reader that loads the newest end epoch before a split, and the head of the list after it, must
+/// not follow a link.
 #[test]
 fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let store = Words::with_options(tiny(4));
@@ -775,7 +786,7 @@ fn a_reader_between_a_death_and_its_link_meets_a_split() {
     let first = store.snapshot();
     store.insert(&0, &7).unwrap();
     let second = store.snapshot();
-    // The record of 30 stands in front of that of 0, which the second snapshot does not need.
+    // The record of key 30 precedes that of key 0, which the second snapshot does not need.
     store.insert(&30, &9).unwrap();
     let read = held("undo.scan.newest_end_read", || second.get(&0))
         .meanwhile(|| assert_eq!(store.insert(&25, &1), Ok(None)));

@@ -1,4 +1,4 @@
-//! The memory limit: what it counts, what it refuses, and what lifts it.
+//! Tests of the memory limit: what counts towards it, what it refuses, and what makes room again.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ordna::{Change, MemoryBudget, Options, Put, Store, Write};
 use ordna_base::Error;
 
-/// A limit that is reached refuses writes and nothing else, and what is freed counts at once.
+/// At the limit, writes are refused and nothing else. Memory that is freed is available at once.
 #[test]
 fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     let store: Store<[u8], [u8]> =
@@ -18,19 +18,20 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     assert!((900..1050).contains(&filled), "{filled} values of 1,000 bytes in 1 MiB");
     assert!(store.statistics().bytes <= 1 << 20);
     assert_eq!(store.insert(&key(filled), &value), limit);
-    // The credit of this thread is no more than another may have.
+    // Other threads can use up the credit of this thread.
     std::thread::scope(|scope| {
         scope.spawn(|| assert!(store.insert(&key(filled), &value).is_err()));
     });
     assert_eq!(store.get(&key(3)), Some(value.to_vec()));
-    // Half of a batch fits: nothing of it is applied.
+    // There is room for half of the batch only, so none of it is applied.
     assert_eq!(store.remove(&key(0)), Ok(Some(value.to_vec())));
     let keys = [key(0), key(filled)];
     let batch = keys.each_ref().map(|key| Write::put(&key[..], &value[..]));
     assert_eq!(store.write_batch(&batch), Err(Error::MemoryLimit { limit: 1 << 20 }));
     assert_eq!((store.get(&key(0)), store.get(&key(filled))), (None, None));
     store.write_batch(&batch[..1]).unwrap();
-    // The first of two changes is refused, and the second with it. The second alone is not.
+    // The first change is refused, and therefore the second one, too. The second one alone is
+    // accepted.
     let change = Change::Put(Put::forever(&value[..]));
     let full = key(filled);
     let two = |first, keys: [&[u8]; 2]| {
@@ -46,7 +47,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     assert_eq!(two(Change::Keep, [&full, b"x"]), Ok(None));
     assert_eq!(two(Change::Remove, [b"x", b"y"]), Ok(Some(1000)));
     assert_eq!((store.contains_key(b"x"), store.remove(b"y").unwrap().is_some()), (false, true));
-    // What a snapshot keeps is not freed by removals; reads and removals go on.
+    // Removals do not free what a snapshot keeps. Reads and removals still work.
     let snapshot = store.snapshot();
     assert_eq!(store.remove_range((Bound::Unbounded, Bound::Excluded(&key(100)))).unwrap(), 100);
     assert!(store.insert(&key(0), &value).is_err());
@@ -54,7 +55,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     drop(snapshot);
     store.insert(&key(0), &value).unwrap();
     store.check_invariants().unwrap();
-    // Another thread frees and keeps the credit: it is not lost to this one.
+    // Another thread frees memory and keeps it as credit. This thread can still use it.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             assert_eq!(store.remove_range(..).unwrap(), filled as usize - 99);
@@ -67,7 +68,7 @@ fn the_memory_limit_refuses_writes_and_is_lifted_by_removals() {
     store.check_invariants().unwrap();
 }
 
-/// A store that shares a limit leaves its bytes to the others when it is dropped.
+/// When a store that shares a budget is dropped, the other stores can use its bytes.
 #[test]
 fn a_dropped_store_leaves_its_bytes_to_the_others_of_its_budget() {
     let budget = MemoryBudget::new(1 << 20);
@@ -86,8 +87,8 @@ fn a_dropped_store_leaves_its_bytes_to_the_others_of_its_budget() {
     assert!(fill(&other) + 10 > all);
 }
 
-/// What replaces a version needs only the bytes beyond its; a deadline is set whatever the limit
-/// says, and what that takes beyond it is made up for first.
+/// A write that replaces a version needs only the additional bytes. A deadline can always be set;
+/// if it exceeds the limit, the next writes must make up for it first.
 #[test]
 fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     let limit = 100 << 10;
@@ -112,7 +113,7 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     }
     assert_eq!(store.set_expiry(b"absent", None), Ok(false));
     assert!(store.statistics().bytes > 2 * (limit - 2000));
-    // Another thread removes: still far too much is held.
+    // Another thread removes entries, but still far too much memory is in use.
     std::thread::scope(|scope| {
         scope.spawn(|| (0..9).for_each(|n| drop(store.remove(&key(n)))));
     });
@@ -124,8 +125,8 @@ fn at_the_memory_limit_values_are_replaced_and_deadlines_set() {
     store.check_invariants().unwrap();
 }
 
-/// A change of a deadline copies the entry if a snapshot keeps the former one. Many snapshots must not
-/// keep a copy each beyond the limit.
+/// A change of a deadline copies the entry if a snapshot keeps the old one. With many snapshots,
+/// these copies must not exceed the limit.
 #[test]
 fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     let limit = 1 << 20;
@@ -153,7 +154,7 @@ fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     store.check_invariants().unwrap();
 }
 
-/// Values that wait for a collection do not make the limit refuse what will fit after it.
+/// The limit does not refuse a write that fits after a collection.
 #[test]
 fn the_limit_collects_before_it_refuses() {
     let clock = std::sync::Arc::new(AtomicU64::new(0));
@@ -173,10 +174,10 @@ fn the_limit_collects_before_it_refuses() {
     store.check_invariants().unwrap();
 }
 
-/// The others that have expired are left to the collection.
+/// The remaining expired keys are left to the regular collection.
 #[test]
 fn a_write_at_the_limit_collects_no_more_than_it_needs() {
-    /// Expired keys that are removed at once.
+    /// Number of expired keys that are removed at once.
     const DUE: u64 = 256;
     let clock = std::sync::Arc::new(AtomicU64::new(0));
     let hands = clock.clone();
@@ -193,14 +194,15 @@ fn a_write_at_the_limit_collects_no_more_than_it_needs() {
     let before = left();
     assert!(store.collect_some());
     assert!((before - DUE..before).contains(&left()), "{} of {before}", left());
-    // What needs the room of many gets it.
+    // A write that needs the room of many keys gets it.
     store.insert(b"long", &vec![7; 900 << 10]).unwrap();
     store.collect_garbage();
     assert_eq!((left(), store.collect_some()), (0, false));
     store.check_invariants().unwrap();
 }
 
-/// A record of a short key is as large as its fixed part: that much is taken, and given back.
+/// A record with a short key is as large as its fixed part. Exactly this much is counted and given
+/// back.
 #[test]
 fn short_keys_take_what_they_give_back() {
     let store: Store<[u8], u64> =
@@ -216,8 +218,8 @@ fn short_keys_take_what_they_give_back() {
     assert_eq!(store.statistics().bytes, before);
 }
 
-/// A batch that was begun is done in whole, though the limit has no room for what a live snapshot
-/// keeps of its second key.
+/// A batch that has begun is completed, even if the limit has no room for the version of its second
+/// key that a snapshot keeps.
 #[test]
 fn a_batch_under_a_snapshot_is_whole_at_the_limit() {
     const LIMIT: usize = 1 << 20;
@@ -237,7 +239,7 @@ fn a_batch_under_a_snapshot_is_whole_at_the_limit() {
     assert_eq!(store.statistics().bytes, 0, "bytes of a refused batch are given back");
 }
 
-/// A batch that panics, in the caller's clock, keeps what it wrote and gives back the rest.
+/// A batch during which the caller's clock panics counts what it wrote and gives back the rest.
 #[test]
 fn a_batch_that_panics_gives_back_what_it_did_not_use() {
     let looks = std::sync::Arc::new(AtomicU64::new(u64::MAX));
@@ -262,7 +264,7 @@ fn a_batch_that_panics_gives_back_what_it_did_not_use() {
     assert_eq!(store.statistics().bytes, 0);
 }
 
-/// `u64::MAX` as a deadline means never: it takes no bytes, and is not kept in the list.
+/// The deadline `u64::MAX` means never. It takes no memory and is not kept in the list.
 #[test]
 fn the_largest_deadline_is_none() {
     let options = || Options::new().memory_limit(1 << 20).background_collector(false);

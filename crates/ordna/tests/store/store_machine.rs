@@ -1,6 +1,6 @@
-//! Random sequences of all operations at a memory limit, with live snapshots, deadlines, and groups
-//! and bounds at the sizes at which the code changes its way. A refused operation leaves nothing
-//! behind, and all bytes are given back at the end.
+//! Random sequences of all operations at a memory limit, with snapshots and deadlines. Groups and
+//! bounds have the sizes at which the code takes another path. A refused operation must have no
+//! effect, and all memory must be given back at the end.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -16,13 +16,13 @@ use ordna_testkit::random::Random;
 
 const SNAPSHOTS: usize = 4;
 const STEPS: u64 = 60;
-/// Sizes of groups: around those that go down the tree together, and those that are recorded
-/// together.
+/// Sizes of groups: those around the number of keys that are searched for together, and around the
+/// number that is recorded together.
 const GROUPS: [u64; 12] = [0, 1, 2, 15, 16, 17, 31, 32, 33, 255, 256, 257];
-/// Lengths of values: a record that is small, one with a buffer, one that is retired at once.
+/// Lengths of values: for a small record, one with a buffer, and one that is retired at once.
 const LENGTHS: [usize; 8] = [0, 8, 100, 255, 256, 1000, 65_500, 65_536];
 
-/// Values of a length.
+/// Makes values of a given length.
 trait OfLen: TestValue {
     fn of_len(word: u64, len: usize) -> Self::Owned;
 }
@@ -42,7 +42,7 @@ impl OfLen for [u8] {
 type Entry<V> = (Arc<<V as ToOwned>::Owned>, Option<u64>);
 type State<K, V> = OrdMap<<K as ToOwned>::Owned, Entry<V>>;
 type Limits<K> = (Bound<<K as ToOwned>::Owned>, Bound<<K as ToOwned>::Owned>);
-/// Value and deadline of a write.
+/// The value and the deadline of a write.
 type New<V> = (<V as ToOwned>::Owned, Option<u64>);
 type Pairs<K, V> = Vec<(<K as ToOwned>::Owned, <V as ToOwned>::Owned)>;
 
@@ -87,7 +87,7 @@ where
         machine
     }
 
-    /// Begins with a store built from sorted entries, if they fit.
+    /// Begins with a store that is built from sorted entries, if there is enough memory for it.
     fn load(&mut self, options: Options) {
         let entries = (0..self.random.below(self.keys)).map(|_| {
             let value = Arc::new(V::of_len(self.random.next_u64(), 8));
@@ -141,13 +141,14 @@ where
         GROUPS[self.random.below(GROUPS.len() as u64) as usize].min(most)
     }
 
-    /// A bound at a key, or at a fence that may lie between two: what divides them is as short as
-    /// possible.
+    /// Returns a bound at a key, or at a fence, which may lie between two keys: the fence between
+    /// two keys is as short as possible.
     fn bound(&mut self) -> Bound<K::Owned> {
         let key = self.key();
         let key = match self.random.below(3) {
             0 => key,
-            // What divides two keys is the shortest prefix above the lower one.
+            // The fence between two keys is the shortest prefix of the upper one that is greater
+            // than the lower one.
             1 => {
                 let below = self.state.range(..key.clone()).next_back();
                 below.map_or_else(|| key.clone(), |(below, _)| divider::<K>(below, &key))
@@ -169,7 +170,7 @@ where
         (self.bound(), self.bound())
     }
 
-    /// The entry as readers see it now.
+    /// Returns the entry as readers see it now.
     fn shown(&self, key: &K::Owned) -> Option<Entry<V>> {
         let now = self.now();
         self.state.get(key).cloned().filter(|(_, deadline)| deadline.is_none_or(|at| at > now))
@@ -187,14 +188,15 @@ where
         self.state.insert(key, (Arc::new(value), deadline));
     }
 
-    /// A write that the memory limit may refuse, on the store and, if it was done, on the model.
+    /// Makes a write that the memory limit may refuse. If the store accepts it, it is applied to
+    /// the model, too.
     fn write(
         &mut self,
         told: &str,
         write: impl FnOnce(&Store<K, V>) -> Result<(), Error>,
         model: impl FnOnce(&mut Self),
     ) {
-        // What a collection may free is gone, so that a refusal changes no count.
+        // With a collection before it, a refusal must not change any count.
         let settled = self.random.below(2) == 0;
         if settled {
             self.store.collect_garbage();
@@ -205,7 +207,7 @@ where
             Err(Error::MemoryLimit { .. }) => {
                 self.refused += 1;
                 let after = self.store.statistics();
-                // Otherwise it has removed expired keys, which a snapshot may keep.
+                // Without one, the write may have removed expired keys, which a snapshot may keep.
                 if settled {
                     assert_eq!(after.bytes, before.bytes, "{told}: bytes of a refused write");
                     assert_eq!(after.expiring, before.expiring, "{told}: deadlines of a refusal");
@@ -298,7 +300,7 @@ where
         }
     }
 
-    /// A batch is done in whole or not at all.
+    /// A batch is applied completely or not at all.
     fn batch(&mut self, told: &str) {
         let writes: Vec<(K::Owned, Option<New<V>>)> = (0..self.group())
             .map(|_| {
@@ -333,7 +335,7 @@ where
         );
     }
 
-    /// Of a group of inserts those before the refused one are done.
+    /// Of a group of inserts, those before the refused one are applied.
     fn insert_many(&mut self, told: &str) {
         let pairs: Pairs<K, V> = (0..self.group()).map(|_| (self.key(), self.value())).collect();
         let before = self.visible();
@@ -349,7 +351,8 @@ where
             Err(Error::MemoryLimit { .. }) => {
                 self.refused += 1;
                 let mut pairs = pairs.into_iter();
-                // How many are done is not told: as many as the latest state shows.
+                // The error does not say how many were applied, so this is determined from the
+                // latest state.
                 while self.latest() != listed::<K, V>(&self.visible()) {
                     let (key, value) = pairs.next().expect("a prefix of the group is done");
                     self.put(key, value, None);
@@ -364,7 +367,7 @@ where
         OrderedIndex::range(&self.store, all).collect()
     }
 
-    /// Reads the latest state and a snapshot within random bounds, in groups, and by position.
+    /// Reads the latest state and a snapshot: within random bounds, in groups, and by position.
     fn read(&mut self, told: &str) {
         let limits = self.limits();
         let (low, high) = borrowed::<K>(&limits);
@@ -408,7 +411,7 @@ where
         }
     }
 
-    /// Every snapshot is what it was, and the latest state is the model's.
+    /// Checks that every snapshot is unchanged, and that the latest state equals the model.
     fn check(&self, told: &str) {
         assert_eq!(self.latest(), listed::<K, V>(&self.visible()), "{told}: the latest state");
         for (at, (snapshot, state)) in self.snapshots.iter().enumerate() {
@@ -419,7 +422,7 @@ where
         }
     }
 
-    /// All bytes are given back.
+    /// Checks that all memory is given back.
     fn end(mut self, told: &str) {
         self.store.check_invariants().unwrap_or_else(|broken| panic!("{told}: {broken}"));
         self.snapshots.clear();
@@ -431,7 +434,7 @@ where
     }
 }
 
-/// The shortest key above `below` and not above `above`.
+/// Returns the shortest key that is greater than `below` and at most `above`.
 fn divider<K: Key + ?Sized>(below: &K::Owned, above: &K::Owned) -> K::Owned {
     let (below, above): (&K, &K) = (below.borrow(), above.borrow());
     let common = below.tail().iter().zip(above.tail()).take_while(|(one, other)| one == other);
@@ -489,7 +492,7 @@ where
     K::Owned: Debug,
     V::Owned: Debug,
 {
-    // Under a sanitizer a sequence takes ten times as long.
+    // With a sanitizer a sequence takes ten times as long.
     let cases = if std::env::var_os("ORDNA_SANITIZED").is_some() { 15 } else { CASES };
     let mut refused = 0;
     for seed in 0..cases {
@@ -505,7 +508,7 @@ where
     assert!(refused > cases as usize / 4, "the limit refused {refused} operations");
 }
 
-/// Sequences of each kind.
+/// Number of sequences of each kind.
 const CASES: u64 = 60;
 
 #[test]

@@ -1,4 +1,5 @@
-//! Memory that comes back: leaves that removals left sparse merge, and their slabs go.
+//! Tests that memory is given back: sparse leaves are merged after removals, and their slabs are
+//! freed.
 
 use std::borrow::Borrow;
 use std::str::FromStr;
@@ -11,8 +12,8 @@ use ordna::{Options, Store};
 use ordna_base::sync::schedule::held;
 use ordna_testkit::random::Random;
 
-/// Nine of ten keys go, at random places: what stays takes at most twice what a store of the rest
-/// takes.
+/// Nine of ten keys are removed at random. The store then needs at most twice the memory of a store
+/// with just the remaining keys.
 #[test]
 fn random_removals_give_memory_back() {
     check_random_removals(1_500_000, filled_by_inserts);
@@ -45,7 +46,7 @@ fn check_random_removals(count: u64, filled: impl Fn(&[u64]) -> Store<u64, u64>)
     let (gone, rest) = keys.split_at(keys.len() / 10 * 9);
     let store = filled(&keys);
     let full = store.memory_usage();
-    // Many leaves stand in slabs.
+    // Many leaves are in slabs.
     let is_spare = |(name, bytes): &&(&str, usize)| *name == "slabs without a leaf" && *bytes > 0;
     assert!(full.parts.iter().any(|part| is_spare(&part)), "{full:?}");
     let full = full.total();
@@ -53,7 +54,7 @@ fn check_random_removals(count: u64, filled: impl Fn(&[u64]) -> Store<u64, u64>)
         assert_eq!(store.remove(key), Ok(Some(*key)));
     }
     let live = filled_by_inserts(rest).memory_usage().total();
-    // A slab that leaves are put into may be nearly empty.
+    // The slab that new leaves are put into may be nearly empty.
     let most = 2 * live + (2 << 20);
     let started = Instant::now();
     while store.memory_usage().total() > most {
@@ -66,8 +67,8 @@ fn check_random_removals(count: u64, filled: impl Fn(&[u64]) -> Store<u64, u64>)
     assert!(rest.iter().all(|key| store.get(key) == Some(*key)));
 }
 
-/// The same with byte strings, whose records leave sparse slabs. The thread that writes and the one
-/// that compacts may each hold a slab more. Values have 8 bytes, or up to 100.
+/// The same with byte strings, whose records leave slabs sparse. The thread that writes and the one
+/// that compacts may each hold one slab more. Values have 8 bytes, or up to 100.
 #[test]
 fn removals_of_byte_strings_give_memory_back() {
     const KEYS: u64 = 500_000;
@@ -105,7 +106,7 @@ fn removals_of_byte_strings_give_memory_back() {
     give_back::<[u8]>(|key| vec![key as u8; key as usize % 100]);
 }
 
-/// A thread that overwrites the word of a record waits until the record has moved.
+/// A thread that overwrites a record's word waits until the record has been moved.
 #[cfg(debug_assertions)]
 #[test]
 fn a_record_that_moves_is_not_overwritten_in_its_old_place() {
@@ -132,7 +133,7 @@ fn a_record_that_moves_is_not_overwritten_in_its_old_place() {
     }
 }
 
-/// Owners point at their entries' records, which stay where they are.
+/// Owners hold pointers to the records of their entries, which must not be moved.
 #[test]
 fn records_of_owners_stay() {
     const KEYS: usize = 200_000;
@@ -159,8 +160,8 @@ fn records_of_owners_stay() {
     assert_eq!(store.snapshot().len(), 0);
 }
 
-/// A compaction has merged and moved leaves; before it ends, removals leave others sparse. The next
-/// one finds these.
+/// A compaction has merged and moved leaves. Before it ends, removals make other leaves sparse. The
+/// next compaction finds them.
 #[cfg(debug_assertions)]
 #[test]
 fn removals_beside_a_compaction_call_for_the_next_one() {
@@ -184,7 +185,8 @@ fn removals_beside_a_compaction_call_for_the_next_one() {
     assert_eq!(store.check_invariants().unwrap().entries as u64, KEYS / 10);
 }
 
-/// A full leaf first moves entries to its neighbour. Splits alone would leave more room in leaves.
+/// A full leaf first moves entries to its neighbour. Splits alone would leave more unused room in
+/// leaves.
 #[test]
 fn random_inserts_leave_little_room_in_leaves() {
     const KEYS: usize = 100_000;

@@ -1,5 +1,5 @@
-//! Counts that the search layer keeps: after all kinds of changes, beside writers, and in forced
-//! interleavings of a count and a change.
+//! Tests of the counts in the search layer: after all kinds of changes, concurrently with writers,
+//! and in forced interleavings of a count and a change.
 
 use std::borrow::Borrow;
 use std::collections::BTreeSet;
@@ -19,7 +19,7 @@ fn options() -> Options {
     Options::new().background_collector(false)
 }
 
-/// Compares ranks, positions and counts with a model, some of each.
+/// Compares some ranks, positions and counts with a model.
 fn compare<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     store: &Store<K, V>,
     model: &BTreeSet<K::Owned>,
@@ -52,7 +52,7 @@ fn counts_follow_changes<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     let store = Store::<K, V>::with_options(options().sizes(slots, fanout));
     let mut model: BTreeSet<K::Owned> = BTreeSet::new();
     for round in 0..4000_u64 {
-        // Grows, then shrinks.
+        // The store first grows and then shrinks.
         let inserts = if round / 1000 % 2 == 0 { 7 } else { 2 };
         let n = random.below(keys);
         match random.below(10) {
@@ -107,7 +107,7 @@ fn counts_of_byte_strings_follow_changes() {
     counts_follow_changes::<[u8], [u8]>((4, 4), 600, 5);
 }
 
-/// Entries with deadlines come, expire and lose their deadlines between counts.
+/// Between counts, entries with deadlines are inserted, expire and lose their deadlines.
 #[test]
 fn counts_follow_deadlines() {
     let random = &mut Random::new(6);
@@ -115,7 +115,7 @@ fn counts_follow_deadlines() {
     let hands = now.clone();
     let clock = move || hands.load(Ordering::Relaxed);
     let store = Store::<u64, u64>::with_options(options().sizes(4, 3).clock(clock));
-    // The deadline of each key, or `u64::MAX`.
+    // For each key its deadline, or `u64::MAX`.
     let mut model = std::collections::BTreeMap::new();
     for round in 0..3000_u64 {
         now.store(round, Ordering::Relaxed);
@@ -158,14 +158,15 @@ fn counts_of_a_store_from_sorted_entries() {
     store.check_invariants().unwrap();
 }
 
-/// Threads that each change keys of their own, with ranges of their own and in turns with those of
-/// others. Each counts its range after each of its changes, and sees exactly what it has left
-/// there. A counter beside them stays within what is there in any case and what may be there.
+/// Each thread changes keys of its own, in ranges of its own and in ranges that alternate with
+/// those of other threads. After each change it counts its range, and must see exactly the entries
+/// that it has left there. The result of a concurrent counter must be between the minimum and the
+/// maximum possible number.
 fn counts_beside_writers(sizes: (usize, usize), span: u64) {
     const WRITERS: u64 = 3;
     const RANGES: u64 = 4;
     let store = Store::<u64, u64>::with_options(options().sizes(sizes.0, sizes.1));
-    // Every fourth key stays.
+    // Every fourth key is never removed.
     let all = WRITERS * RANGES * span;
     (0..all).step_by(4).for_each(|key| _ = store.insert(&key, &key).unwrap());
     let stay = (all / 4) as usize;
@@ -220,7 +221,7 @@ fn counts_stay_within_bounds_beside_writers() {
     counts_beside_writers((56, 64), 4096);
 }
 
-/// A store of several levels that is counted. The leaf of 40 has room.
+/// Creates a store with several levels, and counts it. The leaf with key 40 has room.
 #[cfg(debug_assertions)]
 fn counted_store() -> Store<u64, u64> {
     let store = Store::with_options(options().sizes(4, 3));
@@ -230,7 +231,7 @@ fn counted_store() -> Store<u64, u64> {
     store
 }
 
-/// Changes of single entries and of leaves, and how many entries there are afterwards.
+/// Changes of single entries and of leaves, and the number of entries afterwards.
 #[cfg(debug_assertions)]
 type Change = (&'static str, fn(&Store<u64, u64>), usize);
 
@@ -243,15 +244,16 @@ const CHANGES: [Change; 5] = [
     ("range", |store| _ = store.remove_range(30..90).unwrap(), 70),
 ];
 
-/// A change during a count is seen by that count or the next one.
+/// If an entry changes during a count, this count or the next one sees it.
 #[cfg(debug_assertions)]
 #[test]
 fn a_change_during_a_count_is_not_lost() {
     let stops = ["search.count.unmarked", "tree.count.bit_set", "search.count.refreshed"];
     for stop in stops {
-        // The leaf that the count finds changed: that of the next change, one near it, a far one.
+        // The leaf that the count finds changed: the one of the next change, one near it, and a
+        // distant one.
         for first in [46, 36, 100] {
-            // These change no leaves, which would wait for the count.
+            // These writes change no leaves; such a change would wait for the count.
             let insert: fn(&Store<u64, u64>) = |store| _ = store.insert(&41, &0).unwrap();
             let remove: fn(&Store<u64, u64>) = |store| _ = store.remove(&40).unwrap();
             for (change, after) in [(insert, 99), (remove, 97)] {
@@ -266,19 +268,19 @@ fn a_change_during_a_count_is_not_lost() {
     }
 }
 
-/// A count has seen a leaf unlocked, to which entries of a counted leaf then move.
+/// A count has found a leaf unlocked. Then entries of a leaf that was counted already move to it.
 #[cfg(debug_assertions)]
 #[test]
 fn a_leaf_in_the_middle_of_a_change_does_not_count() {
     let store = Store::<u64, u64>::with_options(options().sizes(8, 3));
     (0..200).step_by(2).for_each(|key| _ = store.insert(&key, &key).unwrap());
-    // The leaf from 48 on has room for several entries of the full one before.
+    // The leaf that begins at 48 has room for several entries of the full leaf before it.
     (50..58).step_by(2).for_each(|key| _ = store.remove(&key).unwrap());
     assert_eq!(store.count(ALL.0, ALL.1), 96);
     store.remove(&58).unwrap();
     let counted = std::thread::scope(|scope| {
         held("tree.count.bit_set", || store.count(ALL.0, ALL.1)).meanwhile(|| {
-            // The change then waits for the count to end.
+            // The change then waits until the count ends.
             scope.spawn(|| store.insert(&33, &0).unwrap());
             std::thread::sleep(std::time::Duration::from_millis(50));
         })
@@ -288,7 +290,7 @@ fn a_leaf_in_the_middle_of_a_change_does_not_count() {
     store.check_invariants().unwrap();
 }
 
-/// Upper nodes of the search layer change, and are counted, after a report has found its way.
+/// Upper nodes of the search layer change, and are counted, after a report has determined its path.
 #[cfg(debug_assertions)]
 #[test]
 fn a_report_marks_the_way_that_leads_to_its_leaf() {
@@ -301,7 +303,7 @@ fn a_report_marks_the_way_that_leads_to_its_leaf() {
     store.check_invariants().unwrap();
 }
 
-/// A count during a change: it ends, and the next one is exact.
+/// A count during a change ends, and the next count is exact.
 #[cfg(debug_assertions)]
 #[test]
 fn a_count_during_a_change_ends() {
@@ -319,7 +321,7 @@ fn a_count_during_a_change_ends() {
     }
 }
 
-/// Nodes of the search layer change between the steps of a report.
+/// Nodes of the search layer are changed between the steps of a report.
 #[cfg(debug_assertions)]
 #[test]
 fn a_report_finds_its_leaf_in_a_node_that_changes() {
@@ -327,7 +329,7 @@ fn a_report_finds_its_leaf_in_a_node_that_changes() {
         for removes in [false, true] {
             let store = counted_store();
             held(stop, || store.insert(&41, &0).unwrap()).meanwhile(|| {
-                // Leaves next to that of 41 come and go.
+                // Adds and removes leaves next to the one with key 41.
                 let others = (0..30).chain(60..120);
                 if removes {
                     others.for_each(|key| _ = store.remove(&key).unwrap());
@@ -352,7 +354,7 @@ fn entries_that_move_during_a_count_count_once() {
     for stop in stops {
         for (name, change, after) in CHANGES {
             let store = counted_store();
-            // A leaf with a deadline ends the run within the bounds.
+            // A leaf with a deadline ends the run of leaves within the bounds.
             store.set_expiry(&50, Some(u64::MAX - 1)).unwrap();
             let counted = held(stop, || store.count(ALL.0, ALL.1)).meanwhile(|| change(&store));
             let range = 99.min(after)..=99.max(after);

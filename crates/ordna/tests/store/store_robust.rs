@@ -1,5 +1,5 @@
-//! What callers may do to a store: audits beside expiry, clocks that panic, values that answer
-//! differently each time they are asked, closures that use their own store.
+//! Tests of unusual callers: audits concurrent with expiry, clocks that panic, values that differ
+//! each time they are borrowed, closures that use their own store.
 
 use std::borrow::Borrow;
 use std::cell::Cell;
@@ -29,8 +29,8 @@ fn clock(start: u64) -> (Arc<AtomicU64>, impl Fn() -> u64 + Send + Sync + 'stati
     (hands, move || clock.load(Ordering::Relaxed))
 }
 
-/// An audit follows leaves, records and undo lists: expired keys and undo records stay until it
-/// has ended.
+/// While an audit follows leaves, records and undo lists, no expired keys or undo records are
+/// freed.
 #[test]
 #[cfg(debug_assertions)]
 fn an_audit_keeps_expiry_away() {
@@ -56,7 +56,7 @@ fn an_audit_keeps_expiry_away() {
     assert_eq!(store.statistics().items, 0);
 }
 
-/// What the audit of a store reads is not freed under it, even if another thread writes.
+/// What an audit of the store reads is not freed meanwhile, even if another thread writes.
 #[test]
 #[cfg(debug_assertions)]
 fn an_audit_keeps_the_memory_that_it_reads() {
@@ -75,7 +75,7 @@ fn an_audit_keeps_the_memory_that_it_reads() {
     assert!(freed.get() < LARGE / 2, "{} bytes were freed under the audit", freed.get());
 }
 
-/// A key that a write of the snapshot has seen expired is not in the snapshot.
+/// If a write of a snapshot's epoch has seen a key as expired, the key is not in the snapshot.
 #[test]
 #[cfg(debug_assertions)]
 fn a_snapshot_hides_what_its_writes_saw_expired() {
@@ -93,7 +93,7 @@ fn a_snapshot_hides_what_its_writes_saw_expired() {
     );
 }
 
-/// A clock that panics while a range is removed leaves nothing uncounted.
+/// If the clock panics while a range is removed, the counts include everything that was removed.
 #[test]
 fn a_removal_whose_clock_panics_counts_what_it_removed() {
     let looks = Arc::new(AtomicU64::new(u64::MAX));
@@ -117,7 +117,7 @@ fn a_removal_whose_clock_panics_counts_what_it_removed() {
     assert_eq!((told.items, told.bytes, told.expiring), (0, 0, (0, 0)));
 }
 
-/// Answers a borrow with the next of its values.
+/// A value that returns different bytes each time it is borrowed.
 struct Fickle {
     values: [Vec<u8>; 3],
     asked: Cell<usize>,
@@ -142,7 +142,8 @@ impl AsData<[u8]> for Fickle {
     }
 }
 
-/// A value is asked for once: what is checked and paid for is what is stored.
+/// A value is borrowed only once, so that the bytes that are stored are those that were checked and
+/// counted.
 #[test]
 fn a_value_that_changes_between_two_looks_is_stored_as_it_was_checked() {
     let store: Store<[u8], [u8]> = Store::with_options(by_hand().memory_limit(1 << 20));
@@ -152,14 +153,14 @@ fn a_value_that_changes_between_two_looks_is_stored_as_it_was_checked() {
     assert_eq!(store.insert_many(&[(b"many".to_vec(), value())]), Ok(1));
     store.remove_range(..).unwrap();
     assert_eq!(store.statistics().bytes, 0);
-    // Keys, too: a longer one than was checked has no place in a record.
+    // The same for keys: one that is longer than the checked one would not fit into its record.
     let key = Fickle::new([b"short".to_vec(), vec![7; 70_000], vec![8; 70_000]]);
     assert_eq!(store.insert_many(&[(key, b"value".to_vec())]), Ok(1));
     assert_eq!(store.get(b"short"), Some(b"value".to_vec()));
     store.check_invariants().unwrap();
 }
 
-/// Dividing a large store looks at some leaves, not at all keys.
+/// To divide a large store, only some of its leaves are read, and not all keys.
 #[test]
 fn partition_points_do_not_read_all_keys() {
     let looks = Arc::new(AtomicU64::new(0));
@@ -169,7 +170,8 @@ fn partition_points_do_not_read_all_keys() {
     let options = by_hand().clock(clock);
     let store: Store<u64, u64> = Store::from_sorted_entries(options, vec![sorted]).unwrap();
     let leaves = 50_000 / 49;
-    // Some 500 of 1,000 leaves: every second one, one less than was asked for, or all.
+    // There are about 1,000 leaves. The numbers select some 500 of them, every second one, slightly
+    // fewer, or all.
     for parts in [2, leaves / 16, leaves / 8 - 10, leaves / 9] {
         let before = looks.load(Ordering::Relaxed);
         let points = store.partition_points(parts);
@@ -182,7 +184,7 @@ fn partition_points_do_not_read_all_keys() {
     }
 }
 
-/// A closure that uses its own store panics in place of waiting for itself.
+/// A closure that uses its own store panics, because it would otherwise wait for itself.
 #[test]
 fn a_closure_that_uses_its_own_store_is_told() {
     let store: Store<u64, u64> = Store::with_options(by_hand());
@@ -212,7 +214,7 @@ fn a_closure_that_uses_its_own_store_is_told() {
         let told = panic.downcast_ref::<&str>().map_or(told, |told| (*told).to_owned());
         assert!(told.contains("closure of a conditional write"), "{name}: {told}");
     }
-    // Another store is another matter, and after the panics all is as it was.
+    // A closure may use another store. After the panics the store is unchanged.
     store
         .modify(&1, |_| {
             other.insert(&1, &1).unwrap();
@@ -237,8 +239,9 @@ fn a_closure_of_splice_that_uses_its_own_store_is_told() {
     assert_eq!(store.get(&1).as_deref(), Some(&b"value"[..]));
 }
 
-/// Without a collector, the thread that ends a snapshot frees what it kept. In the closure of a
-/// write it must not wait for a thread that frees already: that one may wait for the write.
+/// Without a collector, the thread that ends a snapshot frees what the snapshot kept. If this
+/// happens in the closure of a write, it must not wait for a thread that is freeing already, as
+/// that thread may wait for the write.
 #[test]
 #[cfg(debug_assertions)]
 fn a_snapshot_may_end_in_the_closure_of_a_write() {
@@ -249,7 +252,7 @@ fn a_snapshot_may_end_in_the_closure_of_a_write() {
     store.put(1, 2).unwrap();
     let schedule = Arc::new(Schedule::new());
     schedule.hold("collector", BEGINS);
-    // Threads that the test does not wait for if it fails.
+    // If the test fails, it does not wait for these threads.
     let (collected, schedules) = (Arc::clone(&store), Arc::clone(&schedule));
     let collector =
         thread::spawn(move || schedules.enroll("collector", || collected.collect_garbage()));
@@ -271,8 +274,8 @@ fn a_snapshot_may_end_in_the_closure_of_a_write() {
     assert_eq!(store.statistics().dead, 0);
 }
 
-/// Borrowed values, in records and in buffers that they share, stay as they are while the keys
-/// change, expire or go.
+/// Borrowed values, in records or in shared buffers, do not change while their keys are written,
+/// expire or are removed.
 #[test]
 fn borrowed_values_do_not_change() {
     let (hands, clock) = clock(5);
@@ -303,7 +306,7 @@ fn borrowed_values_do_not_change() {
         assert_eq!(&**value, name(key).as_bytes());
     }
     assert_eq!((shared.len(), &*expires), (1001, &b"soon"[..]));
-    // A word is overwritten in place: it is a copy.
+    // A word is overwritten in place, so a borrowed one is a copy.
     for words in [Store::<[u8], u64>::new(), Store::with_options(by_hand())] {
         words.put("a", 1).unwrap();
         let word = words.get_ref("a").unwrap();
@@ -312,7 +315,7 @@ fn borrowed_values_do_not_change() {
     }
 }
 
-/// What overwrites retire is bounded by its bytes, not by its number alone.
+/// The memory that overwrites retire is limited by its size, and not only by the number of values.
 #[test]
 fn retired_values_do_not_pile_up() {
     use ordna_testkit::memory::live_here;
@@ -327,7 +330,8 @@ fn retired_values_do_not_pile_up() {
     }
 }
 
-/// A write at the limit frees what counts against it, and does not compact the store.
+/// A write at the limit frees garbage that counts towards the limit, but does not compact the
+/// store.
 #[test]
 #[cfg(debug_assertions)]
 fn a_refused_write_does_not_compact() {
@@ -354,7 +358,7 @@ fn a_refused_write_does_not_compact() {
     });
 }
 
-/// A clock that panics while a snapshot is taken leaves no snapshot that nobody can end.
+/// If the clock panics while a snapshot is taken, no snapshot remains that nobody could end.
 #[test]
 fn a_snapshot_whose_clock_panics_keeps_nothing() {
     let panics = Arc::new(std::sync::atomic::AtomicBool::new(false));

@@ -1,4 +1,5 @@
-//! Writes at a position of a value: as a vector would have them, whatever snapshots keep.
+//! Tests of writes at a position within a value: they must behave like those of a vector, whatever
+//! snapshots keep.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,8 +11,8 @@ use ordna_testkit::random::Random;
 
 type Strings = Store<[u8], [u8]>;
 
-/// Random writes on a few keys equal those on vectors; so does every snapshot, until its end.
-/// Splits, merges and prunes come often.
+/// Random writes on a few keys are compared with writes on vectors, and so is every snapshot, until
+/// it ends. Splits, merges and prunes occur often.
 #[test]
 fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
     type Model = std::collections::BTreeMap<Vec<u8>, Vec<u8>>;
@@ -71,8 +72,8 @@ fn splices_are_those_of_vectors_and_snapshots_keep_the_bytes_of_before() {
     assert!(left < 64 << 10, "{left} bytes are not freed");
 }
 
-/// Appends to a large value neither copy it nor leave garbage of its size; DEL gives everything
-/// back.
+/// Appends to a large value neither copy it nor leave garbage of its size. Its removal gives
+/// everything back.
 #[test]
 fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
     const LARGE: usize = 12 << 20;
@@ -86,7 +87,8 @@ fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
     }
     assert_eq!(len, LARGE + 1_200_000);
     let room = 2 << 20;
-    // Once the value outgrew its room, the former buffer waited for this thread's guard to end.
+    // When the value outgrew its room, its previous buffer could only be freed after this thread's
+    // guard had ended.
     assert!(most < 2 * (len + room) as i64, "{most} bytes for a value of {len}");
     assert!(store.statistics().bytes < len + room);
     assert_eq!(store.remove(b"large").unwrap().map(|value| value.len()), Some(len));
@@ -95,8 +97,8 @@ fn appends_to_a_large_value_leave_no_garbage_of_its_size() {
     assert!(left < 1 << 20, "{left} bytes are held after the removal");
 }
 
-/// Room counts: at the limit an append is refused, with everything as it was, and removals free
-/// all.
+/// Spare room counts towards the limit. At the limit an append is refused without any effect, and
+/// removals free all memory.
 #[test]
 fn room_counts_against_the_limit() {
     let store =
@@ -109,7 +111,7 @@ fn room_counts_against_the_limit() {
         }
     };
     assert_eq!(refused, Error::MemoryLimit { limit: 10_000 });
-    // Without room behind it the value filled the limit.
+    // If no spare room was counted, the value would reach the limit.
     assert!((9_500..10_000).contains(&len), "{len}");
     assert_eq!(store.get(b"key".as_slice()).map(|value| value.len()), Some(len));
     assert!(store.statistics().bytes <= 10_000);
@@ -127,7 +129,7 @@ fn room_counts_against_the_limit() {
     assert_eq!(store.get(b"key".as_slice()), None);
 }
 
-/// What has expired is absent; a deadline stays across splices.
+/// An expired value counts as absent. Writes at a position keep the deadline.
 #[test]
 fn deadlines_stay_and_what_has_expired_is_begun_anew() {
     let now = Arc::new(AtomicU64::new(0));
@@ -147,8 +149,8 @@ fn deadlines_stay_and_what_has_expired_is_begun_anew() {
     assert_eq!((store.statistics().bytes, store.statistics().expiring.0), (0, 0));
 }
 
-/// Threads append to the same keys while others read them, take snapshots and remove them: a value
-/// is whole appends in a row, and a snapshot's value never changes.
+/// Threads append to the same keys while others read them, take snapshots and remove them. A value
+/// always consists of whole appends, and a snapshot's value never changes.
 #[test]
 fn readers_and_snapshots_see_whole_appends() {
     const PIECE: usize = 40;

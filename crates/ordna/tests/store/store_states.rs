@@ -1,5 +1,5 @@
-//! Random sequences of operations with up to eight live snapshots, each of them compared in full
-//! with a persistent map after every step.
+//! Random sequences of operations with up to eight snapshots. After every step, each snapshot is
+//! compared in full with a persistent map.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -60,7 +60,7 @@ fn ops(keys: u64) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..120)
 }
 
-/// Value and deadline.
+/// For each key its value and its deadline.
 type State<K> = OrdMap<<K as ToOwned>::Owned, (u64, Option<u64>)>;
 
 struct Machine<K: TestKey + ?Sized, V: TestValue + ?Sized>
@@ -69,7 +69,7 @@ where
 {
     store: Store<K, V>,
     clock: Arc<AtomicU64>,
-    /// The latest that the clock has told.
+    /// The latest time that the clock has returned.
     time: u64,
     state: State<K>,
     snapshots: Vec<(Snapshot<K, V>, State<K>)>,
@@ -89,7 +89,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         K::number(n)
     }
 
-    /// What the oracle holds of a key now.
+    /// Returns what the model holds for a key now.
     fn now(&self, key: &K::Owned) -> Option<(u64, Option<u64>)> {
         let found = self.state.get(key).copied();
         found.filter(|(_, deadline)| deadline.is_none_or(|deadline| deadline > self.time))
@@ -99,7 +99,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         self.state.insert(key, (word, deadline));
     }
 
-    /// Does the operation on both; returns both answers.
+    /// Applies the operation to store and model, and returns both results.
     fn step(&mut self, op: &Op) -> (String, String) {
         match op {
             Op::Insert(k, v) => {
@@ -176,7 +176,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                 let within: Vec<_> =
                     self.state.keys().filter(|k| **k >= low && **k < high).cloned().collect();
                 let present = within.iter().filter(|key| self.now(key).is_some()).count();
-                // Expired ones may stay, unseen.
+                // Expired keys may remain in the store, but are not visible.
                 for key in &within {
                     self.state.remove(key);
                 }
@@ -225,7 +225,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
                 show((), ())
             }
             Op::Tick(ms) => {
-                // The clock may step back; the store's time does not.
+                // The clock may be set back; the store's time never goes back.
                 let told = self.clock.load(Ordering::Relaxed).saturating_add_signed(*ms);
                 self.clock.store(told, Ordering::Relaxed);
                 self.time = self.time.max(told);
@@ -252,7 +252,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         shown.collect()
     }
 
-    /// Every live snapshot is what it was; the latest state is the oracle's.
+    /// Checks that every snapshot is unchanged, and that the latest state equals the model.
     fn check(&self) -> Result<(), TestCaseError> {
         let keys: Vec<K::Owned> = (0..KEYS).map(K::number).collect();
         for (snapshot, state) in &self.snapshots {
@@ -289,7 +289,7 @@ fn run_keys<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     cases: u32,
     keys: u64,
 ) {
-    // Under a sanitizer a case takes ten times as long.
+    // With a sanitizer a case takes ten times as long.
     let cases = if std::env::var_os("ORDNA_SANITIZED").is_some() { cases / 4 } else { cases };
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &[8; 32]);
@@ -308,7 +308,7 @@ fn run_keys<K: TestKey + ?Sized, V: TestValue + ?Sized>(
             machine.store.check_invariants().map_err(broken)?;
             let kept = machine.store.statistics().dead;
             prop_assert!(!machine.snapshots.is_empty() || kept == 0, "{} undo records", kept);
-            // The store goes first; then what the snapshots keep is freed with the last of them.
+            // The store is dropped first. What the snapshots keep is freed with the last of them.
             let Machine { store, snapshots, .. } = machine;
             drop(store);
             for (snapshot, state) in snapshots {
@@ -319,7 +319,7 @@ fn run_keys<K: TestKey + ?Sized, V: TestValue + ?Sized>(
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Nodes of the usual sizes, and tiny ones: these split, merge and prune on nearly every write.
+/// Nodes of the usual sizes, and tiny ones, which split, merge and prune on nearly every write.
 const SIZES: [(usize, usize); 4] = [(56, 64), (2, 3), (3, 3), (4, 3)];
 
 fn run_sizes<K: TestKey + ?Sized, V: TestValue + ?Sized>(
@@ -351,15 +351,14 @@ fn bytes_to_words_collected_by_the_caller() {
     run_sizes::<[u8], u64>(|| Options::new().background_collector(false), 60);
 }
 
-/// One leaf, whose undo list is pruned all the time.
+/// A single leaf, whose undo list is pruned frequently.
 #[test]
 fn undo_lists_are_pruned_under_snapshots() {
     run_keys::<u64, u64>(|| Options::new().background_collector(false).sizes(2, 3), 200, 3);
     run_keys::<[u8], [u8]>(|| Options::new().background_collector(false).sizes(2, 3), 200, 3);
 }
 
-/// What an old snapshot sees is kept, and nothing to speak of that only snapshots that have ended
-/// saw.
+/// The store keeps what an old snapshot sees, and hardly anything that only ended snapshots saw.
 #[test]
 fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
     let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
@@ -379,7 +378,7 @@ fn one_old_snapshot_keeps_what_it_sees_and_little_else() {
     store.check_invariants().unwrap();
 }
 
-/// A record that says "absent" stays while the younger one above it goes.
+/// A record that marks the key as absent is kept, while a younger record above it is freed.
 #[test]
 fn a_key_absent_in_the_oldest_snapshot_stays_absent_there() {
     let options = Options::new().background_collector(false).sizes(2, 3);
@@ -398,7 +397,7 @@ fn a_key_absent_in_the_oldest_snapshot_stays_absent_there() {
     }
 }
 
-/// The closure of a conditional write decides with all there is to know.
+/// The closure of a conditional write is told the deadline, too.
 #[test]
 fn a_conditional_write_keeps_the_deadline() {
     let store: Store<[u8], [u8]> = Store::with_options(Options::new().clock(|| 5));
@@ -413,7 +412,7 @@ fn a_conditional_write_keeps_the_deadline() {
     assert_eq!(store.get(b"k"), Some(b"w".to_vec()));
 }
 
-/// Built bottom-up in parts, a store is what it would be if everything had been inserted.
+/// A store that is built bottom-up from parts equals one into which everything was inserted.
 #[test]
 fn a_store_from_sorted_parts() {
     let key = |n: u64| (n * 3).to_be_bytes().to_vec();
@@ -435,7 +434,7 @@ fn a_store_from_sorted_parts() {
     drop(snapshot);
     store.collect_garbage();
     assert_eq!((store.check_invariants().unwrap().entries, store.statistics().dead), (5000, 0));
-    // What is not sorted, or too much, is refused and freed.
+    // Entries that are not sorted, or need too much memory, are refused and freed.
     let refused = |parts| Store::<[u8], [u8]>::from_sorted(Options::new(), parts).err();
     let twice = vec![(key(1), value_of(1)), (key(1), value_of(1))];
     let not_sorted = |part, at| Some(ordna_base::Error::NotSorted { part, at });
@@ -448,7 +447,7 @@ fn a_store_from_sorted_parts() {
     assert_eq!(empty.unwrap().check_invariants().unwrap().entries, 0);
 }
 
-/// Parts that hold more than the limit are not read to their ends.
+/// If parts exceed the limit, they are not read to their ends.
 #[test]
 fn a_store_from_sorted_parts_stops_at_its_limit() {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -461,12 +460,12 @@ fn a_store_from_sorted_parts_stops_at_its_limit() {
     let limit = Options::new().memory_limit(1 << 20);
     let refused = Store::<u64, u64>::from_sorted(limit, parts).err();
     assert_eq!(refused, Some(ordna_base::Error::MemoryLimit { limit: 1 << 20 }));
-    // An entry takes 16 bytes at least.
+    // An entry takes at least 16 bytes.
     let read = read.into_inner();
     assert!(read < (1 << 20) / 16 + 1000, "{read} were read");
 }
 
-/// However many parts there are, they are built by no more threads than the machine runs at once.
+/// Even a large number of parts is built with no more threads than the machine can run at once.
 #[test]
 fn a_store_from_many_sorted_parts_starts_few_threads() {
     use std::collections::HashSet;
@@ -485,7 +484,7 @@ fn a_store_from_many_sorted_parts_starts_few_threads() {
     assert!(threads <= most, "{threads} threads");
 }
 
-/// What a snapshot is given to carry stays with it and its clones.
+/// Data that is attached to a snapshot stays with it and its clones.
 #[test]
 fn a_snapshot_carries_what_its_taker_gave_it() {
     let store: Store<u64, u64> = Store::new();
@@ -500,7 +499,7 @@ fn a_snapshot_carries_what_its_taker_gave_it() {
     assert!(plain.taken() <= clone.taken());
 }
 
-/// A state that only an ended snapshot saw is not kept for the one after it.
+/// A state that only an ended snapshot saw is not kept for a later snapshot.
 #[test]
 fn a_state_goes_with_the_last_snapshot_that_sees_it() {
     let store: Store<u64, u64> = Store::with_options(Options::new().background_collector(false));
@@ -515,7 +514,8 @@ fn a_state_goes_with_the_last_snapshot_that_sees_it() {
     assert_eq!(second.get(&1), Some(2));
 }
 
-/// A deadline is forgotten with its entry, whether or not a snapshot still sees that.
+/// When an entry is removed, its deadline is removed from the list, even if a snapshot still sees
+/// the entry.
 #[test]
 fn a_deadline_is_forgotten_with_its_entry() {
     let store: Store<u64, u64> =

@@ -1,4 +1,4 @@
-//! Undo records of many removals under one snapshot.
+//! Tests of undo records, most of them of many removals under one snapshot.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ fn store(slots: usize, fanout: usize) -> Store<u64, u64> {
     Store::with_options(Options::new().background_collector(false).sizes(slots, fanout))
 }
 
-/// Leaves of one large removal under a snapshot do not all become one leaf.
+/// After a large removal under a snapshot, the leaves are not all merged into one.
 #[test]
 fn a_removal_of_everything_under_a_snapshot_takes_linear_time() {
     const KEYS: u64 = 200_000;
@@ -39,7 +39,8 @@ fn a_removal_of_everything_under_a_snapshot_takes_linear_time() {
     assert_eq!((statistics.dead, statistics.bytes), (0, 0));
 }
 
-/// Under a snapshot that lives, a hot key keeps the records of the live snapshots only.
+/// While an old snapshot exists, a key that is often overwritten has records for the existing
+/// snapshots only.
 #[test]
 fn a_hot_key_under_an_old_snapshot_keeps_few_records() {
     for slots in [4, 56] {
@@ -57,7 +58,8 @@ fn a_hot_key_under_an_old_snapshot_keeps_few_records() {
     }
 }
 
-/// Overwrites one key in five epochs and drops the snapshots of three: the last write prunes.
+/// Overwrites a key in five epochs and drops the snapshots of three of them, so that the last write
+/// prunes.
 fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Snapshot<K, V>>) {
     let store = Store::<K, V>::with_options(Options::new().background_collector(false).sizes(4, 4));
     let put = |word| _ = store.insert(K::number(7).borrow(), V::dress(word).borrow()).unwrap();
@@ -72,7 +74,7 @@ fn pruned<K: TestKey + ?Sized, V: TestValue + ?Sized>() -> (Store<K, V>, Vec<Sna
     (store, live)
 }
 
-/// A record goes although a snapshot of its end epoch lives.
+/// A record is freed even though a snapshot of its end epoch exists.
 #[test]
 fn a_prune_keeps_one_record_for_each_snapshot() {
     let (store, live) = pruned::<u64, u64>();
@@ -81,7 +83,7 @@ fn a_prune_keeps_one_record_for_each_snapshot() {
     assert_eq!((seen(0), seen(1)), (Some(u64::dress(1)), Some(u64::dress(5))));
 }
 
-/// What a prune gave back the end of the chunk does not give back once more.
+/// The bytes that a prune gave back are not given back again when the chunk is freed.
 #[test]
 fn a_pruned_record_gives_its_bytes_back_once() {
     let (store, live) = pruned::<[u8], [u8]>();
@@ -96,7 +98,8 @@ fn a_pruned_record_gives_its_bytes_back_once() {
     assert_eq!(usage, fresh.memory_usage().parts);
 }
 
-/// A leaf of 8 slots merges with a neighbour once two of its entries are left, not before.
+/// A leaf with 8 slots is merged with a neighbour only when no more than two of its entries are
+/// left.
 #[test]
 fn a_leaf_that_is_more_than_a_quarter_full_does_not_merge() {
     let store = store(8, 4);
@@ -109,13 +112,14 @@ fn a_leaf_that_is_more_than_a_quarter_full_does_not_merge() {
     assert!(leaves() < full);
 }
 
-/// Bytes of undo records.
+/// Returns the bytes of undo records.
 fn undo(store: &Store<u64, u64>) -> usize {
     let parts = store.memory_usage().parts;
     parts.iter().find(|(name, _)| *name == "undo records").map_or(0, |(_, bytes)| *bytes)
 }
 
-/// Two full leaves of two slots become three, and the new low fence is the right one's former one.
+/// Two full leaves with two slots become three. The new low fence equals the previous one of the
+/// right leaf.
 #[test]
 fn a_new_anchor_may_be_that_of_the_right_neighbour() {
     let store = store(2, 3);
@@ -129,7 +133,7 @@ fn a_new_anchor_may_be_that_of_the_right_neighbour() {
     });
 }
 
-/// Leaves of few keys or none merge with neighbours that are full or have a range version.
+/// Leaves with few keys or none are merged with neighbours that are full or have a range version.
 #[test]
 fn range_versions_stay_while_sparse_leaves_merge() {
     let mut state = 11_u64;
@@ -164,11 +168,11 @@ fn range_versions_stay_while_sparse_leaves_merge() {
     }
 }
 
-/// A full leaf absorbs an empty one whose keys a snapshot has: together they are more than a leaf
-/// holds.
+/// A full leaf absorbs an empty one whose keys a snapshot still has. Together these are more keys
+/// than a leaf can hold.
 #[test]
 fn a_leaf_that_had_more_keys_than_it_holds_gets_no_range_version() {
-    // One of these cuts is where the first leaf is split.
+    // The first leaf is split at one of these keys.
     for cut in 4..54 {
         let store = store(56, 64);
         (0..57).for_each(|at| _ = store.insert(&(10 * at), &at).unwrap());
@@ -186,7 +190,7 @@ fn a_leaf_that_had_more_keys_than_it_holds_gets_no_range_version() {
     }
 }
 
-/// The limit counts the chunks that undo records stand in.
+/// The limit counts whole chunks of undo records.
 #[test]
 fn undo_records_count_with_their_chunks() {
     let store = store(56, 64);
@@ -201,7 +205,8 @@ fn undo_records_count_with_their_chunks() {
     assert_eq!((store.statistics().bytes, undo(&store)), (before, 0));
 }
 
-/// Many changes of a leaf under one snapshot take the memory of one range version, not of a record each.
+/// Many changes of a leaf under one snapshot take the memory of one range version, and not of a
+/// record for each change.
 #[test]
 fn many_changes_of_a_leaf_under_a_snapshot_take_a_range_version() {
     const KEYS: u64 = 50_000;
@@ -221,7 +226,7 @@ fn many_changes_of_a_leaf_under_a_snapshot_take_a_range_version() {
     assert_eq!(store.statistics().bytes, before);
 }
 
-/// The memory limit pays the range versions that splits divide, with the next record.
+/// When splits divide range versions, the additional memory is counted with the next record.
 #[test]
 fn the_limit_counts_divided_range_versions() {
     const KEYS: u64 = 20_000;
@@ -239,7 +244,7 @@ fn the_limit_counts_divided_range_versions() {
     assert_eq!((bytes - undo, 0), (store.statistics().bytes, store.statistics().dead));
 }
 
-/// An entry whose deadline has passed is in no snapshot taken since, though its neighbours change.
+/// An entry whose deadline has passed is in no later snapshot, even if its neighbours change.
 #[test]
 fn range_versions_keep_no_entry_beyond_its_deadline() {
     let now = Arc::new(AtomicU64::new(1000));
@@ -257,7 +262,8 @@ fn range_versions_keep_no_entry_beyond_its_deadline() {
     assert!(snapshot.iter().eq((1..7).map(|key| (key, key))));
 }
 
-/// Leaves with range versions split and merge under several snapshots; each shows its state all along.
+/// While leaves with range versions are split and merged under several snapshots, each snapshot
+/// always shows its state.
 #[test]
 fn range_versions_follow_their_keys_through_splits_and_merges() {
     for slots in [4, 8, 56] {
@@ -276,7 +282,7 @@ fn range_versions_follow_their_keys_through_splits_and_merges() {
                 store.collect_garbage();
             }
             let base = 251 * round % 2500;
-            // Overwrites, then inserts that split, then removals that merge.
+            // First overwrites, then inserts that split leaves, then removals that merge them.
             for key in base / 10..base / 10 + 40 {
                 put(&mut state, 10 * key, Some(1000 * round + key));
             }

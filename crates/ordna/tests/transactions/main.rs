@@ -1,4 +1,4 @@
-//! Transactions. Those in the log are tested in `durability`.
+//! Tests of transactions. Those of transactions in the log are in `durability`.
 //!
 //! | module | checks |
 //! |---|---|

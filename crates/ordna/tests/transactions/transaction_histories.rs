@@ -1,11 +1,11 @@
 //! Histories of random transactions, checked for serializability.
 //!
-//! Each value is the list of the operations that appended to it, so a read shows which appends came
-//! before it, and the lists at the end show the order of all appends of a key. From these follow
-//! the dependencies between operations (Adya's): an append after the one before it, a read after
-//! the append that it saw last, and the next append after each read that did not see it. The
-//! history is serializable if and only if they have no cycle. Operations that read a range depend
-//! on each key of it, absent ones too.
+//! Each value is the list of the operations that appended to it. So a read shows which appends
+//! preceded it, and the lists at the end show the order of all appends to a key. This determines
+//! the dependencies between operations, as Adya defines them: an append depends on the append
+//! before it, a read depends on the last append that it saw, and an append depends on each read
+//! that did not see it yet. The history is serializable if and only if the dependencies have no
+//! cycle. An operation that reads a range depends on each key in it, including absent ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
@@ -20,7 +20,7 @@ type Reads = Vec<(u64, Vec<u32>)>;
 
 const KEYS: u64 = 6;
 
-/// What one operation saw, and where it appended.
+/// What an operation read, and where it appended.
 #[derive(Debug)]
 struct Operation {
     number: u32,
@@ -36,13 +36,13 @@ fn appended(bytes: Option<&[u8]>, number: u32) -> Vec<u8> {
     [bytes.unwrap_or_default(), &number.to_le_bytes()].concat()
 }
 
-/// Fills the keys that a range read did not find: they were absent.
+/// Adds the keys that the read of a range did not find, as absent ones.
 fn of_range(keys: std::ops::Range<u64>, found: impl Iterator<Item = (u64, Vec<u8>)>) -> Reads {
     let found: BTreeMap<u64, Vec<u8>> = found.collect();
     keys.map(|key| (key, numbers(found.get(&key).map_or(&[], Vec::as_slice)))).collect()
 }
 
-/// The steps of a transaction, which are the same in each attempt.
+/// Runs the steps of a transaction, which are the same in each attempt.
 fn steps(
     tx: &Transaction<'_, u64, [u8]>,
     number: u32,
@@ -72,22 +72,22 @@ fn steps(
         }
         thread::yield_now();
     }
-    // Later reads saw its own appends.
+    // Later reads also saw the operation's own appends.
     for (_, list) in &mut operation.reads {
         list.retain(|other| *other != number);
     }
-    // An append to a key that it has appended to is one.
+    // Several appends to the same key count as one.
     Ok(operation)
 }
 
-/// A plan in which no key is appended to twice.
+/// Returns a plan in which no key is appended to twice.
 fn plan(random: &mut Random) -> Vec<(u64, u64)> {
     let mut appends = BTreeSet::new();
     let steps = (0..1 + random.below(4)).map(|_| (random.below(10), random.below(KEYS)));
     steps.filter(|(what, key)| !(4..8).contains(what) || appends.insert(*key)).collect()
 }
 
-/// Runs operations of all kinds on three threads; returns those that were done.
+/// Runs operations of all kinds on three threads, and returns those that succeeded.
 fn history(store: &Lists, seed: u64, each: u32) -> Vec<Operation> {
     let run = |thread: u32| {
         let mut random = Random::new(seed * 16 + u64::from(thread));
@@ -152,7 +152,7 @@ fn check(operations: &[Operation], ends: &BTreeMap<u64, Vec<u32>>) -> Result<(),
     for operation in operations {
         for (key, saw) in &operation.reads {
             let list = ends.get(key).map_or(&[][..], Vec::as_slice);
-            // Its own append is where it saw the list end.
+            // The operation's own append must directly follow what it read.
             if !list.starts_with(saw) {
                 return Err(format!("{operation:?} saw what is no prefix of {list:?}"));
             }
@@ -166,7 +166,8 @@ fn check(operations: &[Operation], ends: &BTreeMap<u64, Vec<u32>>) -> Result<(),
             }
         }
     }
-    // A cycle remains when all that have no predecessor are taken away.
+    // Operations without a predecessor are removed, again and again. If some remain, there is a
+    // cycle.
     let mut before: BTreeMap<u32, usize> = by_number.keys().map(|number| (*number, 0)).collect();
     for (number, nexts) in &after {
         for next in nexts.iter().filter(|next| *next != number) {
@@ -198,7 +199,7 @@ fn random_transactions_are_serializable() {
     let (mut seed, mut done) = (0, 0);
     while Instant::now() < end || seed < 40 {
         seed += 1;
-        // Tiny leaves: ranges span several, which split and merge.
+        // Tiny leaves, so that ranges span several leaves, which are split and merged.
         let store: Lists = Store::with_options(Options::new().sizes(2 + seed as usize % 4, 4));
         let operations = history(&store, seed, 30);
         let ends: BTreeMap<u64, Vec<u32>> =
@@ -218,7 +219,7 @@ fn the_check_finds_write_skew_and_lost_updates() {
         reads,
         appends: appends.iter().copied().collect(),
     };
-    // Each read what the other one appended to.
+    // Each operation read the key to which the other one appended.
     let skew = [
         operation(1, vec![read(0, &[]), read(1, &[])], &[0]),
         operation(2, vec![read(0, &[]), read(1, &[])], &[1]),
@@ -226,10 +227,10 @@ fn the_check_finds_write_skew_and_lost_updates() {
     let ends = BTreeMap::from([(0, vec![1]), (1, vec![2])]);
     assert!(check(&skew, &ends).unwrap_err().contains("cycle"));
     assert!(check(&skew[..1], &BTreeMap::from([(0, vec![1])])).is_ok());
-    // Both read the same list, and one append is gone.
+    // Both operations read the same list, and one of the appends is lost.
     let lost = [operation(1, vec![read(0, &[])], &[0]), operation(2, vec![read(0, &[])], &[0])];
     assert!(check(&lost, &BTreeMap::from([(0, vec![2])])).unwrap_err().contains("appends"));
-    // A reader that saw the second append, but not the first one of another key.
+    // A reader saw the second append, but not the first one, which was to another key.
     let torn = [
         operation(1, vec![read(0, &[]), read(1, &[])], &[0, 1]),
         operation(2, vec![read(0, &[1]), read(1, &[])], &[]),
