@@ -1,8 +1,8 @@
-//! Rights beside those of Debian's redis-server: flags and categories of every shared command, and
-//! random rules with random calls, which both servers must allow or refuse alike.
+//! Compares permissions with those of Debian's redis-server: flags and categories of every shared
+//! command, and random calls under random rules, which both servers must allow or refuse alike.
 //!
-//! `cargo test -p ordna-server --test main -- --ignored acl_against_redis`. `ORDNA_SOAK=seconds` has
-//! the random rules go on for so long, `ORDNA_SEED=number` begin with another seed.
+//! `cargo test -p ordna-server --test main -- --ignored acl_against_redis`. `ORDNA_SOAK=seconds`
+//! sets how long random rules are tried, and `ORDNA_SEED=number` sets the first seed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::against_redis::Redis;
 use crate::common::{Client, Random, request, show, start};
 use crate::fuzz_against_redis::differences::LONGER;
 
-/// What a server tells of a command.
+/// What a server reports about a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Described {
     arity: i64,
@@ -51,7 +51,7 @@ fn frame(bytes: &[u8]) -> OwnedFrame {
     decode(bytes).unwrap().unwrap().0
 }
 
-/// The commands and subcommands of a server, by name.
+/// Returns the commands and subcommands of a server, by name.
 fn described(client: &mut Client) -> BTreeMap<String, Described> {
     fn add(command: &OwnedFrame, all: &mut BTreeMap<String, Described>) {
         let parts = items(command);
@@ -91,7 +91,7 @@ fn flags_and_categories_are_those_of_redis() {
         }
     }
     assert!(shared.len() > 150, "{shared:?}");
-    // A subcommand that only one server has is stated here.
+    // Subcommands that only one of the servers has must be listed here.
     let only = |a: &BTreeMap<String, Described>, b: &BTreeMap<String, Described>| {
         let is_only = |name: &&String| {
             let command = name.split_once('|').map(|(command, _)| command);
@@ -100,12 +100,12 @@ fn flags_and_categories_are_those_of_redis() {
         a.keys().filter(is_only).cloned().collect::<Vec<_>>()
     };
     for name in only(&theirs, &own) {
-        // CLIENT TRACKING, debuggers and drawings of text are not here.
+        // Ordna lacks CLIENT TRACKING, debuggers and graphs.
         let known = ["client|caching", "command|getkeysandflags", "latency|graph", "script|debug"];
         assert!(known.contains(&name.as_str()), "{name}");
     }
     for name in only(&own, &theirs) {
-        // Of Redis 7.2.
+        // These are commands of Redis 7.2.
         assert!(["client|setinfo", "client|no-touch"].contains(&name.as_str()), "{name}");
     }
     let categories = pair[0].ask(&[b"ACL", b"CAT"]);
@@ -128,7 +128,7 @@ fn flags_and_categories_are_those_of_redis() {
             differences.push(format!("@{category} lacks {missing:?}, and has {extra:?}"));
         }
     }
-    // Every command of Redis may be named in a rule.
+    // A rule may name every command of Redis.
     for name in theirs.keys() {
         let rule = format!("-{name}");
         let reply = pair[1].ask(&[b"ACL", b"SETUSER", b"u", rule.as_bytes()]);
@@ -139,10 +139,11 @@ fn flags_and_categories_are_those_of_redis() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Whether a reason explains why the replies to a step differ: step, Redis' reply, ours.
+/// Returns whether a reason explains the different replies to a step: step, Redis' reply, Ordna's
+/// reply.
 type Explains = fn(&Step, &str, &str) -> bool;
 
-/// Why a reply may differ from Redis'.
+/// The reasons why a reply may differ from that of Redis.
 const STATED: [(&str, Explains); 2] = [
     (
         "a user with key patterns may not read, list or remove keys that a command does not name",
@@ -167,12 +168,12 @@ const STATED: [(&str, Explains); 2] = [
 
 type Words = Vec<Vec<u8>>;
 
-/// What is asked of both servers.
+/// A request to both servers.
 #[derive(Clone)]
 enum Step {
     /// `ACL SETUSER u` with these rules.
     Set(Words),
-    /// `ACL DRYRUN u` of this call.
+    /// `ACL DRYRUN u` with this call.
     Try(Words),
 }
 
@@ -191,18 +192,18 @@ impl Step {
         show(&self.request("u"))
     }
 
-    /// Whether a difference of the replies is a defect.
+    /// Returns whether a difference between the replies is a defect.
     fn is_defect(&self, redis: &str, ours: &str) -> bool {
         redis != ours && !STATED.iter().any(|(_, explains)| explains(self, redis, ours))
     }
 }
 
-/// Makes rules and calls.
+/// Generates rules and calls.
 struct Generator {
     random: Random,
     /// Names and arities of the commands and subcommands that both servers have.
     shared: Vec<(String, i64)>,
-    /// Those of them that name keys.
+    /// The ones among them that have keys as arguments.
     keyed: Vec<(String, i64)>,
     /// Commands that only Redis has.
     foreign: Vec<String>,
@@ -218,7 +219,7 @@ impl Generator {
         self.random.below(n) == 0
     }
 
-    /// A rule of commands, keys or channels.
+    /// Returns a rule about commands, keys or channels.
     fn rule(&mut self) -> Vec<u8> {
         const PATTERNS: [&str; 18] = [
             "a*", "b*", "*", "?", "a", "b", "ax", "[ab]x", "[^a]*", "", "\\*", "a?", "*x", "c",
@@ -254,7 +255,7 @@ impl Generator {
                 format!("{sign}{name}")
             }
             21 => {
-                // First arguments, and what is none.
+                // First arguments, and words that cannot be one.
                 let shared = self.shared.clone();
                 let name = self.pick(&shared).0.clone();
                 let argument = *self.pick(&["0", "a", "get", "set", "", "x|y", "help"]);
@@ -277,7 +278,7 @@ impl Generator {
         rule.into_bytes()
     }
 
-    /// The rules of one `ACL SETUSER`.
+    /// Returns the rules of one `ACL SETUSER`.
     fn rules(&mut self) -> Words {
         let mut rules = Vec::new();
         for _ in 0..1 + self.random.below(5) {
@@ -306,8 +307,8 @@ impl Generator {
                     let mut text = b"(".to_vec();
                     text.extend(inner.join(&b' '));
                     text.push(b')');
-                    // As one argument, or as several; now and then not to its end, after which
-                    // Redis would forget it at the next one, and we refuse that.
+                    // As one argument or as several. Sometimes the closing bracket is missing;
+                    // Redis would drop such a selector at the next one, and Ordna refuses it.
                     let is_open = self.one_in(16);
                     if is_open {
                         text.pop();
@@ -327,14 +328,15 @@ impl Generator {
         rules
     }
 
-    /// A call whose number of arguments suits the command most of the time.
+    /// Returns a call, which in most cases has a valid number of arguments.
     fn call(&mut self) -> Words {
-        // Not the empty key, which `*` matches in Ordna only.
+        // Without the empty key, which `*` matches only in Ordna.
         const ARGUMENTS: [&str; 24] = [
             "a", "b", "ax", "bx", "c", "abc", "d", "*", "0", "1", "2", "3", "-1", "GET", "get",
             "SET", "INCRBY", "OVERFLOW", "u8", "NX", "EX", "KEEPTTL", "x", "help",
         ];
-        // Those with keys more often: what they need depends on their arguments.
+        // Commands with keys are more frequent, because the permissions that they need depend on
+        // their arguments.
         let keyed = if self.one_in(3) { &self.shared } else { &self.keyed };
         let (name, arity) = keyed[self.random.below(keyed.len())].clone();
         let mut words: Vec<String> = name.split('|').map(str::to_owned).collect();
@@ -358,7 +360,7 @@ impl Generator {
     }
 }
 
-/// Sends the steps to both servers after the user was removed; returns the replies.
+/// Removes the user, sends the steps to both servers, and returns the replies.
 fn replies(pair: &mut [Client; 2], steps: &[Step]) -> [Vec<String>; 2] {
     let mut bytes = request(&[b"ACL", b"DELUSER", b"u"]);
     bytes.extend(request(&[b"ACL", b"SETUSER", b"u"]));
@@ -371,7 +373,7 @@ fn replies(pair: &mut [Client; 2], steps: &[Step]) -> [Vec<String>; 2] {
     })
 }
 
-/// The first step whose replies are a defect.
+/// Returns the first step whose replies show a defect.
 fn defect(pair: &mut [Client; 2], steps: &[Step]) -> Option<(usize, String, String)> {
     let [redis, ours] = replies(pair, steps);
     let all = redis.into_iter().zip(ours).enumerate();
@@ -406,8 +408,9 @@ fn shrink(pair: &mut [Client; 2], mut steps: Vec<Step>) -> Vec<Step> {
     }
 }
 
-/// The part of `ACL GETUSER` that both must show alike: all but the rules of commands, which Redis
-/// sorts. Redis shows `%RW~*` as `~*`, after which it would refuse the patterns that follow it.
+/// Returns the part of `ACL GETUSER` that must be the same on both servers: all except the rules
+/// for commands, which Redis sorts. Redis shows `%RW~*` as `~*`, after which it would refuse the
+/// patterns that follow.
 fn user(client: &mut Client) -> String {
     fn permissions(frame: &OwnedFrame, shown: &mut Vec<String>) {
         for pair in items(frame).chunks(2) {
@@ -428,7 +431,7 @@ fn user(client: &mut Client) -> String {
     shown.join("\n").replace("%RW~*", "~*")
 }
 
-/// The rules of user `u` as `ACL LIST` shows them.
+/// Returns the rules of user `u` as `ACL LIST` shows them.
 fn listed(client: &mut Client) -> Words {
     client.send(&request(&[b"ACL", b"LIST"]));
     let lines = frame(&client.reply());
@@ -437,8 +440,8 @@ fn listed(client: &mut Client) -> Words {
     line.split(' ').skip(2).map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Checks that the server does what `ACL DRYRUN` says: it refuses what is denied, alone and in a
-/// transaction, and not what is allowed. Of the allowed calls only those with keys are made.
+/// Checks that the server acts as `ACL DRYRUN` predicts: it refuses calls that are denied, alone
+/// and in a transaction, and no others. Of the allowed calls, only those with keys are made.
 fn obeys(subject: &mut Client, calls: &[Words], verdicts: &[String], keyed: &[(String, i64)]) {
     let words = |call: &Words| request(&call.iter().map(Vec::as_slice).collect::<Vec<_>>());
     let mut ask = |call: &Words| {
@@ -457,16 +460,17 @@ fn obeys(subject: &mut Client, calls: &[Words], verdicts: &[String], keyed: &[(S
     }
     for (call, _) in allowed {
         let name = String::from_utf8_lossy(&call[0]).to_ascii_lowercase();
-        // A script may be allowed, and not what it calls; a subscription changes what is allowed.
+        // A script may be allowed while a command that it calls is not, and a subscription changes
+        // what is allowed.
         let is_keyed = keyed.iter().any(|(known, _)| *known == name);
-        // And what waits has no reply.
+        // A command that waits sends no reply.
         let waits = ["blpop", "brpop", "blm", "bzpop", "bzm"].iter().any(|it| name.starts_with(it));
         if is_keyed && !waits && !name.starts_with("eval") && !name.ends_with("subscribe") {
             let reply = ask(call);
             assert!(!reply.starts_with("-NOPERM"), "{}: {reply}", show(&words(call)));
         }
     }
-    // Whoever may not begin a transaction is refused its commands one by one, too.
+    // If the user may not start a transaction, the commands are refused one by one, too.
     ask(&vec![b"MULTI".to_vec()]);
     for (call, _) in &denied {
         let reply = ask(call);
@@ -478,11 +482,11 @@ fn obeys(subject: &mut Client, calls: &[Words], verdicts: &[String], keyed: &[(S
 #[test]
 #[ignore = "needs redis-server; .ci/run installs it and runs this"]
 fn random_rules_allow_what_they_allow_in_redis() {
-    /// Rule sets of a run without `ORDNA_SOAK`.
+    /// Number of rule sets in a run without `ORDNA_SOAK`.
     const RULES: usize = 10_000;
-    /// Rule sets that are applied to one user, one after the other.
+    /// Number of rule sets that are applied to the same user, one after the other.
     const HISTORY: usize = 8;
-    /// Calls after each rule set.
+    /// Number of calls after each rule set.
     const CALLS: usize = 6;
     let asked = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let soak = asked("ORDNA_SOAK").map(Duration::from_secs);
@@ -512,7 +516,7 @@ fn random_rules_allow_what_they_allow_in_redis() {
     let (mut sets, mut tries, mut allowed) = (0, 0, 0);
     while soak.map_or(sets < RULES, |soak| begin.elapsed() < soak) {
         let mut steps = Vec::new();
-        // Half of the users may execute all commands at first, so that keys matter.
+        // At first, half of the users may execute all commands, so that the rules for keys matter.
         if generator.one_in(2) {
             steps.push(Step::Set(vec![b"+@all".to_vec()]));
         }
@@ -535,7 +539,7 @@ fn random_rules_allow_what_they_allow_in_redis() {
         }
         let [redis, own] = pair.each_mut().map(user);
         assert_eq!(redis, own, "left Redis, right Ordna: {}", show(&steps[0].request("u")));
-        // What the file would keep is the same user.
+        // The form that would be stored in the file describes the same user.
         let last = pair[1].say("ACL GETUSER u");
         let calls: Vec<_> = (0..CALLS * 4).map(|_| generator.call()).collect();
         let verdicts = |client: &mut Client| -> Vec<String> {

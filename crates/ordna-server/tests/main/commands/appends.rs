@@ -1,4 +1,4 @@
-//! Strings that grow, and the end of a server with scans under way.
+//! Tests of strings that grow, and of a server that stops during scans.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,8 @@ use ordna_server::Config;
 
 use crate::common::{Client, request, spawn, start};
 
-/// 1,200 APPENDs to a value of 12 MB leave no garbage of its size, and DEL frees what they took.
+/// 1,200 APPENDs to a value of 12 MB leave no garbage of its size, and DEL frees all memory that
+/// they used.
 #[test]
 fn appends_to_a_large_value_leave_no_garbage() {
     const MIB: usize = 1 << 10;
@@ -15,7 +16,7 @@ fn appends_to_a_large_value_leave_no_garbage() {
     client.ask(&[b"SET", b"small", b"1"]);
     let before = server.memory("VmRSS:");
     client.ask(&[b"SET", b"large", &vec![b'x'; 12_000_000]]);
-    // From now on the peak is that of the APPENDs.
+    // From here on, the peak is the one during the APPENDs.
     std::fs::write(server.proc("clear_refs"), "5").unwrap();
     let piece = [b'y'; 1000];
     for round in 1..=1200 {
@@ -23,7 +24,7 @@ fn appends_to_a_large_value_leave_no_garbage() {
         assert_eq!(client.ask(&[b"APPEND", b"large", &piece]), format!(r":{length}\r\n"));
     }
     let peak = server.memory("VmHWM:") - before;
-    // The value, its successor with more room, and the request buffer of the SET.
+    // The peak includes the value, its successor with more room, and the request buffer of the SET.
     assert!(peak < 60 * MIB, "{peak} KiB for a value of 13 MB");
     client.say("DEL large");
     let patience = Instant::now() + Duration::from_secs(20);
@@ -33,13 +34,14 @@ fn appends_to_a_large_value_leave_no_garbage() {
     }
 }
 
-/// What APPEND, SETRANGE and SETBIT cost at the end of a value does not depend on its length.
+/// The cost of APPEND, SETRANGE and SETBIT at the end of a value does not depend on the value's
+/// length.
 #[test]
 fn writes_at_the_end_of_a_long_value_cost_what_they_write() {
     const PIECES: usize = 5000;
     let server = start(Config::default());
     let mut client = Client::new(server.address);
-    // A copy of the value for each write would be 40 GB.
+    // If each write copied the value, this would copy 40 GB.
     client.ask(&[b"SET", b"long", &vec![0; 8 << 20]]);
     let begin = Instant::now();
     let mut length = 8 << 20;
@@ -61,7 +63,8 @@ fn writes_at_the_end_of_a_long_value_cost_what_they_write() {
     assert!(took < Duration::from_secs(10), "{took:?}");
 }
 
-/// The server ends soon though clients scan over everything, match patterns, and do not read.
+/// The server stops quickly even if clients scan everything, match patterns, and do not read the
+/// replies.
 #[test]
 fn the_end_does_not_wait_for_scans() {
     let mut server = start(Config::default());
@@ -76,7 +79,7 @@ fn the_end_does_not_wait_for_scans() {
     let scanners: Vec<Client> = (0..12)
         .map(|at| {
             let mut scanner = Client::new(server.address);
-            // Over and over: some scan is under way at any time.
+            // Repeated, so that some scan is in progress at any time.
             let one = request(&lines[at % 4].split(' ').map(str::as_bytes).collect::<Vec<_>>());
             let times = if at % 4 == 0 { 4 } else { 200 };
             scanner.send(&one.repeat(times));

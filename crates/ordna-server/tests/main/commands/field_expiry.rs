@@ -1,5 +1,6 @@
-//! Fields of hashes that expire. Redis 7.0 has no such commands: replies are those of the documentation of
-//! Redis 7.4 and 8. Random histories are in `keyspace/edits/expiry_tests.rs`.
+//! Tests of fields of hashes that expire. Redis 7.0 has no such commands, so the expected replies
+//! come from the documentation of Redis 7.4 and 8. Random histories are tested in
+//! `keyspace/edits/expiry_tests.rs`.
 
 use std::time::{Duration, Instant};
 
@@ -9,10 +10,11 @@ use super::collections::settled;
 use crate::common::{Client, converse, fresh, show, spawn, start};
 use crate::state::persistence::{Dir, loaded, say};
 
-/// A deadline that no test sees.
+/// A deadline that is not reached during a test.
 const FAR: &str = "9999999999999";
 
-/// Makes `h` a hash with the fields `a`, `b` and `c`: a small one, or one with 1,000 more.
+/// Creates the hash `h` with the fields `a`, `b` and `c` and, if it has to be large, with 1,000
+/// more.
 fn hash(client: &mut Client, is_large: bool) {
     client.say("DEL h");
     client.say("HSET h a 1 b 2 c 3");
@@ -66,7 +68,7 @@ fn replies_are_those_of_the_documentation() {
                 ("HEXPIRETIME h FIELDS 1 a", r"*1\r\n:10000000000\r\n"),
                 ("HEXPIREAT h 9999999999 FIELDS 1 b", r"*1\r\n:1\r\n"),
                 ("HPEXPIRETIME h FIELDS 1 b", r"*1\r\n:9999999999000\r\n"),
-                // Increments keep a deadline, HSET lifts it.
+                // Increments keep a deadline, and HSET removes it.
                 ("HINCRBY h a 1", r":2\r\n"),
                 ("HINCRBYFLOAT h a 1.5", r"$3\r\n3.5\r\n"),
                 ("HSETNX h a 9", r":0\r\n"),
@@ -75,7 +77,7 @@ fn replies_are_those_of_the_documentation() {
                 ("HTTL h FIELDS 1 a", r"*1\r\n:-1\r\n"),
             ],
         );
-        // A time that is over removes the field.
+        // A deadline in the past removes the field.
         converse(
             &mut client,
             &[
@@ -166,7 +168,7 @@ fn replies_are_those_of_the_documentation() {
         let left = if is_large { ":1000" } else { ":0" };
         assert_eq!(say(&mut client, "HLEN h"), left);
         assert_eq!(say(&mut client, "EXISTS h"), if is_large { ":1" } else { ":0" });
-        // The last field goes by its deadline.
+        // The last field expires.
         client.say("DEL h");
         assert_eq!(say(&mut client, "HSETEX h PX 1 FIELDS 1 a 1"), ":1");
         wait_until(&mut client, "EXISTS h", ":0");
@@ -183,7 +185,7 @@ fn an_expired_field_shows_in_no_read() {
         say(&mut client, "HPEXPIRE h 15 FIELDS 2 a b");
         let end = Instant::now() + Duration::from_millis(15);
         while Instant::now() < end {}
-        // The background task looks each 20 ms: these come before and after it.
+        // The background task runs every 20 ms, so some of these run before it and some after it.
         for _ in 0..15 {
             assert_eq!(say(&mut client, "HLEN h"), format!(":{}", others + 1));
             assert_eq!(say(&mut client, "HMGET h a b c"), "*3 $-1 $-1 $1 3");
@@ -230,14 +232,14 @@ fn a_hash_keeps_its_deadlines_when_it_moves_or_grows() {
         assert_eq!(client.say("DUMP restored").len(), client.say("DUMP h").len());
         let encoding = if is_large { "$9 hashtable" } else { "$10 listpackex" };
         assert_eq!(say(&mut client, "OBJECT ENCODING restored"), encoding);
-        // Small becomes large.
+        // The small hash becomes a large one.
         let more = (0..1000).map(|at| format!(" other{at} x")).collect::<String>();
         say(&mut client, &format!("HSET restored{more}"));
         assert_eq!(say(&mut client, "OBJECT ENCODING restored"), "$9 hashtable");
         assert_eq!(say(&mut client, "HPEXPIRETIME restored FIELDS 2 a other1"), far);
         say(&mut client, "PERSIST moved");
         assert_eq!(say(&mut client, "HPEXPIRETIME moved FIELDS 2 a b"), far);
-        // Without deadlines a small hash is a record as before.
+        // Without deadlines, a small hash is stored as a single record again.
         say(&mut client, "HPERSIST moved FIELDS 1 a");
         if !is_large {
             assert_eq!(say(&mut client, "OBJECT ENCODING moved"), "$8 listpack");
@@ -248,13 +250,13 @@ fn a_hash_keeps_its_deadlines_when_it_moves_or_grows() {
     }
 }
 
-/// What Redis 7.4 wrote for a hash of the fields `a` (until a time) and `b`.
+/// Payloads that Redis 7.4 wrote for a hash with the fields `a`, which has a deadline, and `b`.
 #[test]
 fn payloads_with_deadlines_are_read() {
     let (_server, mut client) = fresh();
     let far: u64 = FAR.parse().unwrap();
     let list: Vec<u8> = {
-        // A listpack of a, 1, deadline, b, 2, 0.
+        // A listpack with the elements a, 1, deadline, b, 2, 0.
         let mut list = vec![0; 6];
         list.extend([0x81, b'a', 2, 1, 1]);
         list.push(0xF4);
@@ -399,7 +401,7 @@ fn deadlines_survive_restarts_and_kills() {
     for key in ["small", "large", "small2", "large2"] {
         assert_eq!(say(&mut client, &format!("HPEXPIRE {key} 300 FIELDS 1 gone")), "*1 :1");
     }
-    // The process is killed.
+    // Kills the process.
     drop(server);
     std::thread::sleep(Duration::from_millis(310));
     for round in 0..2 {
@@ -414,7 +416,7 @@ fn deadlines_survive_restarts_and_kills() {
         let len = if round == 0 { 1002 } else { 1003 };
         assert_eq!(say(&mut client, "HLEN large"), format!(":{len}"));
         wait_until(&mut client, "EXISTS small2 large2", ":0");
-        // The ids of hashes with a head are not given to others.
+        // The ids of hashes with a head are not used again.
         say(&mut client, "HSETEX large EX 1000 FIELDS 1 new 1");
         say(&mut client, &format!("HSETEX another{round} PXAT {FAR} FIELDS 1 new 1"));
         drop(server);
@@ -427,7 +429,7 @@ fn deadlines_survive_restarts_and_kills() {
     assert_eq!(settled(&mut client), 1, "the version of the layout");
 }
 
-/// The deadlines of one hash may be further apart than 2^32 milliseconds.
+/// The deadlines of a hash may be more than 2^32 milliseconds apart.
 #[test]
 fn a_dump_has_deadlines_at_any_distance() {
     let (_server, mut client) = fresh();
@@ -443,7 +445,7 @@ fn a_dump_has_deadlines_at_any_distance() {
     let ask = "HPEXPIRETIME restored FIELDS 4 a b c d";
     assert_eq!(client.say(ask), client.say(&ask.replace("restored", "h")));
     assert!(client.say(ask).contains(&(first + (1 << 36)).to_string()));
-    // The last deadline that Redis has, and one that is later.
+    // The last deadline that Redis supports, and a later one.
     for (deadline, is_read) in [((1_u64 << 46) - 1, true), (1 << 46, false)] {
         let mut payload = vec![24];
         payload.extend_from_slice(&deadline.to_le_bytes());

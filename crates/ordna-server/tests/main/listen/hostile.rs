@@ -1,5 +1,5 @@
-//! Clients that mean harm or have gone wrong: broken requests, and clients that never read, never
-//! finish, or come and go. `cargo xtask wire` runs more of it.
+//! Tests of hostile or defective clients: they send invalid requests, never read, never finish, or
+//! connect and disconnect all the time. `cargo xtask wire` runs more of this.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use ordna_server::Config;
 
 use crate::common::{Client, Random, request, seconds, spawn, start};
 
-/// A request of random words, sometimes of a known command, sometimes broken.
+/// Returns a request with random words, sometimes for a known command, sometimes invalid.
 fn request_of(random: &mut Random, names: &[String]) -> Vec<u8> {
     const WORDS: [&[u8]; 24] = [
         b"key",
@@ -58,7 +58,7 @@ fn request_of(random: &mut Random, names: &[String]) -> Vec<u8> {
     bytes
 }
 
-/// Commands that would end the test or wait, or lock its own clients out.
+/// Commands that would stop the server, wait, or lock out the test's own clients.
 const LEFT_OUT: [&str; 6] = ["shutdown", "acl", "auth", "config", "client", "monitor"];
 
 #[test]
@@ -88,7 +88,7 @@ fn broken_requests_harm_nobody() {
                     let mut stream = TcpStream::connect(address).unwrap();
                     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
                     let mut reading = stream.try_clone().unwrap();
-                    // The server may close in the middle; it is always heard to its end.
+                    // The server may close the connection early; everything that it sends is read.
                     let reader = std::thread::spawn(move || {
                         let mut replies = Vec::new();
                         let _ = reading.read_to_end(&mut replies);
@@ -134,7 +134,7 @@ fn bad_clients_neither_fill_the_memory_nor_hold_others_up() {
     let stop = AtomicBool::new(false);
     let address = server.address;
     std::thread::scope(|scope| {
-        // Never reads.
+        // A client that never reads.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let lazy: Vec<TcpStream> = (0..20)
@@ -148,7 +148,7 @@ fn bad_clients_neither_fill_the_memory_nor_hold_others_up() {
                 drop(lazy);
             }
         });
-        // Never finishes.
+        // A client that never finishes its request.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let mut stream = TcpStream::connect(address).unwrap();
@@ -160,7 +160,7 @@ fn bad_clients_neither_fill_the_memory_nor_hold_others_up() {
                 }
             }
         });
-        // Comes and goes.
+        // Clients that connect and disconnect.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let mut stream = TcpStream::connect(address).unwrap();
@@ -172,7 +172,7 @@ fn bad_clients_neither_fill_the_memory_nor_hold_others_up() {
         while begin.elapsed() < seconds(3) {
             let ask = Instant::now();
             let answer = witness.say("STRLEN key7");
-            // The other threads end before this one fails.
+            // Stops the other threads before this one fails.
             stop.store(answer != r":100000\r\n", Ordering::Relaxed);
             assert_eq!(answer, r":100000\r\n");
             longest = longest.max(ask.elapsed());
