@@ -2,8 +2,8 @@
 //! entries of the backup, which takes a fifth of the time of repeating them one by one.
 //!
 //! # Contract
-//! Takes whole blocks of puts and removals, up to [`MOST`] bytes; what follows is repeated (module
-//! `replay_threads`). The last record of a key counts.
+//! Takes whole blocks of puts and removals, up to [`MOST`] bytes, or fewer under a memory limit; what
+//! follows is repeated (module `replay_threads`). The last record of a key counts.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -22,7 +22,7 @@ use crate::store::SortedPart;
 use crate::wal::reports::WalReplay;
 use crate::{Error, Options, Put, Store};
 
-/// Bytes of records that are held in memory at most.
+/// Maximum size in bytes of the blocks and places that are held in memory.
 const MOST: usize = 256 << 20;
 /// Records are fetched so many before they are read.
 const AHEAD: usize = 8;
@@ -43,7 +43,10 @@ struct Place {
 /// The first records of a log, divided as the shards of its backup are.
 pub(crate) struct LogRecords<K: Key + ?Sized> {
     blocks: Vec<Vec<u8>>,
-    bytes: usize,
+    /// Size in bytes of the blocks and of the places of their records.
+    held: usize,
+    /// Maximum of `held`.
+    most: usize,
     /// Lower bounds of all parts but the first.
     bounds: Vec<Option<K::Owned>>,
     parts: Vec<Vec<Place>>,
@@ -53,7 +56,17 @@ impl<K: Key + ?Sized> LogRecords<K> {
     /// No records. `bounds` are the lower bounds of all parts but the first.
     pub fn new(bounds: Vec<Option<K::Owned>>) -> Self {
         let parts = vec![Vec::new(); bounds.len() + 1];
-        Self { blocks: Vec::new(), bytes: 0, bounds, parts }
+        Self { blocks: Vec::new(), held: 0, most: MOST, bounds, parts }
+    }
+
+    /// Limits the size in bytes of what is held, if that is less than [`MOST`].
+    pub fn within(self, most: usize) -> Self {
+        Self { most: most.min(MOST), ..self }
+    }
+
+    /// Size in bytes of a block and of the places of its records.
+    fn size(payload: &[u8], records: &[Record]) -> usize {
+        payload.len() + records.len() * size_of::<Place>()
     }
 
     /// Reads the log and takes its blocks, as many as are accepted, after `tell` was called with
@@ -95,12 +108,14 @@ impl<K: Key + ?Sized> LogRecords<K> {
     /// Whether a block can be taken.
     fn accepts(&self, payload: &[u8], records: &[Record]) -> bool {
         let is_merged = |it: &Record| matches!(it, Record::Put { .. } | Record::Remove { .. });
-        self.bytes.saturating_add(payload.len()) <= MOST && records.iter().all(is_merged)
+        let held = self.held + Self::size(payload, records);
+        held <= self.most && records.iter().all(is_merged)
     }
 
     /// Takes a block that is accepted.
     fn push(&mut self, payload: Vec<u8>, records: &[Record]) {
         let (block, mut at) = (self.blocks.len() as u32, 0);
+        self.held += Self::size(&payload, records);
         for record in records {
             let (key, end) = match record {
                 Record::Put { key, value, .. } => (key, value.end),
@@ -117,7 +132,6 @@ impl<K: Key + ?Sized> LogRecords<K> {
             }
             at = end;
         }
-        self.bytes += payload.len();
         self.blocks.push(payload);
     }
 
@@ -310,5 +324,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SortedPart<K, V> for LogCursor<'_, K, V
             self.advance();
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_held_than_allowed() {
+        let payload = [[2_u8; 9], [2; 9]].concat();
+        let records = [Record::Remove { key: 1..9 }, Record::Remove { key: 10..18 }];
+        let one = payload.len() + 2 * size_of::<Place>();
+        for (most, count) in [(0, 0), (one - 1, 0), (one, 1), (2 * one, 2), (usize::MAX, 3)] {
+            let mut log = LogRecords::<u64>::new(Vec::new()).within(most);
+            for _ in 0..3 {
+                if log.accepts(&payload, &records) {
+                    log.push(payload.clone(), &records);
+                }
+            }
+            assert_eq!((log.blocks(), log.held), (count, count * one), "{most}");
+        }
     }
 }

@@ -73,6 +73,16 @@ fn while_syncing<R>(
     })
 }
 
+/// Bytes of a leaf that an entry takes, about.
+const SHARE_OF_LEAF: u64 = 24;
+
+/// Returns the size in bytes of the log's records that an opening may hold in memory next to the
+/// store. The store takes the memory of the backup's entries, and as much again as these records.
+fn room_of_log(room: usize, entries: u64, shards: u64) -> usize {
+    let entries = entries.saturating_mul(SHARE_OF_LEAF).saturating_add(shards);
+    room.saturating_sub(usize::try_from(entries).unwrap_or(usize::MAX)) / 2
+}
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Opens the store of a directory, which is created if it does not exist: reads the newest
     /// backup and the log after it, and logs all writes from now on. O(n).
@@ -168,9 +178,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Some((path, manifest)) => log_records::<K, V>(path, manifest)?,
             None => LogRecords::new(Vec::new()),
         };
-        // Records that are merged are held beside the store: not under a limit.
-        let merges = !options.store.is_limited()
-            && backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
+        if let Some(room) = options.store.room() {
+            let entries = backup.as_ref().map_or(0, |(_, manifest)| manifest.entries);
+            log = log.within(room_of_log(room, entries, sizes.shards));
+        }
+        let merges = backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
         // The memory is as it was before: deadlines and removals may have exceeded the limit.
         let (store_options, lifted) = store_options.lift_limit();
         let (merged, blocks, store) = while_syncing(storage, &segments, logged, || {

@@ -83,6 +83,12 @@ impl MemoryBudget {
         self.taken()
     }
 
+    /// Returns the bytes that are free below the limit; `None` without a limit.
+    pub(crate) fn room(&self) -> Option<usize> {
+        let limit = self.0.limit();
+        (limit < usize::MAX).then(|| limit.saturating_sub(self.taken()))
+    }
+
     /// Lifts the limit for the writers of all threads until the result is dropped. This is for
     /// writes of which either all or none must succeed. The bytes taken beyond the limit must be
     /// freed before other writes succeed again.
@@ -307,10 +313,11 @@ mod tests {
         assert_eq!(budget.limit(), None);
         budget.reserve(10 * CHUNK).unwrap();
         assert_eq!((both.taken(), both.used()), (11 * CHUNK, 10 * CHUNK));
+        assert_eq!(both.room(), None);
         budget.reserve(1).unwrap();
         both.set_limit(10 * CHUNK + 1);
         let limit = 10 * CHUNK + 1;
-        assert_eq!(budget.limit(), Some(limit));
+        assert_eq!((budget.limit(), both.room()), (Some(limit), Some(0)));
         assert_eq!(budget.reserve(1), Err(Error::MemoryLimit { limit }));
         both.set_limit(5 * CHUNK);
         budget.release(CHUNK + 1);

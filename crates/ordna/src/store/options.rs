@@ -102,9 +102,12 @@ impl Options {
         (self.memory_budget(&budget), lifted)
     }
 
-    /// Returns whether the options set a memory limit.
-    pub(crate) fn is_limited(&self) -> bool {
-        self.memory_limit.is_some() || self.memory_budget.is_some()
+    /// Returns the bytes that the memory limit leaves to the store; `None` without a limit.
+    pub(crate) fn room(&self) -> Option<usize> {
+        match &self.memory_budget {
+            Some(budget) => budget.room(),
+            None => self.memory_limit,
+        }
     }
 
     /// Sets the sizes of the tree's nodes, for tests: entries of a leaf (2 to 56), children of an

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use ordna::durability::{BackupOptions, OpenOptions, SyncPolicy};
-use ordna::{Change, OrderedIndex, Put, Store, Write};
+use ordna::{Change, MemoryBudget, Options, OrderedIndex, Put, Store, Write};
 #[cfg(debug_assertions)]
 use ordna_base::sync::schedule::Schedule;
 
@@ -197,9 +197,15 @@ fn the_log_is_merged_with_the_backup() {
             }
         }
         drop(store);
-        for _ in 0..2 {
-            let again = open();
-            assert!(again.range(..).eq(expected.clone()), "{has_backup} {has_range}");
+        // A limit without room, one with room for a part of the log or all of it, and none.
+        let limits = [1, 600 << 10, 800 << 10, 64 << 20, usize::MAX];
+        let limited = |bytes| Options::new().memory_budget(&MemoryBudget::new(bytes));
+        for store in limits.map(limited).into_iter().chain([Options::new().memory_limit(1)]) {
+            let what = format!("{has_backup} {has_range} {store:?}");
+            let options = OpenOptions::new().storage(Arc::new(disk.clone())).store(store);
+            let again: Store<[u8], [u8]> =
+                Store::open(DIR, options.checkpoint_after(u64::MAX)).unwrap();
+            assert!(again.range(..).eq(expected.clone()), "{what}");
         }
     }
 }
