@@ -3,12 +3,16 @@
 //!
 //! # Bounds
 //! Let *d* be the size of the entries in the newest backup, and *c* the bytes of
-//! [`OpenOptions::checkpoint_after`](super::OpenOptions::checkpoint_after). A checkpoint is due
-//! when backup and log together reach seven eighths of 2 *d* + *c*. The last eighth is for what
-//! is logged until the checkpoint is done: its workers rest only while the log grows by less than a
-//! quarter of what they have written. Writers never wait for a checkpoint, so a disk that takes
-//! the log faster than the checkpoint lets the log grow beyond that until the checkpoint is done. In
-//! addition there is the checkpoint itself, while it is written.
+//! [`OpenOptions::checkpoint_after`](super::OpenOptions::checkpoint_after). While a checkpoint is
+//! written, the backup and the log before it still exist: the files have 2 *d*, the log, and the
+//! deltas of both. So a checkpoint is due when the log reaches half of what the backup's deltas
+//! leave of *c*. Workers rest only while the log grows by less than an eighth of what they have
+//! written. If the checkpoint keeps pace with the writers, all files stay below 2 *d* + *c*.
+//!
+//! There are two exceptions. A checkpoint is due no earlier than a log of *d* / 4, so that checkpoints
+//! write at most four times as much as the log: from *d* = 2 *c* on, the files exceed the bound.
+//! And writers never wait for a checkpoint: if they are faster than the disk, log and deltas grow
+//! until the checkpoint is done.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -55,8 +55,8 @@ impl std::fmt::Debug for OnLogged {
 /// frees space in small steps.
 const SEGMENT_BYTES: u64 = 256 << 20;
 
-/// Default size in bytes that the files may have beyond twice the entries before a checkpoint: small
-/// stores are not backed up all the time.
+/// Default size in bytes that the files may have beyond twice the entries: small stores are not
+/// backed up all the time.
 const CHECKPOINT_AFTER: u64 = 64 << 20;
 
 impl Default for OpenOptions {
@@ -120,9 +120,10 @@ impl OpenOptions {
     }
 
     /// Sets when the store backs itself up (default 64 MiB; `u64::MAX`: never). A backup in the
-    /// background, called a *checkpoint*, begins before the newest backup and the log after it
-    /// exceed twice the size of the entries and these bytes; while it is written, its files come
-    /// on top, and what is logged faster than it is written. A checkpoint replaces the backup before
+    /// background, called a *checkpoint*, begins when the log is larger than half of these bytes and
+    /// a quarter of the entries. All files together, those of an unfinished checkpoint included,
+    /// stay within twice the entries and these bytes if the entries are at most twice these bytes
+    /// and the disk takes a checkpoint in the time in which an eighth of the entries is logged. A checkpoint replaces the backup before
     /// it; those that a caller [keeps](super::BackupOptions::keep), two or more, stay beside it. After an opening, which
     /// cannot tell them apart, the first checkpoint replaces the oldest one.
     /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are reported in

@@ -17,13 +17,19 @@ use crate::files::progress::Progress;
 use crate::files::storage::Storage;
 
 /// Returns how large the log may become, in bytes, after a backup of these sizes before a
-/// checkpoint is due. Log and backup together may have seven eighths of twice the entries plus
-/// `after` bytes. The result is at least a quarter of the larger of both, so that checkpoints write
-/// at most four times as much as the log.
+/// checkpoint is due. While the checkpoint is written, the files hold the entries twice, the log,
+/// and the deltas of both backups. Half of what the backup's deltas leave of `after` is for the log
+/// before the checkpoint; the other half is for the log and the deltas of the checkpoint itself. The
+/// result is at least a quarter of the larger of both, so that checkpoints write at most four times
+/// as much as the log.
 fn log_allowance(after: u64, sizes: BackupSizes) -> u64 {
-    let limit = sizes.shards.saturating_mul(2).saturating_add(after);
+    if sizes.shards == 0 {
+        // Without a backup, the files hold the log and the checkpoint only.
+        return after - after / 8;
+    }
+    let deltas = sizes.all.saturating_sub(sizes.shards);
     let least = after.max(sizes.shards) / 4;
-    (limit - limit / 8).saturating_sub(sizes.all).max(least)
+    (after.saturating_sub(deltas) / 2).max(least)
 }
 
 #[derive(Default)]
@@ -117,6 +123,39 @@ impl<K: Key + ?Sized> Durable<K> {
             last: status.last.clone(),
             last_error: status.last_error.clone(),
             recovery: self.recovery.clone(),
+        }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    /// An eighth of the checkpoint is logged while it is written, and its deltas are no larger than
+    /// those of the backup before it.
+    #[test]
+    fn a_checkpoint_in_progress_is_within_the_bound() {
+        const AFTER: u64 = 64 << 20;
+        for shards in (0..=2 * AFTER).step_by(1 << 20) {
+            for deltas in [0, AFTER / 16, AFTER / 8] {
+                let sizes = BackupSizes { shards, all: shards + deltas };
+                let log = log_allowance(AFTER, sizes) + shards / 8;
+                let entries = if shards == 0 { log } else { shards };
+                let files = sizes.all + log + entries + deltas;
+                assert!(files <= 2 * entries + AFTER, "{sizes:?}: {files}");
+            }
+        }
+    }
+
+    #[test]
+    fn checkpoints_write_at_most_four_times_the_log() {
+        for after in [0, 1, 64 << 20] {
+            for shards in [1, 1 << 20, 1 << 30, 1 << 40] {
+                for deltas in [0, shards, 1 << 41] {
+                    let sizes = BackupSizes { shards, all: shards + deltas };
+                    assert!(log_allowance(after, sizes) >= shards / 4, "{after}, {sizes:?}");
+                }
+            }
         }
     }
 }

@@ -140,7 +140,9 @@ fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
 fn a_backup_saves_the_state_of_a_key_once() {
     const KEYS: u64 = 4000;
     let disk = Model::new();
-    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
+    // A checkpoint would replace the backup.
+    let never = options(&disk, SyncPolicy::Never).checkpoint_after(u64::MAX);
+    let store = Bytes::open(DIR, never).unwrap();
     let key = |number: u64| format!("{number:06}").into_bytes();
     let fill = |byte| {
         (0..KEYS).for_each(|number| _ = store.insert(&key(number), &[byte; 1000]).unwrap());

@@ -49,6 +49,9 @@ const REST: u32 = 7;
 /// Bytes that a worker of a checkpoint writes before it syncs them: a sync is short, so the end of the
 /// store does not wait long, and the log's syncs do not either.
 const SYNCED_AT_ONCE: u64 = 8 << 20;
+/// Workers of a checkpoint rest only while the log has grown by less than this share of what they have
+/// written: all of the log is kept until the checkpoint is done.
+const LOG_SHARE: u64 = 8;
 /// Longest rest: a block that took long was not all the worker's own time.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
@@ -372,7 +375,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             let saved = copies.map_or(0, CopyBeforeWrite::bytes);
             let written = self.options.progress.bytes();
             let growth = self.options.log_growth.as_ref().map_or(0, |growth| growth());
-            if saved <= written && growth <= written / 4 {
+            if saved <= written && growth <= written / LOG_SHARE {
                 pace.rest();
             }
             if self.options.is_automatic && writer.written() - synced >= SYNCED_AT_ONCE {
