@@ -21,6 +21,8 @@ use ordna_base::sync::{Lock, fault, notice, stripe_of_this_thread};
 const STRIPES: usize = 64;
 /// Number of bytes that a thread takes in advance.
 const CHUNK: usize = 64 << 10;
+/// Minimum of [`most_excess`], so that small stores can be emptied by expiry while a snapshot is kept.
+const LEAST_EXCESS: usize = 256 << 10;
 
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -215,8 +217,38 @@ impl Budget {
         }
     }
 
+    /// Takes `grows` bytes for a change of a deadline, beyond the limit if need be. If a snapshot keeps the
+    /// former version, which takes `undo` bytes more later, all together may exceed the limit by
+    /// [`most_excess`] only; otherwise this is refused.
+    pub fn reserve_for_deadline(&self, grows: usize, undo: usize) -> Result<(), Error> {
+        if undo == 0 {
+            self.reserve_forced(grows);
+            return Ok(());
+        }
+        if self.reserve(grows + undo).is_err() {
+            let most = self.pool.limit().saturating_add(most_excess(self.pool.limit()));
+            let is_taken = self.take_within(grows + undo, most);
+            if notice!("store.limit.bounds_copies", !is_taken) {
+                return Err(Error::MemoryLimit { limit: self.pool.limit() });
+            }
+            if !is_taken {
+                self.force(grows + undo);
+            }
+        }
+        self.release(undo);
+        Ok(())
+    }
+
+    /// Whether [`reserve_for_deadline`](Self::reserve_for_deadline) has room for a copy of `bytes`.
+    pub fn check_room_for_deadline(&self, bytes: usize) -> Result<(), Error> {
+        self.reserve_for_deadline(0, bytes)
+    }
+
     fn take(&self, bytes: usize) -> bool {
-        let limit = self.pool.limit();
+        self.take_within(bytes, self.pool.limit())
+    }
+
+    fn take_within(&self, bytes: usize, limit: usize) -> bool {
         let within = |taken: usize| taken.checked_add(bytes).filter(|taken| *taken <= limit);
         let done = self.pool.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within);
         if done.is_ok() {
@@ -260,6 +292,11 @@ impl Budget {
         let credits: usize = credits.sum();
         self.share.taken.load(Ordering::Relaxed).saturating_sub(credits)
     }
+}
+
+/// Maximum number of bytes by which copies for deadlines exceed a limit.
+fn most_excess(limit: usize) -> usize {
+    (limit / 16).max(LEAST_EXCESS)
 }
 
 fn draw(credit: &AtomicUsize, bytes: usize) -> bool {

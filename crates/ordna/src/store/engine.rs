@@ -4,7 +4,7 @@
 //! All methods may run concurrently. A write registers in its epoch, pins, and changes the tree
 //! under one leaf's lock. The bytes that it takes of the memory limit are reserved before the
 //! change; unused ones are given back after it. Undo records may exceed the limit: removals never
-//! fail for it, and changes of deadlines only if a snapshot makes them copy a large entry.
+//! fail for it, and changes of deadlines only if a snapshot makes them copy an entry.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -57,8 +57,9 @@ pub enum Payment {
     Due,
     /// Reserved beyond the limit if necessary.
     Forced,
-    /// For a change of the deadline: like [`Due`](Self::Due) if a snapshot keeps the former entry
-    /// and this takes more than [`MOST_FORCED`] bytes, and otherwise like [`Forced`](Self::Forced).
+    /// For a change of the deadline: like [`Due`](Self::Due) if a snapshot keeps the former entry;
+    /// up to [`MOST_FORCED`] bytes, it may then exceed the limit by a bounded number of bytes.
+    /// Otherwise like [`Forced`](Self::Forced).
     Deadline,
     /// Already reserved by the batch, so that the limit no longer makes the write fail.
     Done,
@@ -526,7 +527,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized, F> StoreWrite<'a, K, V, F> {
             Payment::Done if !fault!("store.batch.undo_exceeds") => {}
             Payment::Forced => self.engine.budget.reserve_forced(grows),
             Payment::Deadline if notice!("store.limit.forces_deadlines", is_small) => {
-                self.engine.budget.reserve_forced(grows);
+                self.engine.budget.reserve_for_deadline(grows, cost.undo)?;
             }
             Payment::Due | Payment::Done | Payment::Deadline => {
                 // Includes room for the undo record, which is taken when it is pushed.

@@ -182,6 +182,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
+    /// Whether a change of a deadline may take `bytes` more for a copy that a snapshot needs, as
+    /// [`modify_expiry`](Self::modify_expiry) may. Collects if it may not.
+    ///
+    /// # Errors
+    /// The memory limit has no room for them.
+    pub fn check_room_for_deadline(&self, bytes: usize) -> Result<(), Error> {
+        self.within_limit(|engine| engine.budget.check_room_for_deadline(bytes))
+    }
+
     /// Lifts the memory limit; see [`MemoryBudget::lift`](super::MemoryBudget::lift).
     pub fn lift_limit(&self) -> Lifted {
         self.engine().budget.shared().lift()

@@ -57,7 +57,7 @@ impl Options {
     /// [`Store::lift_limit`](super::Store::lift_limit) and the entries that
     /// [`Store::open`](super::Store::open) reads.
     /// [`Store::modify_expiry`](super::Store::modify_expiry) fails only if a snapshot makes it copy
-    /// a large entry.
+    /// an entry.
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }

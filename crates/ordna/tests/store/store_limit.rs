@@ -154,6 +154,35 @@ fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     store.check_invariants().unwrap();
 }
 
+/// Nor do many small entries, of which each change of a deadline makes a copy.
+#[test]
+fn at_the_memory_limit_deadlines_copy_a_bounded_number_of_bytes() {
+    let (limit, excess) = (1 << 20, 256 << 10);
+    let store: Store<[u8], [u8]> = Store::with_options(
+        Options::new().memory_limit(limit).background_collector(false).clock(|| 5),
+    );
+    let refused = Err(Error::MemoryLimit { limit });
+    let filled = (0..).find(|n: &u32| store.insert(&n.to_be_bytes(), &[7; 1000]).is_err());
+    let keys = || (0..filled.unwrap()).map(u32::to_be_bytes);
+    let snapshot = store.snapshot();
+    let set: Vec<_> = keys().map(|key| store.set_expiry(&key, Some(100))).collect();
+    let copied = set.iter().filter(|done| **done == Ok(true)).count();
+    assert!((200..260).contains(&copied), "{copied} copies of 1,000 bytes");
+    assert!(set[copied..].iter().all(|done| *done == refused), "only the last ones are refused");
+    let bytes = store.statistics().bytes;
+    assert!(bytes <= limit + excess, "{bytes}");
+    assert_eq!(store.check_room_for_deadline(2000), refused.map(|_: bool| ()));
+    // What a snapshot does not need again is not copied again; keys are removed in any case.
+    assert_eq!(store.set_expiry(&0_u32.to_be_bytes(), Some(200)), Ok(true));
+    for key in keys().skip(copied) {
+        let removed = store.modify_expiry(&key, |_| Change::Remove);
+        assert_eq!(removed, Ok(()));
+    }
+    drop(snapshot);
+    assert!(keys().take(copied).all(|key| store.set_expiry(&key, None) == Ok(true)));
+    store.check_invariants().unwrap();
+}
+
 /// The limit does not refuse a write that fits after a collection.
 #[test]
 fn the_limit_collects_before_it_refuses() {

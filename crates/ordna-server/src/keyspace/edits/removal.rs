@@ -142,6 +142,16 @@ impl KeyspaceStore {
             batch.extend(present.as_ref().map(|entry| Write::put(entry.as_slice(), key)));
             added = i64::from(present.is_some()) - i64::from(former.is_some());
         }
+        match self.write_elements(&batch, added, 0, false) {
+            Err(Error::MemoryLimit { .. }) => {}
+            done => return done,
+        }
+        // A snapshot may keep the former head: not without end beyond the limit.
+        let is_kept = !self.store.statistics().snapshots.is_empty();
+        if notice!("memory_limit.heads.are_bounded", is_kept) {
+            let entries = present.as_ref().map_or(0, |entry| entry.len() + key.len());
+            self.store.check_room_for_deadline(value.len() + 2 * (key.len() + entries))?;
+        }
         self.write_elements(&batch, added, 0, true)
     }
 

@@ -119,6 +119,46 @@ fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     assert_eq!(client.say("EXPIRE large 0"), r":1\r\n");
 }
 
+/// Nor do the deadlines of many small values, and of the records of large collections.
+#[test]
+fn at_the_memory_limit_deadlines_copy_a_bounded_number_of_bytes() {
+    const MOST: usize = 2_000_000;
+    const EXCESS: usize = 256 << 10;
+    let item = "x".repeat(100);
+    let items = vec![item.as_bytes(); 45];
+    for words in [vec![&b"SET"[..], b"", &[b'v'; 1000]], [&[b"RPUSH", &b""[..]], &*items].concat()]
+    {
+        let server = start(Config { max_memory: Some(MOST), ..Config::default() });
+        let mut client = Client::new(server.address);
+        let key = |n: u32| format!("{n:06}");
+        let full = (0..).find(|n| {
+            let (key, mut words) = (key(*n), words.clone());
+            words[1] = key.as_bytes();
+            client.ask(&words).starts_with("-OOM")
+        });
+        let full = full.unwrap();
+        // Many snapshots of values, and one of each list.
+        let mut refused = 0;
+        for round in 1..40 {
+            client.say("ORDNA.SNAPSHOT CREATE");
+            for n in 0..full.min(100) {
+                let reply = client.say(&format!("EXPIRE {} {}", key(n), 1000 + round));
+                assert!(reply == r":1\r\n" || reply.starts_with("-OOM"), "{reply}");
+                refused += usize::from(reply.starts_with("-OOM"));
+            }
+        }
+        let used = used(&mut client);
+        // And the entries of deadlines.
+        assert!(used <= MOST + EXCESS + 20_000, "{used}, {refused} refused");
+        assert!(refused > 1000, "{refused}");
+        assert_eq!(client.say(&format!("EXPIRE {} -1", key(0))), r":1\r\n");
+        for id in 1..40 {
+            client.say(&format!("ORDNA.SNAPSHOT DROP {id}"));
+        }
+        assert_eq!(client.say(&format!("EXPIRE {} 100", key(1))), r":1\r\n", "nothing is copied");
+    }
+}
+
 /// The limit refuses a transaction as a whole, when it is queued or when it is to be executed.
 #[test]
 fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
