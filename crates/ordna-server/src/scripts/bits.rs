@@ -51,11 +51,19 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     }),
 ];
 
+/// Bytes of a text that is a number. A function may have thousands of arguments, and reading one of megabytes
+/// takes milliseconds.
+pub const LONGEST_NUMBER: usize = 64 << 10;
+
 /// The argument at a position as a number; strings of digits are numbers.
 pub fn number_at(arguments: &MultiValue, at: usize) -> Result<f64, String> {
     match arguments.get(at) {
         Some(Value::Integer(number)) => Ok(*number as f64),
         Some(Value::Number(number)) => Ok(*number),
+        Some(Value::String(text)) if text.as_bytes().len() > LONGEST_NUMBER => Err(format!(
+            "bad argument #{} (number expected, got a text of more than {LONGEST_NUMBER} bytes)",
+            at + 1
+        )),
         Some(Value::String(text)) => {
             let text = String::from_utf8_lossy(&text.as_bytes()).trim().to_owned();
             text.parse()

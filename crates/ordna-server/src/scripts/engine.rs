@@ -18,7 +18,7 @@ use sha1::{Digest, Sha1};
 pub use crate::scripts::control::Control;
 use crate::scripts::control::{KILLED, Work};
 use crate::scripts::limits::MOST_MEMORY;
-use crate::scripts::{bits, cjson, cmsgpack, conversion, numbers, patterns, structs};
+use crate::scripts::{bits, cjson, cmsgpack, conversion, long_numbers, numbers, patterns, structs};
 use crate::wire::reply::Replies;
 
 /// Memory from which on the state is collected after a script, in bytes.
@@ -259,6 +259,7 @@ impl Engine {
     pub fn new(version: (&str, u32), log: fn(i64, &str)) -> mlua::Result<Self> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default())?;
+        long_numbers::keep(&lua)?;
         let native = lua.create_table()?;
         native.raw_set("version", version.0)?;
         native.raw_set("version_number", version.1)?;
@@ -349,6 +350,8 @@ impl Engine {
             ("cmsgpack", cmsgpack::FUNCTIONS),
             ("struct", structs::FUNCTIONS),
             ("string", patterns::FUNCTIONS),
+            ("math", long_numbers::OF_MATH),
+            ("string", long_numbers::OF_STRING),
         ] {
             for (name, function) in functions {
                 add(&lua, &native, &format!("{library}.{name}"), true, function)?;

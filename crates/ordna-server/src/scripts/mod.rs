@@ -9,6 +9,7 @@ pub mod control;
 mod conversion;
 pub mod engine;
 mod limits;
+mod long_numbers;
 mod numbers;
 mod patterns;
 mod structs;

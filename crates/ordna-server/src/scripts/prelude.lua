@@ -154,6 +154,10 @@ table.foreachi = function(list, f)
   end
 end
 
+-- See long_numbers.rs.
+math.max, math.min = native["math.max"], native["math.min"]
+string.char, string.format = native["string.char"], native["string.format"]
+
 local raw_rep = string.rep
 string.rep = function(text, count)
   -- Many times nothing takes as long as many times something.

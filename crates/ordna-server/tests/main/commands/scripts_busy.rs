@@ -187,7 +187,13 @@ fn chain(count: usize) -> Vec<u8> {
 fn long_steps_of_libraries_are_interrupted() {
     let (server, mut client) = fresh();
     client.say("CONFIG SET busy-reply-threshold 200");
-    let scripts: [&[u8]; 9] = [
+    let scripts: [&[u8]; 15] = [
+        b"local n = string.rep('1', 6e7) local t = {} for i = 1, 3000 do t[i] = n end while true do pcall(math.max, unpack(t)) end",
+        b"local n = string.rep('1', 6e7) local t = {} for i = 1, 3000 do t[i] = n end while true do pcall(bit.bor, unpack(t)) end",
+        b"local n = string.rep('0', 6e7) .. '65' local t = {} for i = 1, 3000 do t[i] = n end while true do pcall(string.char, unpack(t)) end",
+        b"local n = string.rep('1', 6e7) local t = {} for i = 1, 3000 do t[i] = n end while true do pcall(string.format, string.rep('%d', 3000), unpack(t)) end",
+        b"local n = string.rep('1', 6e7) local x = 0 while true do x = n + n x = n * n x = -n x = n - n x = n % n x = n ^ n end",
+        b"local n = string.rep('1', 6e7) while true do for i = n, n, n do end tonumber(n) tostring(n) n:rep(0) end",
         b"return string.find(string.rep('a', 1e6), '[' .. string.rep('b', 2e7) .. 'a]*b')",
         b"return string.find(string.rep('a', 1e6), '%f[' .. string.rep('b', 1e7) .. ']')",
         b"return string.find(string.rep('a', 6e7), string.rep('a', 3e7) .. 'b', 1, true)",
@@ -215,6 +221,60 @@ fn long_steps_of_libraries_are_interrupted() {
         let reply = looping.reply_within(Duration::from_secs(10));
         let reply = reply.map_or_else(|| "none".to_owned(), |reply| show(&reply));
         assert!(reply.starts_with("-ERR Script killed by user"), "{name}: {reply}");
+    }
+}
+
+/// Functions that read thousands of numbers refuse long texts, and nothing else changes.
+#[test]
+fn long_texts_are_no_numbers_to_functions_of_many() {
+    let (_server, mut client) = fresh();
+    let reason = "(number expected, got a text of more than 65536 bytes)";
+    let long = "string.rep('1', 65537)";
+    for (call, expected) in [
+        (
+            format!("math.max(1, {long})"),
+            format!("user_script:1: bad argument #2 to 'max' {reason}"),
+        ),
+        (
+            format!("math.min({long}, 1)"),
+            format!("user_script:1: bad argument #1 to 'min' {reason}"),
+        ),
+        (
+            format!("string.char({long})"),
+            format!("user_script:1: bad argument #1 to 'char' {reason}"),
+        ),
+        (
+            format!("string.format('%s%%%d', {long}, {long})"),
+            format!("bad argument #3 to 'format' {reason}"),
+        ),
+        (format!("bit.bor(1, {long})"), format!("bad argument #2 {reason}")),
+        (format!("#string.format('%s%d%q', {long}, 5, {long})"), ":131077".to_owned()),
+        ("math.max(1, '0x10', 3)".to_owned(), ":16".to_owned()),
+        ("math.max(1, string.rep('1', 300))".to_owned(), ":".to_owned()),
+        ("string.char(65, '66')".to_owned(), "AB".to_owned()),
+        (
+            "math.max()".to_owned(),
+            "-ERR user_script:1: bad argument #1 to 'max' (number expected, got no value)"
+                .to_owned(),
+        ),
+        (
+            "string.char(300)".to_owned(),
+            "-ERR user_script:1: bad argument #1 to 'char' (invalid value)".to_owned(),
+        ),
+        (
+            "string.format('%y', 1)".to_owned(),
+            "-ERR user_script:1: invalid option '%y' to 'format'".to_owned(),
+        ),
+        (
+            "string.format('%d', {})".to_owned(),
+            "-ERR user_script:1: bad argument #2 to 'format' (number expected, got table)"
+                .to_owned(),
+        ),
+    ] {
+        for script in [format!("return {call}"), format!("local x = {call} return x")] {
+            let reply = client.ask(&[b"EVAL", script.as_bytes(), b"0"]);
+            assert!(reply.contains(&expected), "{script}: {reply}");
+        }
     }
 }
 
