@@ -31,6 +31,9 @@ const BACKLOG: u32 = 1024;
 const DRAIN: Duration = Duration::from_secs(5);
 /// Time limit of a client's TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time that the server's own tasks have, when it stops, to finish their present step, which takes
+/// some milliseconds.
+const TASKS: Duration = Duration::from_secs(5);
 /// Number of file descriptors for other purposes than clients: listeners, the runtime, files.
 const OTHER_FILES: u64 = 64;
 
@@ -191,7 +194,9 @@ impl Reloader {
     /// Reloads the certificates and keys if the server listens with TLS, and the users if it has a
     /// file of users. Each is replaced as a whole or not at all, and an error of one does not
     /// prevent the other. Connections keep the certificates of their handshake; those of removed
-    /// users are closed. Blocks while it reads. Does nothing after the server has ended.
+    /// users are closed. Blocks while it reads and until the commands in progress have ended, so
+    /// that none continues with rights that its user has lost. Does nothing after the server has
+    /// ended.
     ///
     /// # Errors
     /// The files that were not replaced, with the reasons.
@@ -207,7 +212,13 @@ impl Reloader {
         if state.acl.file.is_some() {
             match state.acl.reload(state.catalog) {
                 Ok(()) => {
+                    // At once, also beside a script that does not end.
                     state.end_clients_without_rights(None);
+                    // Commands in progress have checked the former rights, and may wait for elements after
+                    // this. What locks the keyspace from now on checks the present ones.
+                    let alone = state.keys_exclusive();
+                    state.end_clients_without_rights(None);
+                    drop(alone);
                     tracing::info!("the users were read again");
                 }
                 Err(error) => errors.push(ReloadError::Users(error.to_string())),
@@ -323,9 +334,7 @@ impl Server {
             () = state.shutdown.notified() => {}
         }
         state.stopping.store(true, Ordering::Relaxed);
-        for task in tasks {
-            task.abort();
-        }
+        tasks.iter().for_each(JoinHandle::abort);
         tracing::info!(clients = state.clients.len(), "stopping: connections drain");
         state.unpause();
         // Ends a script that has not written; one that has written may still end by itself.
@@ -341,11 +350,25 @@ impl Server {
             tracing::warn!(clients = state.clients.len(), "closed connections that did not drain");
             state.scripts.cut();
         }
+        wait_for_tasks(tasks, TASKS).await;
         if let Err(error) = state.keys().store().close_log() {
             tracing::error!(%error, "the log could not be ended in order");
             done = done.and(Err(ServeError::Log(error.to_string())));
         }
         done
+    }
+}
+
+/// Waits for aborted tasks. Each finishes its present step, which may write to the store.
+async fn wait_for_tasks(tasks: Vec<JoinHandle<()>>, longest: Duration) {
+    let all = async {
+        for task in tasks {
+            // The error is the abort, or a panic that was reported.
+            let _ = task.await;
+        }
+    };
+    if tokio::time::timeout(longest, all).await.is_err() {
+        tracing::warn!("a task of the server did not end; the log ends before it");
     }
 }
 
@@ -504,5 +527,82 @@ async fn tick(state: Arc<ServerState>) {
             });
             late.for_each(|client| client.end());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+
+    /// A command in progress has checked the former rights. Nothing is done by them after the reload.
+    #[test]
+    fn a_reload_of_users_waits_for_commands_in_progress() {
+        let file = std::env::temp_dir().join(format!("ordna-users-{}", std::process::id()));
+        std::fs::write(&file, "user default on nopass ~* &* +@all\n").unwrap();
+        let bind = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        let config = Config { bind, acl_file: Some(file.clone()), ..Config::default() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let server = runtime.block_on(Server::bind(config)).unwrap();
+        std::fs::write(&file, "user default on nopass ~* &* +@read\n").unwrap();
+        let (reloader, ended) = (server.reloader(), std::sync::atomic::AtomicBool::new(false));
+        let command = server.state.keys();
+        std::thread::scope(|scope| {
+            let reload = scope.spawn(|| {
+                reloader.reload().unwrap();
+                ended.store(true, Ordering::SeqCst);
+            });
+            let may_write = || {
+                let user = server.state.acl.user("default").unwrap();
+                let request = crate::wire::request::OwnedRequest::of(&[b"SET", b"a", b"1"]);
+                server.state.refusal(&user, request.arguments()).is_none()
+            };
+            while may_write() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+            assert!(!ended.load(Ordering::SeqCst), "the command has not ended");
+            drop(command);
+            reload.join().unwrap();
+        });
+        std::fs::remove_file(&file).unwrap();
+    }
+
+    /// A task that is aborted goes on to the end of its step.
+    #[test]
+    fn no_task_runs_after_the_server_has_waited_for_it() {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(3).enable_all().build().unwrap();
+        let (begun, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        runtime.block_on(async {
+            let task = |time: Duration| {
+                let (begun, ended) = (Arc::clone(&begun), Arc::clone(&ended));
+                tokio::spawn(async move {
+                    tokio::task::block_in_place(|| {
+                        begun.fetch_add(1, Ordering::SeqCst);
+                        std::thread::sleep(time);
+                        ended.fetch_add(1, Ordering::SeqCst);
+                    });
+                    tokio::time::sleep(Duration::from_secs(1000)).await;
+                })
+            };
+            let short = Duration::from_millis(300);
+            let tasks = vec![task(short), task(Duration::ZERO), task(short)];
+            while begun.load(Ordering::SeqCst) < 3 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            tasks.iter().for_each(JoinHandle::abort);
+            wait_for_tasks(tasks, Duration::from_secs(60)).await;
+            assert_eq!(ended.load(Ordering::SeqCst), 3);
+            // One that does not end holds nobody up.
+            let long = vec![task(Duration::from_secs(2))];
+            while begun.load(Ordering::SeqCst) < 4 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            long[0].abort();
+            wait_for_tasks(long, Duration::from_millis(10)).await;
+            assert_eq!(ended.load(Ordering::SeqCst), 3);
+        });
     }
 }
