@@ -332,6 +332,7 @@ fn move_to(context: &Context<'_>, from: &[u8], to: &[u8], only_new: bool) -> Res
     if from != to {
         context.settle([from, to], context.keys.rename(from, to, &value, expires_at))?;
         context.report([from, to]);
+        context.state.notify(Classes::NEW, "new", to);
         context.state.notify(Classes::GENERIC, "rename_from", from);
         context.state.notify(Classes::GENERIC, "rename_to", to);
     }

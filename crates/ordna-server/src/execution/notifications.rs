@@ -42,7 +42,8 @@ impl Context<'_> {
         let of_elements = [Classes::LIST, Classes::SET, Classes::HASH, Classes::SORTED_SET];
         match wrote {
             Wrote::Value { is_new, new_deadline } => {
-                if is_new {
+                // As in Redis, these replace a key by a new one.
+                if is_new || matches!(event, "copy_to" | "restore") {
                     self.state.notify(Classes::NEW, "new", key);
                 }
                 self.state.notify(class, event, key);

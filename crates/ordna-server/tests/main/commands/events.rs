@@ -7,7 +7,7 @@ use ordna_server::Config;
 use super::against_redis::Redis;
 use crate::common::{Client, fresh, request, show, start};
 
-/// Commands whose events are compared, without those of sets, lists and sorted sets.
+/// Commands whose events are compared. What they make has no deadline that passes by itself.
 const CONVERSATION: &str = "
     SET a 1
     SET a 2 EX 100
@@ -103,6 +103,49 @@ const CONVERSATION: &str = "
     ZINTERSTORE stored 2 scores nothing
     ZRANGESTORE stored scores 0 -1
     ZRANGESTORE stored scores 5 6
+    FLUSHALL
+    SET past 1
+    EXPIRE past 0
+    SET past 1
+    PEXPIRE past -5
+    SET past 1
+    EXPIREAT past 1
+    SET past 1
+    PEXPIREAT past 1
+    SET past 1
+    PEXPIREAT past -1
+    SET past 1
+    GETEX past EXAT 1
+    SET past 1
+    GETEX past PXAT 1
+    SET past 1
+    EXPIRE past -1 XX
+    EXPIRE past -1 GT
+    EXPIRE past -1 NX
+    SET past 1 EX 100
+    EXPIRE past -1 NX
+    EXPIRE past -1 GT
+    EXPIRE past -1 LT
+    EXPIRE past -1
+    HSET h f 1
+    EXPIRE h -1
+    SADD members a
+    EXPIRE members -1
+    ZADD scores 1 a
+    PEXPIREAT scores 1
+    RPUSH numbers 1
+    EXPIREAT numbers 1
+    RPUSH numbers 1
+    MULTI
+    EXPIRE numbers -1
+    EXEC
+    SET other 1
+    EVAL return(redis.call('RESTORE',KEYS[1],0,redis.call('DUMP',KEYS[2]),'REPLACE')) 2 past other
+    EVAL return(redis.call('RESTORE',KEYS[1],0,redis.call('DUMP',KEYS[2]),'REPLACE')) 2 past other
+    COPY other past REPLACE
+    RENAME other past
+    SET past 1
+    EVAL return(redis.call('EXPIRE',KEYS[1],-1)) 1 past
 ";
 
 #[test]
@@ -110,7 +153,7 @@ const CONVERSATION: &str = "
 fn events_are_those_of_redis() {
     let redis = Redis::start();
     let ours = start(Config::default());
-    for classes in ["KEA", "Kg$", "Ehx"] {
+    for classes in ["KEA", "Kg$", "Ehx", "KElszn", "Ed", "KAn", "gx$", "K", "E", "Knt", "KEgxe"] {
         let told = [redis.1, ours.address].map(|address| {
             let mut client = Client::new(address);
             let mut subscriber = Client::new(address);
