@@ -142,9 +142,9 @@ pub fn run_restore(options: &RestoreOptions) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the fields of `INFO persistence`.
-fn persistence(client: &mut Client) -> anyhow::Result<Vec<(String, String)>> {
-    let info = bytes_of(client.call(&[b"INFO", b"persistence"])?)?;
+/// Returns the fields of a section of `INFO`.
+fn info(client: &mut Client, section: &str) -> anyhow::Result<Vec<(String, String)>> {
+    let info = bytes_of(client.call(&[b"INFO", section.as_bytes()])?)?;
     let text = String::from_utf8_lossy(&info).into_owned();
     let field = |line: &str| line.split_once(':').map(|(name, value)| (name.into(), value.into()));
     Ok(text.lines().filter_map(field).collect())
@@ -160,10 +160,15 @@ pub fn run_backup(options: &BackupOptions) -> anyhow::Result<ExitCode> {
         check_is_new(to)?;
     }
     let mut client = server.connect()?;
+    // Redis would write an RDB file, which Ordna cannot read.
+    if !info(&mut client, "server")?.iter().any(|(name, _)| name == "ordna_version") {
+        let (host, port) = server.place();
+        bail!("the server on {host}:{port} is not Ordna; nothing was backed up");
+    }
     client.call(&[b"BGSAVE"])?;
     let bar = bar();
     let fields = loop {
-        let fields = persistence(&mut client)?;
+        let fields = info(&mut client, "persistence")?;
         let number = |name: &str| {
             let field = fields.iter().find(|(field, _)| field == name);
             field.and_then(|(_, value)| value.parse::<u64>().ok()).unwrap_or(0)

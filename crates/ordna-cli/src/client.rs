@@ -64,6 +64,39 @@ pub fn lost() -> Unreachable {
     Unreachable("the connection to the server was lost".into())
 }
 
+/// A type of collections of a server.
+struct Kind {
+    name: &'static str,
+    /// The command that returns the number of elements.
+    size: &'static str,
+    /// One element.
+    element: &'static str,
+}
+
+const KINDS: [Kind; 4] = [
+    Kind { name: "list", size: "LLEN", element: "value" },
+    Kind { name: "hash", size: "HLEN", element: "field" },
+    Kind { name: "set", size: "SCARD", element: "member" },
+    Kind { name: "zset", size: "ZCARD", element: "member" },
+];
+
+/// The type that `TYPE` names.
+fn kind_of(name: &[u8]) -> Option<&'static Kind> {
+    KINDS.iter().find(|kind| kind.name.as_bytes() == name)
+}
+
+impl Kind {
+    /// The type with the size in a reply.
+    fn of_size(&self, reply: Option<BytesFrame>) -> String {
+        let name = if self.name == "zset" { "sorted set" } else { self.name };
+        match reply {
+            Some(BytesFrame::Integer(1)) => format!("{name} of 1 {}", self.element),
+            Some(BytesFrame::Integer(size)) => format!("{name} of {size} {}s", self.element),
+            _ => name.to_owned(),
+        }
+    }
+}
+
 /// The half of a connection that reads replies.
 #[derive(Debug)]
 pub struct Replies {
@@ -117,9 +150,46 @@ impl Client {
     /// Sends a request and waits for its reply. An error reply becomes an `Err`.
     pub fn call(&mut self, words: &[&[u8]]) -> anyhow::Result<BytesFrame> {
         match self.request(words)? {
+            BytesFrame::Error(text)
+                if text.starts_with("ERR unknown command") && text.contains("ORDNA.") =>
+            {
+                bail!("the server is not Ordna, or an older one. It says: {text}")
+            }
             BytesFrame::Error(text) => bail!("the server says: {text}"),
             reply => Ok(reply),
         }
+    }
+
+    /// Sends several requests at once and waits for their replies, which may be errors.
+    fn request_all(&mut self, requests: &[[&[u8]; 2]]) -> anyhow::Result<Vec<BytesFrame>> {
+        let mut out = Vec::new();
+        requests.iter().for_each(|words| write_request(&mut out, words));
+        self.stream.write_all(&out).with_context(lost)?;
+        requests.iter().map(|_| self.replies.next()).collect()
+    }
+
+    /// Returns what each of these keys holds, with its size, such as `list of 3 values`.
+    pub fn describe(&mut self, keys: &[&[u8]]) -> anyhow::Result<Vec<String>> {
+        /// Keys that are asked for at once: the server sends no more than the sockets buffer.
+        const AT_ONCE: usize = 100;
+        let mut described = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(AT_ONCE) {
+            let types = keys.iter().map(|key| [&b"TYPE"[..], key]);
+            let types = self.request_all(&types.collect::<Vec<_>>())?;
+            let kinds = types.iter().map(|reply| match reply {
+                BytesFrame::SimpleString(name) => kind_of(name),
+                _ => None,
+            });
+            let kinds: Vec<_> = kinds.collect();
+            let known = kinds.iter().zip(keys);
+            let sizes = known.filter_map(|(kind, key)| Some([(*kind)?.size.as_bytes(), key]));
+            let mut sizes = self.request_all(&sizes.collect::<Vec<_>>())?.into_iter();
+            described.extend(kinds.iter().map(|kind| match kind {
+                Some(kind) => kind.of_size(sizes.next()),
+                None => "no longer a collection".to_owned(),
+            }));
+        }
+        Ok(described)
     }
 
     /// Sends a request and waits for its reply, which may be an error.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::Parser;
 use ordna::tuple::{self, Prefix};
-use redis_protocol::resp2::types::BytesFrame;
+use redis_protocol::resp2::types::{BytesFrame, Resp2Frame};
 
 use crate::client::{ServerAddress, bytes_of};
 use crate::text::readable;
@@ -74,7 +74,15 @@ pub fn get(options: &GetOptions) -> anyhow::Result<ExitCode> {
         [key] => key.as_bytes().to_vec(),
         _ => bail!("one key at a time (its fields only with --tuple)"),
     };
-    let reply = options.server.connect()?.call(&[b"GET", &key])?;
+    let mut client = options.server.connect()?;
+    let reply = client.request(&[b"GET", &key])?;
+    if let BytesFrame::Error(text) = reply {
+        if text.starts_with("WRONGTYPE") {
+            let what = client.describe(&[&key])?.concat();
+            bail!("{} is a {what}; `ordna shell` reads it", readable(&key, false));
+        }
+        bail!("the server says: {text}");
+    }
     if matches!(reply, BytesFrame::Null) {
         eprintln!("ordna: no such key: {}", readable(&key, false));
         return Ok(ExitCode::FAILURE);
@@ -137,6 +145,11 @@ fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
         let BytesFrame::Array(items) = reply else {
             bail!("unexpected reply to ORDNA.RANGE");
         };
+        let is_collection = |pair: &&[BytesFrame]| matches!(pair, [_, BytesFrame::Null]);
+        let collections = items.chunks(2).filter(|pair| !options.keys && is_collection(pair));
+        let collections = collections.filter_map(|pair| pair[0].as_bytes());
+        let collections = client.describe(&collections.collect::<Vec<_>>())?;
+        let mut collections = collections.into_iter();
         let mut items = items.into_iter();
         let mut seen = 0;
         let mut last = None;
@@ -145,9 +158,10 @@ fn scan_to(options: &ScanOptions, out: &mut impl Write) -> anyhow::Result<()> {
             out.write_all(readable(&key, options.tuple).as_bytes()).map_err(OutputClosed)?;
             if let Some(value) = (!options.keys).then(|| items.next()).flatten() {
                 out.write_all(b"\t").map_err(OutputClosed)?;
-                // A hash is printed without its fields.
                 let value = match value {
-                    BytesFrame::Null => b"(hash)".to_vec(),
+                    BytesFrame::Null => {
+                        format!("({})", collections.next().unwrap_or_default()).into_bytes()
+                    }
                     value => bytes_of(value)?.to_vec(),
                 };
                 out.write_all(&value).map_err(OutputClosed)?;

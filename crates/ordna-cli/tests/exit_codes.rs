@@ -197,3 +197,102 @@ fn records_are_loaded_into_sorted_sets() {
         assert!(found == Some(code) && error.contains(reason), "{words:?}: {found:?} {error}");
     }
 }
+
+/// A server that knows `PING`, `DBSIZE`, `INFO` and `BGSAVE` of Redis and nothing else.
+fn other_server() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let (mut stream, mut line) = (stream, String::new());
+            let mut words = Vec::new();
+            while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+                match line.trim_end() {
+                    start if start.starts_with('*') => words.clear(),
+                    length if length.starts_with('$') => {}
+                    word => words.push(word.to_owned()),
+                }
+                line.clear();
+                let reply = match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                    ["DBSIZE"] => ":1\r\n".to_owned(),
+                    ["INFO", _] => "$8\r\n# Server\r\n".to_owned(),
+                    ["BGSAVE"] => panic!("it writes a file that nobody can use"),
+                    // Its arguments are the rest of the request; the client does not wait for more.
+                    [name] if name.starts_with("ORDNA.") => {
+                        format!("-ERR unknown command '{name}', with args beginning with: \r\n")
+                    }
+                    _ => continue,
+                };
+                stream.write_all(reply.as_bytes()).unwrap();
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_server_that_is_not_ordna_is_named_as_such() {
+    let folder = Folder::new("other");
+    let port = other_server().to_string();
+    let (file, copy) = (folder.path("a.jsonl"), folder.path("copy"));
+    for words in [
+        &["backup"][..],
+        &["backup", "--to", &copy],
+        &["export"],
+        &["export", "-o", &file],
+        &["scan"],
+    ] {
+        let failed = exits(&[words, &["--port", &port]].concat(), FAILED);
+        let error = String::from_utf8(failed.stderr).unwrap();
+        assert!(error.contains("is not Ordna"), "{words:?}: {error}");
+        assert!(!std::path::Path::new(&copy).exists());
+    }
+}
+
+/// Its keys would seem to be lost.
+#[test]
+fn files_of_redis_in_the_data_directory_are_reported() {
+    let folder = Folder::new("redis-files");
+    let data = folder.path("data");
+    std::fs::create_dir_all(folder.0.join("data/appendonlydir")).unwrap();
+    std::fs::write(folder.0.join("data/dump.rdb"), "REDIS0011").unwrap();
+    let mut process = common::ordna(&["serve", "--port", "0", "--dir", &data]);
+    let mut process = process.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let log = lines.take_while(|line| !line.contains(" ready ")).collect::<Vec<_>>().join("\n");
+    let _ = process.kill();
+    let _ = process.wait();
+    for name in ["dump.rdb", "appendonlydir"] {
+        assert!(log.contains(&format!("{name} is of Redis and is ignored")), "{log}");
+    }
+    assert!(!log.contains("appendonly.aof") && log.contains("Moving from Redis"), "{log}");
+}
+
+#[test]
+fn collections_are_shown_with_type_and_size() {
+    let server = Server::start(&[]);
+    let port = server.port.as_str();
+    let add =
+        "local c = redis.call c('SET', 'a', 1) c('RPUSH', 'l', 1, 2, 3) c('HSET', 'h', 'f', 1)
+        c('SADD', 's', 1, 2) c('ZADD', 'z', 1, 'm')";
+    let text = |words: &[&str]| String::from_utf8(exits(words, DONE).stdout).unwrap();
+    assert_eq!(ask(port, &format!("EVAL \"{}\" 0", add.replace('\n', " ")), "$-1"), "$-1");
+    let shown = "a\t1\nh\t(hash of 1 field)\nl\t(list of 3 values)\ns\t(set of 2 members)\n\
+                 z\t(sorted set of 1 member)\n";
+    assert_eq!(text(&["scan", "--port", port]), shown);
+    assert_eq!(text(&["scan", "--keys", "--port", port]), "a\nh\nl\ns\nz\n");
+    let failed = exits(&["get", "l", "--port", port], FAILED);
+    let error = String::from_utf8(failed.stderr).unwrap();
+    assert_eq!(error, "ordna: l is a list of 3 values; `ordna shell` reads it\n");
+    for (line, expected) in
+        [("ordna.range - +", shown), ("ordna.last", "z\t(sorted set of 1 member)\n")]
+    {
+        let mut shell = common::ordna(&["shell", "--server", &format!("127.0.0.1:{port}")]);
+        let piped = std::process::Stdio::piped;
+        let mut shell = shell.stdin(piped()).stdout(piped()).spawn().unwrap();
+        writeln!(shell.stdin.take().unwrap(), "{line}").unwrap();
+        let output = shell.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{line}");
+    }
+}

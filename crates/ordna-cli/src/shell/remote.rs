@@ -1,6 +1,6 @@
 //! The commands of the shell for a server.
 
-use redis_protocol::resp2::types::BytesFrame;
+use redis_protocol::resp2::types::{BytesFrame, Resp2Frame};
 
 use anyhow::bail;
 
@@ -58,7 +58,7 @@ impl Target for Remote {
             lost => lost.insert(self.address.connect()?),
         };
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
-        let reply = match client.request(&words) {
+        let mut reply = match client.request(&words) {
             Ok(BytesFrame::Error(text)) => match hint(&text, &lower, &self.commands) {
                 Some(hint) => bail!("{}\n{hint}", readable(text.as_bytes(), false)),
                 None => bail!("{}", readable(text.as_bytes(), false)),
@@ -69,8 +69,29 @@ impl Target for Remote {
                 return Err(error);
             }
         };
-        print(&reply, columns(&lower), screen)
+        let columns = columns(&lower);
+        // The size of a collection is the present one: a snapshot may have another.
+        if columns == Some(KEYS_AND_VALUES) && lower[0] != "ordna.snapshot" {
+            reply = with_collections(client, reply)?;
+        }
+        print(&reply, columns, screen)
     }
+}
+
+/// Returns a reply of keys and values with the type and size of each collection in place of its value.
+fn with_collections(client: &mut Client, reply: BytesFrame) -> anyhow::Result<BytesFrame> {
+    let BytesFrame::Array(mut items) = reply else { return Ok(reply) };
+    let is_collection = |pair: &&[BytesFrame]| matches!(pair, [_, BytesFrame::Null]);
+    let keys = items.chunks(2).filter(is_collection).filter_map(|pair| pair[0].as_bytes());
+    let mut described = client.describe(&keys.collect::<Vec<_>>())?.into_iter();
+    for pair in items.chunks_mut(2) {
+        if let [_, value @ BytesFrame::Null] = pair
+            && let Some(what) = described.next()
+        {
+            *value = BytesFrame::SimpleString(format!("({what})").into());
+        }
+    }
+    Ok(BytesFrame::Array(items))
 }
 
 /// Returns advice for an error, if there is any.
@@ -104,6 +125,9 @@ fn hint(error: &str, words: &[String], commands: &[Description]) -> Option<Strin
     }
 }
 
+/// Names of the columns of entries.
+const KEYS_AND_VALUES: [&str; 2] = ["key", "value"];
+
 /// Returns the names of the columns for commands whose reply is a list of pairs.
 fn columns(words: &[String]) -> Option<[&'static str; 2]> {
     let has = |option: &str| words.iter().any(|word| word == option);
@@ -115,9 +139,9 @@ fn columns(words: &[String]) -> Option<[&'static str; 2]> {
         | "ordna.ceil" | "ordna.at"
             if !has("keys") =>
         {
-            Some(["key", "value"])
+            Some(KEYS_AND_VALUES)
         }
-        "ordna.snapshot" if second == Some("range") && !has("keys") => Some(["key", "value"]),
+        "ordna.snapshot" if second == Some("range") && !has("keys") => Some(KEYS_AND_VALUES),
         "hrandfield" if has("withvalues") => Some(["field", "value"]),
         name if name.starts_with('z') && has("withscores") => Some(["member", "score"]),
         "zpopmin" | "zpopmax" => Some(["member", "score"]),

@@ -1,5 +1,6 @@
 //! Loading the data directory at the start, and backups of the keyspace and its indexes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -49,6 +50,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
         None => options,
     };
     tracing::info!(dir = %data.dir.display(), "loading");
+    warn_of_redis_files(&data.dir);
     let store = thread::scope(|scope| {
         let opening = scope.spawn(|| Store::<[u8], [u8]>::open(&data.dir, options));
         let mut quiet = Duration::ZERO;
@@ -95,6 +97,17 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     }
     persistence.loaded();
     Ok(())
+}
+
+/// Logs a warning for each file of Redis in the data directory: a user may expect its keys.
+fn warn_of_redis_files(dir: &Path) {
+    const MOVING: &str =
+        "\"Moving from Redis\" in docs/server.md copies the keys of a running Redis";
+    for name in ["dump.rdb", "appendonlydir", "appendonly.aof"] {
+        if dir.join(name).exists() {
+            tracing::warn!("{name} is of Redis and is ignored; {MOVING}");
+        }
+    }
 }
 
 /// A backup in progress. It ends even if its thread panics.
