@@ -267,3 +267,43 @@ fn the_table_of_commands_is_up_to_date() {
     }
     assert_eq!(found, text, "docs/server.md is stale; write it anew: {HOW}");
 }
+
+/// The programs of which docs/how-to/from-redis.md says that they work, or do not, are those that are tested, in these versions.
+#[test]
+fn the_table_of_programs_is_what_is_tested() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let read = |path: &str| std::fs::read_to_string(root.join(path)).unwrap();
+    let page = read("../../docs/how-to/from-redis.md");
+    let (_, table) = page.split_once("| program | works |").expect("the table of programs");
+    let table = table.lines().take_while(|line| line.is_empty() || line.starts_with('|'));
+    let table = table.collect::<Vec<_>>().join("\n").to_lowercase();
+    let versions = read("tests/clients/applications.txt");
+    let mut tested = 0;
+    for line in versions.lines() {
+        let (name, version) = line.split_once("==").unwrap();
+        let name = name.split('[').next().unwrap().to_lowercase();
+        // The client of the others.
+        if name == "redis" {
+            continue;
+        }
+        let is_there = table.contains(&format!("{name} {version}"))
+            || table.contains(&format!("| {name} | {version}"));
+        assert!(is_there, "docs/how-to/from-redis.md lacks {name} {version}");
+        tested += 1;
+    }
+    let script = read("tests/clients/applications.sh");
+    for package in ["bee-queue", "bull", "bullmq"] {
+        let (_, rest) = script.split_once(&format!(" {package}@")).expect(package);
+        let version: String =
+            rest.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+        assert!(table.contains(&format!("{package} {version}")), "{package} {version}");
+        tested += 1;
+    }
+    // Each version of the table is one of these, but that from which on rq does not work.
+    let is_version = |word: &&str| {
+        word.split('.').count() == 3 && word.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let words =
+        table.split(|c: char| !(c.is_ascii_digit() || c == '.')).map(|word| word.trim_matches('.'));
+    assert_eq!(words.filter(is_version).count(), tested);
+}

@@ -234,13 +234,14 @@ def redis_om():
     assert len(list(Customer.all_pks())) == 2
     ada.expire(100)
     assert 90 < ada.db().ttl(ada.key()) <= 100
+    # As docs/how-to/from-redis.md says: redis-om asks whether there is JSON, and redis-py cannot read that there is not.
     try:
         Migrator().run()
-        assert [found.name for found in Customer.find(Customer.age > 30).all()] == ["Ada"]
-        assert [found.name for found in Customer.find().sort_by("age").all()] == ["Bob", "Ada"]
+        Customer.find(Customer.age > 30).all()
     except (AttributeError, TypeError) as error:
-        # redis-om asks whether there is JSON, and redis-py cannot read that there is not.
         print(f"redis-om's find: {error}", file=sys.stderr)
+    else:
+        raise AssertionError("find() works: docs/how-to/from-redis.md says that it does not")
     Customer.delete(ada.pk)
     try:
         Customer.get(ada.pk)

@@ -5,14 +5,15 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -s "$1")
 shift
-names=${*:-rq celery dramatiq limits django_redis redis_om bee_queue}
+names=${*:-rq celery dramatiq limits django_redis redis_om bee_queue bull}
 work=$here/../../../../target/applications
 port=${PORT:-16393}
 mkdir -p "$work"
 cd "$work"
 [[ -x venv/bin/python ]] || python3 -m venv venv
 venv/bin/pip install -q --disable-pip-version-check -r "$here/applications.txt"
-[[ -d node_modules/bee-queue ]] || npm install --silent --no-audit --no-fund --prefix . bee-queue@1.7.1
+[[ -d node_modules/bullmq ]] ||
+    npm install --silent --no-audit --no-fund --prefix . bee-queue@1.7.1 bull@4.16.5 bullmq@5.56.0
 # redis-server itself shows what of the scripts is wrong.
 case $binary in
     *redis-server) "$binary" --port "$port" --save "" >/dev/null & ;;
@@ -29,6 +30,9 @@ for name in $names; do
     if [[ $name == bee_queue ]]; then
         cp "$here/queues.mjs" .
         timeout 120 node queues.mjs "$port" || { echo "$name: failed"; failed=1; }
+    elif [[ $name == bull ]]; then
+        cp "$here/bull.mjs" .
+        timeout 120 node bull.mjs "$port" || { echo "$name: failed"; failed=1; }
     else
         timeout 300 venv/bin/python "$here/applications.py" "$name" "$port" || { echo "$name: failed"; failed=1; }
     fi
