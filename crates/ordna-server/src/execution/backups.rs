@@ -101,8 +101,7 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
 
 /// Logs a warning for each file of Redis in the data directory: a user may expect its keys.
 fn warn_of_redis_files(dir: &Path) {
-    const MOVING: &str =
-        "docs/how-to/from-redis.md says how to copy the keys of a running Redis";
+    const MOVING: &str = "docs/how-to/from-redis.md says how to copy the keys of a running Redis";
     for name in ["dump.rdb", "appendonlydir", "appendonly.aof"] {
         if dir.join(name).exists() {
             tracing::warn!("{name} is of Redis and is ignored; {MOVING}");
