@@ -88,12 +88,14 @@ mod open;
 mod open_options;
 mod owned;
 mod read_ahead;
+mod read_log;
 mod replay;
 mod replay_threads;
 mod verify;
 
 pub use backup::write::{BackupOptions, Mode};
 pub use open_options::{LoggedKeys, OpenOptions};
+pub use read_log::read_log;
 pub use verify::{BackupReport, Report, install, verify};
 
 pub use crate::files::blocks::Compression;

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use ordna::durability::{BackupError, LogGroup, LogSink, SyncPolicy};
+use ordna::durability::{BackupError, BackupOptions, LogGroup, LogSink, SyncPolicy, read_log};
 use ordna::{Error, Options, Write};
 
 use super::disk::Model;
@@ -262,4 +262,51 @@ fn bytes_that_are_no_group_change_nothing() {
     assert_eq!(store.len(), 0);
     store.repeat_log_group(&records, count).unwrap();
     assert_eq!(store.len(), 2);
+}
+
+#[test]
+fn the_log_is_read_from_each_position_at_which_a_group_begins() {
+    for sync in [SyncPolicy::Always, SyncPolicy::Never] {
+        let disk = Model::new();
+        let store = Bytes::open(DIR, options(&disk, sync)).unwrap();
+        let sink = Arc::new(Fake::default());
+        store.attach_log_sink(sink.clone()).unwrap();
+        sink.change(|received| received.acknowledged = u64::MAX);
+        for number in 0..40_u8 {
+            let bytes = [number];
+            let pair = [Write::put(&bytes[..], &b"1"[..]), Write::put(b"x", &bytes[..])];
+            store.write_batch(&pair[..1 + usize::from(number % 2)]).unwrap();
+            if number == 20 {
+                store.backup(&BackupOptions::new()).unwrap();
+            }
+        }
+        store.sync_log().unwrap();
+        let groups = sink.0.lock().unwrap().groups.clone();
+        let end = store.log_position();
+        let (mut is_read, mut is_missing) = (false, false);
+        for (start, ..) in &groups {
+            let (mut bytes, mut count, mut next) = (Vec::new(), 0, *start);
+            let read = read_log::<[u8], [u8]>(&disk, DIR, *start, |group| {
+                assert_eq!(group.start, next);
+                next = group.end();
+                bytes.extend_from_slice(group.records);
+                count += group.count;
+            });
+            let Some(read) = read.unwrap() else {
+                assert!(!is_read, "a gap after what is there");
+                is_missing = true;
+                continue;
+            };
+            is_read = true;
+            let later = groups.iter().filter(|(at, ..)| at >= start);
+            let expected: Vec<u8> = later.clone().flat_map(|(_, it, _)| it.clone()).collect();
+            assert_eq!((read, bytes), (end, expected));
+            assert_eq!(count, later.map(|(.., count)| count).sum::<u64>());
+        }
+        assert!(is_read && is_missing, "the backup has removed the first part");
+        let within = groups.last().unwrap().0 + 1;
+        assert!(read_log::<[u8], [u8]>(&disk, DIR, within, |_| ()).is_err());
+        assert_eq!(read_log::<[u8], [u8]>(&disk, DIR, end, |_| ()).unwrap(), Some(end));
+        assert_eq!(read_log::<[u8], [u8]>(&disk, DIR, end + 1, |_| ()).unwrap(), None);
+    }
 }
