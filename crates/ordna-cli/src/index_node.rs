@@ -110,6 +110,9 @@ impl IndexNodeOptions {
 pub fn run(mut options: IndexNodeOptions) -> anyhow::Result<ExitCode> {
     let log_level = serve::start_log()?;
     options.server = std::mem::take(&mut options.server).with_file()?;
+    if options.server.is_replicated() {
+        bail!("an index node has no keyspace of its own to replicate");
+    }
     let link = options.server.link(options.link_ca.clone(), options.link_name.clone())?;
     let node = Arc::new(IndexNode::start(options.node()?)?);
     // Connections to other nodes have a runtime of their own: the server's ends before them.

@@ -13,7 +13,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::Parser;
 use ordna::durability::Compression;
 use ordna_server::{
-    Config, DataConfig, Extension, LogLevelSwitch, LogSync, Server, TlsConfig, parse_bytes,
+    Config, DataConfig, Extension, LogLevelSwitch, LogSync, Replication, Server, TlsConfig,
+    parse_bytes,
 };
 use serde::Deserialize;
 use tokio::signal::unix::{SignalKind, signal};
@@ -22,8 +23,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::reload;
 
-/// Options of `ordna serve`. The configuration file may set each of them under the same name; a flag
-/// overrides the file.
+/// Options of `ordna serve`. The configuration file may set each of them under the same name; a
+/// flag overrides the file.
 #[derive(Debug, Default, Parser, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct ServeOptions {
@@ -65,16 +66,16 @@ pub struct ServeOptions {
     /// Maximum number of connections [default: 10000]
     #[arg(long)]
     max_clients: Option<usize>,
-    /// Maximum memory of keys, values and their index (512mb, 4gb); at the limit, writes are refused
-    /// [default: 0, no limit]
+    /// Maximum memory of keys, values and their index (512mb, 4gb); at the limit, writes are
+    /// refused [default: 0, no limit]
     #[arg(long)]
     max_memory: Option<String>,
-    /// Maximum memory of the requests and replies of all clients; at the limit, the clients that use
-    /// most are closed; 0: no limit [default: a quarter of --max-memory, otherwise 1gb]
+    /// Maximum memory of the requests and replies of all clients; at the limit, the clients that
+    /// use most are closed; 0: no limit [default: a quarter of --max-memory, otherwise 1gb]
     #[arg(long)]
     max_memory_clients: Option<String>,
-    /// Allow a maxmemory-policy other than noeviction although there is a data directory: keys beyond
-    /// the memory limit are deleted from it
+    /// Allow a maxmemory-policy other than noeviction although there is a data directory: keys
+    /// beyond the memory limit are deleted from it
     #[arg(long)]
     evict_stored: bool,
     /// Worker threads [default: number of cores]
@@ -113,8 +114,18 @@ pub struct ServeOptions {
     /// If the log is damaged in its middle, drop the records after the damage and start
     #[arg(long)]
     log_repair: bool,
-    /// A setting by its name in CONFIG SET, as NAME=VALUE; may be repeated. The configuration file has
-    /// them in the table [settings], which CONFIG REWRITE changes
+    /// Replicate the keyspace: write its log to this topic, kafka://HOST:PORT,…/TOPIC. Needs --dir
+    #[arg(long, value_name = "TOPIC", conflicts_with = "follow")]
+    replicate: Option<String>,
+    /// Follow the keyspace that is replicated to this topic, kafka://HOST:PORT,…/TOPIC. With --dir
+    /// a restart continues, and the server can become the primary (REPLICAOF NO ONE)
+    #[arg(long, value_name = "TOPIC")]
+    follow: Option<String>,
+    /// Setting of librdkafka for --replicate and --follow; may be repeated
+    #[arg(long, value_name = "NAME=VALUE")]
+    replication_setting: Vec<String>,
+    /// A setting by its name in CONFIG SET, as NAME=VALUE; may be repeated. The configuration file
+    /// has them in the table [settings], which CONFIG REWRITE changes
     #[arg(long, value_name = "NAME=VALUE")]
     #[serde(skip)]
     set: Vec<String>,
@@ -212,6 +223,13 @@ impl ServeOptions {
             backup_keep: self.backup_keep.or(file.backup_keep),
             backup_compression: self.backup_compression.or(file.backup_compression),
             log_repair: self.log_repair || file.log_repair,
+            replicate: self.replicate.or(file.replicate),
+            follow: self.follow.or(file.follow),
+            replication_setting: if self.replication_setting.is_empty() {
+                file.replication_setting
+            } else {
+                self.replication_setting
+            },
             set: self.set,
             settings,
         })
@@ -292,6 +310,49 @@ impl ServeOptions {
         }))
     }
 
+    /// Whether the keyspace is to have copies.
+    #[cfg(feature = "kafka")]
+    pub fn is_replicated(&self) -> bool {
+        self.replicate.is_some() || self.follow.is_some()
+    }
+
+    /// The copies of the keyspace on other machines.
+    #[cfg(feature = "kafka")]
+    fn replication(&self) -> anyhow::Result<Option<Arc<dyn Replication>>> {
+        use ordna_kafka::replication::{KafkaReplication, LogTopic};
+        let (text, follows) = match (&self.replicate, &self.follow) {
+            (Some(_), Some(_)) => bail!("--replicate and --follow exclude each other"),
+            (Some(topic), None) => (topic, false),
+            (None, Some(topic)) => (topic, true),
+            (None, None) => return Ok(None),
+        };
+        if !follows && self.dir.is_none() {
+            bail!("--replicate needs a data directory: --dir");
+        }
+        let mut topic = LogTopic::parse(text).map_err(|why| anyhow!(why))?;
+        for text in &self.replication_setting {
+            let pair = text.split_once('=');
+            let pair = pair.with_context(|| format!("--replication-setting {text:?}: no ="))?;
+            topic.settings.push((pair.0.to_owned(), pair.1.to_owned()));
+        }
+        Ok(Some(match follows {
+            true => Arc::new(KafkaReplication::follower(topic)),
+            false => Arc::new(KafkaReplication::primary(topic)),
+        }))
+    }
+
+    /// No copies, as librdkafka is not built.
+    #[cfg(not(feature = "kafka"))]
+    fn replication(&self) -> anyhow::Result<Option<Arc<dyn Replication>>> {
+        if self.replicate.is_some() || self.follow.is_some() {
+            bail!(
+                "--replicate and --follow: this build has no Kafka; build `ordna` with \
+                 `--features kafka`"
+            );
+        }
+        Ok(None)
+    }
+
     fn data(&self) -> anyhow::Result<Option<DataConfig>> {
         let Some(dir) = &self.dir else {
             let backups = self.backup_every.is_some()
@@ -363,6 +424,7 @@ impl ServeOptions {
             metrics: self.metrics.as_deref().map(page_address).transpose()?,
             console: self.console.as_deref().map(page_address).transpose()?,
             data: self.data()?,
+            replication: self.replication()?,
             evict_stored: self.evict_stored,
             settings: self.settings()?,
             file: self.config.clone(),
@@ -556,6 +618,24 @@ mod tests {
         assert_eq!(config.max_memory, Some(0));
         assert!(parsed(&["serve", "--tls-port", "1"]).is_err());
         assert!(parsed(&["serve", "--max-memory", "1x"]).is_err());
+    }
+
+    #[test]
+    fn replication_needs_its_feature_at_start() {
+        let topic = "kafka://127.0.0.1:9092/keys";
+        let config =
+            |words: &[&str]| ServeOptions::parse_from([&["serve"], words].concat()).to_config();
+        for words in [&["--dir", "unused", "--replicate", topic][..], &["--follow", topic]] {
+            match config(words) {
+                Ok(config) => assert!(cfg!(feature = "kafka") && config.replication.is_some()),
+                Err(error) => {
+                    assert!(!cfg!(feature = "kafka"));
+                    assert!(error.to_string().contains("--features kafka"), "{error}");
+                }
+            }
+        }
+        assert!(config(&["--replicate", topic]).is_err(), "without a directory");
+        assert!(config(&["--dir", "unused", "--follow", "keys"]).is_err(), "no address");
     }
 
     #[test]

@@ -81,7 +81,11 @@ pub fn kills(number: &str, profile: &str) -> Outcome {
 fn test(rest: &[&str]) -> Outcome {
     let mut tests = cargo();
     tests.args(["test", "-p", "ordna-kafka", "--features", "kafka", "--locked", "--"]).args(rest);
-    with_test_broker(&mut tests)
+    with_test_broker(&mut tests)?;
+    let mut servers = cargo();
+    servers.args(["test", "-p", "ordna-cli", "--features", "kafka", "--locked"]);
+    servers.args(["--test", "replication", "--"]).args(rest);
+    with_test_broker(&mut servers)
 }
 
 /// Runs a command beside a fresh broker, which it may control: `ORDNA_BROKER` and `ORDNA_XTASK`.

@@ -7,7 +7,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::KafkaError;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
-use super::applier::{Applier, ApplyError};
+use super::applier::Applier;
+use super::assembler::ApplyError;
 use crate::broker::settings;
 
 /// Why a follower cannot go on.
@@ -106,20 +107,49 @@ impl Follower {
         applier: &mut Applier<K, V>,
         timeout: Duration,
     ) -> Result<(), FollowError> {
+        self.catch_up_with(applier.place().offset, timeout, |offset, message| {
+            applier.apply(offset, message)
+        })
+    }
+
+    /// Calls `apply` with every message from an offset on that was committed when it was called.
+    ///
+    /// # Errors
+    /// [`FollowError`].
+    pub fn catch_up_with(
+        &self,
+        offset: u64,
+        timeout: Duration,
+        mut apply: impl FnMut(u64, &[u8]) -> Result<(), ApplyError>,
+    ) -> Result<(), FollowError> {
         let until = Instant::now() + timeout;
-        let offset = applier.place().offset;
         // The end is reported once for each place that it has had: by a new reader, again.
         self.read_from(offset).map_err(|error| self.failed(offset, &error))?;
+        let mut next = offset;
         loop {
             let left = until.saturating_duration_since(Instant::now());
-            if self.step(applier, left)? == Step::End {
+            let step = self.step_with(next, left, |offset, message| {
+                next = offset + 1;
+                apply(offset, message)
+            })?;
+            if step == Step::End {
                 return Ok(());
             }
             if left.is_zero() {
-                let offset = applier.place().offset;
-                return Err(FollowError::Timeout { topic: self.topic.clone(), offset, timeout });
+                let topic = self.topic.clone();
+                return Err(FollowError::Timeout { topic, offset: next, timeout });
             }
         }
+    }
+
+    /// The first offset that can be read, and the next one to be written.
+    ///
+    /// # Errors
+    /// The brokers do not answer in time.
+    pub fn ends(&self, timeout: Duration) -> Result<(u64, u64), FollowError> {
+        let ends = self.consumer.fetch_watermarks(&self.topic, 0, timeout);
+        let (low, high) = ends.map_err(|error| self.failed(0, &error))?;
+        Ok((u64::try_from(low).unwrap_or_default(), u64::try_from(high).unwrap_or_default()))
     }
 
     fn failed(&self, offset: u64, error: &KafkaError) -> FollowError {
@@ -135,16 +165,30 @@ impl Follower {
         applier: &mut Applier<K, V>,
         timeout: Duration,
     ) -> Result<Step, FollowError> {
+        let next = applier.place().offset;
+        self.step_with(next, timeout, |offset, message| applier.apply(offset, message))
+    }
+
+    /// Calls `apply` with the next message, if one comes in time. `next` is its offset, for errors.
+    ///
+    /// # Errors
+    /// [`FollowError`]. The brokers being away is none.
+    pub fn step_with(
+        &self,
+        next: u64,
+        timeout: Duration,
+        apply: impl FnOnce(u64, &[u8]) -> Result<(), ApplyError>,
+    ) -> Result<Step, FollowError> {
         match self.consumer.poll(timeout) {
             None => Ok(Step::Nothing),
             Some(Ok(message)) => {
                 let offset = u64::try_from(message.offset()).unwrap_or_default();
-                applier.apply(offset, message.payload().unwrap_or_default())?;
+                apply(offset, message.payload().unwrap_or_default())?;
                 Ok(Step::Applied)
             }
             Some(Err(KafkaError::PartitionEOF(_))) => Ok(Step::End),
             Some(Err(error)) if is_passing(&error) => Ok(Step::Nothing),
-            Some(Err(error)) => Err(self.failed(applier.place().offset, &error)),
+            Some(Err(error)) => Err(self.failed(next, &error)),
         }
     }
 }

@@ -108,12 +108,26 @@ struct Waiting {
     wakers: Vec<Waker>,
 }
 
+/// The messages of a body that begins at a position: one, or the parts of a group.
+pub(super) fn messages_of(run: Run, position: u64, time: u64, body: &[u8]) -> Vec<Vec<u8>> {
+    let header = |kind| Header { kind, run, position, time };
+    if body.len() <= MOST_BODY {
+        return vec![header(Kind::Whole).encode(body)];
+    }
+    let parts = body.chunks(MOST_BODY);
+    let last = parts.len() - 1;
+    let kind = |at| if at == last { Kind::LastPart } else { Kind::Part };
+    parts.enumerate().map(|(at, part)| header(kind(at)).encode(part)).collect()
+}
+
 /// A sink of a store's log that commits what it takes through a [`Transport`].
 pub struct Outbox {
     run: Run,
     limits: Limits,
     waiting: Mutex<Waiting>,
     work: Condvar,
+    /// What is acknowledged, or whether it ever will be, has changed.
+    settled: Condvar,
     /// Whether `check` has something to refuse. Changes under the lock.
     refuses: AtomicBool,
 }
@@ -131,8 +145,8 @@ fn refused(reason: &Arc<str>) -> Error {
 impl Outbox {
     /// An outbox for the groups of a run.
     pub fn new(run: Run, limits: Limits) -> Self {
-        let (waiting, work) = (Mutex::default(), Condvar::new());
-        Self { run, limits, waiting, work, refuses: AtomicBool::new(false) }
+        let (waiting, work, settled) = (Mutex::default(), Condvar::new(), Condvar::new());
+        Self { run, limits, waiting, work, settled, refuses: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -142,6 +156,25 @@ impl Outbox {
     /// Position up to which everything is committed.
     pub fn acknowledged(&self) -> u64 {
         self.lock().acknowledged
+    }
+
+    /// The run.
+    pub fn term(&self) -> u64 {
+        self.run.term
+    }
+
+    /// Position after the last group taken.
+    pub fn taken(&self) -> u64 {
+        self.lock().taken
+    }
+
+    /// Waits until everything up to a position is committed, or the time is over, or it never will
+    /// be. Returns whether it is.
+    pub fn wait_for(&self, position: u64, time: Duration) -> bool {
+        let is_pending =
+            |waiting: &mut Waiting| waiting.acknowledged < position && !waiting.has_ended;
+        let waited = self.settled.wait_timeout_while(self.lock(), time, is_pending);
+        waited.unwrap_or_else(PoisonError::into_inner).0.acknowledged >= position
     }
 
     /// Why writes are refused for good; `None`: they are not.
@@ -214,16 +247,8 @@ impl Outbox {
         Some(bodies)
     }
 
-    /// The messages of a body: one, or the parts of a group.
     fn encode(&self, body: &Body) -> Vec<Vec<u8>> {
-        let header = |kind| Header { kind, run: self.run, position: body.start, time: body.time };
-        if body.bytes.len() <= MOST_BODY {
-            return vec![header(Kind::Whole).encode(&body.bytes)];
-        }
-        let parts = body.bytes.chunks(MOST_BODY);
-        let last = parts.len() - 1;
-        let kind = |at| if at == last { Kind::LastPart } else { Kind::Part };
-        parts.enumerate().map(|(at, part)| header(kind(at)).encode(part)).collect()
+        messages_of(self.run, body.start, body.time, &body.bytes)
     }
 
     fn acknowledge(&self, bodies: &[Body]) {
@@ -250,6 +275,7 @@ impl Outbox {
         self.note_refusal(&waiting);
         let wakers = mem::take(&mut waiting.wakers);
         drop(waiting);
+        self.settled.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 

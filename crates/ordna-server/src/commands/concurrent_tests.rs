@@ -110,6 +110,13 @@ fn set_other(state: &ServerState) -> String {
 
 /// A write is refused after it has changed the memory, because the log fails at that moment. The
 /// log then recovers, and the write stays. `WATCH` and the indexes must be notified.
+/// Loads the data directory, and lets commands use it.
+fn load(state: &ServerState) {
+    let directory = state.data_directory.as_ref().unwrap();
+    backups::load(state, directory).unwrap();
+    directory.loaded();
+}
+
 #[test]
 fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
     let dir = std::env::temp_dir().join(format!("ordna-late-write-{}", std::process::id()));
@@ -118,7 +125,7 @@ fn a_write_that_stays_after_a_failure_of_the_log_is_reported() {
     let data =
         DataConfig { storage: Arc::new(disk.clone()), reserve: 0, ..DataConfig::new(dir.clone()) };
     let state = &state(Config { data: Some(data), ..Config::default() });
-    backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+    load(state);
     {
         let _exclusive = state.keys_exclusive();
         let definition = IndexDefinition::new("i", b"d:").part(Part::new("n"));
@@ -164,7 +171,7 @@ fn a_client_that_a_refused_write_has_served_gets_an_error() {
     let _ = std::fs::remove_dir_all(&dir);
     let data = DataConfig { log: SyncPolicy::Always, ..DataConfig::new(dir.clone()) };
     let state = &state(Config { data: Some(data), ..Config::default() });
-    backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+    load(state);
     assert_eq!(set_other(state), r"+OK\r\n");
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let settled = |was_served| {
@@ -193,7 +200,7 @@ fn a_removal_that_the_log_fails_comes_to_its_end() {
             ..DataConfig::new(dir.clone())
         };
         let state = &state(Config { data: Some(data), ..Config::default() });
-        backups::load(state, state.data_directory.as_ref().unwrap()).unwrap();
+        load(state);
         let mut client = session(state);
         let members: String = (0..400).map(|at| format!(" m{at}")).collect();
         assert_eq!(say(state, &mut client, &format!("SADD big{members}")), r":400\r\n");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::replication::is_replica;
 use crate::execution::command::{
     ADMIN, BEFORE_AUTH, Command, CommandOutcome, Context, Result, SERVER_INFO, SESSION, help, ok,
 };
@@ -265,7 +266,8 @@ fn hello(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies)
     out.integer(if resp3 { 3 } else { 2 });
     out.bulk(b"id");
     out.integer(context.session.client.id as i64);
-    for (field, value) in [("mode", "standalone"), ("role", "master")] {
+    let role = if is_replica(context.state) { "replica" } else { "master" };
+    for (field, value) in [("mode", "standalone"), ("role", role)] {
         out.bulk(field.as_bytes());
         out.bulk(value.as_bytes());
     }

@@ -6,11 +6,13 @@ use ordna::Statistics;
 use ordna_secondary::IndexState;
 
 use super::connection::REDIS_VERSION;
+use super::replication::status;
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO};
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
 use crate::state::inbox::Kind;
+use crate::state::replication::ReplicationRole;
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
 use crate::wire::reply::Replies;
@@ -274,21 +276,53 @@ fn command_stats(facts: &Facts<'_>) -> String {
     text
 }
 
-/// The fields of a Redis server without replicas, because there is only one server.
+/// The fields of Redis. Without replication they are those of a Redis without replicas.
 fn replication(facts: &Facts<'_>) -> String {
-    lines(&[
-        ("role", &"master"),
+    let status = status(facts.state);
+    let (mut position, mut own) = (0, String::new());
+    let mut role = "master";
+    if let Some(status) = &status {
+        position = status.position;
+        let failure = status.failure.as_deref().unwrap_or_default();
+        own = lines(&[
+            ("ordna_replicated_log", &status.log),
+            ("ordna_replication_term", &status.term),
+            ("ordna_replication_waiting_bytes", &status.waiting),
+            ("ordna_replication_is_fenced", &u8::from(status.role == ReplicationRole::Fenced)),
+            ("ordna_replication_failure", &failure.replace(['\r', '\n'], " ")),
+        ]);
+        if status.role != ReplicationRole::Primary {
+            role = "slave";
+            let link = if status.failure.is_some() { "down" } else { "up" };
+            let lag = status.lag.unwrap_or_default();
+            own += &lines(&[
+                ("master_host", &status.log),
+                ("master_port", &0),
+                ("master_link_status", &link),
+                ("master_last_io_seconds_ago", &lag.as_secs()),
+                ("master_sync_in_progress", &0),
+                ("slave_read_repl_offset", &position),
+                ("slave_repl_offset", &position),
+                ("slave_priority", &100),
+                ("slave_read_only", &1),
+                ("ordna_replication_lag_ms", &lag.as_millis()),
+            ]);
+        }
+    }
+    let head = lines(&[("role", &role)]);
+    let tail = lines(&[
         ("connected_slaves", &0),
         ("master_failover_state", &"no-failover"),
         ("master_replid", &facts.state.run_id),
         ("master_replid2", &"0".repeat(40)),
-        ("master_repl_offset", &0),
+        ("master_repl_offset", &position),
         ("second_repl_offset", &-1),
         ("repl_backlog_active", &0),
         ("repl_backlog_size", &0),
         ("repl_backlog_first_byte_offset", &0),
         ("repl_backlog_histlen", &0),
-    ])
+    ]);
+    head + &own + &tail
 }
 
 fn error_stats(facts: &Facts<'_>) -> String {

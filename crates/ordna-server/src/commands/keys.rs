@@ -79,15 +79,6 @@ pub const COMMANDS: &[Command] = &[
         .grows(Growth::Copies)
         .exclusive(),
     Command::container("object", "Describes a value: ENCODING, FREQ, …", OBJECT),
-    Command::new(
-        "wait",
-        3,
-        CommandFlags::NOSCRIPT,
-        NO_KEY,
-        "Returns 0, the number of replicas.",
-        wait,
-    )
-    .also_in(&["connection"]),
 ];
 
 fn dbsize(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
@@ -450,14 +441,3 @@ const OBJECT: &[Command] = &[
             )
         }).also_in(&["keyspace"]),
 ];
-
-fn wait(_: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
-    number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
-    let timeout =
-        number(arguments.get(2)).ok_or("ERR timeout is not an integer or out of range")?;
-    if timeout < 0 {
-        return Err("ERR timeout is negative".into());
-    }
-    out.integer(0);
-    Ok(CommandOutcome::Done)
-}

@@ -28,6 +28,7 @@ mod logs;
 mod migration;
 mod ordered;
 mod persistence;
+mod replication;
 mod scripting;
 mod search;
 mod server;
@@ -79,6 +80,9 @@ pub fn table() -> &'static CommandTable {
             ("generic", migration::COMMANDS),
             ("ordna", ordered::COMMANDS),
             ("server", persistence::COMMANDS),
+            ("server", replication::OF_SERVERS),
+            ("generic", replication::OF_KEYS),
+            ("ordna", replication::ORDERED),
             ("scripting", scripting::COMMANDS),
             ("search", search::COMMANDS),
             ("server", server::COMMANDS),

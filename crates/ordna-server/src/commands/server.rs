@@ -3,8 +3,7 @@
 use super::info::human;
 use crate::execution::backups::NO_DIRECTORY;
 use crate::execution::command::{
-    ADMIN, CONNECTION, Command, CommandOutcome, Context, READ, READ_SLOW, Result, SERVER_INFO,
-    help, ok,
+    ADMIN, Command, CommandOutcome, Context, READ, READ_SLOW, Result, SERVER_INFO, help, ok,
 };
 use crate::state::command_spec::{CommandFlags, KeyAccess, KeyPositions, NO_KEY};
 use crate::statistics::process;
@@ -23,14 +22,6 @@ pub const COMMANDS: &[Command] = &[
         .without_keys()
         .with(SHUTDOWN),
     Command::new("time", 1, SERVER_INFO.or(CommandFlags::FAST), NO_KEY, "Returns the time.", time),
-    Command::new("role", 1, CONNECTION, NO_KEY, "Answers that this is a master.", |_, _, out| {
-        out.array(3);
-        out.bulk(b"master");
-        out.integer(0);
-        out.array(0);
-        Ok(CommandOutcome::Done)
-    })
-    .also_in(&["admin", "dangerous"]),
     Command::new("lolwut", -1, READ, NO_KEY, "Returns the version.", |_, _, out| {
         out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
         Ok(CommandOutcome::Done)

@@ -26,8 +26,8 @@ const REPLACED_ATTEMPTS: u32 = 200;
 /// Number of threads of a background backup. One, so that commands keep the other cores.
 const BACKGROUND_WORKERS: usize = 1;
 
-/// Opens the data directory and installs its contents. Blocks, so a thread that serves clients must
-/// not call this.
+/// Opens the data directory and installs its contents. Commands wait until the caller ends the
+/// [loading](DataDirectory::loaded). Blocks, so a thread that serves clients must not call this.
 ///
 /// # Errors
 /// [`BackupError`]; the keyspace stays empty.
@@ -95,7 +95,6 @@ pub fn load(state: &ServerState, persistence: &DataDirectory) -> Result<(), Back
     if let Err(error) = state.indexes.restore(resume) {
         tracing::error!(%error, "the indexes are not restored");
     }
-    persistence.loaded();
     Ok(())
 }
 

@@ -64,6 +64,10 @@ pub fn execute(
     {
         return fail(state, session, Some(spec), CommandError::Loading, out);
     }
+    if state.refuses_writes() && writes_itself(spec) {
+        state.stats.rejected(spec.id);
+        return fail(state, session, Some(spec), CommandError::ReadOnly, out);
+    }
     let is_held_long = state.keyspace_lock().is_held_long();
     if spec.has(CommandFlags::KILLS_SCRIPT)
         && (is_held_long || state.scripts.is_preparing.load(Ordering::Relaxed))
@@ -157,6 +161,11 @@ impl Context<'_> {
         }
         Ok(None)
     }
+}
+
+/// Whether a server that only reads refuses a command. Scripts begin there, and cannot write.
+pub fn writes_itself(spec: &CommandSpec) -> bool {
+    spec.has(CommandFlags::WRITE)
 }
 
 /// Returns whether a command may write, and so has to wait while writes are paused.
@@ -315,7 +324,7 @@ const INSTEAD: &[(&str, &str)] = &[
         "Ordna has no geographic commands",
     ),
     ("cluster asking", "Ordna has no clusters; each server holds all of its keys"),
-    ("replicaof slaveof sync psync replconf failover", "a server of Ordna has no replicas"),
+    ("sync psync replconf failover", "copies of Ordna are fed by Kafka: ordna serve --follow"),
     ("migrate", "Ordna sends no keys to other servers; DUMP and RESTORE copy them"),
     ("module", "Ordna has no modules"),
     ("debug", "Ordna has no DEBUG"),

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::execution::atomic::{Aftermath, Atomic};
 use crate::execution::command::{Context, Result};
-use crate::execution::dispatch::{deny, instead_of};
+use crate::execution::dispatch::{deny, instead_of, writes_itself};
 use crate::execution::eviction;
 use crate::scripts::control::{Control, KILLED};
 use crate::scripts::engine::Host;
@@ -55,6 +55,9 @@ impl<'a> CommandHost<'_, 'a> {
         }
         if spec.has(CommandFlags::NOSCRIPT) {
             return Err("ERR This Redis command is not allowed from script".to_owned());
+        }
+        if self.context.state.refuses_writes() && writes_itself(spec) {
+            return Err(CommandError::ReadOnly.to_string());
         }
         if self.read_only && (spec.is_write() || REPLICATED.contains(&spec.name)) {
             return Err("ERR Write commands are not allowed from read-only scripts.".to_owned());

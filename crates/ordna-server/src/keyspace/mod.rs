@@ -14,6 +14,7 @@ pub mod lock;
 pub mod members;
 pub mod multi_get;
 pub mod named_snapshots;
+pub mod replicated;
 pub mod sample;
 pub mod scan_cursors;
 pub mod set;
@@ -172,6 +173,36 @@ impl KeyspaceStore {
         let _lifted = self.store.lift_limit();
         self.store.write_batch(&removals.chain(puts).chain([layout]).collect::<Vec<_>>())?;
         self.collections.layout_is_stored();
+        Ok(())
+    }
+
+    /// Whether there are entries of collections.
+    pub fn holds_elements(&self) -> bool {
+        let (lower, upper) = (stored_key::ELEMENTS.0, stored_key::REMOVALS.1);
+        self.store.count(lower, upper) > 0
+    }
+
+    /// The place in the log of another server that this one follows.
+    pub fn place(&self) -> Option<Vec<u8>> {
+        self.store.get(stored_key::PLACE_KEY)
+    }
+
+    /// Stores the place, if the store has a directory, and with it the version of the layout.
+    fn store_place(&self, place: &[u8]) -> Result<(), ordna::Error> {
+        if !self.is_durable {
+            return Ok(());
+        }
+        if !self.store.contains(stored_key::LAYOUT_KEY) {
+            let layout = stored_key::layout(stored_key::LAYOUT_VERSION);
+            self.store.insert(stored_key::LAYOUT_KEY, &layout)?;
+        }
+        self.store.insert(stored_key::PLACE_KEY, place).map(drop)
+    }
+
+    /// Lets commands write after another server's messages have.
+    fn lead(&self) -> Result<(), AdoptError> {
+        self.adopt()?;
+        self.collections.lead();
         Ok(())
     }
 

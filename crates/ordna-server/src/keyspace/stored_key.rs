@@ -9,6 +9,7 @@
 //! | reserved key | value |
 //! |---|---|
 //! | `FF 00` | the version of this layout, see [`layout`] |
+//! | `FF 00 01` | of a follower: its place in the primary's log |
 //! | `FF`, number of bytes of the id (1 to 8), id, part | an element of the collection with this id, or a node of a list |
 //! | `FF`, number of bytes of the id plus `10`, id, part of a field | the deadline of this field (8) |
 //! | `FF`, number of bytes of the id plus `20`, id, deadline (8), part of a field | nothing: this field expires at that time |
@@ -33,6 +34,8 @@ pub const LAYOUT_VERSION: u32 = 3;
 /// The beginning of the value of [`LAYOUT_KEY`], so that no key of an older server is mistaken for
 /// it.
 const LAYOUT: &[u8] = b"ordna-server keyspace layout ";
+/// The key of the place in another server's log, if this one follows it.
+pub const PLACE_KEY: &[u8] = &[RESERVED, 0, 1];
 /// The bounds of the list of deadlines.
 pub const DEADLINES: (Bound<&[u8]>, Bound<&[u8]>) =
     (Bound::Included(&[RESERVED, 0xF0]), Bound::Excluded(&[RESERVED, 0xF1]));

@@ -249,7 +249,7 @@ async fn page(
     if request.method() != Method::GET {
         return Page::of(text(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"));
     }
-    if request.uri().path() == "/healthz" || fault!("scripts.pages.wait") {
+    if matches!(request.uri().path(), "/healthz" | "/primary") || fault!("scripts.pages.wait") {
         return answered(state, console, peer, request);
     }
     // The other pages lock the keyspace. No thread waits for a script, because there may be many
@@ -288,7 +288,10 @@ fn answered(
             let is_loading = state.data_directory.as_ref().is_some_and(|it| it.is_loading());
             let refused = || state.keys().store().check_log().err();
             let extension = state.config.extension.as_ref();
-            let failure = || state.indexes.failure().or_else(|| extension?.failure());
+            let replication = state.config.replication.as_ref();
+            let ended = || replication?.status().failure.map(|why| format!("replication: {why}"));
+            let failure =
+                || state.indexes.failure().or_else(|| extension?.failure()).or_else(ended);
             let reason = match (state.stopping.load(Ordering::Relaxed), is_loading) {
                 (true, _) => "stopping".to_owned(),
                 (_, true) => "loading".to_owned(),
@@ -300,12 +303,19 @@ fn answered(
             };
             return Page::of(text(StatusCode::SERVICE_UNAVAILABLE, reason + "\n"));
         }
+        "/primary" => {
+            let is_primary = !state.is_loading() && !state.refuses_writes();
+            return Page::of(match is_primary {
+                true => text(StatusCode::OK, "primary\n"),
+                false => text(StatusCode::SERVICE_UNAVAILABLE, "not a primary\n"),
+            });
+        }
         "/metrics" => {
             let kind = "text/plain; version=0.0.4; charset=utf-8";
             return Page::of(reply(StatusCode::OK, kind, metrics::text(state)));
         }
         _ if !console => {
-            let pages = "/metrics, /healthz and /readyz are here\n";
+            let pages = "/metrics, /healthz, /readyz and /primary are here\n";
             return Page::of(text(StatusCode::NOT_FOUND, pages));
         }
         _ => {}

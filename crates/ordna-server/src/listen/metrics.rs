@@ -8,6 +8,7 @@ use ordna_secondary::IndexState;
 
 use crate::execution::backups::last_backup_ms;
 use crate::state::ServerState;
+use crate::state::replication::ReplicationRole;
 use crate::statistics::event_logs::unix_millis;
 use crate::statistics::process;
 
@@ -55,6 +56,25 @@ impl Lines {
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.one(name, "counter", help, value);
     }
+}
+
+fn replication(state: &ServerState, lines: &mut Lines) {
+    let Some(replication) = &state.config.replication else { return };
+    let status = replication.status();
+    let is_primary = u8::from(status.role == ReplicationRole::Primary);
+    lines.gauge("ordna_replication_primary", "1 on a primary, else 0.", is_primary);
+    let help = "Position in the primary's log: acknowledged, or applied.";
+    lines.gauge("ordna_replication_position", help, status.position);
+    let help = "Number of the primary's run; each promotion adds one.";
+    lines.gauge("ordna_replication_term", help, status.term);
+    let help = "Bytes that are written and not acknowledged by the brokers.";
+    lines.gauge("ordna_replication_waiting_bytes", help, status.waiting);
+    if let Some(lag) = status.lag {
+        let help = "Age of a follower's state.";
+        lines.gauge("ordna_replication_lag_seconds", help, lag.as_secs_f64());
+    }
+    let has_failed = u8::from(status.failure.is_some());
+    lines.gauge("ordna_replication_failed", "1 once the replication has ended.", has_failed);
 }
 
 /// Returns all metrics as text.
@@ -107,6 +127,7 @@ pub fn text(state: &ServerState) -> String {
     if let Some(extension) = &state.config.extension {
         lines.0.push_str(&extension.metrics());
     }
+    replication(state, &mut lines);
     durability(state, &mut lines);
     indexes(state, &mut lines);
     commands(state, &mut lines);

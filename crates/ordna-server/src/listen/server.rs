@@ -74,6 +74,9 @@ pub enum ServeError {
     /// The data directory could not be read.
     #[error("cannot load the data directory: {0}")]
     Data(#[from] ordna::durability::BackupError),
+    /// The keyspace cannot be replicated.
+    #[error("replication: {0}")]
+    Replication(String),
     /// The server has stopped, but its log could not be closed: the latest writes may be lost.
     #[error("the log could not be ended in order: {0}")]
     Log(String),
@@ -122,7 +125,7 @@ async fn expire(state: Arc<ServerState>) {
         if state.indexes.are_active() {
             tokio::task::block_in_place(|| state.indexes.expire(&state.keys()));
         }
-        if state.settings.evicts() && !state.is_loading() {
+        if state.settings.evicts() && !state.is_loading() && !state.refuses_writes() {
             state.access.set_minute((state.started.elapsed().as_secs() / 60) as u32);
             // The limit may have been lowered, and entries of indexes need room.
             tokio::task::block_in_place(|| eviction::evict(&state, &state.keys(), 0));
@@ -136,7 +139,7 @@ async fn remove_collections(state: Arc<ServerState>) {
     const EVERY: Duration = Duration::from_millis(20);
     loop {
         tokio::time::sleep(EVERY).await;
-        let is_idle = state.is_loading() || state.are_writes_paused();
+        let is_idle = state.is_loading() || state.are_writes_paused() || state.refuses_writes();
         if is_idle || !state.keys().collections().has_large() {
             continue;
         }
@@ -317,19 +320,30 @@ impl Server {
         if let Some(persistence) = state.data_directory.clone() {
             let shared = state.clone();
             tokio::task::spawn_blocking(move || {
-                match backups::load(&shared, &persistence) {
-                    Ok(()) => ready(),
+                let loaded = backups::load(&shared, &persistence).map_err(ServeError::Data);
+                let begun = || shared.replicate().map_err(ServeError::Replication);
+                match loaded.and_then(|()| begun()) {
+                    Ok(()) => {
+                        persistence.loaded();
+                        ready();
+                    }
                     // The server may have stopped in the meantime.
                     Err(error) => drop(failed.send(error)),
                 }
             });
             tasks.push(tokio::spawn(backups::back_up_regularly(state.clone())));
+        } else if state.config.replication.is_some() {
+            let shared = state.clone();
+            tokio::task::spawn_blocking(move || match shared.replicate() {
+                Ok(()) => ready(),
+                Err(error) => drop(failed.send(ServeError::Replication(error))),
+            });
         } else {
             ready();
         }
         let mut done = Ok(());
         tokio::select! {
-            Ok(error) = &mut failure => done = Err(ServeError::Data(error)),
+            Ok(error) = &mut failure => done = Err(error),
             () = stop => {}
             () = state.shutdown.notified() => {}
         }
@@ -351,6 +365,9 @@ impl Server {
             state.scripts.cut();
         }
         wait_for_tasks(tasks, TASKS).await;
+        if let Some(replication) = &state.config.replication {
+            tokio::task::block_in_place(|| replication.stop());
+        }
         if let Err(error) = state.keys().store().close_log() {
             tracing::error!(%error, "the log could not be ended in order");
             done = done.and(Err(ServeError::Log(error.to_string())));

@@ -10,6 +10,7 @@ use std::time::Duration;
 use ordna::durability::{Compression, Disk, Storage, SyncPolicy};
 
 use crate::state::extension::Extension;
+use crate::state::replication::Replication;
 
 /// Reserved disk space in bytes that is given up when the disk is full. The log uses one half,
 /// which is more than clients can have written that is not in the log yet; the following backup
@@ -66,6 +67,8 @@ pub struct Config {
     /// Whether eviction policies are allowed although there is a data directory, from which they
     /// delete keys.
     pub evict_stored: bool,
+    /// Copies of the keyspace on other machines; `None`: there are none.
+    pub replication: Option<Arc<dyn Replication>>,
     /// Implementation of `ORDNA.INDEX`, if its indexes are not those of the keyspace.
     pub extension: Option<Arc<dyn Extension>>,
 }
@@ -166,6 +169,7 @@ impl Default for Config {
             file: None,
             log_level: None,
             evict_stored: false,
+            replication: None,
             extension: None,
         }
     }

@@ -16,6 +16,7 @@ pub mod extension;
 pub mod guess_limit;
 pub mod inbox;
 pub mod open_backups;
+pub mod replication;
 pub mod reserved_keys;
 pub mod scripts;
 pub mod session;
@@ -37,6 +38,7 @@ use crate::keyspace::access_table::AccessTable;
 use crate::keyspace::edits::removal::ExpiredFields;
 use crate::keyspace::lock::{KeyspaceGuard, KeyspaceLock, Turn};
 use crate::keyspace::named_snapshots::NamedSnapshots;
+use crate::keyspace::replicated::{Following, ReplicatedKeyspace};
 use crate::keyspace::scan_cursors::ScanCursors;
 use crate::keyspace::watches::Watches;
 use crate::keyspace::{Keyspace, KeyspaceStore};
@@ -103,6 +105,8 @@ pub struct ServerState {
     flushed: Lock<Vec<Weak<KeyspaceStore>>>,
     /// The memory limit, shared by the keyspace and all flushed ones.
     memory: MemoryBudget,
+    /// Whether the keyspace is that of a follower; `None` without replication.
+    following: Option<Arc<Following>>,
     /// The collector threads of the keyspace and of all flushed ones.
     collectors: Collectors,
     pub data_directory: Option<Arc<DataDirectory>>,
@@ -191,13 +195,16 @@ impl ServerState {
         let access = AccessTable::default();
         access.fit(settings.max_memory.size());
         let collectors = Collectors::new(config.collectors.get());
-        let keyspace = Keyspace::with_options(options(&collectors, &memory));
+        let following =
+            config.replication.as_ref().map(|it| Arc::new(Following::new(it.follows())));
+        let keyspace = Keyspace::with_options(options(&collectors, &memory, following.as_ref()));
         let dir = config.data.as_ref().map(|data| data.dir.as_path());
         let commands = Arc::new(KeyspaceLock::new(keyspace.clone()));
         let indexes = Arc::new(Indexes::new(dir, memory.clone(), Arc::clone(&commands)));
         indexes.replaced(&keyspace);
         Self {
             keyspace: commands,
+            following,
             collectors,
             indexes,
             results: PendingResults::default(),
@@ -374,6 +381,29 @@ impl ServerState {
         receivers
     }
 
+    /// Whether clients may not write, as another server does.
+    #[inline]
+    pub fn refuses_writes(&self) -> bool {
+        self.following.as_ref().is_some_and(|following| following.refuses_writes())
+    }
+
+    /// Begins the replication, once the keyspace is loaded. Blocks.
+    ///
+    /// # Errors
+    /// Why the server cannot start.
+    pub fn replicate(&self) -> Result<(), String> {
+        let (Some(replication), Some(following)) = (&self.config.replication, &self.following)
+        else {
+            return Ok(());
+        };
+        replication.start(ReplicatedKeyspace {
+            lock: Arc::clone(&self.keyspace),
+            watches: Arc::clone(&self.watches),
+            following: Arc::clone(following),
+            data: self.config.data.as_ref().map(|it| (it.dir.clone(), Arc::clone(&it.storage))),
+        })
+    }
+
     /// Returns the number of keys that have expired and were removed.
     pub fn expired(&self, present: &Statistics) -> u64 {
         let present = i64::try_from(present.expired).unwrap_or(i64::MAX);
@@ -383,7 +413,7 @@ impl ServerState {
 
     /// Options for a new keyspace.
     pub fn options(&self) -> Options {
-        options(&self.collectors, &self.memory)
+        options(&self.collectors, &self.memory, self.following.as_ref())
     }
 
     /// Replaces the empty keyspace by the one that was loaded at the start.
@@ -648,8 +678,16 @@ fn run_id() -> String {
 }
 
 /// Options for a new keyspace.
-fn options(collectors: &Collectors, memory: &MemoryBudget) -> Options {
-    Options::new().shared_collectors(collectors).memory_budget(memory)
+fn options(
+    collectors: &Collectors,
+    memory: &MemoryBudget,
+    following: Option<&Arc<Following>>,
+) -> Options {
+    let options = Options::new().shared_collectors(collectors).memory_budget(memory);
+    match following.cloned() {
+        Some(following) => options.clock(move || following.now()),
+        None => options,
+    }
 }
 
 /// Converts a value of `maxmemory`, where 0 means none, to the limit of a memory budget.

@@ -27,6 +27,9 @@ pub(crate) enum CommandError {
         "MISCONF Errors writing to the log: {reason}. A backup that succeeds (BGSAVE) has writes accepted again."
     )]
     LogFailed { reason: String },
+    /// The server is a follower, or another one has taken over.
+    #[error("READONLY You can't write against a read only replica.")]
+    ReadOnly,
     /// A small collection becomes large, so the command is executed again while it excludes others.
     #[error("ERR the command has to be executed alone")]
     NeedsExclusive,

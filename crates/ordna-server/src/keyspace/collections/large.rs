@@ -296,7 +296,7 @@ impl<'a> Large<'a> {
     ) -> Option<R> {
         match self.source {
             Source::Live(store, positions)
-                if self.head.count >= FEWEST && self.changes.is_empty() =>
+                if self.head.count >= FEWEST && self.changes.is_empty() && positions.are_kept() =>
             {
                 let key = |part: &[u8]| [&self.prefix[..], part].concat();
                 let bounds = || (key(start), key(end));

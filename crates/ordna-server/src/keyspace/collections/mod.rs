@@ -227,8 +227,25 @@ impl Collections {
             // It is not known which keys have heads.
             self.may_be_head.iter().for_each(|place| place.store(true, Ordering::Relaxed));
         }
-        self.reserved.add(i64::try_from(reserved).unwrap_or(i64::MAX));
-        self.removals.add(i64::try_from(removals).unwrap_or(i64::MAX));
+        // A follower has counted before what it found at its start.
+        for (counter, count) in [(&self.reserved, reserved), (&self.removals, removals)] {
+            counter.add(count as i64 - counter.sum() as i64);
+        }
+    }
+
+    /// Prepares for writes that do not come from commands: all that is known of keys and sets is
+    /// given up.
+    pub fn follow(&self) {
+        self.positions.stop();
+        self.next_id.fetch_max(FIRST_ID + 1, Ordering::Relaxed);
+        self.may_be_head.iter().for_each(|place| place.store(true, Ordering::Relaxed));
+        self.layout_is_stored();
+        self.will_expire();
+    }
+
+    /// Commands write again. The caller has [resumed](Self::resume).
+    pub(super) fn lead(&self) {
+        self.positions.resume();
     }
 }
 

@@ -18,6 +18,7 @@
 
 use std::collections::HashMap;
 use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use ordna::{Direction, OrderedIndex, Store};
@@ -289,11 +290,31 @@ type Shared = Arc<RwLock<Option<Blocks>>>;
 
 /// The blocks, by id, of all sorted sets whose positions were requested.
 #[derive(Debug, Default)]
-pub struct Positions(RwLock<HashMap<u64, Shared>>);
+pub struct Positions {
+    blocks: RwLock<HashMap<u64, Shared>>,
+    /// Whether sets change without a call of [`change`](Self::change).
+    has_stopped: AtomicBool,
+}
 
 impl Positions {
+    /// Whether blocks may be asked: they are what the store holds.
+    pub fn are_kept(&self) -> bool {
+        !self.has_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Drops all blocks, and keeps none. The caller excludes commands.
+    pub fn stop(&self) {
+        self.has_stopped.store(true, Ordering::Relaxed);
+        self.blocks.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Keeps blocks again.
+    pub fn resume(&self) {
+        self.has_stopped.store(false, Ordering::Relaxed);
+    }
+
     fn of(&self, id: u64) -> Option<Shared> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone)
+        self.blocks.read().unwrap_or_else(PoisonError::into_inner).get(&id).map(Arc::clone)
     }
 
     /// Calls `ask` with the blocks of a sorted set, whose entries are between two keys and begin
@@ -306,7 +327,7 @@ impl Positions {
         ask: impl FnOnce(&Blocks) -> R,
     ) -> R {
         let shared = self.of(id).unwrap_or_else(|| {
-            let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            let mut all = self.blocks.write().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(all.entry(id).or_default())
         });
         if let Some(blocks) = &*shared.read().unwrap_or_else(PoisonError::into_inner) {
@@ -335,7 +356,7 @@ impl Positions {
 
     /// Drops the blocks of a sorted set that is removed.
     pub fn forget(&self, id: u64) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.blocks.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }
 }
 

@@ -13,7 +13,7 @@ const NAMES: &str = "
     function|delete,dump,flush,help,kill,list,load,restore,stats geoadd geodist geohash geopos
     georadius georadius_ro georadiusbymember georadiusbymember_ro geosearch geosearchstore
     latency|graph migrate module|help,list,load,loadex,unload move pfadd pfcount pfdebug pfmerge
-    pfselftest psync readonly readwrite replconf replicaof restore-asking script|debug slaveof
+    pfselftest psync readonly readwrite replconf restore-asking script|debug
     swapdb sync xack xadd xautoclaim xclaim xdel
     xgroup|create,createconsumer,delconsumer,destroy,help,setid xinfo|consumers,groups,help,stream
     xlen xpending xrange xread xreadgroup xrevrange xsetid xtrim";

@@ -65,6 +65,8 @@ const NOT_GENERATED: &[(&str, &str)] = &[
     ("lolwut", "a picture"),
     ("wait", "waits; the conversation has it"),
     ("role", "the conversation has it"),
+    ("replicaof", "followers are started as such"),
+    ("slaveof", "followers are started as such"),
     ("spop", "random; the conversation has it"),
 ];
 

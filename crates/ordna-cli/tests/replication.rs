@@ -1,0 +1,294 @@
+//! Servers that replicate a keyspace, on the broker of `ORDNA_BROKER` (`cargo xtask kafka test`).
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{Folder, Server, ordna};
+
+mod common;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A topic that no other test has; `None` without a broker.
+fn topic() -> Option<String> {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let broker = std::env::var("ORDNA_BROKER").ok()?;
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    Some(format!("kafka://{broker}/keys-{}-{number}", std::process::id()))
+}
+
+/// A connection. Replies are text: elements of arrays in lines.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn of(server: &Server) -> Self {
+        let stream = TcpStream::connect(format!("127.0.0.1:{}", server.port)).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    fn call(&mut self, words: &str) -> String {
+        self.call_words(&words.split(' ').collect::<Vec<_>>())
+    }
+
+    fn call_words(&mut self, words: &[&str]) -> String {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        self.reply()
+    }
+
+    fn reply(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        let line = line.trim_end();
+        let (kind, rest) = line.split_at_checked(1).unwrap_or_else(|| panic!("no reply: {line:?}"));
+        match (kind, rest.parse::<i64>()) {
+            ("$" | "*", Ok(-1)) => "nil".to_owned(),
+            ("$", Ok(len)) => {
+                let mut bytes = vec![0; len as usize + 2];
+                self.0.read_exact(&mut bytes).unwrap();
+                String::from_utf8_lossy(&bytes[..len as usize]).into_owned()
+            }
+            ("*", Ok(len)) => (0..len).map(|_| self.reply()).collect::<Vec<_>>().join("\n"),
+            ("-", _) => line.to_owned(),
+            _ => rest.to_owned(),
+        }
+    }
+
+    /// Waits until a follower has all that a primary has written.
+    fn follows(&mut self, primary: &mut Client) {
+        let offset = primary.call("ORDNA.OFFSET");
+        assert_eq!(self.call(&format!("ORDNA.AFTER {offset} 30000")), "OK");
+    }
+
+    /// Waits until this server has the keys and values of another one. Keys expire here a second
+    /// later.
+    #[track_caller]
+    fn has_state_of(&mut self, other: &mut Client) {
+        let began = Instant::now();
+        loop {
+            let (found, expected) = (self.state(), other.state());
+            if found == expected {
+                return;
+            }
+            if began.elapsed() > PATIENCE {
+                for (found, expected) in found.lines().zip(expected.lines()) {
+                    assert_eq!(found, expected);
+                }
+                panic!("{} bytes, not {}", found.len(), expected.len());
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// All keys and values.
+    fn state(&mut self) -> String {
+        let keys = self.call("KEYS *");
+        let mut keys: Vec<&str> = keys.lines().collect();
+        keys.sort_unstable();
+        let mut state = String::new();
+        for key in keys {
+            let value = match self.call(&format!("TYPE {key}")).as_str() {
+                "string" => self.call(&format!("GET {key}")),
+                "list" => self.call(&format!("LRANGE {key} 0 -1")),
+                "zset" => {
+                    let all = self.call(&format!("ZRANGE {key} 0 -1 WITHSCORES"));
+                    let middle = self.call(&format!("ZRANGE {key} 1500 1502"));
+                    format!("{all}\n{middle}\n{}", self.call(&format!("ZRANK {key} m2000")))
+                }
+                "set" => {
+                    let all = self.call(&format!("SMEMBERS {key}"));
+                    let mut all: Vec<&str> = all.lines().collect();
+                    all.sort_unstable();
+                    all.join("\n")
+                }
+                "hash" => {
+                    let all = self.call(&format!("HGETALL {key}"));
+                    let mut all: Vec<_> = all.lines().collect();
+                    all.sort_unstable();
+                    all.join("\n")
+                }
+                // It has expired since.
+                "none" => continue,
+                other => panic!("{key} is a {other}"),
+            };
+            let deadline = self.call(&format!("PEXPIRETIME {key}"));
+            state += &format!("{key} until {deadline}: {value}\n");
+        }
+        state
+    }
+}
+
+fn primary(dir: &str, topic: &str, log: &str) -> (Server, Client) {
+    let server = Server::start(&["--dir", dir, "--log", log, "--replicate", topic]);
+    let client = Client::of(&server);
+    (server, client)
+}
+
+fn follower(dir: Option<&str>, topic: &str) -> (Server, Client) {
+    let dir: &[&str] = match &dir {
+        Some(dir) => &["--dir", dir],
+        None => &[],
+    };
+    let server = Server::start(&[dir, &["--follow", topic]].concat());
+    let client = Client::of(&server);
+    (server, client)
+}
+
+/// Writes of all kinds.
+fn write_all_kinds(client: &mut Client) {
+    for number in 0..20 {
+        client.call(&format!("SET s{number} {number}"));
+    }
+    client.call("APPEND s1 more");
+    client.call("INCRBY s2 40");
+    client.call("DEL s3 s4");
+    client.call("SET soon 1 PX 1");
+    client.call("SET later 1 EX 1000");
+    client.call("SET kept 1 EX 1000");
+    client.call("PERSIST kept");
+    let members: Vec<String> = (0..3000).map(|number| format!("m{number}")).collect();
+    let scored: Vec<String> =
+        members.iter().enumerate().flat_map(|(at, it)| [at.to_string(), it.clone()]).collect();
+    let with = |name: &'static str, key: &'static str, rest: &[String]| {
+        let rest = rest.iter().map(String::as_str);
+        [name, key].into_iter().chain(rest).map(str::to_owned).collect::<Vec<_>>()
+    };
+    for words in [
+        with("RPUSH", "large-list", &members),
+        with("SADD", "large-set", &members),
+        with("ZADD", "large-zset", &scored),
+        with("HSET", "large-hash", &scored),
+        with("HSET", "small-hash", &scored[..6]),
+    ] {
+        client.call_words(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    client.call("HEXPIRE small-hash 1000 FIELDS 1 0");
+    client.call("ZREM large-zset m7");
+    client.call("LPOP large-list");
+    client.call("MULTI");
+    client.call("SET in-multi 1");
+    client.call("RENAME large-set renamed-set");
+    assert_eq!(client.call("EXEC"), "OK\nOK");
+    let script = "redis.call('SET', KEYS[1], 'lua') redis.call('INCR', 's5') return 1";
+    assert_eq!(client.call_words(&["EVAL", script, "1", "scripted"]), "1");
+}
+
+#[test]
+fn followers_have_what_a_primary_writes_and_refuse_writes() {
+    let Some(topic) = topic() else { return };
+    let folder = Folder::new("replicated");
+    let (server, mut writes) = primary(&folder.path("primary"), &topic, "everysec");
+    // One follows from the beginning, with a directory; one begins later, in memory.
+    let (first, mut reads) = follower(Some(&folder.path("follower")), &topic);
+    write_all_kinds(&mut writes);
+    assert_eq!(writes.call("WAIT 1 30000"), "1");
+    reads.follows(&mut writes);
+    reads.has_state_of(&mut writes);
+    let expected = reads.state();
+    assert!(expected.contains("scripted until -1: lua") && expected.contains("s5 until -1: 6"));
+    let (_second, mut late) = follower(None, &topic);
+    late.follows(&mut writes);
+    late.has_state_of(&mut writes);
+
+    let refused = "-READONLY You can't write against a read only replica.";
+    for words in ["SET a 1", "DEL s1", "FLUSHALL", "BLPOP a 1", "EXPIRE s1 1", "ORDNA.DELRANGE - +"]
+    {
+        assert_eq!(reads.call(words), refused, "{words}");
+    }
+    let script = reads.call_words(&["EVAL", "return redis.call('SET', 'a', 1)", "0"]);
+    assert!(script.contains("READONLY"), "{script}");
+    assert_eq!(reads.call_words(&["EVAL", "return redis.call('GET', 's6')", "0"]), "6");
+    assert!(reads.call("ROLE").starts_with("slave\n") && writes.call("ROLE").starts_with("master"));
+    assert!(reads.call("INFO replication").contains("role:slave"));
+    assert!(reads.call("WAIT 1 0").starts_with("-ERR WAIT cannot be used with replica"));
+
+    // The follower that starts again continues; a flush reaches it, and what follows.
+    first.signal("-KILL");
+    drop(first);
+    assert_eq!(writes.call("FLUSHALL"), "OK");
+    write_all_kinds(&mut writes);
+    let (_first, mut reads) = follower(Some(&folder.path("follower")), &topic);
+    reads.follows(&mut writes);
+    reads.has_state_of(&mut writes);
+    late.follows(&mut writes);
+    late.has_state_of(&mut writes);
+    drop(server);
+}
+
+#[test]
+fn a_primary_that_is_killed_loses_nothing_acknowledged() {
+    for log in ["everysec", "always"] {
+        let Some(topic) = topic() else { return };
+        let folder = Folder::new(&format!("killed-{log}"));
+        let dir = folder.path("primary");
+        let mut acknowledged = 0;
+        for round in 0..3 {
+            let (server, mut client) = primary(&dir, &topic, log);
+            let found = client.call("STRLEN appended");
+            assert_eq!(found, acknowledged.to_string(), "after round {round} with {log}");
+            let until = Instant::now() + Duration::from_millis(700);
+            while Instant::now() < until {
+                assert_eq!(client.call("APPEND appended +"), (acknowledged + 1).to_string());
+                acknowledged += 1;
+            }
+            server.signal("-KILL");
+        }
+        let (_server, mut client) = primary(&dir, &topic, log);
+        let (_follower, mut reads) = follower(None, &topic);
+        reads.follows(&mut client);
+        assert_eq!(reads.call("STRLEN appended"), acknowledged.to_string());
+        reads.has_state_of(&mut client);
+    }
+}
+
+#[test]
+fn a_promotion_fences_a_living_primary() {
+    let Some(topic) = topic() else { return };
+    let folder = Folder::new("promoted");
+    let dir = folder.path("old");
+    let (old, mut old_client) = primary(&dir, &topic, "always");
+    let (new, mut new_client) = follower(Some(&folder.path("new")), &topic);
+    let (_third, mut third) = follower(None, &topic);
+    write_all_kinds(&mut old_client);
+    // The key that expires is gone.
+    std::thread::sleep(Duration::from_millis(100));
+    let acknowledged = old_client.state();
+    let began = Instant::now();
+    assert_eq!(new_client.call("REPLICAOF NO ONE"), "OK");
+    println!("promoted within {:?}", began.elapsed());
+    let late = old_client.call("SET late 1");
+    assert!(late.starts_with('-'), "{late}");
+    assert!(new_client.state() == acknowledged, "what was acknowledged is there");
+    while !old_client.call("SET later 1").starts_with("-READONLY") {
+        assert!(began.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(old_client.call("REPLICAOF NO ONE").starts_with("-ERR not promoted"));
+    // The new primary writes, and the other follower follows it.
+    assert_eq!(new_client.call("SET new 1"), "OK");
+    write_all_kinds(&mut new_client);
+    third.follows(&mut new_client);
+    third.has_state_of(&mut new_client);
+    assert_eq!(third.call("GET new"), "1");
+    assert_eq!(third.call("EXISTS late later-than-that"), "0");
+    // The new one starts again; the old one refuses.
+    new.signal("-KILL");
+    drop((new, old));
+    let (_new, mut new_client) = primary(&folder.path("new"), &topic, "always");
+    assert_eq!(new_client.call("GET new"), "1");
+    assert_eq!(new_client.call("SET again 1"), "OK");
+    third.follows(&mut new_client);
+    third.has_state_of(&mut new_client);
+    for flag in ["--replicate", "--follow"] {
+        let words = ["serve", "--port", "0", "--dir", &dir, flag, &topic];
+        let output = ordna(&words).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains("empty directory"), "{flag}: {error}");
+    }
+}

@@ -1,0 +1,111 @@
+//! The end of a partition, as a primary that starts again compares it with its own log.
+
+use std::time::Duration;
+
+use super::assembler::ApplyError;
+use super::follower::{FollowError, Follower};
+use super::message::{Header, Kind, Run, groups};
+
+/// Messages that are read first; 16 times as many if they do not reach back far enough.
+const FIRST_WINDOW: u64 = 256;
+
+/// The groups of one or several messages.
+pub struct Piece {
+    /// Position of the first group.
+    pub start: u64,
+    /// The groups, as in a message.
+    pub body: Vec<u8>,
+}
+
+/// The end of a partition.
+#[derive(Default)]
+pub struct History {
+    /// The run of the last message; that of no run if there is none.
+    pub last: Run,
+    /// Position after it.
+    pub end: u64,
+    /// The primary's time of it.
+    pub time: u64,
+    /// What the run that was asked for has after the position that was asked for, in order.
+    pub later: Vec<Piece>,
+    /// Whether nothing that was asked for is missing.
+    pub is_whole: bool,
+}
+
+/// Reads the end of a partition to which nobody writes, with what follows a position of a run.
+///
+/// # Errors
+/// The brokers do not answer in time, or a message is malformed.
+pub fn read_end(
+    follower: &Follower,
+    run: Run,
+    position: u64,
+    timeout: Duration,
+) -> Result<History, FollowError> {
+    let (low, high) = follower.ends(timeout)?;
+    let mut window = FIRST_WINDOW;
+    loop {
+        let from = high.saturating_sub(window).max(low);
+        let mut reading =
+            Reading { run, position, parts: None, first: None, found: <_>::default() };
+        follower.catch_up_with(from, timeout, |offset, message| {
+            let taken = reading.take(message);
+            taken.map_err(|error| ApplyError::Message { offset, error })
+        })?;
+        let Reading { first, mut found, .. } = reading;
+        let reaches = match first {
+            Some((first, start)) => first != run || start <= position,
+            None => false,
+        };
+        found.is_whole = found.last != run || reaches;
+        // At the beginning of the partition there is nothing before.
+        if from == low || reaches && found.last != Run::default() {
+            return Ok(found);
+        }
+        window *= 16;
+    }
+}
+
+struct Reading {
+    run: Run,
+    position: u64,
+    /// The parts of a group so far.
+    parts: Option<Vec<u8>>,
+    /// The first whole message.
+    first: Option<(Run, u64)>,
+    found: History,
+}
+
+impl Reading {
+    fn take(&mut self, message: &[u8]) -> Result<(), super::message::MessageError> {
+        let (header, body) = Header::decode(message)?;
+        let body = match header.kind {
+            Kind::Whole => {
+                self.parts = None;
+                body.to_vec()
+            }
+            kind => {
+                let mut joined = self.parts.take().unwrap_or_default();
+                joined.extend_from_slice(body);
+                if kind == Kind::Part {
+                    self.parts = Some(joined);
+                    return Ok(());
+                }
+                joined
+            }
+        };
+        let end = match groups(&body, header.position) {
+            Ok(all) => all.last().map_or(header.position, |group| group.end()),
+            // The window began within the parts of a group.
+            Err(_) if self.first.is_none() && header.kind == Kind::LastPart => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.first.get_or_insert((header.run, header.position));
+        let History { last, end: found, time, later, .. } = &mut self.found;
+        (*last, *found, *time) = (header.run, end, header.time);
+        if header.run == self.run && end > self.position {
+            later.push(Piece { start: header.position, body });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,571 @@
+//! A server's keyspace replicated through a topic: as primary, as follower, and from one to the
+//! other.
+//!
+//! # Contract
+//! A follower has one thread, which reads and applies. A primary has one thread, which commits. The
+//! state that both change is under one lock, which is not held while brokers are asked. A promotion
+//! ends the follower's thread first; promotions exclude each other.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use ordna::durability::LogGroup;
+use ordna_server::{ReplicatedKeyspace, Replication, ReplicationRole, ReplicationStatus};
+
+use super::assembler::{ApplyError, Assembler, Place};
+use super::follower::Follower;
+use super::history::{History, read_end};
+use super::message::{Run, add_group, groups};
+use super::noted_run::NotedRun;
+use super::outbox::{Limits, Outbox, Transport, TransportError, messages_of};
+use super::producer::Producer;
+use super::topic::create_topic;
+
+/// How long the brokers may take to answer at a start and at a promotion.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a follower waits for a message before it looks whether it ends.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the end of a primary waits until what it has written is acknowledged.
+const LAST_COMMIT: Duration = Duration::from_secs(5);
+/// Bytes of one transaction that sends what the brokers lack.
+const MOST_TRANSACTION: usize = 8 << 20;
+/// The time of a message is earlier than that of its writes by this much.
+const DECIDED: Duration = Duration::from_secs(1);
+
+/// A topic of one partition that holds the log of one keyspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogTopic {
+    /// Addresses of brokers, with commas between.
+    pub brokers: String,
+    /// The topic.
+    pub topic: String,
+    /// Settings of librdkafka, which override ours.
+    pub settings: Vec<(String, String)>,
+}
+
+impl LogTopic {
+    /// Parses `kafka://HOST:PORT,…/TOPIC`.
+    ///
+    /// # Errors
+    /// What the text lacks.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let rest = text.strip_prefix("kafka://");
+        let parts = rest.and_then(|rest| rest.split_once('/'));
+        match parts {
+            Some((brokers, topic)) if ![brokers, topic].contains(&"") && !topic.contains('/') => {
+                let (brokers, topic) = (brokers.to_owned(), topic.to_owned());
+                Ok(Self { brokers, topic, settings: Vec::new() })
+            }
+            _ => Err(format!("{text:?} is not kafka://HOST:PORT/TOPIC")),
+        }
+    }
+
+    /// The transactional id, which all primaries of the keyspace share.
+    fn transactional_id(&self) -> String {
+        format!("ordna-keyspace-{}", self.topic)
+    }
+}
+
+/// What the server is, and the threads that belong to it.
+struct State {
+    role: ReplicationRole,
+    keyspace: Option<ReplicatedKeyspace>,
+    /// The place of a follower's state.
+    place: Place,
+    outbox: Option<Arc<Outbox>>,
+    following: Option<JoinHandle<Option<(Follower, Assembler)>>>,
+    sending: Option<JoinHandle<()>>,
+    failure: Option<String>,
+}
+
+struct Shared {
+    topic: LogTopic,
+    state: Mutex<State>,
+    /// The place has changed.
+    moved: Condvar,
+    /// Whether the follower's thread ends.
+    ends: AtomicBool,
+    /// Held by a promotion.
+    promoting: Mutex<()>,
+}
+
+/// The replication of a server through a topic.
+#[derive(Clone)]
+pub struct KafkaReplication {
+    shared: Arc<Shared>,
+    follows: bool,
+}
+
+impl fmt::Debug for KafkaReplication {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KafkaReplication")
+            .field("topic", &self.shared.topic)
+            .finish_non_exhaustive()
+    }
+}
+
+fn millis_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+impl KafkaReplication {
+    /// Of a server that writes the topic.
+    pub fn primary(topic: LogTopic) -> Self {
+        Self::new(topic, false)
+    }
+
+    /// Of a server that applies the topic.
+    pub fn follower(topic: LogTopic) -> Self {
+        Self::new(topic, true)
+    }
+
+    fn new(topic: LogTopic, follows: bool) -> Self {
+        let role = if follows { ReplicationRole::Follower } else { ReplicationRole::Primary };
+        let state = Mutex::new(State {
+            role,
+            keyspace: None,
+            place: Place::default(),
+            outbox: None,
+            following: None,
+            sending: None,
+            failure: None,
+        });
+        let (moved, ends) = (Condvar::new(), AtomicBool::new(false));
+        let promoting = Mutex::default();
+        Self { shared: Arc::new(Shared { topic, state, moved, ends, promoting }), follows }
+    }
+}
+
+impl Replication for KafkaReplication {
+    fn follows(&self) -> bool {
+        self.follows
+    }
+
+    fn start(&self, keyspace: ReplicatedKeyspace) -> Result<(), String> {
+        let shared = &self.shared;
+        shared.lock().keyspace = Some(keyspace.clone());
+        if self.follows { shared.follow(&keyspace) } else { shared.lead_again(&keyspace) }
+    }
+
+    fn status(&self) -> ReplicationStatus {
+        let state = self.shared.lock();
+        let LogTopic { brokers, topic, .. } = &self.shared.topic;
+        let log = format!("kafka://{brokers}/{topic}");
+        let failure = state.failure.clone();
+        let failure = failure.or_else(|| Some(state.outbox.as_ref()?.failure()?.to_string()));
+        let status = ReplicationStatus {
+            role: state.role,
+            log,
+            term: state.place.run.term,
+            position: state.place.position,
+            waiting: 0,
+            lag: None,
+            failure,
+        };
+        match &state.outbox {
+            Some(outbox) => {
+                let (position, taken) = (outbox.acknowledged(), outbox.taken());
+                let waiting = taken.saturating_sub(position);
+                ReplicationStatus { term: outbox.term(), position, waiting, ..status }
+            }
+            None => {
+                let written = state.place.time.saturating_add(DECIDED.as_millis() as u64);
+                let lag = Duration::from_millis(millis_now().saturating_sub(written));
+                ReplicationStatus { lag: Some(lag), ..status }
+            }
+        }
+    }
+
+    fn promote(&self) -> Result<(), String> {
+        self.shared.promote()
+    }
+
+    fn wait(&self, term: u64, position: u64, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.shared.lock();
+        loop {
+            if let Some(outbox) = state.outbox.clone() {
+                drop(state);
+                let left = until.saturating_duration_since(Instant::now());
+                return term < outbox.term()
+                    || term == outbox.term() && outbox.wait_for(position, left);
+            }
+            let place = state.place;
+            if (place.run.term, place.position) >= (term, position) {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.shared.moved.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn stop(&self) {
+        let shared = &self.shared;
+        // A promotion in progress ends first.
+        let _one = shared.promoting.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.ends.store(true, Ordering::Relaxed);
+        let (following, sending, outbox) = {
+            let mut state = shared.lock();
+            (state.following.take(), state.sending.take(), state.outbox.clone())
+        };
+        if let Some(thread) = following {
+            let _ = thread.join();
+        }
+        if let (Some(thread), Some(outbox)) = (sending, outbox) {
+            let written = outbox.taken();
+            outbox.close();
+            if outbox.wait_for(written, LAST_COMMIT) {
+                let _ = thread.join();
+            } else {
+                // The thread may wait for brokers for as long as they are away.
+                tracing::warn!(
+                    "replication: the latest writes are not acknowledged; a restart sends them"
+                );
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open_producer(&self) -> Result<Producer, String> {
+        let LogTopic { brokers, topic, settings } = &self.topic;
+        let opened =
+            Producer::open(brokers, topic, &self.topic.transactional_id(), settings, PATIENCE);
+        opened.map_err(|error| format!("the producer of {topic} cannot be opened: {error}"))
+    }
+
+    fn read_from(&self, offset: u64) -> Result<Follower, String> {
+        let LogTopic { brokers, topic, settings } = &self.topic;
+        Follower::start(brokers, topic, offset, settings).map_err(|error| error.to_string())
+    }
+
+    /// Begins to follow from the place of the keyspace.
+    fn follow(self: &Arc<Self>, keyspace: &ReplicatedKeyspace) -> Result<(), String> {
+        if let Some(dir) = keyspace.directory()
+            && noted(dir)?.is_some()
+        {
+            return Err(format!(
+                "{} was a primary's directory, and may hold writes that nobody acknowledged: \
+                 continue with --replicate, or start with --follow in an empty directory",
+                dir.display()
+            ));
+        }
+        let LogTopic { brokers, topic, settings } = &self.topic;
+        create_topic(brokers, topic, settings, PATIENCE)?;
+        let place = match keyspace.follow() {
+            Some(bytes) => Place::decode(&bytes).ok_or("the place in the log is malformed")?,
+            None if keyspace.is_empty() => Place::default(),
+            None => {
+                return Err("the directory holds keys of another history: start with --follow in \
+                            an empty directory"
+                    .to_owned());
+            }
+        };
+        let reader = self.read_from(place.offset)?;
+        let (first, end) = reader.ends(PATIENCE).map_err(|error| error.to_string())?;
+        if !(first..=end).contains(&place.offset) {
+            return Err(format!(
+                "the topic {} holds offsets {first} to {end}, and this directory continues at {}: \
+                 start with --follow in an empty directory, if the topic still begins at 0",
+                self.topic.topic, place.offset
+            ));
+        }
+        keyspace.set_time(place.time);
+        self.lock().place = place;
+        self.follow_with(keyspace.clone(), reader, Assembler::at(place))
+    }
+
+    fn follow_with(
+        self: &Arc<Self>,
+        keyspace: ReplicatedKeyspace,
+        reader: Follower,
+        messages: Assembler,
+    ) -> Result<(), String> {
+        let shared = Arc::clone(self);
+        let work = move || shared.apply_all(&keyspace, reader, messages);
+        let thread = thread::Builder::new().name("ordna follower".to_owned()).spawn(work);
+        self.lock().following = Some(thread.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    /// The follower's thread. Returns what a promotion continues with.
+    fn apply_all(
+        &self,
+        keyspace: &ReplicatedKeyspace,
+        reader: Follower,
+        mut messages: Assembler,
+    ) -> Option<(Follower, Assembler)> {
+        while !self.ends.load(Ordering::Relaxed) {
+            let next = messages.place().offset;
+            let step = reader.step_with(next, LOOK, |offset, message| {
+                self.apply(keyspace, &mut messages, offset, message)
+            });
+            if let Err(error) = step {
+                tracing::error!(%error, "replication: the follower has stopped");
+                self.lock().failure = Some(error.to_string());
+                self.moved.notify_all();
+                return None;
+            }
+        }
+        Some((reader, messages))
+    }
+
+    fn apply(
+        &self,
+        keyspace: &ReplicatedKeyspace,
+        messages: &mut Assembler,
+        offset: u64,
+        message: &[u8],
+    ) -> Result<(), ApplyError> {
+        let Some(ready) = messages.take(offset, message)? else { return Ok(()) };
+        let (place, groups) = (ready.place, ready.groups());
+        if groups.is_empty() {
+            keyspace.set_time(place.time);
+        } else {
+            keyspace.apply(&groups, Some((&place.encode(), place.time)))?;
+        }
+        messages.applied(place);
+        self.lock().place = place;
+        self.moved.notify_all();
+        Ok(())
+    }
+
+    fn promote(self: &Arc<Self>) -> Result<(), String> {
+        let _one = self.promoting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (keyspace, thread) = {
+            let mut state = self.lock();
+            match state.role {
+                ReplicationRole::Primary => return Ok(()),
+                ReplicationRole::Fenced => {
+                    return Err("another server has taken over from this one: start it with \
+                                --follow in an empty directory"
+                        .to_owned());
+                }
+                ReplicationRole::Follower => {}
+            }
+            let keyspace = state.keyspace.clone().ok_or("the server is starting")?;
+            if keyspace.directory().is_none() {
+                return Err(
+                    "a primary needs a data directory: start the follower with --dir".into()
+                );
+            }
+            if let Some(failure) = &state.failure {
+                return Err(format!("the follower has stopped: {failure}"));
+            }
+            (keyspace, state.following.take())
+        };
+        self.ends.store(true, Ordering::Relaxed);
+        let stopped = thread.and_then(|thread| thread.join().ok().flatten());
+        self.ends.store(false, Ordering::Relaxed);
+        let (reader, mut messages) = stopped.ok_or("the follower has stopped")?;
+        let promoted = self.take_over(&keyspace, &reader, &mut messages);
+        if promoted.is_err() && self.lock().outbox.is_none() {
+            // From its place, as the reader may be beyond.
+            let reader = self.read_from(messages.place().offset)?;
+            self.follow_with(keyspace, reader, Assembler::at(messages.place()))?;
+        }
+        promoted
+    }
+
+    fn take_over(
+        self: &Arc<Self>,
+        keyspace: &ReplicatedKeyspace,
+        reader: &Follower,
+        messages: &mut Assembler,
+    ) -> Result<(), String> {
+        // Fences: nothing is committed any more by a former primary.
+        let producer = self.open_producer()?;
+        let from = messages.place().offset;
+        let caught_up = reader.catch_up_with(from, PATIENCE, |offset, message| {
+            self.apply(keyspace, messages, offset, message)
+        });
+        caught_up.map_err(|error| error.to_string())?;
+        let place = messages.place();
+        self.lead(keyspace, place.run, place.run.next(), producer)?;
+        tracing::info!(offset = place.offset, "replication: this server is the primary now");
+        Ok(())
+    }
+
+    /// Begins a run after the last one of the partition.
+    fn lead(
+        self: &Arc<Self>,
+        keyspace: &ReplicatedKeyspace,
+        after: Run,
+        run: Run,
+        mut producer: Producer,
+    ) -> Result<(), String> {
+        let dir = keyspace.directory().ok_or("a primary needs a data directory: --dir")?;
+        let outbox = Arc::new(Outbox::new(run, Limits::default()));
+        keyspace.lead(outbox.clone(), |position| {
+            let noted = NotedRun::new(&self.topic.topic, run, after, position);
+            noted.write(dir).map_err(|error| format!("the run cannot be noted: {error}"))
+        })?;
+        let (shared, sends, keyspace) = (Arc::clone(self), outbox.clone(), keyspace.clone());
+        let send = move || {
+            let Err(error) = sends.run(&mut producer) else { return };
+            tracing::error!(%error, "replication: nothing is written any more");
+            if matches!(error, TransportError::Fenced(_)) {
+                keyspace.refuse_writes();
+                shared.lock().role = ReplicationRole::Fenced;
+            }
+            shared.lock().failure = Some(error.to_string());
+        };
+        let thread = thread::Builder::new().name("ordna primary".to_owned()).spawn(send);
+        let mut state = self.lock();
+        state.role = ReplicationRole::Primary;
+        state.outbox = Some(outbox);
+        state.sending = Some(thread.map_err(|error| error.to_string())?);
+        drop(state);
+        self.moved.notify_all();
+        Ok(())
+    }
+
+    /// Starts as a primary: continues the history of the directory, or begins one.
+    fn lead_again(self: &Arc<Self>, keyspace: &ReplicatedKeyspace) -> Result<(), String> {
+        let dir = keyspace.directory().ok_or("--replicate needs a data directory: --dir")?;
+        let noted = noted(dir)?;
+        let topic = &self.topic.topic;
+        if let Some(noted) = &noted
+            && noted.topic != *topic
+        {
+            return Err(format!("{} is replicated to {:?}", dir.display(), noted.topic));
+        }
+        let LogTopic { brokers, settings, .. } = &self.topic;
+        create_topic(brokers, topic, settings, PATIENCE)?;
+        // Fences a process that still runs: the end of the partition cannot move any more.
+        let mut producer = self.open_producer()?;
+        let run = noted.as_ref().map_or(Run::default(), NotedRun::run);
+        let reader = self.read_from(0)?;
+        let own = keyspace.log_position();
+        let end = read_end(&reader, run, own, PATIENCE).map_err(|error| error.to_string())?;
+        let after = match noted {
+            Some(noted) if [noted.run(), noted.after()].contains(&end.last) => {
+                let sent = self.join(keyspace, &noted, &end, own, &mut producer)?;
+                if sent { noted.run() } else { end.last }
+            }
+            None if end.last == Run::default() && keyspace.is_empty() => end.last,
+            None if end.last == Run::default() => {
+                return Err(format!(
+                    "the directory holds keys and the topic {topic} does not: start with \
+                     --replicate in an empty directory, and load the keys through the server"
+                ));
+            }
+            _ => {
+                return Err(format!(
+                    "the topic {topic} was last written by another primary (term {}), so this \
+                     directory may lack acknowledged writes and hold others: start with --follow \
+                     in an empty directory",
+                    end.last.term
+                ));
+            }
+        };
+        self.lead(keyspace, after, after.next(), producer)
+    }
+
+    /// Makes the directory's log and the partition one history. `own`: the end of the log. Returns
+    /// whether anything was sent.
+    fn join(
+        &self,
+        keyspace: &ReplicatedKeyspace,
+        noted: &NotedRun,
+        end: &History,
+        own: u64,
+        producer: &mut Producer,
+    ) -> Result<bool, String> {
+        const GAP: &str = "the directory's log and the topic do not fit together: start with \
+                           --follow in an empty directory";
+        if own < noted.position {
+            return Err(GAP.to_owned());
+        }
+        let has_begun = end.last == noted.run();
+        let sent = if has_begun { end.end } else { noted.position };
+        if sent > own {
+            if !end.is_whole {
+                return Err(GAP.to_owned());
+            }
+            for piece in &end.later {
+                let all = groups(&piece.body, piece.start).map_err(|error| error.to_string())?;
+                let lacking: Vec<_> = all.into_iter().filter(|it| it.end() > own).collect();
+                if lacking.first().is_some_and(|group| group.start < own) {
+                    return Err(GAP.to_owned());
+                }
+                keyspace.apply(&lacking, None).map_err(|error| error.to_string())?;
+            }
+            tracing::info!(bytes = sent - own, "replication: applied what only the topic had");
+            return Ok(false);
+        }
+        if sent == own {
+            return Ok(false);
+        }
+        let time = if has_begun { end.time } else { 0 };
+        let (mut messages, mut bytes, mut failure) = (Vec::new(), 0, None);
+        let read = keyspace.read_log(sent, |group: LogGroup<'_>| {
+            let mut body = Vec::new();
+            add_group(&mut body, group);
+            bytes += body.len();
+            messages.extend(messages_of(noted.run(), group.start, time, &body));
+            if bytes > MOST_TRANSACTION && failure.is_none() {
+                failure = send(producer, &messages).err();
+                (messages, bytes) = (Vec::new(), 0);
+            }
+        });
+        match read {
+            Ok(Some(position)) if position == own => {}
+            Ok(_) => return Err(GAP.to_owned()),
+            Err(error) => return Err(error.to_string()),
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        send(producer, &messages)?;
+        tracing::info!(bytes = own - sent, "replication: sent what only the log had");
+        Ok(true)
+    }
+}
+
+/// The run that a directory has noted.
+fn noted(dir: &Path) -> Result<Option<NotedRun>, String> {
+    NotedRun::read(dir).map_err(|error| format!("REPLICA.json cannot be read: {error}"))
+}
+
+/// Commits messages before the run begins.
+fn send(producer: &mut Producer, messages: &[Vec<u8>]) -> Result<(), String> {
+    let until = Instant::now() + PATIENCE;
+    while !messages.is_empty() {
+        match producer.commit(messages) {
+            Ok(()) => break,
+            Err(TransportError::Retry(_)) if Instant::now() < until => thread::sleep(LOOK),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_names_brokers_and_a_topic() {
+        let parsed = LogTopic::parse("kafka://a:9092,b:9092/keys").unwrap();
+        assert_eq!((parsed.brokers.as_str(), parsed.topic.as_str()), ("a:9092,b:9092", "keys"));
+        for text in
+            ["a:9092/keys", "kafka://a:9092", "kafka:///keys", "kafka://a/", "kafka://a/b/c"]
+        {
+            assert!(LogTopic::parse(text).is_err(), "{text}");
+        }
+    }
+}

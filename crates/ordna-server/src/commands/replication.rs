@@ -1,0 +1,222 @@
+//! Replication: REPLICAOF, ROLE, WAIT, ORDNA.OFFSET, ORDNA.AFTER.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::execution::command::{
+    CONNECTION, Command, CommandOutcome, Context, Result, SERVER_INFO, Task,
+};
+use crate::keyspace::Keyspace;
+use crate::state::ServerState;
+use crate::state::command_spec::{CommandFlags, NO_KEY};
+use crate::state::replication::{ReplicationRole, ReplicationStatus};
+use crate::wire::error::CommandError;
+use crate::wire::reply::Replies;
+use crate::wire::request::{Arguments, number};
+
+const REPLICA_OF: CommandFlags = CommandFlags::ADMIN
+    .or(CommandFlags::NOSCRIPT)
+    .or(CommandFlags::STALE)
+    .or(CommandFlags::NO_ASYNC_LOADING);
+
+/// Time after which a command that waits looks whether the server stops.
+const LOOK: Duration = Duration::from_millis(200);
+
+pub const OF_SERVERS: &[Command] = &[
+    Command::new(
+        "replicaof",
+        3,
+        REPLICA_OF,
+        NO_KEY,
+        "Makes a follower the primary: NO ONE.",
+        replica_of,
+    ),
+    Command::new(
+        "slaveof",
+        3,
+        REPLICA_OF,
+        NO_KEY,
+        "Makes a follower the primary: NO ONE.",
+        replica_of,
+    ),
+    Command::new("role", 1, CONNECTION, NO_KEY, "Returns whether this is a primary.", role)
+        .also_in(&["admin", "dangerous"]),
+];
+
+pub const OF_KEYS: &[Command] = &[Command::new(
+    "wait",
+    3,
+    CommandFlags::NOSCRIPT,
+    NO_KEY,
+    "Waits until all writes so far are replicated.",
+    wait,
+)
+.also_in(&["connection"])];
+
+pub const ORDERED: &[Command] = &[
+    Command::new(
+        "ordna.after",
+        3,
+        SERVER_INFO.or(CommandFlags::NOSCRIPT),
+        NO_KEY,
+        "Waits until the state includes an offset.",
+        after,
+    ),
+    Command::new(
+        "ordna.offset",
+        1,
+        SERVER_INFO,
+        NO_KEY,
+        "Returns the offset of the state, for ORDNA.AFTER.",
+        offset,
+    ),
+];
+
+/// The state of the replication, if the keyspace is replicated.
+pub fn status(state: &ServerState) -> Option<ReplicationStatus> {
+    state.config.replication.as_ref().map(|replication| replication.status())
+}
+
+/// Whether clients may not expect writes to succeed.
+pub fn is_replica(state: &ServerState) -> bool {
+    status(state).is_some_and(|status| status.role != ReplicationRole::Primary)
+}
+
+fn role(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let status = status(context.state);
+    let position = |it: &ReplicationStatus| i64::try_from(it.position).unwrap_or(i64::MAX);
+    match status.filter(|status| status.role != ReplicationRole::Primary) {
+        Some(status) => {
+            out.array(5);
+            out.bulk(b"slave");
+            out.bulk(status.log.as_bytes());
+            out.integer(0);
+            out.bulk(if status.failure.is_some() { b"connect" } else { b"connected" });
+            out.integer(position(&status));
+        }
+        None => {
+            let written = self::status(context.state).map_or(0, |status| position(&status));
+            out.array(3);
+            out.bulk(b"master");
+            out.integer(written);
+            out.array(0);
+        }
+    }
+    Ok(CommandOutcome::Done)
+}
+
+fn replica_of(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    let is = |at: usize, word: &str| arguments.get(at).eq_ignore_ascii_case(word.as_bytes());
+    if !is(1, "no") || !is(2, "one") {
+        return Err("ERR only REPLICAOF NO ONE; a follower is started with --follow".into());
+    }
+    Ok(CommandOutcome::Task(Task::new(arguments, promote)))
+}
+
+fn promote(
+    state: &ServerState,
+    held: Option<&Keyspace>,
+    _: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<()> {
+    if held.is_some() {
+        return Err("ERR REPLICAOF NO ONE is not allowed in a transaction".into());
+    }
+    if let Some(replication) = &state.config.replication {
+        replication.promote().map_err(|why| format!("ERR not promoted: {why}"))?;
+    }
+    out.simple("OK");
+    Ok(())
+}
+
+/// Waits for a state, unless the caller holds the keyspace or the server stops. 0 has no end.
+fn reached(
+    state: &ServerState,
+    held: Option<&Keyspace>,
+    (term, position): (u64, u64),
+    millis: u64,
+) -> bool {
+    let Some(replication) = &state.config.replication else { return false };
+    let until = (millis > 0).then(|| Instant::now() + Duration::from_millis(millis));
+    loop {
+        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
+        let left = if held.is_some() { Duration::ZERO } else { left.min(LOOK) };
+        if replication.wait(term, position, left) {
+            return true;
+        }
+        if left.is_zero() || state.stopping.load(Ordering::Relaxed) {
+            return false;
+        }
+    }
+}
+
+fn milliseconds(argument: &[u8]) -> Result<u64> {
+    let timeout = number(argument).ok_or("ERR timeout is not an integer or out of range")?;
+    u64::try_from(timeout).map_err(|_| "ERR timeout is negative".into())
+}
+
+fn wait(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) -> Result {
+    number(arguments.get(1)).ok_or(CommandError::NotAnInteger)?;
+    milliseconds(arguments.get(2))?;
+    if is_replica(context.state) {
+        return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.".into());
+    }
+    if context.state.config.replication.is_some() {
+        return Ok(CommandOutcome::Task(Task::new(arguments, wait_for_replication)));
+    }
+    out.integer(0);
+    Ok(CommandOutcome::Done)
+}
+
+fn wait_for_replication(
+    state: &ServerState,
+    held: Option<&Keyspace>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<()> {
+    let Some(status) = status(state) else { return Ok(()) };
+    let written = (status.term, status.position + status.waiting);
+    let is_there = reached(state, held, written, milliseconds(arguments.get(2))?);
+    out.integer(i64::from(is_there));
+    Ok(())
+}
+
+fn offset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
+    let status = status(context.state).ok_or(NOT_REPLICATED)?;
+    out.text(&format!("{}-{}", status.term, status.position + status.waiting));
+    Ok(CommandOutcome::Done)
+}
+
+const NOT_REPLICATED: &str = "ERR this server is not replicated";
+
+fn after(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
+    parse(arguments.get(1))?;
+    milliseconds(arguments.get(2))?;
+    if context.state.config.replication.is_none() {
+        return Err(NOT_REPLICATED.into());
+    }
+    Ok(CommandOutcome::Task(Task::new(arguments, wait_for_state)))
+}
+
+/// The term and the position of an offset.
+fn parse(offset: &[u8]) -> Result<(u64, u64)> {
+    let text = std::str::from_utf8(offset).ok();
+    let parts = text.and_then(|text| text.split_once('-'));
+    let parsed = parts.and_then(|(term, at)| Some((term.parse().ok()?, at.parse().ok()?)));
+    parsed.ok_or_else(|| "ERR an offset is what ORDNA.OFFSET returns".into())
+}
+
+fn wait_for_state(
+    state: &ServerState,
+    held: Option<&Keyspace>,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> Result<()> {
+    let place = parse(arguments.get(1))?;
+    if reached(state, held, place, milliseconds(arguments.get(2))?) {
+        out.simple("OK");
+        return Ok(());
+    }
+    let (term, position) = status(state).map_or((0, 0), |it| (it.term, it.position));
+    Err(format!("ERR the state of this server is that of offset {term}-{position}").into())
+}
