@@ -86,12 +86,12 @@ impl Client {
         }
     }
 
-    /// All keys and values.
+    /// The number of keys, then all keys and values.
     fn state(&mut self) -> String {
         let keys = self.call("KEYS *");
         let mut keys: Vec<&str> = keys.lines().collect();
         keys.sort_unstable();
-        let mut state = String::new();
+        let mut state = format!("{} keys\n", self.call("DBSIZE"));
         for key in keys {
             let value = match self.call(&format!("TYPE {key}")).as_str() {
                 "string" => self.call(&format!("GET {key}")),

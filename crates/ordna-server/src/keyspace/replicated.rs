@@ -20,6 +20,9 @@ use ordna::durability::{BackupError, LogGroup, LogSink, Storage, read_log};
 use crate::keyspace::lock::KeyspaceLock;
 use crate::keyspace::watches::Watches;
 
+/// Milliseconds between two messages of a primary, with a margin.
+const CLOCK_STEP: u64 = 2_000;
+
 /// Whether the keyspace follows another server, and the clock.
 #[derive(Debug, Default)]
 pub struct Following {
@@ -41,6 +44,13 @@ impl Following {
     #[inline]
     pub fn refuses_writes(&self) -> bool {
         self.refuses_writes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the time of a follower. Returns whether it was set, rather than ran: collectors do
+    /// not sleep in the other server's time.
+    fn set_time(&self, time: u64) -> bool {
+        // Relaxed: a reader that sees an earlier time sees an earlier state.
+        time.saturating_sub(self.time.swap(time, Ordering::Relaxed)) > CLOCK_STEP
     }
 
     /// The time by which keys expire. It never goes back when a follower becomes a primary.
@@ -109,8 +119,9 @@ impl ReplicatedKeyspace {
 
     /// Changes the clock of a follower.
     pub fn set_time(&self, time: u64) {
-        // Relaxed: a reader that sees an earlier time sees an earlier state.
-        self.following.time.store(time, Ordering::Relaxed);
+        if self.following.set_time(time) {
+            self.lock.shared().store().clock_was_set();
+        }
     }
 
     /// Applies groups of records as one step for all commands. Of a follower, at a time and with
@@ -124,8 +135,10 @@ impl ReplicatedKeyspace {
         place: Option<(&[u8], u64)>,
     ) -> Result<(), BackupError> {
         let keys = self.lock.exclusive();
-        if let Some((_, time)) = place {
-            self.set_time(time);
+        if let Some((_, time)) = place
+            && self.following.set_time(time)
+        {
+            keys.store().clock_was_set();
         }
         let _lifted = keys.lift_limit();
         let store = keys.store();

@@ -268,6 +268,30 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         HeldTime::new(&self.engine().time)
     }
 
+    /// Has the collector read the clock of [`Options::clock`](crate::Options::clock) at once,
+    /// because it was set. Without this call the keys that are due by it are absent from reads at
+    /// once, but are removed, and counted, up to a minute longer. O(1).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    ///
+    /// let hands = Arc::new(AtomicU64::new(0));
+    /// let clock = Arc::clone(&hands);
+    /// let options = ordna::Options::new().clock(move || clock.load(Ordering::Relaxed));
+    /// let store = ordna::Store::<[u8], [u8]>::with_options(options);
+    /// store.insert_until(b"key", b"value", 1_000_000)?;
+    /// hands.store(1_000_000, Ordering::Relaxed);
+    /// assert!(!store.contains_key(b"key"));
+    /// store.clock_was_set();
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
+    pub fn clock_was_set(&self) {
+        self.engine().wake_for_deadline();
+    }
+
     /// Works like [`remove_range`](Self::remove_range), without the log.
     pub(super) fn remove_range_unlogged(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         if bounds_cross(lower, upper) { 0 } else { self.engine().remove_range(lower, upper) }
