@@ -247,6 +247,55 @@ fn a_primary_that_is_killed_loses_nothing_acknowledged() {
     }
 }
 
+/// Cuts bytes off the newest segment of the log that has as many.
+fn cut_log(dir: &str, bytes: u64) {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_segment = |name: &str| name.starts_with("log-");
+    let mut segments: Vec<_> = files
+        .filter(|path| path.file_name().is_some_and(|name| is_segment(&name.to_string_lossy())))
+        .filter(|path| path.metadata().unwrap().len() > bytes)
+        .collect();
+    segments.sort();
+    let newest = segments.last().expect("a segment");
+    let file = std::fs::OpenOptions::new().write(true).open(newest).unwrap();
+    file.set_len(file.metadata().unwrap().len() - bytes).unwrap();
+}
+
+/// The length of the value when a server without replication starts in a copy of a directory.
+fn length_in_copy(dir: &str, copy: &str) -> u32 {
+    std::fs::create_dir(copy).unwrap();
+    for entry in std::fs::read_dir(dir).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            std::fs::copy(entry.path(), format!("{copy}/{}", entry.file_name().display())).unwrap();
+        }
+    }
+    let server = Server::start(&["--dir", copy]);
+    Client::of(&server).call("STRLEN appended").parse().unwrap()
+}
+
+#[test]
+fn a_log_that_lost_its_end_takes_it_from_the_topic() {
+    let Some(topic) = topic() else { return };
+    let folder = Folder::new("cut-log");
+    let dir = folder.path("primary");
+    let (server, mut client) = primary(&dir, &topic, "no");
+    for number in 1..=300 {
+        assert_eq!(client.call("APPEND appended +"), number.to_string());
+    }
+    assert_eq!(client.call("WAIT 1 30000"), "1");
+    server.signal("-KILL");
+    drop(server);
+    cut_log(&dir, 2_000);
+    assert!(length_in_copy(&dir, &folder.path("copy")) < 300, "nothing was cut");
+    let (_server, mut client) = primary(&dir, &topic, "no");
+    assert_eq!(client.call("STRLEN appended"), "300");
+    assert_eq!(client.call("APPEND appended +"), "301");
+    let (_follower, mut reads) = follower(None, &topic);
+    reads.follows(&mut client);
+    assert_eq!(reads.call("STRLEN appended"), "301");
+    reads.has_state_of(&mut client);
+}
+
 #[test]
 fn a_promotion_fences_a_living_primary() {
     let Some(topic) = topic() else { return };
