@@ -36,6 +36,9 @@ const MOST_TRANSACTION: usize = 8 << 20;
 /// The time of a message is earlier than that of its writes by this much.
 const DECIDED: Duration = Duration::from_secs(1);
 
+/// What is wrong if a thread has ended for no reason that it knew.
+const PANICKED: &str = "a thread of the replication has panicked: restart the server";
+
 /// A topic of one partition that holds the log of one keyspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogTopic {
@@ -158,6 +161,10 @@ impl Replication for KafkaReplication {
         let log = format!("kafka://{brokers}/{topic}");
         let failure = state.failure.clone();
         let failure = failure.or_else(|| Some(state.outbox.as_ref()?.failure()?.to_string()));
+        // A thread that ends by itself has noted why, unless it has panicked.
+        let has_panicked = state.following.as_ref().is_some_and(JoinHandle::is_finished)
+            || state.sending.as_ref().is_some_and(JoinHandle::is_finished);
+        let failure = failure.or_else(|| has_panicked.then(|| PANICKED.to_owned()));
         let status = ReplicationStatus {
             role: state.role,
             log,
