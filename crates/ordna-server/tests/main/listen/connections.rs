@@ -222,7 +222,7 @@ fn commands_of_redis_that_are_missing_have_helpful_errors() {
         ("PFADD", "SADD and SCARD count exactly"),
         ("GEOADD", "Ordna has no geographic commands"),
         ("CLUSTER", "Ordna has no clusters; "),
-        ("REPLICAOF", "a server of Ordna has no replicas"),
+        ("PSYNC", "copies of Ordna are fed by Kafka"),
         ("MIGRATE", "DUMP and RESTORE copy them"),
     ] {
         let error = client.say(&format!("{name} a b"));
