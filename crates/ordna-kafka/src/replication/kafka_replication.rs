@@ -270,8 +270,8 @@ impl Shared {
                 dir.display()
             ));
         }
-        let LogTopic { brokers, topic, settings } = &self.topic;
-        create_topic(brokers, topic, settings, PATIENCE)?;
+        let LogTopic { brokers, settings, .. } = &self.topic;
+        create_topic(brokers, &self.topic.topic, settings, PATIENCE)?;
         let place = match keyspace.follow() {
             Some(bytes) => Place::decode(&bytes).ok_or("the place in the log is malformed")?,
             None if keyspace.is_empty() => Place::default(),
@@ -444,42 +444,52 @@ impl Shared {
     fn lead_again(self: &Arc<Self>, keyspace: &ReplicatedKeyspace) -> Result<(), String> {
         let dir = keyspace.directory().ok_or("--replicate needs a data directory: --dir")?;
         let noted = noted(dir)?;
-        let topic = &self.topic.topic;
         if let Some(noted) = &noted
-            && noted.topic != *topic
+            && noted.topic != self.topic.topic
         {
             return Err(format!("{} is replicated to {:?}", dir.display(), noted.topic));
         }
         let LogTopic { brokers, settings, .. } = &self.topic;
-        create_topic(brokers, topic, settings, PATIENCE)?;
+        create_topic(brokers, &self.topic.topic, settings, PATIENCE)?;
+        let own = keyspace.log_position();
+        // A server that is refused must not fence the primary first.
+        self.end_of_topic(keyspace, noted.as_ref(), own)?;
         // Fences a process that still runs: the end of the partition cannot move any more.
         let mut producer = self.open_producer()?;
-        let run = noted.as_ref().map_or(Run::default(), NotedRun::run);
-        let reader = self.read_from(0)?;
-        let own = keyspace.log_position();
-        let end = read_end(&reader, run, own, PATIENCE).map_err(|error| error.to_string())?;
+        let end = self.end_of_topic(keyspace, noted.as_ref(), own)?;
         let after = match noted {
-            Some(noted) if [noted.run(), noted.after()].contains(&end.last) => {
-                let sent = self.join(keyspace, &noted, &end, own, &mut producer)?;
-                if sent { noted.run() } else { end.last }
-            }
-            None if end.last == Run::default() && keyspace.is_empty() => end.last,
-            None if end.last == Run::default() => {
-                return Err(format!(
-                    "the directory holds keys and the topic {topic} does not: start with \
-                     --replicate in an empty directory, and load the keys through the server"
-                ));
-            }
-            _ => {
-                return Err(format!(
-                    "the topic {topic} was last written by another primary (term {}), so this \
-                     directory may lack acknowledged writes and hold others: start with --follow \
-                     in an empty directory",
-                    end.last.term
-                ));
-            }
+            Some(noted) if self.join(keyspace, &noted, &end, own, &mut producer)? => noted.run(),
+            _ => end.last,
         };
         self.lead(keyspace, after, after.next(), producer)
+    }
+
+    /// The end of the partition, if it is of the history of the directory. `own`: the end of the
+    /// log.
+    fn end_of_topic(
+        &self,
+        keyspace: &ReplicatedKeyspace,
+        noted: Option<&NotedRun>,
+        own: u64,
+    ) -> Result<History, String> {
+        let topic = &self.topic.topic;
+        let run = noted.map_or(Run::default(), NotedRun::run);
+        let reader = self.read_from(0)?;
+        let end = read_end(&reader, run, own, PATIENCE).map_err(|error| error.to_string())?;
+        match noted {
+            Some(noted) if [noted.run(), noted.after()].contains(&end.last) => Ok(end),
+            None if end.last == Run::default() && keyspace.is_empty() => Ok(end),
+            None if end.last == Run::default() => Err(format!(
+                "the directory holds keys and the topic {topic} does not: start with \
+                 --replicate in an empty directory, and load the keys through the server"
+            )),
+            _ => Err(format!(
+                "the topic {topic} was last written by another primary (term {}), so this \
+                 directory may lack acknowledged writes and hold others: start with --follow in \
+                 an empty directory",
+                end.last.term
+            )),
+        }
     }
 
     /// Makes the directory's log and the partition one history. `own`: the end of the log. Returns

@@ -1,10 +1,9 @@
 //! Replication: REPLICAOF, ROLE, WAIT, ORDNA.OFFSET, ORDNA.AFTER.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::execution::command::{
-    CONNECTION, Command, CommandOutcome, Context, Result, SERVER_INFO, Task,
+    Awaited, AwaitedReply, CONNECTION, Command, CommandOutcome, Context, Result, SERVER_INFO, Task,
 };
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
@@ -18,9 +17,6 @@ const REPLICA_OF: CommandFlags = CommandFlags::ADMIN
     .or(CommandFlags::NOSCRIPT)
     .or(CommandFlags::STALE)
     .or(CommandFlags::NO_ASYNC_LOADING);
-
-/// Time after which a command that waits looks whether the server stops.
-const LOOK: Duration = Duration::from_millis(200);
 
 pub const OF_SERVERS: &[Command] = &[
     Command::new(
@@ -129,27 +125,6 @@ fn promote(
     Ok(())
 }
 
-/// Waits for a state, unless the caller holds the keyspace or the server stops. 0 has no end.
-fn reached(
-    state: &ServerState,
-    held: Option<&Keyspace>,
-    (term, position): (u64, u64),
-    millis: u64,
-) -> bool {
-    let Some(replication) = &state.config.replication else { return false };
-    let until = (millis > 0).then(|| Instant::now() + Duration::from_millis(millis));
-    loop {
-        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()));
-        let left = if held.is_some() { Duration::ZERO } else { left.min(LOOK) };
-        if replication.wait(term, position, left) {
-            return true;
-        }
-        if left.is_zero() || state.stopping.load(Ordering::Relaxed) {
-            return false;
-        }
-    }
-}
-
 fn milliseconds(argument: &[u8]) -> Result<u64> {
     let timeout = number(argument).ok_or("ERR timeout is not an integer or out of range")?;
     u64::try_from(timeout).map_err(|_| "ERR timeout is negative".into())
@@ -161,41 +136,51 @@ fn wait(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     if is_replica(context.state) {
         return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 if a replica is configured to be writable (which is not the default) writes to replicas are just local and are not propagated.".into());
     }
-    if context.state.config.replication.is_some() {
-        return Ok(CommandOutcome::Task(Task::new(arguments, wait_for_replication)));
-    }
-    out.integer(0);
-    Ok(CommandOutcome::Done)
+    let written = status(context.state).map(|status| (status.term, written(&status)));
+    let Some(state) = written else {
+        out.integer(0);
+        return Ok(CommandOutcome::Done);
+    };
+    Ok(awaits(state, milliseconds(arguments.get(2))?, |_, is_there, out| {
+        out.integer(i64::from(is_there));
+        Ok(())
+    }))
 }
 
-fn wait_for_replication(
-    state: &ServerState,
-    held: Option<&Keyspace>,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> Result<()> {
-    let Some(status) = status(state) else { return Ok(()) };
-    let written = (status.term, status.position + status.waiting);
-    let is_there = reached(state, held, written, milliseconds(arguments.get(2))?);
-    out.integer(i64::from(is_there));
-    Ok(())
+/// Position after everything that a primary has written.
+fn written(status: &ReplicationStatus) -> u64 {
+    status.position.saturating_add(status.waiting)
+}
+
+/// Waits for a state. 0 milliseconds have no end.
+fn awaits((term, position): (u64, u64), millis: u64, reply: AwaitedReply) -> CommandOutcome {
+    let time = (millis > 0).then(|| Duration::from_millis(millis));
+    let deadline = time.and_then(|time| Instant::now().checked_add(time));
+    CommandOutcome::Awaits(Awaited { term, position, deadline, reply })
 }
 
 fn offset(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {
     let status = status(context.state).ok_or(NOT_REPLICATED)?;
-    out.text(&format!("{}-{}", status.term, status.position + status.waiting));
+    out.text(&format!("{}-{}", status.term, written(&status)));
     Ok(CommandOutcome::Done)
 }
 
 const NOT_REPLICATED: &str = "ERR this server is not replicated";
 
 fn after(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
-    parse(arguments.get(1))?;
-    milliseconds(arguments.get(2))?;
+    let place = parse(arguments.get(1))?;
+    let millis = milliseconds(arguments.get(2))?;
     if context.state.config.replication.is_none() {
         return Err(NOT_REPLICATED.into());
     }
-    Ok(CommandOutcome::Task(Task::new(arguments, wait_for_state)))
+    Ok(awaits(place, millis, |state, is_there, out| {
+        if is_there {
+            out.simple("OK");
+            return Ok(());
+        }
+        let (term, position) = status(state).map_or((0, 0), |it| (it.term, it.position));
+        Err(format!("ERR the state of this server is that of offset {term}-{position}").into())
+    }))
 }
 
 /// The term and the position of an offset.
@@ -204,19 +189,4 @@ fn parse(offset: &[u8]) -> Result<(u64, u64)> {
     let parts = text.and_then(|text| text.split_once('-'));
     let parsed = parts.and_then(|(term, at)| Some((term.parse().ok()?, at.parse().ok()?)));
     parsed.ok_or_else(|| "ERR an offset is what ORDNA.OFFSET returns".into())
-}
-
-fn wait_for_state(
-    state: &ServerState,
-    held: Option<&Keyspace>,
-    arguments: Arguments<'_>,
-    out: &mut Replies,
-) -> Result<()> {
-    let place = parse(arguments.get(1))?;
-    if reached(state, held, place, milliseconds(arguments.get(2))?) {
-        out.simple("OK");
-        return Ok(());
-    }
-    let (term, position) = status(state).map_or((0, 0), |it| (it.term, it.position));
-    Err(format!("ERR the state of this server is that of offset {term}-{position}").into())
 }

@@ -84,6 +84,7 @@ impl Atomic {
                 self.queried += begin.elapsed();
                 context.indexed = context.state.indexes.transaction();
             }
+            CommandOutcome::Awaits(awaited) => awaited.finish(context.state, out),
             CommandOutcome::Close => return Ok(Aftermath::Close),
             CommandOutcome::Delayed(delay) => return Ok(Aftermath::Delay(delay)),
             // Nothing waits within a step: dropping a wait ends it. Commands of a step do not ask

@@ -60,6 +60,8 @@ pub enum CommandOutcome {
     Freeing(Freeing),
     /// The client waits for elements of lists or sorted sets.
     Blocked(Box<Waiting>),
+    /// The client waits for a state of the replication.
+    Awaits(Awaited),
     /// The reply is sent after this delay, because a password was wrong.
     Delayed(Duration),
     /// A command that needs no keyspace.
@@ -71,6 +73,35 @@ pub enum CommandOutcome {
     Paused,
     /// A command that is executed again, on a snapshot.
     Read(Box<SnapshotRead>),
+}
+
+/// Writes the reply of a command that has waited: whether the state is there.
+pub type AwaitedReply = fn(&ServerState, bool, &mut Replies) -> Result<()>;
+
+/// A state of the replication for which a command waits. It costs no thread.
+pub struct Awaited {
+    pub term: u64,
+    pub position: u64,
+    /// `None`: for as long as it takes.
+    pub deadline: Option<Instant>,
+    pub reply: AwaitedReply,
+}
+
+impl Awaited {
+    /// Whether the state is there.
+    pub fn is_reached(&self, state: &ServerState) -> bool {
+        let replication = state.config.replication.as_ref();
+        replication.is_some_and(|it| it.wait(self.term, self.position, Duration::ZERO))
+    }
+
+    /// Writes the reply, as the state is now.
+    pub fn finish(self, state: &ServerState, out: &mut Replies) {
+        let (start, is_reached) = (out.bytes.len(), self.is_reached(state));
+        if let Err(error) = (self.reply)(state, is_reached, out) {
+            out.error(&error);
+            state.errors.count(&out.bytes[start..]);
+        }
+    }
 }
 
 /// The function of a [`Task`].

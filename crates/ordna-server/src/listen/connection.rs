@@ -4,26 +4,22 @@
 //! a scan, whether the connection has to end.
 
 use std::io::{Error, ErrorKind, Result};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use ordna::sync::fault;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::execution::acknowledgement;
-use crate::execution::command::{CommandOutcome, CommandTable};
+use crate::execution::command::{Awaited, CommandOutcome, CommandTable};
 use crate::execution::dispatch;
 use crate::execution::large_reads;
 use crate::execution::long_scan::LongScan;
-use crate::execution::monitor::lost_lines;
 use crate::keyspace::lock::Delayed;
 use crate::keyspace::multi_get::MultiGet;
+use crate::listen::waits::{ClientEnd, after, ended, late, next_push, place_in, until};
 use crate::state::ServerState;
 use crate::state::blocked::{Answer, Waiting};
 use crate::state::clients::Client;
@@ -338,6 +334,12 @@ impl<'a> Connection<'a> {
                     before = self.replies.bytes.len();
                     self.wait_for_elements(session, requests, *waiting).await?;
                 }
+                CommandOutcome::Awaits(awaited) => {
+                    self.settle(session).await;
+                    self.send_messages().await?;
+                    before = self.replies.bytes.len();
+                    self.wait_for_state(session, requests, awaited).await?;
+                }
             }
             if silent {
                 self.replies.bytes.truncate(before.min(self.replies.bytes.len()));
@@ -407,6 +409,48 @@ impl<'a> Connection<'a> {
             self.state.stats.continued(command, Duration::ZERO, true);
         }
         self.replies.bytes.extend_from_slice(&answer.reply);
+        self.account(requests);
+        Ok(())
+    }
+
+    /// Waits until a state of the replication is there, or the time is over, and writes the reply.
+    /// Later commands are received and wait, too.
+    async fn wait_for_state(
+        &mut self,
+        session: &mut Session,
+        requests: &mut Requests,
+        awaited: Awaited,
+    ) -> Result<()> {
+        /// Longest interval at which the state is checked. Intervals begin at a millisecond, and
+        /// double.
+        const LONGEST: Duration = Duration::from_millis(128);
+        let client = Arc::clone(&self.client);
+        self.account(requests);
+        let (mut interval, mut next) = (Duration::from_millis(1), None);
+        while !awaited.is_reached(self.state) && !self.state.stopping.load(Ordering::Relaxed) {
+            let now = Instant::now();
+            if awaited.deadline.is_some_and(|deadline| deadline <= now) {
+                break;
+            }
+            let check = *next.get_or_insert(now + interval);
+            let until_check = until(Some(awaited.deadline.map_or(check, |it| it.min(check))));
+            tokio::select! {
+                biased;
+                () = client.ended() => return Err(ended()),
+                () = until_check => {
+                    interval = (2 * interval).min(LONGEST);
+                    next = None;
+                }
+                line = next_push(session) => {
+                    if let Some(line) = line {
+                        self.replies.simple(&line);
+                    }
+                    self.send_messages().await?;
+                }
+                error = self.receive_ahead(requests) => return Err(error),
+            }
+        }
+        awaited.finish(self.state, &mut self.replies);
         self.account(requests);
         Ok(())
     }
@@ -701,84 +745,5 @@ async fn in_time<T>(
             );
             Err(ErrorKind::TimedOut.into())
         }
-    }
-}
-
-/// Waits for the end of a client. Registers the task only once, because all its wakers are the
-/// same.
-struct ClientEnd<'a, F> {
-    future: Pin<&'a mut F>,
-    client: &'a Client,
-    waits: bool,
-}
-
-impl<F: Future<Output = ()>> Future for ClientEnd<'_, F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        if self.waits && !self.client.is_ended() {
-            return Poll::Pending;
-        }
-        self.waits = true;
-        self.future.as_mut().poll(context)
-    }
-}
-
-/// Waits for a permit for a task that may block its thread.
-async fn place_in<'a>(places: &'a Semaphore, client: &Client) -> Result<SemaphorePermit<'a>> {
-    tokio::select! {
-        biased;
-        place = places.acquire() => place.map_err(Error::other),
-        () = client.ended() => Err(ended()),
-    }
-}
-
-fn ended() -> Error {
-    Error::new(ErrorKind::ConnectionAborted, "the connection was told to end")
-}
-
-/// Resolves at a time, or never if it is `None`.
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => tokio::time::sleep_until(time.into()).await,
-        None => std::future::pending().await,
-    }
-}
-
-/// Resolves after a duration, or never if it is `None`.
-async fn after(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => std::future::pending().await,
-    }
-}
-
-fn late() -> Error {
-    Error::new(ErrorKind::TimedOut, "the client has not authenticated in time")
-}
-
-/// Resolves when there is something for a client that it did not request: a line of `MONITOR`, or
-/// `None` for messages.
-async fn next_push(session: &mut Session) -> Option<Arc<str>> {
-    let messages = async {
-        match session.receives {
-            true => session.client.inbox.arrived().await,
-            false => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = messages => None,
-        line = next_line(&mut session.monitor) => Some(line),
-    }
-}
-
-/// Returns the next line of `MONITOR`, or one that reports missed lines. Never resolves for a
-/// client that does not monitor.
-async fn next_line(monitor: &mut Option<Receiver<Arc<str>>>) -> Arc<str> {
-    let Some(monitor) = monitor else { return std::future::pending().await };
-    match monitor.recv().await {
-        Ok(line) => line,
-        Err(RecvError::Lagged(lost)) => lost_lines(lost).into(),
-        Err(RecvError::Closed) => std::future::pending().await,
     }
 }

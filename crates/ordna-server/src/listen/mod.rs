@@ -4,3 +4,4 @@ pub mod connection;
 mod http;
 mod metrics;
 pub mod server;
+mod waits;

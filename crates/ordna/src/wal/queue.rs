@@ -36,7 +36,7 @@ use std::fmt::Display;
 use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::Waker;
+use std::task::{Context, Poll, Waker};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
@@ -289,6 +289,22 @@ impl Queue {
         self.sink.set(sink).ok()?;
         self.sink.get()?.begin(position);
         Some(position)
+    }
+
+    /// Waits until the sink has acknowledged everything before a position. Returns whether it has
+    /// within the time. Without a sink there is nothing to wait for.
+    pub fn wait_acknowledged(&self, position: u64, patience: Duration) -> bool {
+        /// Interval at which the sink is asked.
+        const INTERVAL: Duration = Duration::from_millis(10);
+        let Some(sink) = self.sink.get() else { return true };
+        let until = Instant::now() + patience;
+        loop {
+            match sink.poll_acknowledged(position, &mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(acknowledged) => return acknowledged.is_ok(),
+                Poll::Pending if Instant::now() >= until => return false,
+                Poll::Pending => std::thread::sleep(INTERVAL),
+            }
+        }
     }
 
     /// Reports to the sink that the memory holds a write that the sink will not receive.

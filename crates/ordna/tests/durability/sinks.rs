@@ -310,3 +310,21 @@ fn the_log_is_read_from_each_position_at_which_a_group_begins() {
         assert_eq!(read_log::<[u8], [u8]>(&disk, DIR, end + 1, |_| ()).unwrap(), None);
     }
 }
+
+/// What the copy lacks must come from the log after a restart.
+#[test]
+fn a_backup_keeps_the_log_that_is_not_acknowledged() {
+    let disk = Model::new();
+    let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
+    let sink = Arc::new(Fake::default());
+    let begin = store.attach_log_sink(sink.clone()).unwrap();
+    store.insert(b"key", b"2").unwrap();
+    let refused = store.backup(&BackupOptions::new());
+    assert!(matches!(refused, Err(BackupError::Io { .. })), "{refused:?}");
+    let mut found = 0;
+    let end = read_log::<[u8], [u8]>(&disk, DIR, begin, |_| found += 1);
+    assert_eq!((end.unwrap(), found), (Some(store.log_position()), 1));
+    let all = store.log_position();
+    sink.change(|received| received.acknowledged = all);
+    store.backup(&BackupOptions::new()).unwrap();
+}

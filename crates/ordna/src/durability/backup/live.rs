@@ -3,11 +3,14 @@
 //! # Invariants
 //! 1. A segment is removed only once a backup that holds its records is durably in place.
 //! 2. The segment that a backup names exists before the backup is in place.
+//! 3. A segment is removed only once the sink of the log, if there is one, has acknowledged its
+//!    records: a restart would have to send them.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ordna_base::sync::{MutexGuard, check, fault, notice};
 use ordna_base::{Key, Value};
@@ -22,13 +25,20 @@ use crate::wal::durable::{BackupSizes, Durable};
 use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
+/// Time for which a backup waits until the sink of the log has acknowledged what the backup holds.
+const SINK_PATIENCE: Duration = Duration::from_secs(5);
+const NOT_ACKNOWLEDGED: &str = "the replication has not acknowledged its last records, which a \
+                                restart would have to send; try again when it has";
+
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Backs up the current state into the store's directory, and removes what is no longer needed:
     /// older segments of the log, and older backups beyond those kept. Writers continue. A log that
     /// had failed works again afterwards.
     ///
     /// # Errors
-    /// [`BackupError`]; the previous backup and the log are not changed.
+    /// [`BackupError`]; the previous backup and the log are not changed. [`BackupError::Io`] if the
+    /// [sink](Store::attach_log_sink) of the log does not acknowledge what the backup holds within
+    /// five seconds.
     /// [`BackupError::Replaced`] if the store has a [successor](Store::successor), also one that
     /// replaced it before the backup's snapshot was taken.
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
@@ -215,6 +225,12 @@ impl<K: Key + ?Sized> Durable<K> {
             self.remove_before(number, options);
         }
         options.progress.check()?;
+        // The log before the cut is removed: the copy must not need it any more.
+        let position = cut.log_position;
+        if !notice!("sinks.backup.waits", queue.wait_acknowledged(position, SINK_PATIENCE)) {
+            let source = io::Error::new(io::ErrorKind::TimedOut, NOT_ACKNOWLEDGED);
+            return Err(BackupError::Io { path: target, doing: "replace the log", source });
+        }
         let bytes = |files: &[FileEntry]| files.iter().map(|file| file.bytes).sum::<u64>();
         let of_shards = bytes(&shards);
         let sizes = BackupSizes { shards: of_shards, all: of_shards + bytes(&deltas) };
