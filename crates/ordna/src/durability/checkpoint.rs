@@ -1,18 +1,19 @@
-//! Checkpoints: backups that an opened store takes by itself, so that its log does not grow
-//! without bound.
+//! Checkpoints: backups that an opened store takes by itself, so that its log does not grow without
+//! bound.
 //!
 //! # Bounds
-//! Let *d* be the size of the entries in the newest backup, and *c* the bytes of
+//! Let *d* be the size of the entries in the newest backup, and *c* the number of bytes in
 //! [`OpenOptions::checkpoint_after`](super::OpenOptions::checkpoint_after). While a checkpoint is
-//! written, the backup and the log before it still exist: the files have 2 *d*, the log, and the
-//! deltas of both. So a checkpoint is due when the log reaches half of what the backup's deltas
-//! leave of *c*. Workers rest only while the log grows by less than an eighth of what they have
-//! written. If the checkpoint keeps pace with the writers, all files stay below 2 *d* + *c*.
+//! written, the backup and the log before it still exist, so the files hold 2 *d*, the log, and the
+//! deltas of both backups. Let *r* be *c* minus the size of the backup's deltas. A checkpoint is
+//! due when the log reaches *r* / 2. Its workers rest only while the log grows by less than an
+//! eighth of what they have written. If the checkpoint keeps pace with the writers, all files
+//! together stay below 2 *d* + *c*.
 //!
-//! There are two exceptions. A checkpoint is due no earlier than a log of *d* / 4, so that checkpoints
-//! write at most four times as much as the log: from *d* = 2 *c* on, the files exceed the bound.
-//! And writers never wait for a checkpoint: if they are faster than the disk, log and deltas grow
-//! until the checkpoint is done.
+//! There are two exceptions. A checkpoint is not due before the log has reached *d* / 4, so that
+//! checkpoints write at most four times as much as the log. From *d* = 2 *c* on, the files
+//! therefore exceed the bound. And writers never wait for a checkpoint: if they are faster than the
+//! disk, the log and the deltas grow until the checkpoint is complete.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,10 +31,10 @@ use crate::store::Current;
 use crate::wal::checkpoints::{CheckpointThread, NEVER};
 use crate::wal::durable::Durable;
 
-/// Space in bytes that a checkpoint leaves free: what waits for the disk fits several times.
+/// Disk space in bytes that a checkpoint leaves free: several times what can wait for the disk.
 const LEFT_FREE: u64 = 32 << 20;
 
-/// Starts the thread that takes checkpoints; `None` if the store takes none.
+/// Starts the thread that takes checkpoints. Returns `None` if the store takes none.
 pub(super) fn start<K: Key + ?Sized, V: Value + ?Sized>(
     durable: &Arc<Durable<K>>,
     current: &Arc<Current<K, V>>,
@@ -47,7 +48,8 @@ pub(super) fn start<K: Key + ?Sized, V: Value + ?Sized>(
         let checkpoints = &log.wal.queue.checkpoints;
         checkpoints.run(|progress| {
             let store = current.store(&log);
-            // Without a store none is due any more: `false` waits before the thread looks again.
+            // Without a store, no checkpoint is needed. `false` makes the thread wait before it
+            // tries again.
             store.is_some_and(|store| {
                 let taken = || take(&store, &log, progress).is_ok();
                 catch_unwind(AssertUnwindSafe(taken)).unwrap_or_else(|_| {
@@ -60,7 +62,7 @@ pub(super) fn start<K: Key + ?Sized, V: Value + ?Sized>(
         checkpoints.last(|progress| {
             let store = current.store(&log).filter(|store| is_worth_it_at_the_end(store, &log));
             if let Some(store) = store {
-                // The log holds everything, so nothing is lost without it.
+                // An error is ignored, because the log holds everything.
                 let _ = log.backup(&store, &BackupOptions::new().progress(&progress).automatic());
             }
         });
@@ -93,12 +95,12 @@ fn take<K: Key + ?Sized, V: Value + ?Sized>(
     }
 }
 
-/// Refuses a checkpoint that would fill the disk, and so hold up the log.
+/// Returns an error if a checkpoint would fill the disk and so prevent writes of the log.
 fn check_space<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     durable: &Durable<K>,
 ) -> Result<(), BackupError> {
-    // Where it is not known, the checkpoint finds out.
+    // If the free space is unknown, the checkpoint is tried.
     let Ok(Some(free)) = durable.storage.free_space(&durable.dir) else { return Ok(()) };
     let entries = store.statistics().bytes as u64;
     if check!("checkpoints.space.is_left", free >= entries.saturating_add(LEFT_FREE)) {
@@ -107,9 +109,9 @@ fn check_space<K: Key + ?Sized, V: Value + ?Sized>(
     Err(BackupError::io(&durable.dir, "take a checkpoint in")(ErrorKind::StorageFull.into()))
 }
 
-/// Whether a store that ends should take a last checkpoint, so that the next opening is fast: its
-/// log is long, and the entries are so few that the end takes less than a second on a disk that
-/// takes 300 MB a second.
+/// Returns whether a store should take a last checkpoint before it ends, so that the next opening
+/// is fast. This is so if the log is long, and the entries are so few that the checkpoint takes
+/// less than a second on a disk that writes 300 MB per second.
 fn is_worth_it_at_the_end<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     durable: &Durable<K>,

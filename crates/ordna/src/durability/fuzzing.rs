@@ -1,4 +1,4 @@
-//! Files with right checksums around arbitrary bytes: what fuzzers give to the readers.
+//! Files with correct checksums around arbitrary bytes, as input for fuzzers.
 
 use std::path::Path;
 
@@ -27,10 +27,11 @@ fn file(
     Ok(writer)
 }
 
-/// A backup of byte strings whose one shard and one delta hold these bytes as so many records.
+/// Writes a backup of byte strings with one shard and one delta file. Both contain `bytes` and
+/// claim to have `count` records.
 ///
 /// # Errors
-/// Those of the storage.
+/// Errors of the storage.
 pub fn write_backup(
     storage: &dyn Storage,
     dir: &Path,
@@ -60,10 +61,11 @@ pub fn write_backup(
     manifest.write(storage, dir).map(|_| ())
 }
 
-/// The first segment of a log of byte strings, with one block of these bytes as so many records.
+/// Writes the first segment of a log of byte strings, with one block that contains `bytes` and
+/// claims to have `count` records.
 ///
 /// # Errors
-/// Those of the storage.
+/// Errors of the storage.
 pub fn write_segment(
     storage: &dyn Storage,
     dir: &Path,

@@ -1,9 +1,9 @@
-//! Records of the log that a store is built with. An opening sorts them and merges them with the
-//! entries of the backup, which takes a fifth of the time of repeating them one by one.
+//! The records of the log with which a store is built. An opening sorts them and merges them with
+//! the entries of the backup, which takes a fifth of the time of replaying them one by one.
 //!
 //! # Contract
-//! Takes whole blocks of puts and removals, up to [`MOST`] bytes, or fewer under a memory limit; what
-//! follows is repeated (module `replay_threads`). The last record of a key counts.
+//! Accepts complete blocks of puts and removals, up to [`MOST`] bytes, or fewer under a memory
+//! limit. The module `replay_threads` replays the rest of the log. The last record of a key counts.
 
 use std::borrow::Borrow;
 use std::marker::PhantomData;
@@ -24,57 +24,58 @@ use crate::{Error, Options, Put, Store};
 
 /// Maximum size in bytes of the blocks and places that are held in memory.
 const MOST: usize = 256 << 20;
-/// Records are fetched so many before they are read.
+/// Number of records ahead of the current one for which the memory is prefetched.
 const AHEAD: usize = 8;
-/// Groups of keys with equal heads that are sorted by comparison: small ones, and those behind so
-/// many prefixes.
+/// Maximum size of a group of keys with equal heads that is sorted by comparison. Groups that still
+/// have equal heads after several prefixes are sorted by comparison, too.
 const SMALL: usize = 32;
 const PREFIXES: usize = 8;
 
-/// Where a record begins. In the order of the heads, and of one head in that of the log.
+/// The start of a record. Places are ordered by their heads, and with equal heads by their order in
+/// the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    /// Eight bytes of the key.
+    /// Eight bytes of the key, as a number.
     head: u64,
     block: u32,
     at: u32,
 }
 
-/// The first records of a log, divided as the shards of its backup are.
+/// The first records of a log, divided in the same way as the shards of its backup.
 pub(crate) struct LogRecords<K: Key + ?Sized> {
     blocks: Vec<Vec<u8>>,
     /// Size in bytes of the blocks and of the places of their records.
     held: usize,
     /// Maximum of `held`.
     most: usize,
-    /// Lower bounds of all parts but the first.
+    /// Lower bounds of all parts except the first.
     bounds: Vec<Option<K::Owned>>,
     parts: Vec<Vec<Place>>,
 }
 
 impl<K: Key + ?Sized> LogRecords<K> {
-    /// No records. `bounds` are the lower bounds of all parts but the first.
+    /// Creates an empty collection. `bounds` are the lower bounds of all parts except the first.
     pub fn new(bounds: Vec<Option<K::Owned>>) -> Self {
         let parts = vec![Vec::new(); bounds.len() + 1];
         Self { blocks: Vec::new(), held: 0, most: MOST, bounds, parts }
     }
 
-    /// Limits the size in bytes of what is held, if that is less than [`MOST`].
+    /// Limits the size in bytes of the blocks and places, if `most` is less than [`MOST`].
     pub fn within(self, most: usize) -> Self {
         Self { most: most.min(MOST), ..self }
     }
 
-    /// Size in bytes of a block and of the places of its records.
+    /// Returns the size in bytes of a block and of the places of its records.
     fn size(payload: &[u8], records: &[Record]) -> usize {
         payload.len() + records.len() * size_of::<Place>()
     }
 
-    /// Reads the log and takes its blocks, as many as are accepted, after `tell` was called with
-    /// them. Changes no file. Returns the result if nothing is left to do: all are taken, and
-    /// nothing is to be cut off.
+    /// Reads the log, and for each block calls `tell` and takes the block, up to the first that is
+    /// not accepted. Changes no file. Returns the result of the reading if nothing is left to do:
+    /// all blocks are taken, and no file must be truncated.
     ///
     /// # Errors
-    /// Those of [`Reading::run`].
+    /// Errors of [`Reading::run`].
     pub fn read<V: Value + ?Sized>(
         &mut self,
         reading: &Reading<'_>,
@@ -84,7 +85,7 @@ impl<K: Key + ?Sized> LogRecords<K> {
         let read = reading.run::<K, V>(|payload, records| {
             if !self.accepts(&payload, &records) {
                 is_refused = true;
-                // Ends the reading.
+                // Any error ends the reading.
                 return Err(Error::OtherStore);
             }
             tell(&payload, &records);
@@ -94,25 +95,26 @@ impl<K: Key + ?Sized> LogRecords<K> {
         if is_refused {
             return Ok(None);
         }
-        // A segment that was being created at the crash may be left out without a cut.
+        // A segment that was being created at the crash may be missing from the count without a
+        // cut.
         let is_whole =
             |read: &WalReplay| read.cuts.is_empty() && read.segments == reading.segments.len();
         read.map(|read| Some(read).filter(is_whole))
     }
 
-    /// Number of blocks taken.
+    /// Returns the number of blocks taken.
     pub fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether a block can be taken.
+    /// Returns whether a block can be taken.
     fn accepts(&self, payload: &[u8], records: &[Record]) -> bool {
         let is_merged = |it: &Record| matches!(it, Record::Put { .. } | Record::Remove { .. });
         let held = self.held + Self::size(payload, records);
         held <= self.most && records.iter().all(is_merged)
     }
 
-    /// Takes a block that is accepted.
+    /// Takes a block, which must be accepted.
     fn push(&mut self, payload: Vec<u8>, records: &[Record]) {
         let (block, mut at) = (self.blocks.len() as u32, 0);
         self.held += Self::size(&payload, records);
@@ -135,14 +137,14 @@ impl<K: Key + ?Sized> LogRecords<K> {
         self.blocks.push(payload);
     }
 
-    /// The records of each part, to be sorted.
+    /// Returns the records of each part, which are not sorted yet.
     pub fn parts<V: Value + ?Sized>(&mut self) -> Vec<LogPart<'_, K, V>> {
         let Self { blocks, parts, .. } = self;
         let parts = std::mem::take(parts).into_iter();
         parts.map(|places| LogPart { blocks, places, kinds: PhantomData }).collect()
     }
 
-    /// A store of these records, which have one part.
+    /// Builds a store from these records, which have a single part.
     pub fn into_store<V: Value + ?Sized>(mut self, options: Options) -> Result<Store<K, V>, Error> {
         let threads = thread::available_parallelism().map_or(1, usize::from);
         let parts = self.parts::<V>().into_iter();
@@ -151,10 +153,10 @@ impl<K: Key + ?Sized> LogRecords<K> {
     }
 }
 
-/// Names the kinds of keys and values; may be sent to other threads.
+/// Marker for the types of keys and values. It may be sent to other threads.
 type Kinds<K, V> = PhantomData<(fn(&K), fn(&V))>;
 
-/// The records of a part in the order of the log.
+/// The records of a part, in the order of the log.
 pub(crate) struct LogPart<'a, K: ?Sized, V: ?Sized> {
     blocks: &'a [Vec<u8>],
     places: Vec<Place>,
@@ -162,7 +164,7 @@ pub(crate) struct LogPart<'a, K: ?Sized, V: ?Sized> {
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogPart<'a, K, V> {
-    /// The records in the order of their keys, and of each key in that of the log.
+    /// Sorts the records by their keys. The records of one key keep the order of the log.
     pub fn sorted(mut self) -> LogCursor<'a, K, V> {
         let mut places = std::mem::take(&mut self.places);
         places.sort_unstable();
@@ -181,13 +183,13 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogPart<'a, K, V> {
         }
     }
 
-    /// The bytes of a record's key.
+    /// Returns the bytes of a record's key.
     fn key(&self, place: Place) -> &'a [u8] {
         self.read(place).map(|logged| logged.key()).unwrap_or_default()
     }
 
-    /// Sorts groups of equal heads. `known`: so many bytes of a group's keys are equal, unless one
-    /// ends before.
+    /// Sorts the groups of places with equal heads. The keys of a group share their first `known`
+    /// bytes, except for keys that are shorter.
     fn sort_groups(&self, places: &mut [Place], known: usize, prefixes: usize) {
         if K::HEAD_IS_KEY {
             return;
@@ -199,7 +201,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogPart<'a, K, V> {
         }
     }
 
-    /// Sorts keys of one head: by the head of what follows their common prefix.
+    /// Sorts keys that have equal heads, by the eight bytes after their common prefix.
     fn sort_group(&self, group: &mut [Place], known: usize, prefixes: usize) {
         let Some((first, rest)) = group.split_first() else { return };
         let first = self.key(*first);
@@ -212,7 +214,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogPart<'a, K, V> {
         if equal {
             return;
         }
-        // Heads of keys that end do not tell their order.
+        // The head of a key that ends within it does not determine the order.
         if group.len() <= SMALL || shared < known || prefixes == 0 {
             let place = |it: &Place| (it.block, it.at);
             group.sort_unstable_by(|one, other| {
@@ -237,13 +239,14 @@ pub(crate) struct Logged<'a> {
 }
 
 impl<'a> Logged<'a> {
-    /// The bytes of the key, which differ from those of any other.
+    /// Returns the bytes of the key. No other key has the same bytes.
     fn key(&self) -> &'a [u8] {
         self.payload.get(self.key.clone()).unwrap_or_default()
     }
 }
 
-/// Walks the records of a part in the order of the keys: the last of each.
+/// A cursor over the records of a part in the order of their keys. It visits the last record of
+/// each.
 pub(crate) struct LogCursor<'a, K: ?Sized, V: ?Sized> {
     part: LogPart<'a, K, V>,
     next: usize,
@@ -259,7 +262,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogCursor<'a, K, V> {
         self
     }
 
-    /// The record of the smallest key.
+    /// Returns the record with the smallest key.
     pub fn front(&self) -> Option<&Logged<'a>> {
         self.front.as_ref()
     }
@@ -293,7 +296,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> LogCursor<'a, K, V> {
         self.part.read(place)
     }
 
-    /// At most so many cursors that together walk the same records.
+    /// Splits the cursor into up to `most` cursors, which together visit the same records.
     fn split(mut self, most: usize) -> Vec<Self> {
         let mut places = std::mem::take(&mut self.part.places);
         let fill = places.len().div_ceil(most.max(1)).max(1);

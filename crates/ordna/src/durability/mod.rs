@@ -20,9 +20,9 @@
 //!
 //! # Durable writes in async programs
 //! Under [`SyncPolicy::Always`] a write blocks its thread until it is durable. With
-//! [`OpenOptions::acknowledge_later`] it returns at once, and
-//! [`Store::until_durable`](crate::Store::until_durable) is a future that waits, so one fsync serves the tasks of
-//! all threads:
+//! [`OpenOptions::acknowledge_later`] it returns at once, and the future
+//! [`Store::until_durable`](crate::Store::until_durable) waits instead. So one fsync serves the
+//! tasks of all threads:
 //!
 //! ```
 //! use ordna::{Error, OpenOptions, Store, SyncPolicy};
@@ -47,19 +47,20 @@
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! # What is promised
-//! - A backup is whole and holds the state of one moment, or it does not exist.
-//! - After a crash, [`Store::open`](crate::Store::open) reads the newest backup and every write
-//!   logged after it, in the order of the writes of each key. Batches and groups are whole or
-//!   absent.
-//! - Under [`SyncPolicy::Always`] nothing acknowledged is lost. A read may see a write before it is
-//!   durable.
-//! - Under the other policies, a crash of the process loses nothing acknowledged either, where
+//! # Guarantees
+//! - A backup is complete and holds the state of one moment, or it does not exist.
+//! - After a crash, [`Store::open`](crate::Store::open) reads the newest backup and all writes that
+//!   were logged after it, in the order of the writes of each key. Batches and groups are present
+//!   as a whole or not at all.
+//! - Under [`SyncPolicy::Always`], no acknowledged write is lost. A read may see a write before it
+//!   is durable.
+//! - Under the other policies, a crash of the process loses no acknowledged write either if
 //!   [`Durability::survives_kill`] is true: on Linux with ext2 to ext4, XFS or tmpfs.
-//! - A log that fails refuses all further writes. The write that met the failure returns an error; it
-//!   stays in memory, and may or may not survive a crash. If a write to the log failed (the disk is
-//!   full), the log retries by itself. If a sync failed, it works again after a backup.
-//! - Every changed byte is detected and reported with file and offset.
+//! - If the log fails, it refuses all further writes. The write during which it failed returns an
+//!   error, but stays in memory, and may or may not survive a crash. If a write to the log failed
+//!   (for example because the disk is full), the log retries by itself. If a sync failed, the log
+//!   works again after a backup.
+//! - Every changed byte is detected, and reported with its file and offset.
 //!
 //! | module | holds |
 //! |---|---|
@@ -72,11 +73,12 @@
 //! | `verify` | checks of a backup or directory |
 //! | `owned` | backups of a store that has owners |
 //!
-//! The write-ahead log itself (`wal`) and the files (`files`) are modules of the crate, below the
-//! store: every write of a store passes the log, and everything here uses the store.
+//! The write-ahead log itself (`wal`) and the files (`files`) are separate modules of the crate, in
+//! a layer below the store: every write of a store passes through the log. This module uses the
+//! store.
 //!
-//! The format: `docs/FORMAT.md`. Source: the Nitro paper (VLDB 2016), §5; the log is not the
-//! paper's.
+//! `docs/FORMAT.md` describes the file format. The backups follow the Nitro paper (VLDB 2016), §5;
+//! the log is not described there.
 
 mod backup;
 mod checkpoint;

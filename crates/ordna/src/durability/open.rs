@@ -1,10 +1,10 @@
 //! [`Store::open`]: a store in memory that survives a crash.
 //!
 //! # Contract
-//! The directory holds at most one newest backup `backup-N`, and the segments of the log from N on.
-//! The state is that of the backup, changed by the records of the log in their order. Each opening
-//! truncates the log after its last whole block and continues in a new segment. A lock excludes
-//! other stores.
+//! The directory holds the newest backup `backup-N`, if there is one, and the segments of the log
+//! from N on. The state is that of the backup, changed by the records of the log in their order.
+//! Each opening truncates the log after its last complete block and continues in a new segment. A
+//! lock prevents other stores from using the directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -39,13 +39,15 @@ use crate::wal::tail::{self, Tail, TailContents, TailEntry};
 use crate::wal::writer::Wal;
 use crate::{Error, Options, Store};
 
-/// Returns the size of the segments. One that cannot be opened counts as 0; reading it reports why.
+/// Returns the total size of the segments in bytes. A segment that cannot be opened counts as 0;
+/// the error is reported when it is read.
 fn log_bytes(storage: &dyn Storage, segments: &BTreeMap<u64, PathBuf>) -> u64 {
     segments.values().filter_map(|path| storage.open(path).ok()).map(|(_, len)| len).sum()
 }
 
-/// Returns the result of `work`, which changes no file. A thread makes the segments durable
-/// in the meantime, if they are long: what is written after the opening waits for that.
+/// Returns the result of `work`, which changes no file. If the segments are long, another thread
+/// syncs them concurrently, because nothing may be written after the opening before they are
+/// durable.
 fn while_syncing<R>(
     storage: &dyn Storage,
     segments: &BTreeMap<u64, PathBuf>,
@@ -61,11 +63,11 @@ fn while_syncing<R>(
             paths.try_for_each(|path| storage.sync(path).map_err(BackupError::io(path, "sync")))
         };
         let builder = thread::Builder::new().name("ordna log sync".to_owned());
-        // Without a thread `new_segment` alone does it.
+        // If no thread can be started, `new_segment` syncs the segments.
         let thread = builder.spawn_scoped(scope, sync).ok();
         let done = work();
         let synced = thread.map_or(Ok(()), joined);
-        // The system reports a failure once, so `new_segment` may not learn of it.
+        // The system reports a failed sync only once, so `new_segment` may not see it.
         if fault!("damage.open.reports_the_first_sync") {
             return done;
         }
@@ -73,28 +75,30 @@ fn while_syncing<R>(
     })
 }
 
-/// Bytes of a leaf that an entry takes, about.
+/// Approximate number of bytes that a leaf needs per entry.
 const SHARE_OF_LEAF: u64 = 24;
 
-/// Returns the size in bytes of the log's records that an opening may hold in memory next to the
-/// store. The store takes the memory of the backup's entries, and as much again as these records.
+/// Returns the size in bytes of the log's records that an opening may hold in memory in addition to
+/// the store. The store needs memory for the backup's entries and, again, for these records.
 fn room_of_log(room: usize, entries: u64, shards: u64) -> usize {
     let entries = entries.saturating_mul(SHARE_OF_LEAF).saturating_add(shards);
     room.saturating_sub(usize::try_from(entries).unwrap_or(usize::MAX)) / 2
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
-    /// Opens the store of a directory, which is created if it does not exist: reads the newest
-    /// backup and the log after it, and logs all writes from now on. O(n).
+    /// Opens the store of a directory: reads the newest backup and the log after it, and logs all
+    /// writes from now on. Creates the directory if it does not exist. O(n).
     ///
-    /// Entries that had expired when the process ended are present while later records of the log
-    /// are replayed, and expire when everything is read.
+    /// Entries that had already expired when the process ended are present while later records of
+    /// the log are replayed. They expire when everything has been read.
     ///
-    /// The [memory limit](Options::memory_limit) refuses no opening, as it may be lower than it was.
-    /// Beyond it the store refuses writes until enough is removed.
+    /// The [memory limit](Options::memory_limit) does not make an opening fail, because the limit
+    /// may have been higher before. If it is exceeded, the store refuses writes until enough
+    /// entries are removed.
     ///
     /// # Errors
-    /// [`BackupError`]; the contents of the directory are not changed. Source: Nitro, §5.
+    /// Returns a [`BackupError`] if the opening fails; the contents of the directory are unchanged.
+    /// Source: Nitro, §5.
     ///
     /// ```
     /// use ordna::{OpenOptions, Store};
@@ -119,8 +123,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         for path in &listing.unfinished {
             storage.remove(path).map_err(BackupError::io(path, "remove"))?;
         }
-        // Time stands still until all is read: what has expired since it was written must be there
-        // for the records behind it, which may lift its deadline.
+        // The clock returns 0 until everything is read. An entry that has expired since it was
+        // written must be present for the later records, which may remove its deadline.
         let runs = Arc::new(AtomicBool::new(false));
         let released = Arc::clone(&runs);
         let store_options = options.store.clone().wrap_clock(|clock| {
@@ -183,7 +187,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             log = log.within(room_of_log(room, entries, sizes.shards));
         }
         let merges = backup.as_ref().is_none_or(|(_, manifest)| !manifest.shards.is_empty());
-        // The memory is as it was before: deadlines and removals may have exceeded the limit.
+        // The limit is lifted during the opening, because deadlines and removals may have exceeded
+        // it.
         let (store_options, lifted) = store_options.lift_limit();
         let (merged, blocks, store) = while_syncing(storage, &segments, logged, || {
             let merged = if merges { log.read::<V>(&reading, &mut tell)? } else { None };
@@ -198,13 +203,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             Ok((merged, blocks, store))
         })?;
         reading.mend = true;
-        // The records that only the tail has, and where they begin.
+        // Records that only the tail contains, and the position at which they begin.
         let (mut tail, mut begin) = (Vec::new(), position);
         {
             let _lifted = lifted;
             let workers = thread::available_parallelism().map_or(1, usize::from);
             let (read, repeated) = apply_with(&store, workers, |apply| {
-                // Blocks that the store has already.
+                // Number of blocks that are already in the store.
                 let mut repeated = if merged.is_some() { blocks } else { 0 };
                 let mut apply = |payload: Vec<u8>, records: Vec<Record>| {
                     repeated += 1;
@@ -240,7 +245,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         if store.statistics().expiring.0 > 0 {
             store.collect_garbage();
         }
-        // The collector may have computed its sleep while the time stood still.
+        // The collector may have computed its sleep while the clock returned 0.
         store.engine().wake_for_deadline();
         let (wal, segments) = Self::new_segment(dir, &options, first, (begin, &tail))?;
         let durable = Durable {
@@ -267,7 +272,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         Ok(store)
     }
 
-    /// Starts a log that continues in a new segment, which begins with the records of the tail.
+    /// Starts a log that continues in a new segment. The segment begins with the records of the
+    /// tail.
     fn new_segment(
         dir: &Path,
         options: &OpenOptions,
@@ -278,8 +284,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         let listing = Listing::read(storage, dir)?;
         let number =
             listing.segments.last_key_value().map_or(first, |(last, _)| first.max(last + 1));
-        // A process that was killed may have left the end of its log to the system. What is written
-        // from now on must not become durable before that.
+        // A process that was killed may have left the end of its log in the system's cache. It must
+        // be durable before anything that is written from now on.
         if !fault!("damage.open.syncs_what_it_read") {
             for path in listing.segments.range(first..).map(|(_, path)| path) {
                 storage.sync(path).map_err(BackupError::io(path, "sync"))?;
@@ -298,7 +304,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             tail::remove(storage, dir)?;
         }
         let header = FileHeader::new::<K, V>(FileKind::Tail, number);
-        // Those that acknowledge later wait for the system instead.
+        // Without such waits, acknowledgements wait until the records are written to the system, so
+        // no tail is needed.
         let tail = match options.waits {
             true => Tail::create(storage, dir, &header, options.tail_bytes, &segment),
             false => None,
@@ -313,11 +320,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         log.map(|log| (log, segments)).map_err(BackupError::io(dir, "start the log's thread in"))
     }
 
-    /// Creates a store in memory from a backup. Parallel, bottom-up. O(n).
+    /// Creates a store in memory from a backup, bottom-up and with several threads. O(n).
     ///
     /// # Errors
-    /// [`BackupError`]; [`Error::MemoryLimit`] within it if the backup exceeds the limit. Source:
-    /// Nitro, §5.2.
+    /// Returns a [`BackupError`] if the restore fails. It contains [`Error::MemoryLimit`] if the
+    /// backup exceeds the limit. Source: Nitro, §5.2.
     pub fn restore(backup: impl AsRef<Path>, options: OpenOptions) -> Result<Self, BackupError> {
         let (backup, storage) = (backup.as_ref(), &*options.storage);
         let manifest = Manifest::read(storage, backup)?;
@@ -325,16 +332,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         read_store(storage, backup, built, options.store, &options.progress)
     }
 
-    /// Creates an empty store that replaces this one in its directory: the log records that
-    /// everything is removed, and continues with the writes of the new store. This store must not
-    /// be written to any more, and can no longer be backed up into the directory. Without a directory this is
-    /// [`with_options`](Self::with_options).
+    /// Creates an empty store that replaces this one in its directory. The log records that
+    /// everything is removed, and continues with the writes of the new store. After this call, this
+    /// store must not be written to and cannot be backed up into the directory. For a store without
+    /// a directory, this is the same as [`with_options`](Self::with_options).
     ///
-    /// If it was called within a [`log_group`](Self::log_group) that then fails, the new store has the directory
-    /// nevertheless: continue with it, and [back it up](Self::backup) so that the log works again.
+    /// If a [`log_group`](Self::log_group) that contains this call fails, the new store has the
+    /// directory nevertheless. Continue with the new store, and [back it up](Self::backup) so that
+    /// the log works again.
     ///
     /// # Errors
-    /// [`Error::LogFailed`].
+    /// [`Error::LogFailed`] if the log has failed.
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
         self.check_reentry();
         let store = Self::with_options(options);
@@ -346,7 +354,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-/// What a record with this payload changes.
+/// Returns the keys that a record with this payload changes.
 fn changed_by<'a>(record: &Record, payload: &'a [u8]) -> LoggedKeys<'a> {
     let bytes = |range: &ByteRange| payload.get(range.clone()).unwrap_or_default();
     match record {

@@ -16,7 +16,7 @@ use crate::wal::tail::AREA;
 pub struct OpenOptions {
     pub(super) store: Options,
     pub(super) sync: SyncPolicy,
-    /// Whether writes return only once they are durable, under [`SyncPolicy::Always`].
+    /// Whether writes return only when they are durable, under [`SyncPolicy::Always`].
     pub(super) waits: bool,
     pub(super) repair: bool,
     pub(super) segment_bytes: u64,
@@ -29,8 +29,7 @@ pub struct OpenOptions {
     pub(super) storage: Arc<dyn Storage>,
 }
 
-/// What a record of the log changes, by the encoded forms of its keys. See
-/// [`OpenOptions::on_logged_keys`].
+/// The encoded keys that a record of the log changes. See [`OpenOptions::on_logged_keys`].
 #[derive(Debug, Clone, Copy)]
 pub enum LoggedKeys<'a> {
     /// One key.
@@ -51,12 +50,12 @@ impl std::fmt::Debug for OnLogged {
     }
 }
 
-/// Default size in bytes at which the log rotates to a new segment: few files, and removing one
-/// frees space in small steps.
+/// Default size in bytes at which the log rotates to a new segment. There are few files, and
+/// removing one frees space in small steps.
 const SEGMENT_BYTES: u64 = 256 << 20;
 
-/// Default size in bytes that the files may have beyond twice the entries: small stores are not
-/// backed up all the time.
+/// Default number of bytes by which the files may exceed twice the entries. It is large enough that
+/// small stores do not back themselves up all the time.
 const CHECKPOINT_AFTER: u64 = 64 << 20;
 
 impl Default for OpenOptions {
@@ -79,12 +78,13 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Keeps records at their addresses, see [`Options::records_stay`].
+    /// Keeps records at their addresses. See [`Options::records_stay`].
     pub(crate) fn records_stay(self) -> Self {
         Self { store: self.store.records_stay(), ..self }
     }
 
-    /// Returns the default options: a log that is synced every second, and [`Options::new`].
+    /// Creates the default options: a log that is synced every second, and [`Options::new`] for the
+    /// store.
     pub fn new() -> Self {
         Self::default()
     }
@@ -99,43 +99,46 @@ impl OpenOptions {
         Self { sync, ..self }
     }
 
-    /// Lets writes return before they are durable under [`SyncPolicy::Always`]. Acknowledge a write
-    /// once [`Store::poll_durable`](crate::Store::poll_durable) is ready for the
-    /// [`Store::log_position`](crate::Store::log_position) read after the write.
+    /// Lets writes return before they are durable under [`SyncPolicy::Always`]. A caller
+    /// acknowledges a write when [`Store::poll_durable`](crate::Store::poll_durable) is ready for
+    /// the [`Store::log_position`](crate::Store::log_position) that was read after the write.
     pub fn acknowledge_later(self) -> Self {
         Self { waits: false, ..self }
     }
 
-    /// Sets whether a log that is damaged in its middle is truncated there. Otherwise opening
-    /// fails. Everything after the damage is lost.
+    /// Sets whether a log that is damaged before its end is truncated at the damage. All later
+    /// records are then lost. Otherwise the opening fails.
     pub fn repair(self, repair: bool) -> Self {
         Self { repair, ..self }
     }
 
-    /// Sets the size in bytes of two files that occupy space (default 0: none). If the disk is full, the
-    /// log gives up the first and continues, and a backup gives up the second; after a backup both
-    /// are there again. 32 MiB are enough for the records that wait for the disk.
+    /// Sets the size in bytes of two files that reserve disk space (default 0: no files). If the
+    /// disk is full, the log gives up the first file and continues, and a backup gives up the
+    /// second. After a backup, both exist again. 32 MiB are enough for the records that wait for
+    /// the disk.
     pub fn reserve(self, bytes: u64) -> Self {
         Self { reserve: bytes, ..self }
     }
 
-    /// Sets when the store backs itself up (default 64 MiB; `u64::MAX`: never). A backup in the
-    /// background, called a *checkpoint*, begins when the log is larger than half of these bytes and
-    /// a quarter of the entries. All files together, those of an unfinished checkpoint included,
-    /// stay within twice the entries and these bytes if the entries are at most twice these bytes
-    /// and the disk takes a checkpoint in the time in which an eighth of the entries is logged. A checkpoint replaces the backup before
-    /// it; those that a caller [keeps](super::BackupOptions::keep), two or more, stay beside it. After an opening, which
-    /// cannot tell them apart, the first checkpoint replaces the oldest one.
-    /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are reported in
-    /// [`Durability::last_error`](super::Durability::last_error), and the checkpoint is tried
-    /// again with growing delays. It is not begun on a disk that it would fill.
+    /// Sets the number of bytes that determines when the store backs itself up (default 64 MiB;
+    /// `u64::MAX`: never). A backup in the background, called a *checkpoint*, begins when the log
+    /// is larger than half of these bytes and a quarter of the entries. All files together,
+    /// including those of an unfinished checkpoint, stay within the sum of twice the entries and
+    /// these bytes, on two conditions: the entries are at most twice these bytes, and the
+    /// checkpoint is complete before an eighth of the entries has been logged. A checkpoint
+    /// replaces the previous backup, except for backups that a caller
+    /// [keeps](super::BackupOptions::keep), if it keeps at least two. After an opening, which
+    /// cannot tell checkpoints from other backups, the first checkpoint replaces the oldest one.
+    /// [`Store::backup`](crate::Store::backup) cancels a checkpoint in progress. Errors are
+    /// reported in [`Durability::last_error`](super::Durability::last_error), and the checkpoint is
+    /// retried with increasing delays. It does not begin if it would fill the disk.
     ///
-    /// The end of a store cancels a checkpoint. If the log is then longer than an eighth of the
-    /// entries and a quarter of these bytes, and the entries are at most four times these bytes,
-    /// the store backs itself up before it ends, so that the next opening is fast.
+    /// When the store ends, it cancels a checkpoint in progress. If the log is then larger than an
+    /// eighth of the entries and a quarter of these bytes, and the entries are at most four times
+    /// these bytes, the store backs itself up before it ends, so that the next opening is fast.
     ///
     /// A store whose newest backup has [metadata](super::BackupOptions::metadata) takes no
-    /// checkpoints: it could not compute them.
+    /// checkpoints, because it could not compute their metadata.
     pub fn checkpoint_after(self, bytes: u64) -> Self {
         Self { checkpoint_after: bytes, ..self }
     }
@@ -146,14 +149,14 @@ impl OpenOptions {
         Self { segment_bytes: bytes, ..self }
     }
 
-    /// Sets the size in bytes of each half of the file with the records that wait (default 1 MiB),
+    /// Sets the size in bytes of each half of the file with the waiting records (default 1 MiB),
     /// for tests.
     #[doc(hidden)]
     pub fn tail_bytes(self, bytes: usize) -> Self {
         Self { tail_bytes: bytes, ..self }
     }
 
-    /// Sets the delay before the first retry of a write of the log that failed (default 100 ms), for
+    /// Sets the delay before the first retry of a failed write of the log (default 100 ms), for
     /// tests.
     #[doc(hidden)]
     pub fn retry_after(self, delay: Duration) -> Self {
@@ -165,7 +168,7 @@ impl OpenOptions {
         Self { progress: progress.clone(), ..self }
     }
 
-    /// Calls `on_keys` with what each record that is logged after the backup changes.
+    /// Calls `on_keys` with the keys that each record of the log after the backup changes.
     pub fn on_logged_keys(self, on_keys: impl Fn(LoggedKeys<'_>) + Send + Sync + 'static) -> Self {
         Self { logged: Some(OnLogged(Arc::new(on_keys))), ..self }
     }

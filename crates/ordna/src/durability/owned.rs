@@ -11,10 +11,10 @@ use crate::wal::reports::Summary;
 use crate::{Snapshot, Store};
 
 impl OwnedStore {
-    /// Backs up a snapshot of this store into a directory of its own, which must not exist.
+    /// Backs up a snapshot of this store into a new directory, which must not exist.
     ///
     /// # Errors
-    /// [`BackupError`].
+    /// Returns a [`BackupError`] if the backup fails.
     pub fn backup_snapshot_to(
         &self,
         snapshot: &Snapshot<[u8], u64>,
@@ -24,11 +24,12 @@ impl OwnedStore {
         self.store().backup_snapshot_to(snapshot, target, options)
     }
 
-    /// A store of what a backup holds, its entries divided among `owners` owners by `owner_of`
-    /// (modulo their number). Parallel. O(n).
+    /// Creates a store from a backup with several threads. Each entry belongs to the owner
+    /// `owner_of(key)` modulo `owners`. O(n).
     ///
     /// # Errors
-    /// [`BackupError`]; the backup has entries that expire. Source: Nitro, §5.2 and §9.
+    /// Returns a [`BackupError`] if the restore fails, or if the backup has entries that expire.
+    /// Source: Nitro, §5.2 and §9.
     pub fn restore(
         backup: impl AsRef<Path>,
         options: OpenOptions,
@@ -38,7 +39,7 @@ impl OwnedStore {
     ) -> Result<(Arc<Self>, Vec<Owner>), BackupError> {
         let backup = backup.as_ref();
         let store: Store<[u8], u64> = Store::restore(backup, options.records_stay())?;
-        // A collector would free records that owners point at.
+        // Collectors would free records to which owners have pointers.
         if store.statistics().expiring.0 > 0 {
             return Err(BackupError::OtherKind {
                 path: backup.to_owned(),

@@ -1,4 +1,4 @@
-//! Reads a segment of the log on a thread of its own, while the caller decodes its blocks.
+//! Reads a segment of the log on a separate thread, while the caller decodes its blocks.
 
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -6,12 +6,12 @@ use std::thread;
 use crate::files::blocks::{Block, BlockReader};
 use crate::files::error::BackupError;
 
-/// Bytes of a file from which on a thread is worth it.
+/// Minimum size in bytes of a file for which starting a thread pays off.
 pub(super) const LONG: u64 = 1 << 20;
-/// Blocks that wait for the caller at most.
+/// Maximum number of blocks that wait for the caller.
 const AHEAD: usize = 4;
 
-/// The result of reading a block, and where the next one begins.
+/// The result of reading a block, and the offset of the next block.
 pub(super) struct ReadBlock {
     pub block: Result<Option<Block>, BackupError>,
     pub offset: u64,
@@ -25,9 +25,9 @@ impl ReadBlock {
     }
 }
 
-/// Calls `take` with a function that reads the next block, to be called until there is none or an
-/// error. The blocks and errors are those of [`BlockReader::read_block`]; only a long file is read
-/// ahead.
+/// Calls `take` with a function that reads the next block. `take` calls that function until it
+/// returns no block or an error. Blocks and errors are those of [`BlockReader::read_block`]; only a
+/// long file is read ahead.
 pub(super) fn with_blocks<R>(
     mut reader: BlockReader,
     take: impl FnOnce(&mut dyn FnMut() -> ReadBlock) -> R,
@@ -36,7 +36,7 @@ pub(super) fn with_blocks<R>(
         return take(&mut || ReadBlock::next(&mut reader));
     }
     thread::scope(|scope| {
-        // The thread takes the reader once it runs: it may not start.
+        // The reader is sent once the thread runs, because the thread may fail to start.
         let (give, given) = sync_channel::<BlockReader>(1);
         let (send, taken) = sync_channel(AHEAD);
         let read = move || {
@@ -56,7 +56,7 @@ pub(super) fn with_blocks<R>(
         let (offset, position) = (reader.offset(), reader.position());
         let _ = give.send(reader);
         take(&mut || {
-            // The thread panicked: the end of the scope passes that on.
+            // The thread has panicked. The end of the scope passes the panic on.
             let block = || Err(BackupError::Cancelled);
             taken.recv().unwrap_or_else(|_| ReadBlock { block: block(), offset, position })
         })

@@ -1,24 +1,26 @@
-//! Reads the log's segments again, and decides what a damaged place means.
+//! Reads the segments of the log, and decides what damage means.
 //!
 //! # Contract
-//! The records of whole blocks are applied in their order. The log ends at the first block that is
-//! not whole. Two cases are told apart by what later blocks say was durable when they were written:
+//! The records of complete blocks are applied in their order. The log ends at the first block that
+//! is not complete. Two cases are distinguished by what later blocks record as durable when they
+//! were written:
 //!
-//! - *Torn tail*: no later block, and not the file `tail`, knows of a durable position behind the
-//!   damage. The damaged part was never synced, or was being written at the crash. It is cut off and
-//!   told.
-//! - *Damage*: one of them knows better. Recovery stops with file and offset, unless it is to
-//!   repair; then it cuts there too.
+//! - *Torn tail*: neither a later block nor the file `tail` records a durable position after the
+//!   damage. The damaged part was never synced, or was being written at the crash. It is cut off
+//!   and reported.
+//! - *Damage*: one of them does. Recovery fails with file and offset. If it is to repair, it
+//!   truncates the log there instead.
 //!
-//! A damaged last block of a segment whose successor begins at the same position has lost nothing:
-//! recovery reports it, and continues.
+//! If the last block of a segment is damaged and the next segment begins at the same position,
+//! nothing is lost: recovery reports the damage and continues.
 //!
 //! A segment is *named* by a manifest, by the end of its predecessor, by a mark, or by a later
-//! segment. It was durable then: if it is missing, or its file header is damaged, records are lost. A
-//! short segment that is not named, and whose header is damaged, was being created at the crash.
+//! segment. A named segment was durable: if it is missing, or its file header is damaged, records
+//! are lost. A short segment that is not named and has a damaged header was being created at the
+//! crash.
 //!
-//! With `repair` the log ends at any of these places: later segments are removed, and the cut says
-//! that durable records are lost.
+//! With `repair`, the log ends at the first of these places: later segments are removed, and the
+//! cut reports that durable records are lost.
 
 use std::any::Any;
 use std::borrow::Borrow;
@@ -46,39 +48,39 @@ use ordna_base::{Key, Value};
 /// Length in bytes of a segment without records: its header, and the block at its start.
 const EMPTY_SEGMENT: u64 = (FILE_HEADER + BLOCK_HEADER) as u64;
 
-/// How a log is read.
+/// The parameters with which a log is read.
 pub(crate) struct Reading<'a> {
     pub storage: &'a dyn Storage,
     pub dir: &'a Path,
-    /// Segments from the first one needed.
+    /// Segments, starting with the first one needed.
     pub segments: &'a BTreeMap<u64, PathBuf>,
-    /// The first segment needed, and the position where it begins.
+    /// Number of the first segment needed, and the position at which it begins.
     pub first: u64,
     pub position: u64,
     /// The backup whose manifest names the first segment.
     pub named_by: Option<&'a Path>,
-    /// The newest segment that a mark names, and the mark.
+    /// The newest segment that a mark names, and the path of that mark.
     pub marked: Option<(u64, &'a Path)>,
-    /// What the file `tail` contains.
+    /// The contents of the file `tail`.
     pub tail: &'a TailContents,
-    /// Whether to cut at damage too.
+    /// Whether the log is truncated at damage, too.
     pub repair: bool,
-    /// Whether cuts change the files.
+    /// Whether files are truncated and removed, or only read.
     pub mend: bool,
     pub progress: &'a Progress,
 }
 
-/// How a segment ended.
+/// The end of a segment.
 enum Ended {
-    /// Its successor must follow.
+    /// The log continues in the next segment, which must exist.
     Continued,
-    /// In order, or at the end of the file.
+    /// The log ends here: it was closed in order, or the file ends.
     Here { closed: bool },
-    /// The log is truncated here: what follows is not read.
+    /// The log is truncated here, and later segments are not read.
     Truncated,
 }
 
-/// A segment that is read.
+/// The segment that is being read.
 struct Segment {
     path: PathBuf,
     header: FileHeader,
@@ -89,16 +91,15 @@ struct Segment {
 struct Damage {
     path: PathBuf,
     offset: u64,
-    /// Position of the first record that is lost.
+    /// Position of the first lost record.
     position: u64,
     what: String,
-    /// Whether no crash leaves the file like this.
+    /// Whether no crash can leave such a file.
     is_certain: bool,
 }
 
 impl Reading<'_> {
-    /// Reads all segments; calls `apply` with the payload of each block and the spans of its
-    /// records.
+    /// Reads all segments, and calls `apply` with the payload and the records of each block.
     pub fn run<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         mut apply: impl FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error>,
@@ -110,7 +111,7 @@ impl Reading<'_> {
             read.cuts.push(WalTruncation { path, offset: 0, what, dropped, was_durable: false });
         }
         let numbers: Vec<u64> = self.segments.keys().copied().collect();
-        // Segments up to the first one that is missing.
+        // Number of the first segment that is missing.
         let end = (self.first..).find(|number| !self.segments.contains_key(number));
         let end = end.unwrap_or(u64::MAX);
         let mut needed_by = self.needed_by(end);
@@ -156,7 +157,7 @@ impl Reading<'_> {
         Ok(read)
     }
 
-    /// Refuses a log whose last segment ends, without damage, before what was durable.
+    /// Returns an error if the last segment ends, without damage, before a durable position.
     fn check_end(&self, mut read: WalReplay) -> Result<WalReplay, BackupError> {
         if let Some(path) = self.segments.values().next_back()
             && notice!("damage.tail.knows_the_end", self.tail.synced() > read.position)
@@ -172,7 +173,7 @@ impl Reading<'_> {
         Ok(read)
     }
 
-    /// The file that says that the segment `end` existed; there is no such segment.
+    /// Returns the file that shows that the missing segment `end` existed, if there is one.
     fn needed_by(&self, end: u64) -> Option<PathBuf> {
         if let Some(backup) = self.named_by
             && notice!("damage.log.first_is_named", end == self.first)
@@ -186,13 +187,13 @@ impl Reading<'_> {
         notice!("damage.log.newest_is_marked", true).then(|| mark.to_owned())
     }
 
-    /// Whether a manifest or a mark names a segment.
+    /// Returns whether a manifest or a mark names a segment.
     fn is_named(&self, number: u64) -> bool {
         (number == self.first && self.named_by.is_some())
             || self.marked.is_some_and(|(marked, _)| marked >= number)
     }
 
-    /// Kinds of the keys and values in the first segment whose header is whole.
+    /// Returns the types of keys and values in the first segment with a complete header.
     pub fn kinds(&self) -> (u8, u8) {
         let header = |path: &PathBuf| BlockReader::open(self.storage, path, FileKind::Log, 0).ok();
         let header = self.segments.values().find_map(header).map(|reader| reader.header);
@@ -208,7 +209,7 @@ impl Reading<'_> {
         opened.map(|(_, len)| len)
     }
 
-    /// Removes segments from `from` on, newest first: a crash leaves no gap.
+    /// Removes the segments from `from` on, newest first, so that a crash leaves no gap.
     fn remove_from(&self, from: u64, numbers: &[u64]) -> Result<(), BackupError> {
         if !self.mend {
             return Ok(());
@@ -220,7 +221,7 @@ impl Reading<'_> {
         self.storage.sync_dir(self.dir).map_err(BackupError::io(self.dir, "sync"))
     }
 
-    /// Opens a segment; `None`: the log ends before it.
+    /// Opens a segment. Returns `None` if the log ends before it.
     fn open(
         &self,
         number: u64,
@@ -237,8 +238,8 @@ impl Reading<'_> {
             Err(BackupError::Damaged { what, .. }) => what,
             Err(error) => return Err(error),
         };
-        // A segment is durable, header and all, before records are written to it, and before the
-        // next one is created.
+        // A segment and its header are durable before records are written to it, and before the
+        // next segment is created.
         let own = self.length(path)?;
         let is_missed = self.tail.synced() > read.position;
         let (mut was_durable, mut dropped) = (is_named || is_missed || own > EMPTY_SEGMENT, own);
@@ -292,7 +293,7 @@ impl Reading<'_> {
                 };
                 self.progress.add(block.count, end - offset);
                 match block.kind {
-                    // At the start of a segment.
+                    // The block at the start of a segment.
                     BlockKind::Data if block.count == 0 && block.payload.is_empty() => {}
                     BlockKind::Data => {
                         let records = match decode_block::<K, V>(&segment.path, &block) {
@@ -315,15 +316,16 @@ impl Reading<'_> {
         })
     }
 
-    /// Whether the first block after this segment begins at `position`.
+    /// Returns whether the first block after this segment begins at `position`.
     ///
     /// # Errors
-    /// A segment cannot be read: that does not tell whether it continues this one.
+    /// Errors of reading a segment, because then it is unknown whether the segment continues this
+    /// one.
     fn is_continued(&self, later: &[u64], position: u64) -> Result<bool, BackupError> {
         for path in later.iter().map(|number| self.path_of(*number)) {
             let next = BlockReader::open(self.storage, &path, FileKind::Log, position);
             match next.and_then(|mut next| next.read_block()) {
-                // It has no block, so it says nothing.
+                // A segment without a block has no position.
                 Ok(None) => {
                     if fault!("damage.log.skips_empty_segments") {
                         return Ok(true);
@@ -338,7 +340,7 @@ impl Reading<'_> {
         Ok(false)
     }
 
-    /// Decides what a damaged block means.
+    /// Decides what a damaged block means, and truncates the log if necessary.
     fn cut(
         &self,
         segment: &Segment,
@@ -362,7 +364,7 @@ impl Reading<'_> {
                     let (salt, from) = (next.header.salt, next.offset());
                     durable = durable.max(latest_synced(self.storage, &path, salt, from)?);
                 }
-                // No crash leaves a damaged header there, see `open`.
+                // No crash leaves such a damaged header; see `open`.
                 Err(BackupError::Damaged { .. }) => {
                     let is_damaged = self.is_named(*number) || len > EMPTY_SEGMENT;
                     is_certain |= notice!("damage.log.later_header", is_damaged);
@@ -376,7 +378,7 @@ impl Reading<'_> {
         if notice!("damage.log.was_durable", was_durable && !self.repair) {
             return Err(BackupError::Damaged { path, offset, what });
         }
-        // A repair removes the mark of a segment that is missing, too.
+        // A repair also removes the mark of a missing segment.
         if self.repair || !later.is_empty() {
             self.remove_from(segment.header.number + 1, later)?;
         }
@@ -390,8 +392,8 @@ impl Reading<'_> {
     }
 }
 
-/// The result of reading a log that was truncated. If a later segment is missing, durable records are
-/// lost, whatever the truncated segment says of itself.
+/// Adds to the result of reading a truncated log that a later segment is missing. Durable records
+/// are then lost, whatever the truncated segment itself shows.
 fn truncated(mut read: WalReplay, is_missed: bool) -> WalReplay {
     if let Some(last) = read.cuts.last_mut() {
         last.was_durable |= is_missed;
@@ -399,7 +401,7 @@ fn truncated(mut read: WalReplay, is_missed: bool) -> WalReplay {
     read
 }
 
-/// The records of a block, all checked before the first is repeated.
+/// Decodes the records of a block, and checks all of them before the first is replayed.
 fn decode_block<K: Key + ?Sized, V: Value + ?Sized>(
     path: &Path,
     block: &Block,
@@ -407,7 +409,7 @@ fn decode_block<K: Key + ?Sized, V: Value + ?Sized>(
     decode_records::<K, V>(path, block.offset, &block.payload, block.count)
 }
 
-/// The records of a payload, which belongs to what begins at an offset of the file.
+/// Decodes the records of a payload. Errors name the offset of the block to which it belongs.
 pub(super) fn decode_records<K: Key + ?Sized, V: Value + ?Sized>(
     path: &Path,
     offset: u64,
@@ -431,7 +433,7 @@ pub(super) fn decode_records<K: Key + ?Sized, V: Value + ?Sized>(
     Ok(records)
 }
 
-/// The records of a group that came from elsewhere.
+/// Decodes the records of a group from another store.
 pub(super) fn decode_group<K: Key + ?Sized, V: Value + ?Sized>(
     records: &[u8],
     count: u64,
@@ -439,7 +441,7 @@ pub(super) fn decode_group<K: Key + ?Sized, V: Value + ?Sized>(
     decode_records::<K, V>(Path::new("group of log records"), 0, records, count)
 }
 
-/// Repeats a write.
+/// Replays a record.
 pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     payload: &[u8],
@@ -453,7 +455,7 @@ pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
             store.modify_entry(key(at).borrow(), |_| Change::<Put<&V>>::Put(put))
         }
         Record::Splice { key: to, at, bytes } => {
-            // A position beyond all lengths is refused as too long.
+            // A position that does not fit is refused like one that is too large.
             let at = usize::try_from(at).unwrap_or(usize::MAX);
             splice(store, key(to).borrow(), at, <[u8]>::decode(payload, bytes))
         }
@@ -468,12 +470,12 @@ pub(crate) fn repeat<K: Key + ?Sized, V: Value + ?Sized>(
             store.remove_within(borrowed::<K>(&lower), borrowed::<K>(&upper)).map(|_| ())
         }
         Record::Clear => store.clear(),
-        // Only deltas have them; `decode_block` refuses them.
+        // Only delta files contain such records; `decode_block` rejects them.
         Record::Was { .. } => Ok(()),
     }
 }
 
-/// Repeats a splice. Only stores of byte strings log one.
+/// Replays a splice. Only stores of byte strings log splices.
 fn splice<K: Key + ?Sized, V: Value + ?Sized>(
     store: &Store<K, V>,
     key: &K,
@@ -482,7 +484,7 @@ fn splice<K: Key + ?Sized, V: Value + ?Sized>(
 ) -> Result<(), Error> {
     let store: &dyn Any = store;
     let Some(store) = store.downcast_ref::<Store<K, [u8]>>() else { return Ok(()) };
-    // An absent key expired while a backup was written, so the backup does not need it.
+    // If the key is absent, it expired while a backup was written, so the backup does not need it.
     store.splice(key, |found| found.map(|_| (at, bytes))).map(|_| ())
 }
 

@@ -1,12 +1,13 @@
-//! Repeats the log's records on several threads.
+//! Replays the records of the log on several threads.
 //!
 //! # Contract
-//! The records of a key are repeated in their order: the key's hash chooses the worker. A record of
-//! a range waits until all records before it are repeated; those behind it wait for it.
+//! The records of a key are replayed in their order, because the hash of the key chooses the
+//! worker. A record of a range waits until all records before it are replayed, and all records
+//! after it wait for it.
 //!
 //! # Progress
-//! The reader of the log waits for a worker that has [`AHEAD`] blocks before it, so memory is
-//! bounded. A worker that fails goes on taking blocks, so the reader never waits for it in vain.
+//! The reader of the log waits for a worker that has [`AHEAD`] waiting blocks, so memory is
+//! bounded. A worker that has failed still receives blocks, so the reader never waits forever.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -22,25 +23,25 @@ use crate::{Error, Store};
 use ordna_base::encoding::ByteRange;
 use ordna_base::{Key, Value};
 
-/// Blocks that may wait for a worker.
+/// Maximum number of blocks that wait for a worker.
 const AHEAD: usize = 4;
 
 /// A message to a worker.
 enum Work {
-    /// Its records of a block.
+    /// Replay the worker's records of a block.
     Records(Arc<Vec<u8>>, Vec<Record>),
-    /// Drop this once everything before is repeated.
+    /// Drop the sender when everything before this message is replayed.
     Wait(Sender<()>),
 }
 
-/// Takes the records of a block.
+/// A function that receives the records of a block.
 pub(crate) type Apply<'a> = dyn FnMut(Vec<u8>, Vec<Record>) -> Result<(), Error> + 'a;
 
-/// Calls `read` with a function that repeats the records of a block on `store`, sooner or later;
-/// returns once all are repeated.
+/// Calls `read` with a function that replays the records of a block on `store`, possibly later.
+/// Returns when all of them are replayed.
 ///
 /// # Errors
-/// The first error of a repeated record. `read` may see it earlier.
+/// Returns the first error of a replayed record. `read` may receive it earlier.
 pub(crate) fn apply_with<K, V, R>(
     store: &Store<K, V>,
     workers: usize,
@@ -81,7 +82,7 @@ where
         };
         let (queues, threads): (Vec<SyncSender<Work>>, Vec<_>) =
             (0..workers).filter_map(start).unzip();
-        // A send fails if its worker panicked; the join passes the panic on.
+        // A send fails only if the worker panicked. Joining the worker passes the panic on.
         let done = read(&mut |payload, records| {
             check()?;
             let payload = Arc::new(payload);
@@ -121,7 +122,7 @@ where
     (done, check())
 }
 
-/// The one key that a record changes.
+/// Returns the key that a record changes, if it changes only one.
 pub(crate) fn key_of(record: &Record) -> Option<ByteRange> {
     match record {
         Record::Put { key, .. }
@@ -132,13 +133,13 @@ pub(crate) fn key_of(record: &Record) -> Option<ByteRange> {
     }
 }
 
-/// Waits until all queues are empty and their work is done.
+/// Waits until all queues are empty and their records are replayed.
 fn wait(queues: &[SyncSender<Work>]) {
     let (done, ended) = channel();
     for queue in queues {
         let _ = queue.send(Work::Wait(done.clone()));
     }
     drop(done);
-    // Nobody sends: it ends when the last worker has dropped its part.
+    // Nothing is ever sent: `recv` returns when the last worker has dropped its sender.
     let _ = ended.recv();
 }

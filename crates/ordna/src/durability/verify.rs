@@ -1,4 +1,4 @@
-//! Reads a backup, or the directory of an opened store, and checks everything in it.
+//! Verification: reads a backup, or the directory of an opened store, and checks everything in it.
 
 use std::borrow::Borrow;
 use std::path::{Path, PathBuf};
@@ -19,15 +19,15 @@ use ordna_base::{Key, Value};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// Its directory.
+    /// Directory of the backup.
     pub path: PathBuf,
-    /// Its manifest.
+    /// Manifest of the backup.
     pub manifest: Manifest,
-    /// Entries that a restore gives: those of the shards, changed by the deltas.
+    /// Number of entries that a restore creates: those of the shards, changed by the deltas.
     pub entries: u64,
-    /// The first and the last key of them, readable.
+    /// The first and the last key of these entries, in readable form.
     pub keys: Option<(String, String)>,
-    /// Bytes of all files.
+    /// Total size of all files in bytes.
     pub bytes: u64,
 }
 
@@ -37,28 +37,30 @@ pub struct BackupReport {
 pub struct Report {
     /// All backups, oldest first.
     pub backups: Vec<BackupReport>,
-    /// The log behind the newest backup.
+    /// The log after the newest backup.
     pub log: Option<WalReplay>,
 }
 
 impl Report {
-    /// Returns whether everything is as it was written: a start would cut nothing from the log.
+    /// Returns whether everything is as it was written, so that an opening would not truncate the
+    /// log.
     pub fn is_whole(&self) -> bool {
         self.log.as_ref().is_none_or(|log| log.cuts.is_empty())
     }
 }
 
 /// Reads and checks a backup, or the directory of an opened store with all its backups and its log.
-/// A store may be using it: then the end of the log is that of the moment. O(bytes).
+/// A store may use the directory concurrently; then the log ends where it is being written.
+/// O(bytes).
 ///
 /// # Errors
-/// The first damage found, with file and offset.
+/// Returns the first damage found, with file and offset.
 pub fn verify(
     storage: &dyn Storage,
     dir: impl AsRef<Path>,
     progress: &Progress,
 ) -> Result<Report, BackupError> {
-    /// Attempts while a store removes files.
+    /// Number of attempts, because a store may remove files during the verification.
     const ATTEMPTS: usize = 5;
     let dir = dir.as_ref();
     let names = |dir| {
@@ -168,7 +170,7 @@ fn read<K: Key + ?Sized, V: Value + ?Sized>(
     Ok(BackupReport { path: dir.to_owned(), manifest, entries, keys, bytes })
 }
 
-/// A key for people.
+/// Returns a key in readable form.
 fn show<K: Key + ?Sized>(key: &K) -> String {
     if K::HEAD_IS_KEY {
         return format!("{key:?}");
@@ -179,11 +181,11 @@ fn show<K: Key + ?Sized>(key: &K) -> String {
     format!("\"{}\"", shown.escape_ascii())
 }
 
-/// Puts a verified copy of a backup into a directory that [`Store::open`](crate::Store::open) then
-/// opens. The directory must hold neither backups nor a log.
+/// Copies a backup into a directory that [`Store::open`](crate::Store::open) can then open, and
+/// verifies the copy. The directory must contain neither backups nor a log.
 ///
 /// # Errors
-/// [`BackupError`]; the directory then holds no backup.
+/// Returns a [`BackupError`] if the copy fails; the directory then contains no backup.
 pub fn install(
     storage: &dyn Storage,
     backup: impl AsRef<Path>,
@@ -191,7 +193,7 @@ pub fn install(
     progress: &Progress,
 ) -> Result<BackupReport, BackupError> {
     let (backup, dir) = (backup.as_ref(), dir.as_ref());
-    // First, so that a backup that is refused leaves nothing.
+    // Before anything is created, so that a rejected backup leaves nothing behind.
     let manifest = Manifest::read(storage, backup)?;
     storage.create_dir(dir).map_err(BackupError::io(dir, "create"))?;
     Listing::read(storage, dir)?.check_ours(storage, dir)?;
@@ -205,15 +207,15 @@ pub fn install(
     if listing.unfinished.contains(&partial) {
         storage.remove(&partial).map_err(BackupError::io(&partial, "remove"))?;
     }
-    // Marks of a log that was removed by hand.
+    // Marks may remain of a log that was removed by hand.
     unmark(storage, dir, 0)?;
     storage.create_dir(&partial).map_err(BackupError::io(&partial, "create"))?;
     for file in manifest.shards.iter().chain(&manifest.deltas) {
         copy(storage, &backup.join(&file.file), &partial.join(&file.file), progress)?;
     }
-    // The copy comes without a log, so its manifest names none.
+    // The copy has no log, so its manifest names no segment.
     Manifest { log_segment: None, ..manifest }.write(storage, &partial)?;
-    // The copy is checked, so what the disk has made of it is.
+    // Verifies the copy rather than the original, so that errors of the disk are detected.
     let mut report = verify_backup(storage, &partial, progress)?;
     storage.sync_dir(&partial).map_err(BackupError::io(&partial, "sync"))?;
     storage.rename(&partial, &target).map_err(BackupError::io(&target, "rename"))?;

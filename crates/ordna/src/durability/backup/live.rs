@@ -1,4 +1,4 @@
-//! Backup of an opened store into its directory, while writers continue.
+//! Backups of an opened store into its directory, while writers continue.
 //!
 //! # Invariants
 //! 1. A segment is removed only once a backup that holds its records is durably in place.
@@ -32,8 +32,8 @@ const NOT_ACKNOWLEDGED: &str = "the replication has not acknowledged its last re
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Backs up the current state into the store's directory, and removes what is no longer needed:
-    /// older segments of the log, and older backups beyond those kept. Writers continue. A log that
-    /// had failed works again afterwards.
+    /// older segments of the log, and backups in excess of the number to keep. Writers continue. If
+    /// the log had failed, it works again afterwards.
     ///
     /// # Errors
     /// [`BackupError`]; the previous backup and the log are not changed. [`BackupError::Io`] if the
@@ -45,7 +45,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         self.check_reentry();
         let durable = self.durable().ok_or(BackupError::NoDirectory)?;
         if durable.wal.in_group() {
-            // A checkpoint in progress would wait for this thread.
+            // Without this check, the backup would wait for a checkpoint that waits for this
+            // thread.
             return Err(BackupError::InGroup);
         }
         let _turn = durable.wal.queue.checkpoints.callers_turn();
@@ -53,7 +54,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 }
 
-/// The backup in progress. It ends also if the caller's code panics.
+/// Marks a backup as in progress. The mark ends on drop, even if the caller's code panics.
 struct Turn<'a, K: Key + ?Sized>(&'a Durable<K>);
 
 impl<K: Key + ?Sized> Drop for Turn<'_, K> {
@@ -66,7 +67,7 @@ impl<K: Key + ?Sized> Drop for Turn<'_, K> {
     }
 }
 
-/// Old states are saved until this is dropped, also if the caller's clock panics in a worker.
+/// Saves old states until it is dropped, even if the caller's clock panics in a worker.
 struct Saving<'a, K: Key + ?Sized>(&'a Durable<K>, &'a CopyBeforeWrite<K>);
 
 impl<K: Key + ?Sized> Drop for Saving<'_, K> {
@@ -103,7 +104,8 @@ impl<K: Key + ?Sized> Durable<K> {
         }
         self.segments.fill_reserve(Reserve::Backup);
         if done.is_ok() {
-            // Not before: the attempt to occupy it takes space from the log.
+            // Only after a success: otherwise the attempt to reserve space would take it from the
+            // log.
             self.segments.fill_reserve(Reserve::Log);
         }
         let (summary, cut, sizes) = match done {
@@ -129,7 +131,7 @@ impl<K: Key + ?Sized> Durable<K> {
         Ok(summary)
     }
 
-    /// Backs up everything before the segment `next`.
+    /// Backs up everything before the next segment.
     fn backup_before<V: Value + ?Sized>(
         &self,
         mut next: MutexGuard<'_, u64>,
@@ -152,7 +154,7 @@ impl<K: Key + ?Sized> Durable<K> {
         let bounds =
             store.partition_points(Writing::<K>::ranges(options, store.statistics().bytes));
         let writing = Writing::begin(&target, options, bounds)?;
-        // A log that has failed refuses writes: the state does not change, and is read directly.
+        // A log that has failed refuses writes. The state cannot change, so it is read directly.
         let mut works = self.wal.queue.failure().is_none();
         let copies = if works && options.mode == Mode::Live {
             Some(Arc::new(CopyBeforeWrite::new(writing.deltas::<V>(), writing.bounds.clone())))
@@ -166,13 +168,13 @@ impl<K: Key + ?Sized> Durable<K> {
         let cut = self.wal.stop_writers(|set| {
             let position = queue.appended();
             segment = segment.take().and_then(|segment| queue.rotate(segment));
-            // A successor's log begins with a record that removes everything. This store has the
-            // entries from before it, which a backup would bring back.
+            // The log of a successor begins with a record that removes everything. This store still
+            // has the earlier entries, and a backup of it would bring them back.
             let owns_the_log = self.wal.belongs_to(store.number_in_wal());
             if !check!("live.backup.of_the_logs_store", owns_the_log) {
                 return Err(BackupError::Replaced);
             }
-            // Before states are saved: it may panic.
+            // Before old states are saved, because it may panic.
             let metadata = (options.metadata)();
             match &copies {
                 Some(copies) => {
@@ -192,11 +194,12 @@ impl<K: Key + ?Sized> Durable<K> {
                 logged: queue.logged_after_drain(),
             })
         });
-        // If the log has failed meanwhile, the segment stays, because its mark says that it exists.
+        // If the log has failed in the meantime, the segment is kept, because its mark says that it
+        // exists.
         works &= segment.is_none();
         let cut = cut?;
-        // A failed log begins no segments until the backup is in place: the number remains that of
-        // this backup, and the log does not retry.
+        // While this lock is held, a failed log neither begins a segment nor retries. So the number
+        // stays reserved for this backup until it is in place.
         let mut next = (!works).then_some(next);
         let entries: &dyn EntrySource<K, V> = match &snapshot {
             Some(snapshot) => snapshot,
@@ -214,7 +217,7 @@ impl<K: Key + ?Sized> Durable<K> {
         if let Some(next) = &mut next
             && segment.is_none()
         {
-            // The segment that the manifest names. A failed log has not created it.
+            // Creates the segment that the manifest names, because a failed log has not done so.
             segment = Some(self.segments.create(number)?);
             **next += 1;
         }
@@ -236,12 +239,12 @@ impl<K: Key + ?Sized> Durable<K> {
         let sizes = BackupSizes { shards: of_shards, all: of_shards + bytes(&deltas) };
         let done = writing.finish::<V>(&cut, shards, deltas);
         if done.is_err() && next.is_some() && self.may_exist(&target) {
-            // A start would not read records that begin before the backup.
+            // The backup may exist, and an opening would not read records that begin before it.
             queue.give_up_retries();
         }
         let summary = done?;
-        // Writes were refused since before the cut if there is a segment: the backup holds all that
-        // memory holds. If the log failed later, the next backup repairs it.
+        // If there is a segment, writes have been refused since before the snapshot point, so the
+        // backup holds everything in memory. If the log failed later, the next backup repairs it.
         if let Some(segment) = segment {
             self.wal.stop_writers(|_| queue.restart(segment));
         }
@@ -251,18 +254,18 @@ impl<K: Key + ?Sized> Durable<K> {
         Ok((summary, cut, sizes))
     }
 
-    /// Whether a backup is in place, as far as that can be told.
+    /// Returns whether the backup may be in place. If that cannot be determined, returns `true`.
     fn may_exist(&self, target: &Path) -> bool {
         let listing = Listing::read(&*self.storage, &self.dir);
         let may_exist = listing.map_or(true, |it| it.backups.values().any(|path| path == target));
         notice!("faults.backup.ends_retries", may_exist)
     }
 
-    /// Removes segments that no kept backup needs, the former checkpoint, and backups beyond those to be
-    /// kept. A checkpoint replaces the caller's backup, but if the caller keeps several, it is not one
-    /// of them.
+    /// Removes the segments that no kept backup needs, the former checkpoint, and backups in excess
+    /// of the number to keep. A checkpoint replaces the caller's backup, unless the caller keeps
+    /// several; then checkpoints are not counted among them.
     fn remove_before(&self, number: u64, options: &BackupOptions) {
-        // The next backup removes files that cannot be removed now.
+        // Files that cannot be removed now are removed by the next backup.
         let Ok(listing) = Listing::read(&*self.storage, &self.dir) else { return };
         let (former, is_keep_known) = {
             let status = self.status.lock();
@@ -272,7 +275,7 @@ impl<K: Key + ?Sized> Durable<K> {
             listing.backups.into_iter().rev().partition(|(at, _)| Some(*at) == former);
         let is_beside = options.is_automatic && options.keep > 1 && is_keep_known;
         let old = others.into_iter().skip(options.keep + usize::from(is_beside)).chain(former);
-        // Oldest first: were the newest removed first, a crash would leave a gap.
+        // Oldest first: if the newest were removed first, a crash would leave a gap.
         for path in listing.segments.range(..number).map(|(_, path)| path) {
             let _ = self.storage.remove(path);
         }
@@ -285,7 +288,7 @@ impl<K: Key + ?Sized> Durable<K> {
         let _ = self.storage.sync_dir(&self.dir);
     }
 
-    /// Removes a backup. A crash in between leaves one that is known as unfinished, or all of it.
+    /// Removes a backup. After a crash, it is either complete or recognized as unfinished.
     fn remove_backup(&self, path: &Path) -> std::io::Result<()> {
         let storage = &*self.storage;
         if fault!("faults.backup.is_renamed_first") {

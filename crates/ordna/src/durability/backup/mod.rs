@@ -1,4 +1,4 @@
-//! Backups: written by several workers, read back in parallel.
+//! Backups, which several workers write and read in parallel.
 
 mod live;
 mod os;

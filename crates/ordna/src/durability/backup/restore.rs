@@ -1,10 +1,10 @@
-//! Reads a backup: builds a store bottom-up from its shards, or only checks it (Nitro §5.2).
+//! Reading of backups: builds a store bottom-up from the shards, or only checks them (Nitro §5.2).
 //!
 //! # Contract
-//! Nothing is returned that is not as it was written: every block, count and checksum is compared
-//! with the file's own and with the manifest's. States of delta files take the place of what the
-//! shards hold while the runs are built, and records of the log that of both, so no key is inserted
-//! twice.
+//! Every block, count and checksum is compared with the file's own and with the manifest's, so
+//! nothing is returned that differs from what was written. While the runs are built, states from
+//! delta files replace those of the shards, and records of the log replace both. So no key is
+//! inserted twice.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -24,7 +24,7 @@ use crate::{Error, Options, Put, Store};
 use ordna_base::encoding::{ByteRange, Encoding};
 use ordna_base::{Key, Value};
 
-/// Reads the blocks of one of a backup's files, and compares the whole with the manifest.
+/// Reads the blocks of one file of a backup, and compares the whole file with the manifest.
 struct FileReader {
     blocks: BlockReader,
     entry: FileEntry,
@@ -53,7 +53,8 @@ impl FileReader {
         Ok(Self { blocks, entry: entry.clone(), ended: false })
     }
 
-    /// The next block with records; `None` behind the last one, once all is compared.
+    /// Returns the next block with records, or `None` at the end, after the whole file was
+    /// compared.
     fn next(&mut self) -> Result<Option<Block>, BackupError> {
         if self.ended {
             return Ok(None);
@@ -80,7 +81,7 @@ impl FileReader {
     }
 }
 
-/// The next record of a block, or the error that names the place.
+/// Returns the next record of a block, or an error that names the position.
 fn decode<K: Encoding + ?Sized, V: Encoding + ?Sized>(
     path: &Path,
     offset: u64,
@@ -93,18 +94,18 @@ fn decode<K: Encoding + ?Sized, V: Encoding + ?Sized>(
     })
 }
 
-/// A key's state, as spans of a block of a delta file.
+/// The state of a key, as ranges of bytes in a block of a delta file.
 struct KeyState {
-    /// The key's first bytes: most comparisons need no more.
+    /// The first bytes of the key. Most comparisons need no others.
     head: u64,
     dead: u64,
     block: usize,
     key: ByteRange,
-    /// The value and its deadline; `None`: absent.
+    /// The value and its deadline, or `None` if the key is absent.
     old: Option<(ByteRange, Option<u64>)>,
 }
 
-/// States of deltas at the snapshot point, in the order of their keys.
+/// States at the snapshot point from delta files, in the order of their keys.
 #[derive(Default)]
 struct KeyStates {
     blocks: Vec<Vec<u8>>,
@@ -112,7 +113,7 @@ struct KeyStates {
 }
 
 impl KeyStates {
-    /// The order of the next state's key and another.
+    /// Compares the key of the next state with another key.
     fn next_is<K: Key + ?Sized>(&self, other: &K) -> Option<std::cmp::Ordering> {
         let state = self.all.front()?;
         Some(state.head.cmp(&other.head()).then_with(|| {
@@ -126,18 +127,19 @@ fn block_of<'a>(blocks: &'a [Vec<u8>], state: &KeyState) -> &'a [u8] {
     blocks.get(state.block).map_or(&[], |block| block.as_slice())
 }
 
-/// Bytes of states that a part of a delta collects before it begins another block.
+/// Size in bytes at which a collected part of the states ends and another one begins.
 const STATES: usize = 1 << 20;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
-    /// Whether the shard's range contains a key.
+    /// Returns whether `key` is in the shard's range.
     fn contains(&self, key: &K) -> bool {
         let (from, to) = (&self.from, &self.to);
         from.as_ref().is_none_or(|from| from.borrow() <= key)
             && to.as_ref().is_none_or(|to| key < to.borrow())
     }
 
-    /// Reads the states of the shard's keys. The state of smallest end wins.
+    /// Reads the states of the shard's keys. If a key has several, the one with the smallest end
+    /// counts.
     fn read_states(&self) -> Result<KeyStates, BackupError> {
         let Shared { storage, dir, progress, .. } = *self.shared;
         let (mut blocks, mut all) = (Vec::new(), Vec::new());
@@ -164,7 +166,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
                         if !self.contains(Borrow::<K>::borrow(&view)) {
                             continue;
                         }
-                        // Only this shard's part stays in memory.
+                        // Copies the bytes, so that only this shard's part of the block stays in
+                        // memory.
                         let mut copy = |span: &mut ByteRange| {
                             let begin = part.len();
                             part.extend_from_slice(payload.get(span.clone()).unwrap_or_default());
@@ -208,7 +211,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
     }
 }
 
-/// Refuses bytes behind the last record of a block.
+/// Returns an error if there are bytes after the last record of a block.
 fn whole(path: &Path, block: &Block, at: usize) -> Result<(), BackupError> {
     if at == block.payload.len() {
         return Ok(());
@@ -224,17 +227,17 @@ struct Shared<'a> {
     failed: Lock<Option<BackupError>>,
 }
 
-/// A shard that becomes a run of the store.
+/// A shard, from which a run of the store is built.
 struct Shard<'a, K: Key + ?Sized, V: Value + ?Sized> {
     shared: &'a Shared<'a>,
     number: usize,
     entry: &'a FileEntry,
-    /// Bounds of its keys: included, and excluded.
+    /// Bounds of the keys: the lower one is inclusive, the upper one exclusive.
     from: Option<K::Owned>,
     to: Option<K::Owned>,
-    /// The deltas that may have states of its keys.
+    /// The delta files that may have states of these keys.
     deltas: Vec<&'a FileEntry>,
-    /// The records of the log that have its keys.
+    /// The records of the log for these keys.
     log: LogPart<'a, K, V>,
 }
 
@@ -247,7 +250,7 @@ struct Entries<'a> {
     offset: u64,
     left: u64,
     at: usize,
-    /// The next entry, if it is decoded already.
+    /// The next entry, if it is already decoded.
     ahead: Option<(ByteRange, ByteRange, Option<u64>)>,
 }
 
@@ -281,8 +284,9 @@ impl Entries<'_> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
-    /// Calls `push` with the entries in order: the log's record of a key, or its state in a delta,
-    /// or the entry of the file. Ends at the first error of `push`, and returns it.
+    /// Calls `push` with the entries in order. The log's record of a key takes precedence over its
+    /// state in a delta file, and that over the entry of the shard. Returns the first error of
+    /// `push`.
     fn merge(
         self,
         mut push: impl FnMut(&K, Put<&V>) -> Result<(), Error>,
@@ -357,7 +361,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> SortedPart<K, V> for Shard<'_, K, V> {
-    /// A file that cannot be read ends the items; the restore reports the error.
+    /// If a file cannot be read, the items end there; the restore reports the error.
     fn each(self, push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error> {
         let shared = self.shared;
         self.merge(push).unwrap_or_else(|error| {
@@ -368,7 +372,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SortedPart<K, V> for Shard<'_, K, V> {
     }
 }
 
-/// Calls `read` with the shards of a backup, in order, and what they share.
+/// Calls `read` with the shards of a backup, in order, and with the state that they share.
 fn with_shards<K, V, R>(
     storage: &dyn Storage,
     dir: &Path,
@@ -416,7 +420,7 @@ where
     }
 }
 
-/// The lower bounds of the shards' keys; the first shard has none.
+/// Returns the lower bounds of the shards' keys. The first shard has none.
 fn lower_bounds<K: Key + ?Sized>(
     dir: &Path,
     manifest: &Manifest,
@@ -424,7 +428,7 @@ fn lower_bounds<K: Key + ?Sized>(
     manifest.shards.iter().map(|entry| entry.lower_bound::<K>(dir)).collect()
 }
 
-/// Takes records of the log that a restore of this backup then merges.
+/// Creates a collection for the records of the log that a restore of this backup then merges.
 pub(crate) fn log_records<K: Key + ?Sized, V: Value + ?Sized>(
     dir: &Path,
     manifest: &Manifest,
@@ -440,7 +444,7 @@ fn not_sorted(dir: &Path, manifest: &Manifest, part: usize) -> BackupError {
     BackupError::damaged(&path, 0, "a key is not above the one before it")
 }
 
-/// Builds a store from the backup in `dir` and records of the log after it.
+/// Builds a store from the backup in `dir` and the later records of the log.
 pub(crate) fn read_store<K, V>(
     storage: &dyn Storage,
     dir: &Path,
@@ -461,8 +465,8 @@ where
     })
 }
 
-/// Calls `each` with every key that a restore of the backup in `dir` would give, in order; `false`:
-/// the key is out of order.
+/// Calls `each` in order with every key that a restore of the backup in `dir` would return. The
+/// argument is `false` if the key is out of order.
 pub(crate) fn each_entry<K, V>(
     storage: &dyn Storage,
     dir: &Path,

@@ -1,4 +1,4 @@
-//! Backup of a snapshot into any directory.
+//! Backups of a snapshot into any directory.
 
 use std::path::Path;
 
@@ -11,10 +11,10 @@ use crate::{Snapshot, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Backs up the current state into a new directory, which must not exist. Holds a snapshot
-    /// until it is done.
+    /// until the backup is complete.
     ///
     /// # Errors
-    /// [`BackupError`].
+    /// Returns a [`BackupError`] if the backup fails.
     pub fn backup_to(
         &self,
         target: impl AsRef<Path>,
@@ -26,7 +26,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Backs up a snapshot of this store into a new directory, which must not exist.
     ///
     /// # Errors
-    /// [`BackupError`].
+    /// Returns a [`BackupError`] if the backup fails.
     pub fn backup_snapshot_to(
         &self,
         snapshot: &Snapshot<K, V>,

@@ -1,9 +1,10 @@
-//! Writes a backup: workers over ranges of keys, one file each, the manifest last (Nitro §5.1).
+//! Writing of backups: each worker writes ranges of keys to one file each. The manifest comes last
+//! (Nitro §5.1).
 //!
 //! # Contract
-//! The target appears whole or not at all: files and manifest are written into a directory beside
-//! it, made durable, and renamed into place. A failure leaves the target and older backups
-//! untouched.
+//! The target appears completely or not at all: files and manifest are written into a temporary
+//! directory in the same parent, made durable, and renamed into place. A failure changes neither
+//! the target nor older backups.
 
 use std::borrow::Borrow;
 use std::ffi::OsString;
@@ -30,57 +31,62 @@ use crate::wal::copy_before_write::{CopyBeforeWrite, CreateDelta, close};
 use crate::wal::reports::Summary;
 use ordna_base::{Key, Value};
 
-/// Bytes of records per block: writes are this large, and a reader holds this much per shard.
+/// Size in bytes of the records in a block: one write of a worker, and what a reader holds per
+/// shard.
 const BLOCK: usize = 512 << 10;
-/// Ranges per worker, at least: a worker that is done early takes another.
+/// Minimum number of ranges per worker, so that a worker that finishes early can take another
+/// range.
 const RANGES_PER_WORKER: usize = 4;
-/// Bytes of the store per range. A restore holds the states that a delta file has of a range in
-/// memory, for as many ranges at once as the machine runs threads.
+/// Size in bytes of the part of the store in a range. A restore holds the states from a range's
+/// delta file in memory, for as many ranges at once as the machine runs threads.
 const RANGE: usize = 64 << 20;
-/// Number of ranges, at most: each may have two open files.
+/// Maximum number of ranges, because each may have two open files.
 const MOST_RANGES: usize = 256;
-/// Background workers give way to other threads of this machine by so much (`nice`).
+/// Amount by which background workers raise their nice value, so that other threads run first.
 #[cfg(target_os = "linux")]
 const NICE: i32 = 10;
 
-/// While others write, a background worker rests so many times as long as it computed: it takes an
-/// eighth of a processor. With its priority alone it took a half of one beside two writers on two.
+/// Ratio of the time that a background worker rests to the time that it computes, while others
+/// write: it takes an eighth of a processor. With only its lower priority, it took half a processor
+/// on a machine with two processors and two writers.
 const REST: u32 = 7;
-/// Bytes that a worker of a checkpoint writes before it syncs them: a sync is short, so the end of the
-/// store does not wait long, and the log's syncs do not either.
+/// Number of bytes that a worker of a checkpoint writes between two syncs. A sync is then short, so
+/// neither the end of the store nor the log's syncs wait long for it.
 const SYNCED_AT_ONCE: u64 = 8 << 20;
-/// Workers of a checkpoint rest only while the log has grown by less than this share of what they have
-/// written: all of the log is kept until the checkpoint is done.
+/// Workers of a checkpoint rest only while the log has grown by less than this share of what they
+/// have written, because all of the log is kept until the checkpoint is complete.
 const LOG_SHARE: u64 = 8;
-/// Longest rest: a block that took long was not all the worker's own time.
+/// Maximum duration of a rest, because a slow block was not only the worker's own computation.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// How a backup of an opened store reads the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mode {
-    /// No snapshot is held: writers spill what the workers have not passed yet (Nitro §5.3). Memory
-    /// does not grow; the files do, by what is overwritten meanwhile.
+    /// Holds no snapshot: writers save the old state of what the workers have not read yet (Nitro
+    /// §5.3). Memory does not grow; the files grow by what is overwritten during the backup.
     #[default]
     Live,
-    /// A snapshot is held until the backup is done. What is overwritten meanwhile stays in memory.
+    /// Holds a snapshot until the backup is complete. What is overwritten until then stays in
+    /// memory.
     Snapshot,
 }
 
-/// Computes metadata at the cut of a backup.
+/// Computes the metadata at the snapshot point of a backup.
 type Metadata = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
-/// How a backup is made.
+/// Options of a backup.
 #[derive(Clone)]
 pub struct BackupOptions {
     pub(crate) workers: usize,
     pub(crate) compression: Compression,
     pub(crate) background: bool,
-    /// Whether the store takes the backup by itself.
+    /// Whether the backup is a checkpoint, which the store takes by itself.
     pub(crate) is_automatic: bool,
-    /// Bytes that the log has grown by since the backup began, in one that bounds the log.
+    /// Returns the number of bytes by which the log has grown since the backup began. Set for
+    /// checkpoints.
     pub(crate) log_growth: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
-    /// Counts the writes of others.
+    /// Returns the number of writes of other threads.
     pub(crate) writes: Option<Arc<dyn Fn() -> u64 + Send + Sync>>,
     pub(crate) keep: usize,
     pub(crate) mode: Mode,
@@ -120,97 +126,99 @@ impl Default for BackupOptions {
 }
 
 impl BackupOptions {
-    /// As many workers as the machine runs threads, no compression, one backup kept.
+    /// Creates the default options: one worker per thread of the machine, no compression, one
+    /// backup kept.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Threads that read and write; at least one.
+    /// Sets the number of threads that read and write, at least one.
     pub fn workers(self, threads: usize) -> Self {
         Self { workers: threads.max(1), ..self }
     }
 
-    /// How blocks are compressed.
+    /// Sets how blocks are compressed.
     pub fn compression(self, compression: Compression) -> Self {
         Self { compression, ..self }
     }
 
-    /// Has the workers give way to other threads: by their priority (on Linux), and, in a backup of
-    /// an opened store, by rests while others write. Such a worker takes an eighth of a processor.
+    /// Makes the workers give way to other threads: by a lower priority (on Linux) and, in a backup
+    /// of an opened store, by rests while others write. Such a worker takes an eighth of a
+    /// processor.
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
     }
 
-    /// A backup that the store takes by itself.
+    /// Makes the backup a checkpoint.
     pub(crate) fn automatic(self) -> Self {
         Self { is_automatic: true, ..self }
     }
 
-    /// Backups that an opened store keeps, this one included; at least one.
+    /// Sets the number of backups that an opened store keeps, including this one; at least one.
     pub fn keep(self, backups: usize) -> Self {
         Self { keep: backups.max(1), ..self }
     }
 
-    /// How an opened store's backup reads the entries.
+    /// Sets how a backup of an opened store reads the entries.
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
-    /// Bytes of the caller's for the manifest, computed at the moment of the backup's snapshot: the
-    /// position in a change stream, say. An opened store's writers wait meanwhile.
+    /// Sets metadata for the manifest, for example the position in a change stream. It is computed
+    /// at the backup's snapshot point, while the writers of an opened store wait.
     pub fn metadata(self, metadata: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self { metadata: Arc::new(metadata), ..self }
     }
 
-    /// Where progress is counted.
+    /// Sets the counters that report progress.
     pub fn progress(self, progress: &Progress) -> Self {
         Self { progress: progress.clone(), ..self }
     }
 
-    /// Where files are written, in place of the disk.
+    /// Sets where files are stored, instead of the disk.
     pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
         Self { storage, ..self }
     }
 }
 
-/// The facts of the cut.
+/// Properties of the snapshot point of a backup.
 pub(crate) struct SnapshotPoint {
     pub metadata: Vec<u8>,
     pub taken_ms: u64,
     pub memory_limit: Option<u64>,
     pub log_segment: Option<u64>,
     pub log_position: u64,
-    /// Records appended to the log up to there, since the opening.
+    /// Number of records appended to the log since the opening.
     pub records: u64,
-    /// Bytes of the log's files up to there, since the opening.
+    /// Size in bytes of the log's files written since the opening.
     pub logged: u64,
 }
 
-/// Milliseconds since 1970, on the system's clock.
+/// Returns the system's time in milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The directory in which a backup is written until it is whole.
+/// Returns the directory in which a backup is written until it is complete.
 pub(crate) fn unfinished(target: &Path) -> PathBuf {
     let mut name = OsString::from("unfinished-");
     name.push(target.file_name().unwrap_or_default());
     target.with_file_name(name)
 }
 
-/// A backup on its way.
+/// A backup that is being written.
 pub(crate) struct Writing<'a, K: Key + ?Sized> {
     pub options: &'a BackupOptions,
     target: PathBuf,
     dir: PathBuf,
-    /// Lower bounds of all ranges but the first.
+    /// Lower bounds of all ranges except the first.
     pub bounds: Vec<K::Owned>,
     began: Instant,
 }
 
 impl<'a, K: Key + ?Sized> Writing<'a, K> {
-    /// Makes the directory beside the target. `bounds` divides the keys into ranges.
+    /// Creates the temporary directory. `bounds` divides the keys into ranges.
     pub fn begin(
         target: &Path,
         options: &'a BackupOptions,
@@ -237,12 +245,12 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         Ok(Self { options, target, dir, bounds, began: Instant::now() })
     }
 
-    /// Returns the number of ranges that a backup of a store of so many bytes should have.
+    /// Returns the number of ranges for the backup of a store with `bytes` bytes.
     pub fn ranges(options: &BackupOptions, bytes: usize) -> usize {
         (bytes / RANGE).min(MOST_RANGES).max(options.workers * RANGES_PER_WORKER)
     }
 
-    /// Returns what creates a delta file.
+    /// Returns a function that creates delta files.
     pub fn deltas<V: Value + ?Sized>(&self) -> CreateDelta {
         let (storage, dir) = (Arc::clone(&self.options.storage), self.dir.clone());
         let compression = self.options.compression;
@@ -260,7 +268,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         BlockWriter::create(storage, &path, &header, self.options.compression)
     }
 
-    /// Writes the shards of all ranges, by several workers at once.
+    /// Writes the shards of all ranges, with several workers in parallel.
     pub fn shards<V: Value + ?Sized>(
         &self,
         entries: &dyn EntrySource<K, V>,
@@ -280,7 +288,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                         done.lock().push((range, entry));
                     }
                     Err(error) => {
-                        // The others end at their next range.
+                        // Makes the other workers stop at their next range.
                         next.store(usize::MAX / 2, Ordering::Relaxed);
                         let mut failed = failed.lock();
                         failed.get_or_insert(error);
@@ -290,7 +298,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             }
         };
         let spawned = || {
-            // A checkpoint must keep pace with the log: it only rests.
+            // A checkpoint only rests, because it must keep pace with the log.
             if self.options.background && !self.options.is_automatic {
                 lower_priority(NICE);
             }
@@ -300,7 +308,7 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
             work();
         };
         thread::scope(|scope| {
-            // Not the calling thread: its priority is the caller's.
+            // The calling thread does not work, because its priority belongs to the caller.
             let start = |_| {
                 let name =
                     if self.options.is_automatic { "ordna checkpoint" } else { "ordna backup" };
@@ -349,8 +357,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 (None, None) => Bound::Unbounded,
             };
             let mut full = None;
-            // The scan stops at each full block: writing under it would delay the freeing of
-            // memory.
+            // The scan stops at each full block, because a write during the scan would delay
+            // reclamation.
             entries.scan_with(lower, upper, &mut |key, put| {
                 encode_put(key, put, frame.records());
                 frame.count += 1;
@@ -370,8 +378,8 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
                 self.options.progress.add(frame.count, writer.written() - before);
                 frame.clear();
             }
-            // Each block that this worker reads ends the saving of its keys. So it does not rest while
-            // writers save more than the backup has.
+            // After this worker has read a key, its state is no longer saved. So the worker does
+            // not rest while writers save more than the backup has written.
             let saved = copies.map_or(0, CopyBeforeWrite::bytes);
             let written = self.options.progress.bytes();
             let growth = self.options.log_growth.as_ref().map_or(0, |growth| growth());
@@ -431,14 +439,14 @@ impl<'a, K: Key + ?Sized> Writing<'a, K> {
         })
     }
 
-    /// Removes what a failed backup has written, as far as that is possible.
+    /// Removes what a failed backup has written, as far as possible.
     pub fn discard(storage: &dyn Storage, target: &Path) {
-        // The next backup removes what is left.
+        // If this fails, the next backup removes the directory.
         let _ = storage.remove(&unfinished(target));
     }
 }
 
-/// The rests of a background worker.
+/// Controls the rests of a background worker.
 struct Pace<'a> {
     writes: Option<&'a (dyn Fn() -> u64 + Send + Sync)>,
     seen: u64,
