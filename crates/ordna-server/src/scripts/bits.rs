@@ -2,17 +2,17 @@
 
 use mlua::{Lua, MultiValue, Value};
 
-/// A function of a library: its arguments, and a result or the text of an error.
+/// A function of a library. It receives its arguments, and returns its results or an error text.
 pub type LibraryFunction = fn(&Lua, MultiValue) -> Result<MultiValue, String>;
 
-/// Bytes of a text that a function of a library makes outside of the memory of Lua. It may name one string, or
-/// one table, many times.
+/// Maximum size in bytes of a text that a function of a library builds outside of Lua's memory. A
+/// script may pass the same string or table many times.
 pub const LONGEST: usize = 64 << 20;
 
-/// Checks the length of a text that a function makes.
+/// Checks the length of a text that a function builds.
 ///
 /// # Errors
-/// It is longer than [`LONGEST`].
+/// Returns an error if the text is longer than [`LONGEST`].
 pub fn check_length(bytes: usize) -> Result<(), String> {
     match bytes <= LONGEST {
         true => Ok(()),
@@ -20,7 +20,7 @@ pub fn check_length(bytes: usize) -> Result<(), String> {
     }
 }
 
-/// One result.
+/// Returns a list with one result.
 pub fn one(value: Value) -> MultiValue {
     MultiValue::from_iter([value])
 }
@@ -51,11 +51,11 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     }),
 ];
 
-/// Bytes of a text that is a number. A function may have thousands of arguments, and reading one of megabytes
-/// takes milliseconds.
+/// Maximum length in bytes of a text that is read as a number. A function may have thousands of
+/// arguments, and reading one of megabytes takes milliseconds.
 pub const LONGEST_NUMBER: usize = 64 << 10;
 
-/// The argument at a position as a number; strings of digits are numbers.
+/// Returns the argument at a position as a number. Strings of digits count as numbers.
 pub fn number_at(arguments: &MultiValue, at: usize) -> Result<f64, String> {
     match arguments.get(at) {
         Some(Value::Integer(number)) => Ok(*number as f64),
@@ -76,10 +76,10 @@ pub fn number_at(arguments: &MultiValue, at: usize) -> Result<f64, String> {
     }
 }
 
-/// The lower 32 bits of a number, rounded.
+/// Returns the lower 32 bits of a number, after rounding.
 fn number(arguments: &MultiValue, at: usize) -> Result<u32, String> {
     let number = number_at(arguments, at)?.round_ties_even();
-    // Modulo 2^32, also of numbers beyond 64 bits.
+    // Computed modulo 2^32, so that numbers of more than 64 bits work as well.
     Ok(number.rem_euclid(4_294_967_296.0) as u32)
 }
 

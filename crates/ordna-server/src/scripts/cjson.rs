@@ -6,22 +6,22 @@ use crate::scripts::bits::{LibraryFunction, check_length, number_at, one};
 use crate::scripts::control::Work;
 use crate::scripts::numbers::general;
 
-/// Nesting of arrays and objects, as in Redis. No setting allows more: the encoder and the parser call
-/// themselves.
+/// Maximum nesting depth of arrays and objects, as in Redis. Settings cannot exceed it, because the
+/// encoder and the parser are recursive.
 const DEEPEST: usize = 1000;
-/// Digits of a number.
+/// Number of significant digits with which numbers are written.
 const DIGITS: usize = 14;
 
-/// Numbers that JSON does not have.
+/// Treatment of numbers that JSON does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InvalidNumbers {
     Refused,
     Allowed,
-    /// Encoded as `null`.
+    /// Encode them as `null`.
     Null,
 }
 
-/// The settings of the library. They hold for the script that changes them.
+/// The settings of the library. They apply to the script that changes them.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     encode_depth: usize,
@@ -30,9 +30,9 @@ pub struct Settings {
     encode_invalid: InvalidNumbers,
     decode_invalid: bool,
     keep_buffer: bool,
-    /// Sparse arrays become objects.
+    /// Whether sparse arrays are encoded as objects.
     sparse_convert: bool,
-    /// How many times its elements the length of a sparse array is; 0: no array is sparse.
+    /// Ratio of length to elements above which an array is sparse. With 0, no array is sparse.
     sparse_ratio: usize,
     /// Length up to which no array is sparse.
     sparse_safe: usize,
@@ -60,8 +60,8 @@ impl Settings {
     }
 }
 
-/// Changes settings by the arguments of a function that takes at most `most`, and returns what `change` makes of
-/// the settings.
+/// Returns the result of `change`, which changes settings by the arguments of a function. The
+/// function has at most `most` arguments.
 fn configure<const N: usize>(
     lua: &Lua,
     all: &MultiValue,
@@ -79,7 +79,7 @@ fn configure<const N: usize>(
     Ok(MultiValue::from_iter(values))
 }
 
-/// Changes a setting to an integer within bounds, if one is given; returns the setting.
+/// Changes a setting to an integer within bounds, if one is given. Returns the setting.
 fn integer(
     setting: &mut usize,
     given: Option<&Value>,
@@ -97,7 +97,7 @@ fn integer(
     Ok(Value::Integer(*setting as i64))
 }
 
-/// Whether an argument turns a setting on; `None` if it does neither.
+/// Returns whether an argument turns a setting on, or `None` if it turns it neither on nor off.
 fn switch(value: &Value) -> Option<bool> {
     match value {
         Value::Boolean(on) => Some(*on),
@@ -107,7 +107,7 @@ fn switch(value: &Value) -> Option<bool> {
     }
 }
 
-/// Changes a setting that is on or off, if an argument is given; returns the setting.
+/// Changes a boolean setting, if an argument is given. Returns the setting.
 fn boolean(setting: &mut bool, given: Option<&Value>) -> Result<Value, String> {
     if let Some(value) = given {
         *setting = switch(value).ok_or("bad argument #1 (invalid option)")?;
@@ -115,7 +115,7 @@ fn boolean(setting: &mut bool, given: Option<&Value>) -> Result<Value, String> {
     Ok(Value::Boolean(*setting))
 }
 
-/// Upper bound of the settings that are integers.
+/// Upper bound of integer settings.
 const MOST_INTEGER: usize = i32::MAX as usize;
 
 pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
@@ -235,8 +235,9 @@ fn encode_number(settings: &Settings, number: f64, out: &mut Vec<u8>) -> Result<
     Ok(())
 }
 
-/// The length of a table that is an array: its greatest key, if all keys are positive integers. One that is
-/// mostly holes is refused, or is none.
+/// Returns the length of a table that is an array, which is its largest key if all keys are
+/// positive integers. If the array is sparse, returns an error or, depending on the settings,
+/// `None`.
 fn array_length(
     settings: &Settings,
     table: &Table,

@@ -5,11 +5,11 @@ use mlua::{Lua, MultiValue, Table, Value};
 use crate::scripts::bits::{LibraryFunction, check_length, number_at, one};
 use crate::scripts::control::Work;
 
-/// Nesting of tables that is packed; deeper ones become nil, as in Redis.
+/// Maximum nesting depth of packed tables. Deeper ones are packed as nil, as in Redis.
 const PACKED_DEPTH: usize = 16;
-/// Results of a call: the stack of Lua holds some thousand.
+/// Maximum number of results of a call, because the stack of Lua holds only some thousand.
 const MOST_RESULTS: usize = 7000;
-/// Nesting of values that is unpacked.
+/// Maximum nesting depth of unpacked values.
 const UNPACKED_DEPTH: usize = 1000;
 
 pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
@@ -52,7 +52,8 @@ fn text(all: &MultiValue) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Writes a sign and a length: short ones in the sign, longer ones behind one of three others.
+/// Writes a type byte and a length. A short length is part of the type byte; a longer one follows
+/// one of three other type bytes.
 fn length(length: usize, short: Option<(u8, usize)>, signs: [Option<u8>; 3], out: &mut Vec<u8>) {
     match (short, signs) {
         (Some((sign, most)), _) if length <= most => out.push(sign | length as u8),
@@ -114,7 +115,7 @@ fn float(number: f64, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether the keys are 1, 2, … without a hole.
+/// Returns the number of entries if the keys are 1, 2, … without a gap.
 fn is_array(table: &Table, work: &mut Work) -> Result<Option<usize>, String> {
     let (mut count, mut most) = (0_usize, 0.0);
     for pair in table.pairs::<Value, Value>() {
@@ -154,7 +155,8 @@ fn pack(value: &Value, depth: usize, work: &mut Work, out: &mut Vec<u8>) -> Resu
                 }
             }
             None => {
-                // Pairs are read twice: Lua has room for some thousand references only.
+                // The pairs are iterated twice instead of collected, because Lua has room for only
+                // some thousand references.
                 let mut count = 0;
                 for pair in table.pairs::<Value, Value>() {
                     pair.map_err(failed)?;
@@ -174,7 +176,8 @@ fn pack(value: &Value, depth: usize, work: &mut Work, out: &mut Vec<u8>) -> Resu
     Ok(())
 }
 
-/// Unpacks values: all, or up to a limit from an offset on, and then with the next offset first (-1: the end).
+/// Unpacks all values from an offset on, or up to a limit. With a limit, the first result is the
+/// next offset, or -1 at the end.
 fn unpack_all(
     lua: &Lua,
     bytes: &[u8],

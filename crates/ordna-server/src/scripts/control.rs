@@ -1,7 +1,8 @@
-//! What ends a script that runs, and hands its thread over to the connections that wait for it.
+//! Control of a running script: ends it, and hands its thread over to the connections that wait for
+//! it.
 //!
-//! The hook of the Lua state looks at a [`Control`] every hundred instructions. Functions of
-//! libraries run without instructions, so their loops look at it by [`Work`].
+//! The hook of the Lua state checks a [`Control`] every hundred instructions. Functions of
+//! libraries execute no Lua instructions, so their loops check it through [`Work`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -10,26 +11,26 @@ use std::time::{Duration, Instant};
 use mlua::Lua;
 use ordna::sync::{Lock, notice};
 
-/// The script has written, or is about to.
+/// Bit that is set when the script has written or is about to write.
 const WROTE: u8 = 1;
-/// The script was ended.
+/// Bit that is set when the script was ended.
 const ENDED: u8 = 2;
 
-/// The error of a script that was ended.
+/// Error text of a script that was ended.
 pub const KILLED: &str = "Script killed by user with SCRIPT KILL.";
-/// Time after which the worker of the runtime is first handed to another thread, so that the connections of this
-/// worker are served.
+/// Time after which the worker of the runtime is first handed over to another thread, so that the
+/// connections of this worker are served.
 const HANDED_OVER: Duration = Duration::from_millis(10);
-/// Longest pause in which the other thread may begin.
+/// Maximum time that a script pauses to let the other thread start.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Shared with other threads while a script runs.
+/// State of a running script, shared with other threads.
 #[derive(Debug)]
 pub struct Control {
-    /// `WROTE` and `ENDED`. One word, so that a script that is ended either has not written, or has
-    /// written before that and knows it.
+    /// The bits `WROTE` and `ENDED`. They share one word, so that if both are set, the script wrote
+    /// before it was ended.
     state: AtomicU8,
-    /// When the script began, and the time after which its worker is to be handed over next.
+    /// When the script began, and the time after which its worker is handed over again.
     began: Lock<(Instant, Duration)>,
 }
 
@@ -40,8 +41,8 @@ impl Default for Control {
 }
 
 impl Control {
-    /// Ends the script that runs, at its next instruction or step of a library, unless it has
-    /// written. Returns whether it ends.
+    /// Ends the running script at its next instruction or step of a library, unless it has written.
+    /// Returns whether it ends.
     pub fn kill(&self) -> bool {
         let ended = |state| {
             (!notice!("control.kill.sees_writes", state & WROTE != 0)).then_some(state | ENDED)
@@ -49,12 +50,13 @@ impl Control {
         self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, ended).is_ok()
     }
 
-    /// Ends the script that runs, although it may have written.
+    /// Ends the running script, even if it has written.
     pub fn cut(&self) {
         self.state.fetch_or(ENDED, Ordering::Relaxed);
     }
 
-    /// Notes that the script is about to write. Returns `false` if it was ended: then it must not.
+    /// Records that the script is about to write. Returns `false` if the script was ended and must
+    /// not write.
     pub fn begin_write(&self) -> bool {
         let written = |state| {
             (!notice!("control.kill.refuses_writes", state & ENDED != 0)).then_some(state | WROTE)
@@ -62,30 +64,31 @@ impl Control {
         self.state.fetch_update(Ordering::Relaxed, Ordering::Relaxed, written).is_ok()
     }
 
-    /// Whether the script has written.
+    /// Returns whether the script has written.
     pub fn has_written(&self) -> bool {
         self.state.load(Ordering::Relaxed) & WROTE != 0
     }
 
-    /// Notes that a script begins.
+    /// Records that a script begins.
     pub fn begin(&self) {
         self.state.store(0, Ordering::Relaxed);
         *self.began.lock() = (Instant::now(), HANDED_OVER);
     }
 
-    /// Notes that the script has returned.
+    /// Records that the script has returned.
     pub fn finish(&self) {
         self.state.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the script was ended.
+    /// Returns whether the script was ended.
     pub fn is_killed(&self) -> bool {
         self.state.load(Ordering::Relaxed) & ENDED != 0
     }
 
-    /// Hands the worker over if the script has run for a while. On a busy machine the other thread may not begin
-    /// during the pause, and the worker stays. Nothing says so, so this is repeated after twice the time, with a
-    /// pause of a tenth of it.
+    /// Hands the worker over if the script has run for a while. On a busy machine, the other thread
+    /// may not start during the pause; then the worker is not handed over, and this thread does not
+    /// learn of it. So the attempt is repeated after twice the time, with a pause of a tenth of
+    /// that time.
     pub fn look_at_clock(&self) {
         let mut began = self.began.lock();
         let time = began.0.elapsed();
@@ -97,14 +100,14 @@ impl Control {
     }
 }
 
-/// Hands the worker of the runtime, with the connections that wait in it, to another thread.
+/// Hands the worker of the runtime, with the connections that wait on it, over to another thread.
 fn hand_over(pause: Duration) {
     if tokio::runtime::Handle::try_current().is_ok() {
         tokio::task::block_in_place(|| std::thread::sleep(pause));
     }
 }
 
-/// The work of a function of a library, counted in steps.
+/// Counts the steps of a function of a library.
 #[derive(Debug, Default)]
 pub struct Work {
     control: Arc<Control>,
@@ -112,43 +115,43 @@ pub struct Work {
 }
 
 impl Work {
-    /// The work of a function that a script has called.
+    /// Creates the count for a function that a script has called.
     pub fn of(lua: &Lua) -> Self {
         let control = lua.app_data_ref::<Arc<Control>>().map(|control| Arc::clone(&*control));
         Self { control: control.unwrap_or_default(), steps: 0 }
     }
 
-    /// Looks at the clock before a stretch of about a millisecond.
+    /// Checks the clock before a piece of work of about a millisecond.
     ///
     /// # Errors
-    /// The script was ended.
+    /// Returns [`KILLED`] if the script was ended.
     pub fn stretch(&self) -> Result<(), String> {
         self.control.look_at_clock();
         if self.control.is_killed() { Err(KILLED.to_owned()) } else { Ok(()) }
     }
 
-    /// Counts a step.
+    /// Counts one step.
     ///
     /// # Errors
-    /// The script was ended.
+    /// Returns [`KILLED`] if the script was ended.
     #[inline]
     pub fn step(&mut self) -> Result<(), String> {
         self.steps(1)
     }
 
-    /// Steps since the last look at the clock.
+    /// Returns the number of steps since the last check of the clock.
     #[cfg(test)]
     pub fn counted(&self) -> usize {
         self.steps
     }
 
-    /// Counts steps that are made at once.
+    /// Counts several steps that are executed at once.
     ///
     /// # Errors
-    /// The script was ended.
+    /// Returns [`KILLED`] if the script was ended.
     #[inline]
     pub fn steps(&mut self, count: usize) -> Result<(), String> {
-        /// Steps between two looks at the clock: some tenths of a millisecond.
+        /// Number of steps between two checks of the clock: some tenths of a millisecond.
         const STEPS: usize = 4096;
         self.steps = self.steps.saturating_add(count);
         if self.steps >= STEPS {
@@ -163,7 +166,7 @@ impl Work {
 mod tests {
     use super::*;
 
-    /// A script is killed or writes first; the other is refused.
+    /// A script is either killed or writes, whichever comes first; the other is refused.
     #[test]
     fn a_script_that_is_killed_has_not_written() {
         let control = Control::default();

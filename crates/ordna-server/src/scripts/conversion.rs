@@ -1,17 +1,18 @@
-//! Replies of commands as values of Lua, and values of Lua as replies.
+//! Conversion of commands' replies to Lua values, and of Lua values to replies.
 
 use mlua::{Lua, Result, Table, Value};
 
 use crate::scripts::control::Work;
 use crate::wire::reply::Replies;
 
-/// Nesting of tables that a reply may have: beyond it a table that contains itself would never end.
+/// Maximum nesting depth of tables in a reply. Without it, a table that contains itself would never
+/// end.
 const DEEPEST: usize = 256;
 
-/// The error of a script that returns deeper tables.
+/// Error text of a script that returns a deeper table.
 const TOO_DEEP: &str = "ERR reached lua stack limit";
 
-/// A reply that is read from its first byte on.
+/// Reads a reply from its first byte on.
 struct Reader<'a> {
     bytes: &'a [u8],
 }
@@ -82,13 +83,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The value of Lua that a reply becomes. An error becomes a table with the field `err`.
+/// Converts a reply to a Lua value. An error becomes a table with the field `err`.
 pub fn to_lua(lua: &Lua, reply: &[u8]) -> Result<Value> {
     Reader { bytes: reply }.value(lua)
 }
 
-/// Writes a value as the reply of a script, of at most `most` bytes. `is_typed`: the script has chosen RESP3, so
-/// that booleans are booleans.
+/// Writes a value as the reply of a script, with at most `most` bytes. `is_typed` says that the
+/// script has chosen RESP3, so that booleans are written as booleans.
 pub fn to_reply(value: &Value, is_typed: bool, most: usize, work: &mut Work, out: &mut Replies) {
     let start = out.bytes.len();
     let mut writer = Writer { is_typed, most, end: start.saturating_add(most), work, out };
@@ -104,18 +105,18 @@ fn failed(error: mlua::Error) -> String {
     format!("ERR {error}")
 }
 
-/// Writes a reply. A table that is there many times is written many times.
+/// Writes a reply. A table that is referenced many times is written many times.
 struct Writer<'a> {
     is_typed: bool,
     most: usize,
-    /// Position beyond which the reply is too large.
+    /// Position after which the reply is too large.
     end: usize,
     work: &'a mut Work,
     out: &'a mut Replies,
 }
 
 impl Writer<'_> {
-    /// Checks that there is room for some bytes.
+    /// Returns an error if there is no room for this number of bytes.
     fn check(&self, bytes: usize) -> Written {
         match self.out.bytes.len().saturating_add(bytes) <= self.end {
             true => Ok(()),
@@ -200,7 +201,8 @@ impl Writer<'_> {
             }
             return Ok(());
         }
-        // Up to the first nil. Items are read twice: Lua has room for some thousand references only.
+        // Only items before the first nil count. They are read twice instead of collected, because
+        // Lua has room for only some thousand references.
         let mut count = 0;
         while !table.raw_get::<Value>(count + 1).map_err(failed)?.is_nil() {
             self.work.step().map_err(|why| format!("ERR {why}"))?;
@@ -214,7 +216,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// Writes the keys of a table, as a map with their values.
+    /// Writes the keys of a table or, for a map, its keys and values.
     fn write_pairs(&mut self, items: &Table, is_map: bool, depth: usize) -> Written {
         let mut count = 0;
         for pair in items.pairs::<Value, Value>() {

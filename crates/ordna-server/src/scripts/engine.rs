@@ -1,10 +1,11 @@
 //! The Lua state in which scripts run, one at a time.
 //!
 //! # Contract
-//! A script reaches nothing but its arguments, the libraries, and the commands of its [`Host`]. What it leaves
-//! in the state, the next script cannot see: all tables that outlive it are protected. Memory has a limit
-//! ([`MOST_MEMORY`]), and so has what libraries and replies make outside of the state. [`Control::kill`] ends a
-//! script also within a function of a library.
+//! A script has access only to its arguments, the libraries, and the commands of its [`Host`]. The
+//! next script cannot see what it leaves in the state, because all tables that outlive it are
+//! protected. The state's memory is limited to [`MOST_MEMORY`], and so is what libraries and
+//! replies build outside of the state. [`Control::kill`] also ends a script within a function of a
+//! library.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,40 +22,42 @@ use crate::scripts::limits::MOST_MEMORY;
 use crate::scripts::{bits, cjson, cmsgpack, conversion, long_numbers, numbers, patterns, structs};
 use crate::wire::reply::Replies;
 
-/// Memory from which on the state is collected after a script, in bytes.
+/// Memory in bytes above which the state is collected after a script.
 const COLLECTED: usize = 16 << 20;
-/// Memory of a collected state from which on compiled scripts are dropped, in bytes: they must not take what
-/// other scripts need.
+/// Memory in bytes of a collected state above which compiled scripts are dropped, because they
+/// would take memory that other scripts need.
 const KEPT: usize = 64 << 20;
-/// Instructions between two looks at the clock and at [`Control`].
+/// Number of instructions between two checks of the clock and of [`Control`].
 const INSTRUCTIONS: u32 = 100;
-/// The same at the start of a script, which is not known yet.
+/// Number of instructions between two checks at the start of a script, when its speed is not known
+/// yet.
 const FIRST_INSTRUCTIONS: u32 = 10;
-/// Time between two looks from which on the next instruction is looked at alone: one may work on hundreds of
-/// megabytes.
+/// Time between two checks above which every instruction is followed by a check, because a single
+/// instruction may process hundreds of megabytes.
 const SLOW: Duration = Duration::from_millis(10);
-/// Functions that are kept compiled.
+/// Maximum number of functions that are kept compiled.
 const COMPILED: usize = 1000;
-/// Bytes of the arguments of a command that a script calls. A script may name one string many times.
+/// Maximum size in bytes of the arguments of a command that a script calls. A script may pass the
+/// same string many times.
 const MOST_ARGUMENTS: usize = MOST_MEMORY;
-/// Bytes of a line that a script logs, as in Redis.
+/// Maximum length in bytes of a line that a script logs, as in Redis.
 const LONGEST_LINE: usize = 1024;
-/// Bytes of the text of an error.
+/// Maximum length in bytes of an error text.
 const LONGEST_ERROR: usize = 4096;
 
-/// The error of Lua without memory.
+/// Lua's error text when memory is exhausted.
 const NO_MEMORY: &str = "not enough memory";
 /// The name of the prelude's chunk.
 const PRELUDE: &str = "=redis";
 /// The name of a script's chunk.
 const CHUNK: &str = "@user_script";
 
-/// The server, as a script sees it.
+/// The interface of the server for scripts.
 pub trait Host {
-    /// Executes a command and returns its reply, encoded. An error has its code first.
+    /// Executes a command and returns its encoded reply. An error begins with its code.
     fn call(&mut self, arguments: &[Vec<u8>], resp3: bool) -> Vec<u8>;
 
-    /// Whether the user may execute a command; an error is a text without a code.
+    /// Returns whether the user may execute a command. The error is a text without a code.
     fn may_call(&mut self, arguments: &[Vec<u8>]) -> Result<bool, String>;
 }
 
@@ -64,7 +67,7 @@ pub struct Engine {
     lua: Lua,
     env: Table,
     globals: Table,
-    /// The functions of `redis`; some are those of the script that runs.
+    /// The table `redis`. Some of its functions belong to the running script.
     redis: Table,
     xpcall: Function,
     load: Function,
@@ -72,16 +75,17 @@ pub struct Engine {
     /// Compiled scripts by their SHA-1.
     compiled: HashMap<String, Function>,
     control: Arc<Control>,
-    /// Chunk and line of the last error.
+    /// Chunk and line at which the last error occurred.
     place: Arc<Lock<Option<(String, usize)>>>,
 }
 
-/// SHA-1 in hexadecimal digits, with a look at the clock before each stretch of the text.
+/// Returns the SHA-1 of a text in hexadecimal digits. Checks the clock before each piece of the
+/// text.
 fn sha1(
     text: &[u8],
     mut look: impl FnMut() -> std::result::Result<(), String>,
 ) -> std::result::Result<String, String> {
-    /// Bytes of a stretch: a millisecond or two.
+    /// Size of a piece in bytes: a millisecond or two.
     const STRETCH: usize = 1 << 20;
     let mut digest = Sha1::new();
     for stretch in text.chunks(STRETCH) {
@@ -91,7 +95,7 @@ fn sha1(
     Ok(digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The text of an error of mlua, without a trace.
+/// Returns the text of an error of mlua, without a stack trace.
 fn text_of(error: &mlua::Error) -> String {
     match error {
         mlua::Error::CallbackError { cause, .. } => text_of(cause),
@@ -102,7 +106,7 @@ fn text_of(error: &mlua::Error) -> String {
     }
 }
 
-/// Bytes of an argument of a command.
+/// Returns the bytes of a command's argument.
 fn argument(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -112,7 +116,7 @@ fn argument(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// At most the first `most` bytes of an argument.
+/// Returns the first `most` bytes of an argument, or all of it if it is shorter.
 fn beginning(value: &Value, most: usize) -> Vec<u8> {
     match value {
         Value::String(text) => {
@@ -123,7 +127,7 @@ fn beginning(value: &Value, most: usize) -> Vec<u8> {
     }
 }
 
-/// Bytes of an argument, about.
+/// Returns the approximate size of an argument in bytes.
 fn size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.as_bytes().len(),
@@ -131,24 +135,24 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// An error that a script may catch.
+/// An error that a script can catch.
 #[derive(Debug, Clone, thiserror::Error)]
 enum ScriptError {
-    /// A text, as `error` of Lua raises it.
+    /// A text, as Lua's `error` raises it.
     #[error("{0}")]
     Text(String),
     /// A reply: a table with the field `err`.
     #[error("{0}")]
     Reply(String),
-    /// A reply of a command, which the statistics have counted.
+    /// The reply of a command, which the statistics have already counted.
     #[error("{0}")]
     Counted(String),
 }
 
-/// The field of an error that the statistics have counted, as Redis names it.
+/// Field of an error that the statistics have already counted, with the name that Redis uses.
 const IS_COUNTED: &str = "ignore_error_stats_update";
 
-/// An error as a table.
+/// Returns an error as a table.
 fn error_table(lua: &Lua, text: impl AsRef<[u8]>, is_counted: bool) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     table.raw_set("err", lua.create_string(text)?)?;
@@ -158,8 +162,8 @@ fn error_table(lua: &Lua, text: impl AsRef<[u8]>, is_counted: bool) -> mlua::Res
     Ok(table)
 }
 
-/// The error of `redis.error_reply`: what precedes the first blank is its code, and without a blank the code
-/// is `ERR`.
+/// Returns the error of `redis.error_reply`. The code is the part before the first space, or `ERR`
+/// if there is no space.
 fn coded(text: &[u8]) -> Vec<u8> {
     let text = text.strip_prefix(b"-").unwrap_or(text);
     let blank = text.iter().position(|byte| *byte == b' ');
@@ -170,7 +174,7 @@ fn coded(text: &[u8]) -> Vec<u8> {
     [code, b" ", &text[start..end]].concat()
 }
 
-/// The error of a script within an error of mlua.
+/// Returns the script's error that an error of mlua contains.
 fn script_error(error: &mlua::Error) -> ScriptError {
     match error {
         mlua::Error::CallbackError { cause, .. } => script_error(cause),
@@ -186,7 +190,8 @@ fn reply_error(text: impl Into<String>) -> mlua::Error {
     mlua::Error::external(ScriptError::Reply(text.into()))
 }
 
-/// Registers a function. `is_positioned`: its errors begin with the line of the script, and are texts.
+/// Registers a function. If `is_positioned` is set, its errors are texts that begin with the line
+/// of the script.
 fn add(
     lua: &Lua,
     native: &Table,
@@ -211,7 +216,7 @@ fn add(
                     (is_own, place.map(|(source, line)| format!("{source}:{line}: ")))
                 })
             };
-            // The function that called, beyond those of the prelude.
+            // The calling function, skipping those of the prelude.
             let caller = (1..4).map_while(position).find(|(is_own, _)| !is_own);
             let position = caller.and_then(|(_, place)| place).unwrap_or_default();
             mlua::Error::external(ScriptError::Text(format!("{position}{text}")))
@@ -220,10 +225,11 @@ fn add(
     native.raw_set(name, lua.create_function(called)?)
 }
 
-/// Has the state look at the clock and at [`Control`] after this number of instructions, then after one if they take
-/// long, and otherwise after more.
+/// Makes the state check the clock and [`Control`] after this number of instructions. Afterwards it
+/// checks every instruction while they are slow, and otherwise less often.
 fn watch(lua: &Lua, control: &Arc<Control>, instructions: u32) -> mlua::Result<()> {
-    /// Looks after which the number is set anew: also the present one, as another coroutine may have another.
+    /// Number of checks after which the hook is set again, even if the number of instructions does
+    /// not change, because another coroutine may have a different one.
     const LOOKS: u32 = 8;
     let control = Arc::clone(control);
     let since = Lock::new(Instant::now());
@@ -246,16 +252,16 @@ fn watch(lua: &Lua, control: &Arc<Control>, instructions: u32) -> mlua::Result<(
     })
 }
 
-/// One result.
+/// Returns a list with one result.
 fn one(value: Value) -> MultiValue {
     MultiValue::from_iter([value])
 }
 
 impl Engine {
-    /// Creates a state. `log` receives what scripts log, with a level from 0 to 3.
+    /// Creates a state. `log` receives the lines that scripts log, with a level from 0 to 3.
     ///
     /// # Errors
-    /// There is not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn new(version: (&str, u32), log: fn(i64, &str)) -> mlua::Result<Self> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::default())?;
@@ -308,7 +314,7 @@ impl Engine {
                 line.extend_from_slice(&beginning(part, LONGEST_LINE));
             }
             line.truncate(LONGEST_LINE);
-            // Otherwise a script could forge lines of the server's log.
+            // Replaces line breaks; otherwise a script could forge lines of the server's log.
             let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
             line.iter_mut().filter(|byte| is_break(byte)).for_each(|byte| *byte = b' ');
             log(level, &String::from_utf8_lossy(&line));
@@ -318,7 +324,7 @@ impl Engine {
             if arguments.len() != 1 {
                 return Err("redis.set_repl() requires two arguments.".to_owned());
             }
-            // As in Redis, what is no number is 0.
+            // As in Redis, an argument that is not a number counts as 0.
             let flags = arguments.front().and_then(argument);
             let flags = flags.and_then(|text| str::from_utf8(&text).ok()?.parse::<f64>().ok());
             if !(0..=3).contains(&(flags.unwrap_or_default() as i64)) {
@@ -361,7 +367,7 @@ impl Engine {
         lua.set_app_data(Arc::clone(&control));
         let running = Arc::clone(&control);
         let convert = lua.create_function(move |lua, error: Value| {
-            // Nothing that the script does catches the end of the script.
+            // A script cannot catch the error that ends it.
             if running.is_killed() {
                 return Err(mlua::Error::runtime(KILLED));
             }
@@ -378,8 +384,8 @@ impl Engine {
         let prelude = lua.load(include_str!("prelude.lua")).set_name(PRELUDE);
         let (env, redis, globals) = prelude.call::<(Table, Table, Table)>(native)?;
         lua.set_globals(env.clone())?;
-        // The parser of Lua 5.1 uses the name of a chunk without a reference that keeps it (CVE-2025-49844).
-        // Lua has each string once, so this reference keeps it.
+        // The parser of Lua 5.1 uses the name of a chunk without holding a reference to it
+        // (CVE-2025-49844). Lua stores each string once, so this reference keeps the name alive.
         lua.set_named_registry_value(CHUNK, CHUNK)?;
         let place = Arc::new(Lock::new(None));
         let last = Arc::clone(&place);
@@ -387,12 +393,12 @@ impl Engine {
             let place = |level| {
                 lua.inspect_stack(level, |frame| {
                     let source = frame.source().source.map(|source| source.into_owned());
-                    // Functions of the server and of the prelude have names that begin otherwise.
+                    // The names of functions of the server and of the prelude begin with `=`.
                     let source = source.filter(|source| !source.starts_with('='));
                     source.zip(frame.current_line())
                 })
             };
-            // The first function of the script itself.
+            // The innermost function of the script itself.
             *last.lock() = (1..64).map_while(place).flatten().next();
             Ok(error)
         })?;
@@ -418,7 +424,7 @@ impl Engine {
         Arc::clone(&self.control)
     }
 
-    /// Memory of the state, in bytes.
+    /// Returns the memory of the state in bytes.
     pub fn memory(&self) -> usize {
         self.lua.used_memory()
     }
@@ -426,13 +432,13 @@ impl Engine {
     /// Compiles a script.
     ///
     /// # Errors
-    /// The text of the error.
+    /// Returns the text of a compile error.
     pub fn compile(&mut self, sha: &str, body: &[u8]) -> Result<Function, String> {
         if let Some(function) = self.compiled.get(sha) {
             return Ok(function.clone());
         }
         self.control.begin();
-        // The first line of a script with flags is none of Lua; its number counts.
+        // The first line of a script with flags is not Lua, but counts for line numbers.
         let body = match body.starts_with(b"#!") {
             true => &body[body.iter().position(|byte| *byte == b'\n').unwrap_or(body.len())..],
             false => body,
@@ -451,10 +457,10 @@ impl Engine {
         Ok(function)
     }
 
-    /// Compiles a text, in pieces between which [`Control`] may end it: some texts take time in proportion to the
-    /// square of their length.
+    /// Compiles a text in pieces, between which [`Control`] can end it, because the time for some
+    /// texts is quadratic in their length.
     fn load(&self, body: &[u8]) -> mlua::Result<Function> {
-        /// Bytes of a piece.
+        /// Size of a piece in bytes.
         const PIECE: usize = 256;
         if body.first() == Some(&0x1B) {
             return Err(mlua::Error::runtime("attempt to load a binary chunk"));
@@ -483,12 +489,12 @@ impl Engine {
     /// Drops all compiled scripts.
     pub fn clear(&mut self) {
         self.compiled.clear();
-        // Out of memory at worst, which the next script finds as well.
+        // This fails only if memory is exhausted, which the next script then reports.
         let _ = self.lua.gc_collect();
     }
 
-    /// Runs a script and writes its reply, of at most `most` bytes. Returns whether that is an error of a command,
-    /// which has been counted.
+    /// Runs a script and writes its reply, with at most `most` bytes. Returns whether the reply is
+    /// an error of a command, which the statistics have already counted.
     #[expect(clippy::too_many_arguments, reason = "one caller, and each has another type")]
     pub fn run(
         &mut self,
@@ -513,7 +519,7 @@ impl Engine {
             out.error(self.located(&format!("ERR {}", text_of(&error)), sha));
             false
         });
-        // Nothing of the script stays.
+        // Removes the variables of the script.
         for name in ["KEYS", "ARGV"] {
             let _ = self.globals.raw_set(name, Value::Nil);
         }
@@ -524,7 +530,7 @@ impl Engine {
             }
         }
         if out.bytes[start..].starts_with(b"\0") {
-            // An error of the script, as `execute` left it.
+            // `execute` has left the text of the script's error here.
             let text = out.bytes.split_off(start + 1);
             out.bytes.truncate(start);
             out.error(self.located(&String::from_utf8_lossy(&text), sha));
@@ -532,7 +538,7 @@ impl Engine {
         is_counted
     }
 
-    /// An error with the script, and the line if it is known.
+    /// Returns an error text that names the script and, if it is known, the line.
     fn located(&self, error: &str, sha: &str) -> String {
         match &*self.place.lock() {
             Some((chunk, line)) => format!("{error} script: {sha}, on {chunk}:{line}."),
@@ -540,8 +546,8 @@ impl Engine {
         }
     }
 
-    /// Writes the reply, or a zero and the text of the error. Returns whether it is an error that has been
-    /// counted.
+    /// Writes the reply, or a zero and the error text. Returns whether the reply is an error that
+    /// the statistics have already counted.
     fn execute(
         &self,
         function: &Function,

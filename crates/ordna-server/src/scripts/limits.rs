@@ -1,5 +1,5 @@
-//! The limit of the memory of scripts.
+//! The memory limit of scripts.
 
-/// Memory of all that scripts hold, in bytes: tables of some million entries fit. A script that needs more
-/// fails with "not enough memory".
+/// Maximum size in bytes of everything that scripts hold. Tables of some million entries fit. A
+/// script that needs more fails with "not enough memory".
 pub const MOST_MEMORY: usize = 256 << 20;

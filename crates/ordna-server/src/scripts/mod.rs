@@ -1,6 +1,7 @@
 //! Lua scripts: the sandbox, its libraries, and the conversion of replies.
 //!
-//! The server gives an [`engine::Engine`] a [`engine::Host`], which executes the commands of the script.
+//! The server passes a [`engine::Host`] to the [`engine::Engine`]; the host executes the commands
+//! of the script.
 
 mod bits;
 mod cjson;

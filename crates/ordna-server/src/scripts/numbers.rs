@@ -1,6 +1,6 @@
-//! Numbers as C writes them.
+//! Formatting of numbers as in C.
 
-/// Formats a number as `%.{precision}g` of C does.
+/// Formats a number like `%.{precision}g` in C.
 pub fn general(number: f64, precision: usize) -> String {
     if number.is_nan() {
         return if number.is_sign_negative() { "-nan" } else { "nan" }.to_owned();

@@ -1,7 +1,8 @@
-//! Patterns of Lua, for the functions `find`, `match`, `gmatch` and `gsub` of the library `string`.
+//! Lua patterns for the functions `find`, `match`, `gmatch` and `gsub` of the library `string`.
 //!
-//! Lua's own functions recurse in C for each item of a pattern, without a limit, and cannot be interrupted. These
-//! have a limit of their depth, as later versions of Lua have, and end when the script is ended.
+//! Lua's own functions recurse in C for each item of a pattern, without a limit, and cannot be
+//! interrupted. The functions of this module limit the depth of the recursion, as later versions of
+//! Lua do, and end when the script is ended.
 
 use std::ops::Deref;
 
@@ -11,16 +12,16 @@ use crate::scripts::bits::{LibraryFunction, check_length, number_at, one};
 use crate::scripts::control::Work;
 use crate::scripts::numbers::general;
 
-/// Captures of a pattern, as in Lua 5.1.
+/// Maximum number of captures of a pattern, as in Lua 5.1.
 const MOST_CAPTURES: usize = 32;
-/// Depth of the recursion of a match: one for each item of the pattern that repeats, and for each capture. Later
-/// versions of Lua have 200.
+/// Maximum depth of the recursion of a match. Each repeated item of the pattern and each capture
+/// adds a level. The limit of later versions of Lua is 200.
 const DEEPEST: usize = 1001;
-/// Bytes of a class that are read in a step.
+/// Number of bytes of a class that count as one step when they are read.
 const CLASS_STEP: usize = 64;
-/// Bytes that are compared in a step.
+/// Number of bytes that count as one step when they are compared.
 const COMPARED_STEP: usize = 1024;
-/// Bytes that are special in a pattern.
+/// Bytes with a special meaning in a pattern.
 const SPECIAL: &[u8] = b"^$*+?.([%-";
 
 pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
@@ -30,7 +31,7 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     ("substitute", substitute),
 ];
 
-/// A text that Lua holds, or one that was made of a number.
+/// A text that Lua holds, or one that was formatted from a number.
 enum Text {
     Borrowed(BorrowedBytes),
     Owned(Vec<u8>),
@@ -63,7 +64,7 @@ fn failed(error: mlua::Error) -> String {
     error.to_string()
 }
 
-/// The part of a pattern that Lua 5.1 reads: up to the first zero.
+/// Returns the part of a pattern that Lua 5.1 reads, which ends at the first zero byte.
 fn before_zero(pattern: &[u8]) -> &[u8] {
     pattern.split(|byte| *byte == 0).next().unwrap_or_default()
 }
@@ -71,14 +72,14 @@ fn before_zero(pattern: &[u8]) -> &[u8] {
 /// Length of a capture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Length {
-    /// The capture has not ended.
+    /// The capture is not closed yet.
     Open,
     /// The capture is a position.
     Position,
     Bytes(usize),
 }
 
-/// A match in progress. Positions in the pattern at or beyond its end have the byte 0.
+/// A match in progress. The pattern reads as the byte 0 at and after its end.
 struct Matcher<'a> {
     source: &'a [u8],
     pattern: &'a [u8],
@@ -87,7 +88,7 @@ struct Matcher<'a> {
     work: Work,
 }
 
-/// The end of a match, if there is one.
+/// The end of a match, or `None` if there is no match.
 type Matched = Result<Option<usize>, String>;
 
 impl<'a> Matcher<'a> {
@@ -95,8 +96,8 @@ impl<'a> Matcher<'a> {
         Self { source, pattern: before_zero(pattern), captures: Vec::new(), depth: 0, work }
     }
 
-    /// Finds the first match that begins at or after a position, or at the position if the pattern begins with
-    /// `^` and `is_anchor`. Returns its bounds.
+    /// Finds the first match that begins at or after a position. If the pattern begins with `^` and
+    /// `is_anchor` is set, the match must begin at the position. Returns the bounds of the match.
     fn find(&mut self, from: usize, is_anchor: bool) -> Result<Option<(usize, usize)>, String> {
         let is_anchored = is_anchor && self.pattern.first() == Some(&b'^');
         let last = if is_anchored { from } else { self.source.len() };
@@ -114,7 +115,7 @@ impl<'a> Matcher<'a> {
         self.pattern.get(at).copied().unwrap_or(0)
     }
 
-    /// The position after the class at a position.
+    /// Returns the position after the class that begins at `at`.
     fn class_end(&self, mut at: usize) -> Result<usize, String> {
         let first = self.item(at);
         at += 1;
@@ -141,7 +142,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether the class from `at` up to `end` has the byte at a position of the source.
+    /// Returns whether the class from `at` to `end` contains the byte at a position of the source.
     fn is_single(&self, source: usize, at: usize, end: usize) -> bool {
         let Some(byte) = self.source.get(source).copied() else { return false };
         match self.item(at) {
@@ -152,7 +153,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether the set from the bracket at `at` up to that at `end` has a byte.
+    /// Returns whether the set between the brackets at `at` and `end` contains a byte.
     fn is_in_set(&self, byte: u8, mut at: usize, end: usize) -> bool {
         let is_wanted = self.item(at + 1) != b'^';
         at += usize::from(!is_wanted) + 1;
@@ -175,7 +176,8 @@ impl<'a> Matcher<'a> {
         !is_wanted
     }
 
-    /// Matches the pattern from `at` on with the source from `source` on.
+    /// Matches the rest of the pattern from `at` on against the rest of the source from `source`
+    /// on.
     fn matches(&mut self, source: usize, at: usize) -> Matched {
         if self.depth >= DEEPEST {
             return Err("pattern too complex".to_owned());
@@ -252,7 +254,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// As many repetitions of a class as possible.
+    /// Matches as many repetitions of a class as possible.
     fn most(&mut self, source: usize, at: usize, end: usize) -> Matched {
         let (mut count, mut bytes) = (0, 0);
         while self.is_single(source + count, at, end) {
@@ -272,7 +274,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// As few repetitions of a class as possible.
+    /// Matches as few repetitions of a class as possible.
     fn fewest(&mut self, mut source: usize, at: usize, end: usize) -> Matched {
         loop {
             let found = self.matches(source, end + 1)?;
@@ -311,7 +313,7 @@ impl<'a> Matcher<'a> {
         Ok(end)
     }
 
-    /// The end of a part that two bytes enclose, which the pattern has at `at`.
+    /// Returns the end of a balanced part (`%b`). The pattern has its two delimiters at `at`.
     fn balance(&mut self, source: usize, at: usize) -> Matched {
         if at + 1 >= self.pattern.len() {
             return Err("unbalanced pattern".to_owned());
@@ -337,20 +339,20 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// The end of what equals the capture with this digit.
+    /// Returns the end of a part that equals the capture with this digit.
     fn repeated(&mut self, source: usize, digit: u8) -> Matched {
         let capture = digit.checked_sub(b'1').and_then(|at| self.captures.get(usize::from(at)));
         let Some((start, length)) = capture.filter(|capture| capture.1 != Length::Open) else {
             return Err("invalid capture index".to_owned());
         };
-        // Lua takes a position for a length that nothing has.
+        // Lua treats a position as a length that no text has.
         let Length::Bytes(length) = *length else { return Ok(None) };
         self.work.steps(length / COMPARED_STEP)?;
         let wanted = &self.source[*start..start + length];
         Ok(self.source[source..].starts_with(wanted).then_some(source + length))
     }
 
-    /// The capture with a number, or the whole match if there are none.
+    /// Returns the capture with a number, or the whole match if the pattern has no captures.
     fn value(&self, lua: &Lua, at: usize, whole: (usize, usize)) -> Result<Value, String> {
         let bytes = match self.captures.get(at) {
             None if at == 0 => &self.source[whole.0..whole.1],
@@ -362,7 +364,7 @@ impl<'a> Matcher<'a> {
         lua.create_string(bytes).map(Value::String).map_err(failed)
     }
 
-    /// Adds all captures to `values`; the whole match if there are none and `or_whole`.
+    /// Adds all captures to `values`, or the whole match if there are none and `or_whole` is set.
     fn values(
         &self,
         lua: &Lua,
@@ -378,7 +380,7 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// Whether a byte is of a class such as `a`; of none, it equals it.
+/// Returns whether a byte is in a class such as `a`. If `class` is not a class, compares the bytes.
 fn is_in_class(byte: u8, class: u8) -> bool {
     let is_in = match class.to_ascii_lowercase() {
         b'a' => byte.is_ascii_alphabetic(),
@@ -396,7 +398,7 @@ fn is_in_class(byte: u8, class: u8) -> bool {
     is_in == class.is_ascii_lowercase()
 }
 
-/// The first place of one text in another one.
+/// Finds the first occurrence of a text in another one.
 fn find_plain(text: &[u8], wanted: &[u8], work: &mut Work) -> Matched {
     let Some(first) = wanted.first() else { return Ok(Some(0)) };
     let mut at = 0;
@@ -414,7 +416,8 @@ fn find_plain(text: &[u8], wanted: &[u8], work: &mut Work) -> Matched {
     Ok(None)
 }
 
-/// `string.find(text, pattern [, from [, plain]])` and `string.match(text, pattern [, from])`
+/// Implements `string.find(text, pattern [, from [, plain]])` and `string.match(text, pattern [,
+/// from])`.
 fn find(lua: &Lua, all: &MultiValue, bounds: bool) -> Result<MultiValue, String> {
     let name = if bounds { "find" } else { "match" };
     let (source, pattern) = (text(all, 0, name)?, text(all, 1, name)?);
@@ -444,8 +447,9 @@ fn find(lua: &Lua, all: &MultiValue, bounds: bool) -> Result<MultiValue, String>
     Ok(MultiValue::from_iter(values))
 }
 
-/// `search(text, pattern, from, is_anchor, name)`: the bounds of the first match from a position on, and its
-/// captures, or nothing. The prelude makes `gmatch` and `gsub` of it. `name` is that of the function that was called.
+/// Implements `search(text, pattern, from, is_anchor, name)`. Returns the bounds of the first match
+/// from a position on, and its captures, or nothing. The prelude implements `gmatch` and `gsub`
+/// with it. `name` is the name of the function that was called.
 fn search(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
     let name = match all.get(4) {
         Some(Value::String(name)) => String::from_utf8_lossy(&name.as_bytes()).into_owned(),
@@ -464,7 +468,7 @@ fn search(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
     Ok(MultiValue::from_iter(values))
 }
 
-/// `string.gsub(text, pattern, replacement [, most])` with a text as the replacement.
+/// Implements `string.gsub(text, pattern, replacement [, most])` with a text as the replacement.
 fn substitute(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
     let (source, pattern) = (text(&all, 0, "gsub")?, text(&all, 1, "gsub")?);
     let replacement = text(&all, 2, "gsub")?;
@@ -497,7 +501,7 @@ fn substitute(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
     Ok(MultiValue::from_iter([Value::String(text), Value::Number(count as f64)]))
 }
 
-/// Adds a replacement, in which `%1` is the first capture and `%0` the whole match.
+/// Adds a replacement, in which `%1` stands for the first capture and `%0` for the whole match.
 fn replace(
     matcher: &Matcher<'_>,
     replacement: &[u8],
@@ -510,7 +514,7 @@ fn replace(
             out.push(*byte);
             continue;
         }
-        // At the end a zero follows.
+        // After the end, the text reads as zero.
         let next = bytes.next().copied().unwrap_or(0);
         if !next.is_ascii_digit() {
             out.push(next);
@@ -580,7 +584,8 @@ mod tests {
         }
     }
 
-    /// A script can be ended within a long set or text: their bytes are steps.
+    /// The bytes of a long set or text count as steps, so a script can be ended while it matches
+    /// them.
     #[test]
     fn long_sets_and_texts_are_many_steps() {
         let set = format!("[{}a]", "b".repeat(640));

@@ -1,4 +1,4 @@
-//! The library `struct`: numbers and strings as the bytes of a structure of C.
+//! The library `struct`: numbers and strings as the bytes of a C structure.
 
 use mlua::{Lua, MultiValue, Value};
 
@@ -27,7 +27,7 @@ pub const FUNCTIONS: &[(&str, LibraryFunction)] = &[
     }),
 ];
 
-/// Results of a call: the stack of Lua holds some thousand.
+/// Maximum number of results of a call, because the stack of Lua holds only some thousand.
 const MOST_RESULTS: usize = 7000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,9 +35,10 @@ enum Kind {
     Signed,
     Unsigned,
     Float,
-    /// Ends with a zero.
+    /// A string that ends with a zero byte.
     Text,
-    /// A number of bytes; 0: all, or as many as the number before says.
+    /// A string of this number of bytes. With 0, the whole string is packed, and the preceding
+    /// number is the length to unpack.
     Bytes(usize),
     Padding,
 }
@@ -45,7 +46,7 @@ enum Kind {
 struct Item {
     kind: Kind,
     size: usize,
-    /// Multiple of which the position must be.
+    /// Alignment: the position is a multiple of this.
     align: usize,
     is_little: bool,
 }
@@ -56,7 +57,7 @@ impl Item {
     }
 }
 
-/// The items of a format.
+/// Iterator over the items of a format.
 struct Format<'a> {
     text: &'a [u8],
     is_little: bool,
@@ -68,7 +69,7 @@ impl<'a> Format<'a> {
         Self { text, is_little: cfg!(target_endian = "little"), align: 1 }
     }
 
-    /// The number at the beginning, or another one.
+    /// Reads a number at the beginning of the format, or returns `usual` if there is none.
     fn number(&mut self, usual: usize) -> Result<usize, String> {
         let end = self.text.iter().position(|byte| !byte.is_ascii_digit());
         let (digits, rest) = self.text.split_at(end.unwrap_or(self.text.len()));
@@ -157,7 +158,7 @@ fn string(all: &MultiValue, at: usize) -> Result<Vec<u8>, String> {
     }
 }
 
-/// Adds the lower bytes of a number, extended by its sign.
+/// Appends the lower bytes of a number, with sign extension.
 fn push(number: i128, item: &Item, out: &mut Vec<u8>) {
     let byte = |at: usize| (number >> (8 * at.min(15))) as u8;
     match item.is_little {
@@ -212,7 +213,7 @@ fn pack(all: &MultiValue) -> Result<Vec<u8>, String> {
     Ok(out)
 }
 
-/// The values, and the position after them.
+/// Returns the values and the position after them.
 fn unpack(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
     let format = string(&all, 0)?;
     let data = string(&all, 1)?;
@@ -272,7 +273,7 @@ fn unpack(lua: &Lua, all: MultiValue) -> Result<MultiValue, String> {
                     0 => {
                         let size = last.take().filter(|_| !values.is_empty());
                         let size = size.ok_or("format 'c0' needs a previous size")?;
-                        // The size is not returned.
+                        // The length itself is not returned.
                         values.pop();
                         size
                     }
