@@ -1,4 +1,4 @@
-//! Backups that a store takes by itself.
+//! Tests of checkpoints, the backups that a store takes by itself.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use ordna::durability::{BackupOptions, Disk, OpenOptions, OutFile, Storage, Sync
 use super::disk::Model;
 use super::steps::{Bytes, DIR, flush, options, state_of};
 
-/// A directory of a test, removed at its end.
+/// The directory of a test, which is removed at its end.
 struct Directory(PathBuf);
 
 impl Directory {
@@ -36,10 +36,10 @@ impl Drop for Directory {
     }
 }
 
-/// Bytes of the files whose names begin with `prefix`, those of backups included.
+/// Returns the total size of the files whose names begin with `prefix`, including those in backups.
 fn bytes_in(dir: &Path, prefix: &str) -> u64 {
     let mut bytes = 0;
-    // Files come and go.
+    // Files may be created and removed concurrently.
     let names = Disk.list(dir).unwrap_or_default();
     for path in names.iter().filter(|name| name.starts_with(prefix)).map(|name| dir.join(name)) {
         bytes += match std::fs::metadata(&path) {
@@ -50,7 +50,7 @@ fn bytes_in(dir: &Path, prefix: &str) -> u64 {
     bytes
 }
 
-/// A disk whose backups are slow, and whose free space is what a test says.
+/// A disk on which backups are slow, and which reports the free space that a test sets.
 #[derive(Debug, Clone)]
 struct Slow {
     delay: Duration,
@@ -137,7 +137,7 @@ fn is_running(store: &Bytes) -> bool {
     store.durability().unwrap().running.is_some()
 }
 
-/// Puts values of 1,000 bytes for numbered keys.
+/// Inserts values of 1,000 bytes for numbered keys.
 fn put(store: &Bytes, keys: std::ops::Range<u32>, value: u8) {
     keys.for_each(|key| store.put(&key.to_be_bytes(), &[value; 1000]).unwrap());
 }
@@ -157,7 +157,7 @@ fn the_log_is_bounded_while_entries_are_overwritten() {
             put(&store, from..from + 250, value);
             flush(&store);
             most = most.max(bytes_in(&dir.0, ""));
-            // As if the disk took a checkpoint in the time in which an eighth of the bytes is logged.
+            // The log may grow by an eighth of the bytes while a checkpoint is written.
             wait_until("a checkpoint", || bytes_in(&dir.0, "log-") <= AFTER / 2 + AFTER / 8);
         }
     }
@@ -177,7 +177,7 @@ fn the_end_cancels_a_checkpoint_and_leaves_nothing_of_it() {
     let slow = Slow::new(Duration::from_millis(40));
     let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 20);
     let store = Bytes::open(&dir.0, options).unwrap();
-    // More than a last checkpoint takes.
+    // More data than the bound for a last checkpoint.
     let mut key = 0;
     while !is_running(&store) || key < 40_000 {
         put(&store, key..key + 100, 1);
@@ -192,7 +192,7 @@ fn the_end_cancels_a_checkpoint_and_leaves_nothing_of_it() {
     let began = Instant::now();
     drop(store);
     let took = began.elapsed();
-    // The rest of the checkpoint would take more than three seconds.
+    // Completing the checkpoint would take more than three seconds.
     assert!(took < Duration::from_millis(2500), "the end took {took:?}");
     assert!(!dir.has_unfinished());
     let store = Bytes::open(&dir.0, OpenOptions::new()).unwrap();
@@ -237,7 +237,7 @@ fn a_checkpoint_waits_for_space_and_writes_continue() {
     let dir = Directory::new("space");
     let slow = Slow::new(Duration::ZERO);
     let free = Arc::clone(&slow.free);
-    // Too little for any entries, see `LEFT_FREE`.
+    // Not enough space for any entries, see `LEFT_FREE`.
     free.store(32 << 20, Ordering::SeqCst);
     let options = OpenOptions::new().storage(Arc::new(slow)).checkpoint_after(1 << 20);
     let store = Bytes::open(&dir.0, options).unwrap();
@@ -252,7 +252,8 @@ fn a_checkpoint_waits_for_space_and_writes_continue() {
     assert_eq!(store.durability().unwrap().last_error, None);
 }
 
-/// A disk that says nothing of its space is filled by a checkpoint: it gives way to the log.
+/// On a disk that does not report its free space, a checkpoint may fill the disk. It is then
+/// cancelled in favour of the log.
 #[test]
 fn a_checkpoint_that_fills_the_disk_gives_way_to_the_log() {
     let disk = Model::new();
@@ -263,7 +264,7 @@ fn a_checkpoint_that_fills_the_disk_gives_way_to_the_log() {
     disk.set_free(3 << 20);
     for round in 0..60 {
         for key in (0..2000_u32).step_by(50) {
-            // Until the log has the space that the checkpoint took.
+            // Waits until the log can use the space that the checkpoint took.
             let began = Instant::now();
             while store.put(&key.to_be_bytes(), &[round; 1000]).is_err() {
                 assert!(began.elapsed() < Duration::from_secs(20), "the log does not work again");
@@ -299,7 +300,7 @@ fn a_small_store_with_a_long_log_ends_with_a_checkpoint() {
     }
 }
 
-/// Records that the log's thread has taken and is still writing count for the last checkpoint.
+/// Records that the log's thread is still writing count for the decision about the last checkpoint.
 #[test]
 fn the_last_checkpoint_counts_what_is_being_written() {
     let disk = Model::new();
@@ -309,7 +310,7 @@ fn the_last_checkpoint_counts_what_is_being_written() {
     put(&store, 0..700, 1);
     let state = state_of(&store);
     let ending = thread::spawn(move || drop(store));
-    // Time in which the store decides that it ends with a checkpoint.
+    // Gives the store time to decide that it ends with a checkpoint.
     thread::sleep(Duration::from_millis(50));
     disk.resume_log();
     ending.join().unwrap();
@@ -318,7 +319,8 @@ fn the_last_checkpoint_counts_what_is_being_written() {
     assert!(state_of(&found) == state);
 }
 
-/// The end cancels the checkpoint that is due at the opening, and takes the last one.
+/// At its end, the store cancels the checkpoint that was due at the opening, and takes the last
+/// one.
 #[test]
 fn a_store_of_nearly_four_times_the_bytes_ends_with_a_checkpoint() {
     let dir = Directory::new("four");
@@ -373,7 +375,7 @@ fn write_until(store: &Bytes, checkpoints: u64) {
     }
 }
 
-/// Backups that a caller keeps stay, whatever the number of checkpoints.
+/// Checkpoints do not remove backups that a caller keeps, however many checkpoints there are.
 #[test]
 fn checkpoints_leave_the_backups_that_a_caller_keeps() {
     let disk = Model::new();
@@ -397,7 +399,7 @@ fn checkpoints_leave_the_backups_that_a_caller_keeps() {
     assert_eq!(manifests.len(), 4, "{manifests:?}");
 }
 
-/// A clock that panics ends one checkpoint, which is reported, and not all.
+/// A panic of the clock ends one checkpoint, which is reported, but does not prevent later ones.
 #[test]
 fn a_panic_of_the_clock_does_not_end_checkpoints() {
     let disk = Model::new();
@@ -418,7 +420,8 @@ fn a_panic_of_the_clock_does_not_end_checkpoints() {
     assert!(!is_armed.load(Ordering::SeqCst), "the clock did not panic");
 }
 
-/// A group may close its log, though the last checkpoint would wait for it: nothing of the group stays.
+/// A group may close its log, although the last checkpoint would wait for the group. The group's
+/// writes are not kept.
 #[test]
 fn a_group_that_closes_its_log_is_not_kept() {
     let disk = Model::new();

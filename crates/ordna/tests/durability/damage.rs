@@ -1,4 +1,4 @@
-//! Every changed byte is found; missing and newer files are named.
+//! Every changed byte is detected. Errors name missing files and files of newer versions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,8 @@ use ordna::durability::{
 use super::disk::Model;
 use super::steps::{Bytes, DIR, State, compressions, options, script, state_of};
 
-/// A backup with a delta's worth of everything, and the state in it.
+/// Returns a disk with a small backup that has shards and a delta file, and the state in the
+/// backup.
 fn small_backup(compression: Compression) -> (Model, State) {
     let disk = Model::new();
     let store = Bytes::new();
@@ -31,7 +32,7 @@ fn small_backup(compression: Compression) -> (Model, State) {
     (disk, state_of(&store))
 }
 
-/// A life whose log has several segments and an end; and the state after it.
+/// Returns a disk with a log of several segments that was closed, and the state after it.
 fn small_log(sync: SyncPolicy) -> (Model, State) {
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, sync)).unwrap();
@@ -53,7 +54,7 @@ fn with_each_byte_changed(disk: &Model, mut each: impl FnMut(&Model, &Path, usiz
     for path in disk.files() {
         let content = disk.read(&path);
         for at in 0..content.len() {
-            // A bit, the bit that turns lower case into upper, and all bits.
+            // Flips one bit, the bit that distinguishes lower from upper case, and all bits.
             for mask in [0x01, 0x20, 0xFF] {
                 let mut changed = content.clone();
                 changed[at] ^= mask;
@@ -94,7 +95,8 @@ fn each_changed_byte_of_a_log_is_found_and_never_gives_another_state_in_silence(
             }
             Err(error) => panic!("{context}: {error}"),
             Ok(store) => {
-                // Only the marker at a segment's end: all that was acknowledged is there.
+                // Only the marker at a segment's end is damaged: all acknowledged writes are
+                // present.
                 let log = store.durability().unwrap().recovery.log;
                 assert!(!log.cuts.is_empty(), "{context}: not told");
                 assert_eq!(state_of(&store), state, "{context}");
@@ -105,7 +107,7 @@ fn each_changed_byte_of_a_log_is_found_and_never_gives_another_state_in_silence(
     assert!(refused > 1000 && cut > 100, "{refused} refused, {cut} told");
 }
 
-/// The last segment of the log, and its content.
+/// Returns the last segment of the log and its content.
 pub fn last_segment(disk: &Model) -> (PathBuf, Vec<u8>) {
     let path = disk.files().into_iter().rfind(|path| path.to_str().unwrap().contains("/log-"));
     let path = path.unwrap();
@@ -122,13 +124,13 @@ fn a_log_is_cut_at_any_length_and_told() {
         step.run(&store).unwrap();
         states.push(state_of(&store));
     }
-    // As a crash leaves it: without its end.
+    // Without its end, as after a crash.
     let (path, content) = last_segment(&disk);
     for len in 0..content.len() {
         let copy = disk.after_exit();
         copy.replace(&path, content[..len].to_vec());
         if len < 48 {
-            // The file header was durable before anything was written.
+            // The file header was durable before any records were written.
             let error = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap_err();
             assert!(matches!(error, BackupError::Damaged { offset: 0, .. }), "{len}: {error}");
             continue;
@@ -159,7 +161,7 @@ fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() 
     }
     drop(store);
     let (path, mut content) = last_segment(&disk);
-    // In the second of four blocks.
+    // The change is in the second of four blocks.
     content[48 + (56 + 5) + 56 + 2] ^= 1;
     disk.replace(&path, content);
     let error = Bytes::open(DIR, options(&disk.after_exit(), SyncPolicy::Always)).unwrap_err();
@@ -172,7 +174,7 @@ fn damage_in_the_middle_stops_the_start_and_a_repair_goes_on_without_the_rest() 
     assert!(log.cuts[0].was_durable);
     assert_eq!(state_of(&store), states[0]);
     drop(store);
-    // The second opening finds nothing to repair.
+    // The second opening has nothing to repair.
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap();
     assert!(store.durability().unwrap().recovery.log.cuts.is_empty());
     assert_eq!(state_of(&store), states[0]);
@@ -184,7 +186,7 @@ fn missing_files_are_named() {
     let (disk, _) = small_log(SyncPolicy::Always);
     for path in disk.files() {
         let name = path.to_str().unwrap();
-        // A mark is removed before its segment, so it may be missing.
+        // A mark may be missing, because it is removed before its segment.
         if name.contains("LOCK") || name.contains("/newest-") {
             continue;
         }
@@ -196,7 +198,7 @@ fn missing_files_are_named() {
             other => panic!("{name}: {other:?}"),
         }
     }
-    // A log without the backup before it.
+    // The log is left without the backup before it.
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();
     disk.remove(backup.parent().unwrap()).unwrap();
     let error = Bytes::open(DIR, options(&disk, SyncPolicy::Always)).unwrap_err();
@@ -205,7 +207,7 @@ fn missing_files_are_named() {
     assert!(matches!(error, BackupError::Missing { .. }), "{error}");
 }
 
-/// The segment that a manifest names was durable: without it, records are lost.
+/// A segment that a manifest names was durable, so records are lost if it is missing.
 #[test]
 fn a_segment_that_the_manifest_names_is_there_with_its_header() {
     let disk = Model::new();
@@ -240,13 +242,13 @@ fn a_segment_that_the_manifest_names_is_there_with_its_header() {
         assert!(cuts.len() == 1 && cuts[0].was_durable, "{len:?}: {cuts:?}");
         assert_eq!(state_of(&store), saved);
         drop(store);
-        // The second opening finds nothing to repair.
+        // The second opening has nothing to repair.
         let store = Bytes::open(DIR, options(&copy, SyncPolicy::Always)).unwrap();
         assert_eq!(store.durability().unwrap().recovery.log.cuts, []);
     }
 }
 
-/// A copy of a backup comes without the log that its manifest names.
+/// A copy of a backup does not include the log that its manifest names.
 #[test]
 fn a_backup_of_a_directory_is_installed_without_its_log() {
     let disk = Model::new();
@@ -293,14 +295,15 @@ fn bytes_behind_the_end_and_swapped_files_are_found() {
         let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
         assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
     }
-    // The same shard of another backup: its checksums are right, but not those of the manifest.
+    // The same shard of another backup has valid checksums, but not those of the manifest.
     let (other, _) = small_backup(Compression::None);
     disk.replace(path, other.read(path));
     let error = Bytes::restore("/b", options(&disk, SyncPolicy::Never)).unwrap_err();
     assert!(matches!(error, BackupError::Damaged { .. }), "{error}");
 }
 
-/// A shard without its last block, and a manifest of that length: the writer stopped early.
+/// A shard whose last block is missing is detected, even if the manifest has the shorter length, as
+/// if the writer had stopped early.
 #[test]
 fn a_shard_without_its_end_is_found() {
     const END: usize = 56;
@@ -318,12 +321,12 @@ fn a_shard_without_its_end_is_found() {
     assert!(error.to_string().contains("its last block is missing"), "{error}");
 }
 
-/// Segments of one block each, as a crash leaves them.
+/// Returns a disk with a log whose segments have one block each, as after a crash.
 fn rotated_log() -> Model {
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Always).segment_bytes(1)).unwrap();
     script()[..4].iter().for_each(|step| step.run(&store).unwrap());
-    // The log's thread may still be creating a segment, which its predecessor does not name yet.
+    // The log's thread may still be creating a segment that its predecessor does not name yet.
     let mut before = 0;
     while disk.operations() != before {
         before = disk.operations();
@@ -332,8 +335,8 @@ fn rotated_log() -> Model {
     disk.after_exit()
 }
 
-/// A segment that ends where the next one begins says so: the next one is missed even if the mark
-/// that names it is gone, too.
+/// The end of a segment that is continued records this. So a missing next segment is detected even
+/// if the mark that names it is missing, too.
 #[test]
 fn a_segment_that_is_continued_misses_the_next() {
     use ordna::durability::Storage;
@@ -365,8 +368,7 @@ fn a_segment_under_the_name_of_another_is_found() {
     assert!(error.to_string().contains("is segment 1, not"), "{error}");
 }
 
-/// What the fuzz targets do for hours, for a moment: bytes of records, changed, with right
-/// checksums.
+/// A short version of the fuzz targets: changed bytes of records with valid checksums.
 #[test]
 fn arbitrary_records_with_right_checksums_never_panic() {
     use ordna::durability::{Storage, fuzzing};

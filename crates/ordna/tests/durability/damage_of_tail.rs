@@ -1,4 +1,4 @@
-//! What the file `tail` says of a log that was damaged, and a tail that belongs to another log.
+//! Tests of the file `tail`: what it proves about a damaged log, and a tail of another log.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,9 @@ fn first_segment() -> PathBuf {
     Path::new(DIR).join("log-0000000001")
 }
 
-/// The files of a store that was killed: `synced` is durable, `later` is in the tail. The second value
-/// is the length of the first segment with what is durable, but not `later`.
+/// Returns the files of a store that was killed. The keys of `synced` are durable; those of `later`
+/// are in the tail. The second result is the length of the first segment with the durable records,
+/// but without those of `later`.
 fn killed(synced: &[&str], later: &[&str]) -> (Model, usize) {
     let disk = Model::new().shares();
     let store = Bytes::open(DIR, options(&disk, SYNC)).unwrap();
@@ -36,8 +37,8 @@ fn keys(disk: &Model) -> Result<Vec<String>, BackupError> {
     Ok(state_of(&store).into_keys().map(|key| String::from_utf8(key).unwrap()).collect())
 }
 
-/// The segment lacks the block that followed the sync, as after a power failure. So only the tail
-/// knows what was durable.
+/// The segment lacks the block that followed the sync, as after a power failure. Only the tail
+/// shows what was durable.
 #[test]
 fn damage_that_only_the_tail_proves_is_found() {
     let (disk, len) = killed(&["a", "b"], &["c"]);
@@ -65,7 +66,7 @@ fn damage_that_only_the_tail_proves_is_found() {
 
 #[test]
 fn a_tail_of_another_log_is_ignored() {
-    // The entry of `c` continues a log that ends behind two keys of one letter.
+    // The entry of `c` would continue a log that ends after two keys of one letter.
     let (disk, _) = killed(&["a", "b"], &["c"]);
     let (other, len) = killed(&["x", "y"], &["z"]);
     other.replace(&first_segment(), other.read(&first_segment())[..len].to_vec());
@@ -74,19 +75,19 @@ fn a_tail_of_another_log_is_ignored() {
     let opened = Bytes::open(DIR, options(&other.after_exit(), SYNC)).unwrap();
     let cuts = opened.durability().unwrap().recovery.log.cuts;
     assert_eq!(cuts.iter().map(|cut| cut.path.clone()).collect::<Vec<_>>(), [tail()]);
-    // Nor does it say how long this log must be.
+    // A tail of another log does not determine how long this log must be either.
     let (short, _) = killed(&["x"], &[]);
     short.replace(&tail(), disk.read(&tail()));
     let report = verify(&short, DIR, &Progress::default()).unwrap();
     assert!(!report.is_whole());
     assert_eq!(keys(&short).unwrap(), ["x"]);
-    // It is gone now.
+    // The opening has removed the tail.
     let store = Bytes::open(DIR, options(&short, SYNC)).unwrap();
     drop(store);
     assert!(short.open(&tail()).is_err());
 }
 
-/// The tail names the segments that the log continues in, also after the first ones were removed.
+/// The tail names the segments in which the log continues, even after the first ones were removed.
 #[test]
 fn a_tail_outlives_the_segments_that_it_began_in() {
     for backups in 1..4 {
@@ -101,8 +102,8 @@ fn a_tail_outlives_the_segments_that_it_began_in() {
     }
 }
 
-/// A start writes the records of a tail to a new segment. None is damaged when the power fails then,
-/// and none is lost that was durable.
+/// An opening writes the records of a tail to a new segment. If the power fails meanwhile, the
+/// files are not damaged, and no durable record is lost.
 #[test]
 fn the_power_fails_at_each_operation_of_a_start_with_a_tail() {
     let (disk, _) = killed(&["a", "b"], &["c", "d"]);

@@ -1,5 +1,5 @@
-//! What crashes and damage leave around the ends of segments: lost tails, segments without records,
-//! segments that are missing, and repairs.
+//! Tests of the ends of segments after crashes and damage: lost tails, segments without records,
+//! missing segments, and repairs.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ fn open(disk: &Model, sync: SyncPolicy) -> Result<Bytes, BackupError> {
     Bytes::open(DIR, options(disk, sync))
 }
 
-/// Opens a store, inserts the keys and ends the process at once.
+/// Opens a store, inserts the keys, and ends the process without closing the store.
 fn run(disk: &Model, sync: SyncPolicy, keys: &[&str]) -> Model {
     let store = open(disk, sync).unwrap();
     keys.iter().for_each(|key| _ = store.insert(key.as_bytes(), b"1").unwrap());
@@ -26,13 +26,13 @@ fn segment(number: u64) -> PathBuf {
     Path::new(DIR).join(format!("log-{number:010}"))
 }
 
-/// The segments of the log.
+/// Returns the paths of the log's segments.
 fn segments(disk: &Model) -> Vec<PathBuf> {
     let is_segment = |path: &PathBuf| path.to_str().unwrap().contains("/log-");
     disk.files().into_iter().filter(is_segment).collect()
 }
 
-/// A server is started, writes nothing and is killed: its segment has no records.
+/// A server that starts, writes nothing and is killed leaves a segment without records.
 #[test]
 fn damage_before_a_segment_without_records_is_found() {
     let disk = run(&Model::new(), SyncPolicy::Always, &["a", "b", "c", "d"]);
@@ -57,7 +57,7 @@ fn damage_before_a_segment_without_records_is_found() {
     }
 }
 
-/// Segments of older programs begin without a block.
+/// Segments of older versions begin without a block.
 #[test]
 fn damage_before_a_segment_that_is_only_a_header_is_found() {
     let disk = run(&Model::new(), SyncPolicy::Always, &["a", "b", "c", "d"]);
@@ -65,7 +65,7 @@ fn damage_before_a_segment_that_is_only_a_header_is_found() {
     let (last, content) = last_segment(&disk);
     disk.replace(&last, content[..48].to_vec());
     let mut content = disk.read(&segment(1));
-    // In the first of several blocks.
+    // The damage is in the first of several blocks.
     let len = content.len();
     content[len / 3] ^= 1;
     disk.replace(&segment(1), content);
@@ -73,8 +73,9 @@ fn damage_before_a_segment_that_is_only_a_header_is_found() {
     assert!(matches!(found, Err(BackupError::Damaged { .. })), "{found:?}");
 }
 
-/// A write that failed leaves a part of a block before the segment in which it is retried. A start that
-/// cannot read that segment does not know that it continues the log: it must not remove it.
+/// A failed write leaves a part of a block before the segment in which the write is retried. If an
+/// opening cannot read that segment, it does not know that the segment continues the log, so it
+/// must not remove it.
 #[test]
 fn a_start_that_cannot_read_a_segment_loses_nothing() {
     let disk = run(&Model::new(), SyncPolicy::Always, &["a", "b"]);
@@ -97,7 +98,8 @@ fn a_start_that_cannot_read_a_segment_loses_nothing() {
     assert!(failed > 3, "{failed} starts failed");
 }
 
-/// Records that a process left to the system must not become durable after those of the next one.
+/// Records that a killed process left in the system's cache must not become durable later than
+/// those of the next process.
 #[test]
 fn a_start_makes_durable_what_it_has_read() {
     for (starts, sync) in [(1, SyncPolicy::Always), (3, SyncPolicy::EverySecond)] {
@@ -116,10 +118,10 @@ fn a_start_makes_durable_what_it_has_read() {
     }
 }
 
-/// Entries of a segment that is read ahead, by a thread of its own.
+/// Number of entries in a segment that is long enough to be read ahead by a separate thread.
 const LONG: u32 = 1500;
 
-/// A store with such a segment. What its first blocks have was durable when the last was written.
+/// Returns a disk with such a segment. The first blocks were durable when the last one was written.
 fn long_segment() -> Model {
     let disk = Model::new();
     let store = open(&disk, SyncPolicy::Never).unwrap();
@@ -161,18 +163,18 @@ fn damage_in_a_long_segment_is_found_and_its_torn_end_cut() {
     assert!(again.durability().unwrap().recovery.log.cuts.is_empty());
 }
 
-/// A long segment is made durable while it is read. The system reports once that it cannot be.
+/// A long segment is synced while it is read. The system reports a failure of this sync only once.
 #[test]
 fn a_start_that_cannot_sync_a_long_segment_fails() {
     let disk = long_segment();
     let mut syncs = 0;
-    // Two threads share the operations in another order each time, so a round may miss the syncs.
+    // The order of the operations of two threads varies, so a round may miss the syncs.
     for _ in 0..20 {
         for number in 1.. {
             let disk = disk.after_exit().fault(number, Fault::Fails);
             let opened = open(&disk, SyncPolicy::Never).map(|store| state_of(&store).len());
             let Some(hit) = disk.hit() else { break };
-            // A segment is cut to its length, which makes it durable.
+            // Truncating a segment to its length also makes it durable.
             let is_sync = hit.contains(": truncate ");
             syncs += usize::from(is_sync);
             let is_right = if is_sync {
@@ -189,7 +191,7 @@ fn a_start_that_cannot_sync_a_long_segment_fails() {
     panic!("{syncs} syncs failed");
 }
 
-/// Runs of a process, each of which ends in order or not.
+/// Runs several processes. Each element of `ends` says whether that process closes its store.
 fn runs(ends: &[bool]) -> Model {
     let mut disk = Model::new();
     for (number, in_order) in ends.iter().enumerate() {
@@ -244,8 +246,8 @@ fn a_repair_reports_a_missing_segment_after_a_torn_one() {
     assert!(cuts.iter().any(|cut| cut.was_durable), "{cuts:?}");
 }
 
-/// Each segment is damaged or removed. The start is refused, or nothing is lost; a repair keeps
-/// what precedes the damage.
+/// Each segment is damaged or removed. The opening fails, or nothing is lost. A repair keeps the
+/// records before the damage.
 #[test]
 fn a_repair_continues_after_any_damage() {
     let store_of = |disk: &Model| -> (Vec<State>, Model) {
@@ -327,7 +329,7 @@ fn a_segment_of_zeros_that_nobody_names_was_being_created() {
     }
 }
 
-/// All operations of a restart, each of which is the last one before a power failure.
+/// The power fails after each operation of a restart.
 #[test]
 fn the_power_fails_at_each_operation_of_several_starts() {
     use super::disk::Fault;
@@ -372,7 +374,7 @@ fn the_power_fails_at_each_operation_of_several_starts() {
     }
 }
 
-/// Replaces a part of a backup's manifest and its checksum.
+/// Replaces a part of a backup's manifest, and updates the checksum.
 fn change_manifest(disk: &Model, from: &str, to: &str) {
     let path = Path::new("/b/MANIFEST");
     let text = String::from_utf8(disk.read(path)).unwrap();
@@ -432,7 +434,7 @@ fn what_is_not_a_stores_is_not_removed() {
         disk.create_dir(dir).unwrap();
         disk.create(&dir.join("chapter")).unwrap();
     }
-    // Left by a crash.
+    // An unfinished backup that a crash has left.
     let own = Path::new(DIR).join("unfinished-backup-0000000002");
     disk.create_dir(&own).unwrap();
     disk.create(&own.join("shard-0000")).unwrap();
@@ -459,18 +461,18 @@ fn a_directory_with_other_directories_is_refused() {
         "/home: holds `photos`, which is not Ordna's: use an empty directory"
     );
     assert_eq!(disk.files(), before);
-    // A file of users or settings may be in it, and what a file system has in its root.
+    // The directory may contain files of users or settings, and what a file system has in its root.
     disk.create_dir(Path::new("/mount/lost+found")).unwrap();
     disk.create(Path::new("/mount/users")).unwrap();
     drop(Bytes::open("/mount", options(&disk, SyncPolicy::Always)).unwrap());
-    // Once it is a store's, it may have others.
+    // After a store was opened in it, the directory may contain other directories.
     disk.create_dir(Path::new("/mount/indexes")).unwrap();
     disk.create(Path::new("/mount/indexes/1")).unwrap();
     drop(Bytes::open("/mount", options(&disk, SyncPolicy::Always)).unwrap());
 }
 
-/// The end of a segment and the header of the next one are damaged: what the next one holds was
-/// durable, and is not dropped in silence.
+/// The end of a segment and the header of the next one are damaged. The records of the next segment
+/// were durable, so they must not be dropped silently.
 #[test]
 fn a_damaged_end_before_a_damaged_header_is_no_torn_tail() {
     let disk = run(&Model::new(), SyncPolicy::Always, &["a"]);

@@ -1,9 +1,11 @@
-//! A model of a disk: what is not synced may be lost, and any operation can be made to fail.
+//! A model of a disk, on which data that is not synced may be lost and any operation can be made to
+//! fail.
 //!
-//! A file's content is durable up to its last sync; a name is durable once its directory is synced.
-//! A power cut keeps what is durable, and a random part of the rest: of a file's bytes, a prefix in
-//! which ranges may be zeros; of the changes of a directory, all, a prefix, or any subset. Bytes of
-//! a sync that failed may be lost though a later sync succeeds, as the system drops such pages.
+//! The content of a file is durable up to its last sync, and a name is durable when its directory
+//! is synced. A power failure keeps everything durable and a random part of the rest: of the bytes
+//! of a file, a prefix in which ranges may be zeros; of the changes of a directory, all, a prefix,
+//! or any subset. Bytes of a failed sync may be lost even if a later sync succeeds, because
+//! operating systems drop such pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
@@ -19,7 +21,7 @@ enum Node {
     File {
         data: Vec<u8>,
         synced: usize,
-        /// Ranges that a sync could not write.
+        /// Ranges that a sync failed to write.
         lost: Vec<(usize, usize)>,
     },
     Dir {
@@ -31,7 +33,7 @@ enum Node {
 
 type Names = BTreeMap<String, usize>;
 
-/// A change of a directory that is not synced.
+/// A change of a directory that is not synced yet.
 #[derive(Debug, Clone)]
 enum Change {
     Add(String, usize),
@@ -52,21 +54,22 @@ impl Change {
     }
 }
 
-/// Longest time that a paused thread waits: the thread that would resume it may wait for it.
+/// Maximum time that a paused thread waits, because the thread that would resume it may be waiting
+/// for it.
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// Name of a thread that calls `Store::backup` and may be paused.
 pub const BACKUP_THREAD: &str = "history backup";
-/// Threads of a backup: also those of the server.
+/// Names of threads that take backups, including those of the server.
 const BACKUP_THREADS: [&str; 3] = [BACKUP_THREAD, "ordna backup", "ordna bgsave"];
 /// Name of the thread that writes the log.
 const LOG_THREAD: &str = "ordna log";
 /// Bytes of a shared file that a power cut keeps or loses together.
 const PIECE: usize = 64;
 
-/// A pause of some threads.
+/// A pause of the threads with certain names.
 #[derive(Debug, Default)]
 struct Pause {
-    /// Operations of these threads before the one that waits.
+    /// Number of operations of these threads before the one that waits.
     left: Option<u64>,
     waits: bool,
 }
@@ -80,25 +83,25 @@ fn end_pause(stop: &Stop) {
     stop.1.notify_all();
 }
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The operation fails and does nothing, or, a write, half of it.
+    /// The operation fails and does nothing. A write may write half of its bytes.
     Fails,
-    /// A sync reports success without doing anything.
+    /// A sync reports success, but does nothing.
     Lies,
-    /// This operation and all that follow fail.
+    /// This operation and all later ones fail.
     PowerCut,
 }
 
-/// When a fault happens.
+/// The time at which a fault happens.
 #[derive(Debug, Clone, Copy)]
 enum When {
     /// At the operation with this number.
     At(u64),
     /// At the nth operation of a kind from now on.
     Kind(&'static str, u64),
-    /// At the nth operation after the next one of a kind.
+    /// At the nth operation after the next operation of a kind.
     After(&'static str, u64),
 }
 
@@ -107,26 +110,26 @@ struct Inner {
     nodes: Vec<Node>,
     operations: u64,
     faults: Vec<(When, Fault)>,
-    /// What the faults hit.
+    /// Descriptions of the operations that faults have hit.
     hits: Vec<String>,
-    /// Whether an operation failed since [`Model::calm`].
+    /// Whether an operation has failed since [`Model::calm`].
     has_failed: bool,
     off: bool,
-    /// Writes take at most so many bytes.
+    /// Maximum number of bytes that a write accepts.
     most: usize,
-    /// How long a sync takes.
+    /// Duration of a sync.
     sync_takes: Duration,
-    /// Bytes that all files together may have.
+    /// Maximum total size of all files in bytes.
     space: usize,
-    /// The operation from which on there is room for any number.
+    /// Number of the operation after which the space is unlimited.
     space_ends: u64,
     locked: bool,
-    /// Whether files can be shared, and which are: a power cut keeps any of their pieces.
+    /// Whether files can be shared, and which ones are. A power failure keeps any of their pieces.
     shares: bool,
     shared: BTreeSet<usize>,
 }
 
-/// A stop of threads that are named alike.
+/// The pause of the threads with a certain name, and its notification.
 type Stop = (Mutex<Pause>, Condvar);
 
 #[derive(Debug, Default)]
@@ -166,7 +169,7 @@ impl Model {
         self.0.lock().unwrap()
     }
 
-    /// Has the `number`th operation from now on go wrong.
+    /// Makes the `number`th operation from now on fail with a fault.
     pub fn fault(self, number: u64, fault: Fault) -> Self {
         let mut inner = self.inner();
         let at = inner.operations + number;
@@ -175,17 +178,17 @@ impl Model {
         self
     }
 
-    /// Has the `number`th operation of a kind from now on fail.
+    /// Makes the `number`th operation of a kind from now on fail.
     pub fn fail(&self, kind: &'static str, number: u64) {
         self.inner().faults.push((When::Kind(kind, number), Fault::Fails));
     }
 
-    /// Has the `number`th operation after the next one of a kind fail.
+    /// Makes the `number`th operation after the next operation of a kind fail.
     pub fn fail_after(&self, kind: &'static str, number: u64) {
         self.inner().faults.push((When::After(kind, number), Fault::Fails));
     }
 
-    /// Ends all faults, and gives room for any number of bytes.
+    /// Ends all faults, and makes the space unlimited.
     pub fn calm(&self) {
         let mut inner = self.inner();
         inner.faults.clear();
@@ -193,13 +196,13 @@ impl Model {
         (inner.space, inner.space_ends) = (usize::MAX, u64::MAX);
     }
 
-    /// Has each write take at most so many bytes.
+    /// Limits the number of bytes that each write accepts.
     pub fn short_writes(self, most: usize) -> Self {
         self.inner().most = most;
         self
     }
 
-    /// Has files that are changed without a system call.
+    /// Enables files that are changed without a system call.
     pub fn shares(self) -> Self {
         self.inner().shares = true;
         self
@@ -211,42 +214,41 @@ impl Model {
         self
     }
 
-    /// Leaves the disk with so many free bytes; `usize::MAX`: with any number.
+    /// Sets the number of free bytes; with `usize::MAX`, the space is unlimited.
     pub fn set_free(&self, bytes: usize) {
         let mut inner = self.inner();
         (inner.space, inner.space_ends) = (inner.used().saturating_add(bytes), u64::MAX);
     }
 
-    /// As [`set_free`](Self::set_free), for so many operations.
+    /// Works like [`set_free`](Self::set_free), but only for a number of operations.
     pub fn set_free_for(&self, bytes: usize, operations: u64) {
         self.set_free(bytes);
         let mut inner = self.inner();
         inner.space_ends = inner.operations + operations;
     }
 
-    /// Whether an operation failed, or a write did not fit, since [`calm`](Self::calm).
+    /// Returns whether an operation has failed, or a write did not fit, since [`calm`](Self::calm).
     pub fn has_failed(&self) -> bool {
         self.inner().has_failed
     }
 
-    /// Whether a store has the lock.
+    /// Returns whether a store holds the lock.
     #[allow(dead_code, reason = "the server's tests ask")]
     pub fn is_locked(&self) -> bool {
         self.inner().locked
     }
 
-    /// Whether the power was cut.
+    /// Returns whether the power has failed.
     pub fn is_off(&self) -> bool {
         self.inner().off
     }
 
-    /// Pauses the backup that begins next at its `number`th operation, until
-    /// [`resume`](Self::resume).
+    /// Pauses the next backup at its `number`th operation, until [`resume`](Self::resume).
     pub fn pause_backup(&self, number: u64) {
         begin_pause(&self.1.backup, number);
     }
 
-    /// Waits until the backup is paused, or `is_done`.
+    /// Waits until the backup is paused or `is_done` returns `true`.
     pub fn wait_paused(&self, is_done: impl Fn() -> bool) {
         let began = Instant::now();
         let waits = || self.1.backup.0.lock().unwrap().waits;
@@ -270,7 +272,7 @@ impl Model {
         end_pause(&self.1.log);
     }
 
-    /// Has threads with a stop wait there.
+    /// Makes a thread wait here if there is a pause for its name.
     fn pause_here(&self) {
         let thread = std::thread::current();
         let (pause, resumed) = match thread.name() {
@@ -299,18 +301,19 @@ impl Model {
         self.inner().operations
     }
 
-    /// What the last fault hit, if one has.
+    /// Returns a description of the operation that the last fault has hit.
     pub fn hit(&self) -> Option<String> {
         self.inner().hits.last().cloned()
     }
 
-    /// What the faults hit.
+    /// Returns descriptions of all operations that faults have hit.
     pub fn hits(&self) -> Vec<String> {
         self.inner().hits.clone()
     }
 
-    /// The disk after a restart of the process: nothing is lost. A start syncs what it read, and
-    /// the model believes it, also for bytes that a sync of the former process could not write.
+    /// Returns the disk after a restart of the process, which loses nothing. An opening syncs what
+    /// it has read, and the model accepts such a sync even for bytes that a sync of the former
+    /// process failed to write.
     pub fn after_exit(&self) -> Self {
         let inner = self.inner();
         let after = Self::of(inner.nodes.clone());
@@ -324,7 +327,7 @@ impl Model {
         after
     }
 
-    /// The disk after a power cut.
+    /// Returns the disk after a power failure.
     pub fn after_power_cut(&self, random: &mut Random) -> Self {
         let inner = self.inner();
         let (mut nodes, shared) = (inner.nodes.clone(), inner.shared.clone());
@@ -347,7 +350,7 @@ impl Model {
                         _ => *synced + random.below(unsynced + 1) as usize,
                     };
                     data.truncate(kept);
-                    // Pages that were never written, of a file whose length was.
+                    // The length of the file was written, but some of its pages were not.
                     if kept > *synced && random.below(3) == 0 {
                         let from = *synced + random.below((kept - *synced) as u64) as usize;
                         let to = from + random.below((kept - from) as u64 + 1) as usize;
@@ -390,7 +393,7 @@ impl Model {
         after
     }
 
-    /// Paths of all files.
+    /// Returns the paths of all files.
     pub fn files(&self) -> Vec<PathBuf> {
         let inner = self.inner();
         let (mut open, mut files) = (vec![(PathBuf::from("/"), 0)], Vec::new());
@@ -429,7 +432,7 @@ impl Model {
 }
 
 impl Node {
-    /// A file whose content is durable.
+    /// Creates a file with durable content.
     fn new_file(data: Vec<u8>) -> Self {
         Self::File { synced: data.len(), data, lost: Vec::new() }
     }
@@ -444,7 +447,7 @@ fn missing() -> io::Error {
 }
 
 impl Inner {
-    /// Counts an operation; `Some(Lies)` for a sync that lies.
+    /// Counts an operation. Returns `Some(Lies)` for a sync that only claims to succeed.
     fn operate(&mut self, what: &str, path: &Path) -> io::Result<Option<Fault>> {
         if self.off {
             return Err(io::Error::other("the power is off"));
@@ -491,7 +494,7 @@ impl Inner {
         }
     }
 
-    /// Bytes of all files that have a name.
+    /// Returns the total size of all files that have a name.
     fn used(&self) -> usize {
         let (mut open, mut used) = (vec![0], 0);
         while let Some(at) = open.pop() {
@@ -610,7 +613,7 @@ impl OutFile for ModelFile {
                 Ok(Some(_)) => {}
                 Err(_) if was_off => {}
                 Err(_) => {
-                    // The next sync has nothing to do.
+                    // A later sync does not write these bytes again.
                     lost.push((*synced, data.len()));
                 }
             }
@@ -706,7 +709,7 @@ impl Storage for Model {
             return done.map(drop);
         }
         let at = inner.find(path)?;
-        // The files of a directory go first; a failure leaves some.
+        // The files of a directory are removed first. After a failure, some of them remain.
         if let Node::Dir { names, .. } = &inner.nodes[at] {
             let count = if done.is_err() { names.len() / 2 } else { names.len() };
             let gone: Vec<String> = names.keys().take(count).cloned().collect();

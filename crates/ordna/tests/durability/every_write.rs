@@ -1,8 +1,9 @@
-//! Every operation that changes a store is logged as it was applied, also if it was refused.
+//! Every operation that changes a store is logged as it was applied, even if it was refused.
 //!
-//! Random operations of all kinds run against a store with a small memory limit, so that some are
-//! refused as a whole and others (`insert_many`) in part. After each few of them the disk is copied
-//! as a crash of the process would leave it, and the copy must open with the same entries.
+//! Random operations of all kinds run on a store with a small memory limit, so that some are
+//! refused completely and others (`insert_many`) partially. After every few operations, the disk is
+//! copied as a crash of the process would leave it, and a store opened from the copy must have the
+//! same entries.
 
 use std::ops::Bound;
 
@@ -13,7 +14,7 @@ use ordna_testkit::random::Random;
 use super::disk::Model;
 use super::steps::{Bytes, DIR, flush, options, state_of};
 
-/// Bytes of the memory limit: less than the values of all keys.
+/// Memory limit in bytes, which is less than the size of all values.
 const LIMIT: usize = 8 << 10;
 
 fn limited() -> Options {
@@ -33,7 +34,7 @@ fn deadline(random: &mut Random) -> Option<u64> {
     (random.below(2) == 0).then(|| 2000 + random.below(7000))
 }
 
-/// Runs one operation; returns whether a part of it was refused.
+/// Runs one operation. Returns whether a part of it was refused.
 fn operate(store: &Bytes, random: &mut Random) -> (&'static str, bool) {
     let (a, b, c) = (key(random), key(random), key(random));
     let (v, w) = (value(random), value(random));

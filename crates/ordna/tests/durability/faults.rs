@@ -1,4 +1,4 @@
-//! Each operation on the disk fails once, lies once, and is the last one once.
+//! Each operation on the disk fails once, claims success once, and is the last one once.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use ordna_testkit::random::Random;
 use super::disk::{Fault, Model};
 use super::steps::{Bytes, DIR, check, flush, live, live_with, options, script, state_of};
 
-/// Operations of a life without a fault.
+/// Returns the number of operations of a run without faults.
 fn operations(sync: SyncPolicy) -> u64 {
     let disk = Model::new();
     let left = live(&disk, sync, &script()).unwrap();
@@ -30,7 +30,7 @@ fn each_operation_fails_once_and_nothing_acknowledged_is_lost() {
     for number in 1..=operations(SyncPolicy::Always) {
         let disk = Model::new().fault(number, Fault::Fails);
         let Ok(left) = live(&disk, SyncPolicy::Always, &script()) else {
-            // The opening failed, and told so; nothing was acknowledged.
+            // The opening has failed with an error, and no write was acknowledged.
             assert!(disk.hit().is_some());
             hits += 1;
             continue;
@@ -48,12 +48,13 @@ fn each_operation_fails_once_and_nothing_acknowledged_is_lost() {
     assert!(healed > 0, "a backup heals a failed log");
 }
 
-/// Segments of one block each: the log's thread begins a new one all the time.
+/// Segments have one block each, so the log's thread continually begins new ones.
 #[test]
 fn each_operation_fails_once_while_segments_rotate() {
     let mut most = 0;
     for (fault, cuts) in [(Fault::Fails, 2), (Fault::PowerCut, 2), (Fault::Lies, 0)] {
-        // Other numbers hit the same places: threads never take turns in the same way twice.
+        // The other numbers reach the same places, because threads never interleave in the same way
+        // twice.
         for number in (1..).step_by(5) {
             let disk = Model::new().fault(number, fault);
             let opened = options(&disk, SyncPolicy::Always).segment_bytes(1);
@@ -78,8 +79,7 @@ fn each_operation_fails_once_while_segments_rotate() {
     assert!(most > 2, "{most} segments: nothing rotates");
 }
 
-/// What is synced stands in segments that the log has left, or comes to stand in one that it has
-/// not begun.
+/// Synced records may be in segments that the log has left, or in one that it has not yet begun.
 #[test]
 fn a_sync_covers_the_segments_before_the_current_one() {
     for round in 0..120 {
@@ -91,7 +91,7 @@ fn a_sync_covers_the_segments_before_the_current_one() {
                 flush(&store);
             }
             if round % 3 == 0 {
-                // The log's thread begins a segment meanwhile.
+                // Gives the log's thread time to begin a segment.
                 std::thread::sleep(Duration::from_micros(300));
             }
         }
@@ -104,16 +104,16 @@ fn a_sync_covers_the_segments_before_the_current_one() {
     }
 }
 
-/// A sync has begun when a backup has the log go on in another segment. It does not cover a record
-/// that comes to stand there.
+/// A backup makes the log continue in another segment while a sync is in progress. The sync does
+/// not cover a record that is written there.
 #[test]
 #[cfg(debug_assertions)]
 fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     let disk = Model::new();
     let schedule = Schedule::new();
-    // Writers that wait would sync themselves.
+    // Otherwise, the waiting writers would sync themselves.
     let opened = options(&disk, SyncPolicy::Always).acknowledge_later();
-    // The log's thread has the role of the one that starts it.
+    // The log's thread gets the role of the thread that starts it.
     let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
     schedule.hold("log", "log.run.before_drain");
     schedule.hold("syncer", "log.sync.begun");
@@ -146,7 +146,8 @@ fn a_sync_does_not_cover_a_segment_that_began_after_it() {
     assert!(is_kept(), "an acknowledged write is lost");
 }
 
-/// A sync writes a record that it does not cover. The log's thread syncs it without being told.
+/// A sync writes a record that it does not cover. The log's thread syncs that record without a
+/// notification.
 #[test]
 #[cfg(debug_assertions)]
 fn a_record_that_a_sync_has_written_is_synced_too() {
@@ -170,14 +171,15 @@ fn a_record_that_a_sync_has_written_is_synced_too() {
             std::thread::yield_now();
         }
         let is_synced = is_synced();
-        // Another record has everything synced, so the writers end.
+        // A further record triggers a sync of everything, so that the writers end.
         store.insert(b"c", b"3").unwrap();
         is_synced
     });
     assert!(is_synced, "a writer waits until another one comes");
 }
 
-/// Threads that wait write and sync for each other. None is left behind, whoever leads.
+/// Waiting threads write and sync for each other. Every one of them is served, no matter which one
+/// leads.
 #[test]
 fn threads_that_wait_for_their_records_are_all_served() {
     let disk = Model::new().slow_syncs(Duration::from_micros(100));
@@ -192,7 +194,7 @@ fn threads_that_wait_for_their_records_are_all_served() {
                     let synced = store.durability().unwrap().synced;
                     assert!(synced > 0, "a write returned before it was durable");
                     if at % 50 == thread {
-                        // A sync of another kind may serve the thread that was to lead.
+                        // A sync of another thread may serve the thread that was to lead.
                         store.sync_log().unwrap();
                     }
                 }
@@ -205,7 +207,8 @@ fn threads_that_wait_for_their_records_are_all_served() {
     assert!(after.durability().unwrap().recovery.log.segments > 2, "nobody began another segment");
 }
 
-/// A group whose work panics is in the log, though its thread does not wait for it.
+/// If the work of a group panics, its writes are in the log, although its thread does not wait for
+/// them.
 #[test]
 fn what_a_group_wrote_before_a_panic_is_synced() {
     let disk = Model::new();
@@ -225,7 +228,7 @@ fn what_a_group_wrote_before_a_panic_is_synced() {
     assert!(is_synced() && store.durability().unwrap().synced > 0);
 }
 
-/// The log's thread does not get to write. What waits for it has a bound all the same.
+/// The number of waiting records is bounded even if the log's thread cannot write.
 #[test]
 #[cfg(debug_assertions)]
 fn records_that_wait_for_the_logs_thread_have_a_bound() {
@@ -285,13 +288,14 @@ fn a_sync_that_lies_once_never_gives_another_state_in_silence() {
         let disk = Model::new().fault(number, Fault::Lies);
         let left = live(&disk, SyncPolicy::Always, &script()).unwrap();
         let Some(hit) = disk.hit() else { continue };
-        // The next sync of the same file makes up for it; without a power cut nothing is lost at
-        // all.
+        // The next sync of the same file succeeds. Without a power failure, nothing is lost in any
+        // case.
         check(&disk.after_exit(), &left, &hit);
     }
 }
 
-/// A crash, or a failure, while an old backup is removed leaves no backup that looks damaged.
+/// A crash or a failure during the removal of an old backup does not leave a backup that looks
+/// damaged.
 #[test]
 fn a_backup_that_is_removed_in_part_is_no_damage() {
     for number in 1.. {
@@ -308,7 +312,7 @@ fn a_backup_that_is_removed_in_part_is_no_damage() {
         };
         verify(&disk.after_exit(), DIR, &Progress::default())
             .unwrap_or_else(|error| panic!("{hit}: {error}"));
-        // The next one removes what was left.
+        // The next backup removes the rest.
         store.backup(&BackupOptions::new()).unwrap();
         let left = |path: &PathBuf| path.to_string_lossy().contains("unfinished");
         assert!(!disk.files().iter().any(left), "{hit}: {:?}", disk.files());

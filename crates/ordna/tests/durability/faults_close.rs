@@ -1,4 +1,4 @@
-//! The end of a log beside writes and backups.
+//! Closing a log concurrently with writes and backups.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -28,7 +28,7 @@ fn write_beside_close(sync: SyncPolicy) {
     schedule.wait_held("writer", "log.write.done");
     let (roles, shared) = (schedule.clone(), Arc::clone(&store));
     let closer = thread::spawn(move || roles.enroll("closer", || shared.close_log()));
-    // The log's thread has ended; everything is written and durable.
+    // The log's thread has ended, and everything is written and durable.
     schedule.wait_held("closer", "log.sync.begun");
     schedule.release("writer", "log.write.done");
     thread::sleep(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! Panics of the caller's code in a store with a log: of the clock, and of what a backup calls.
+//! Panics of the caller's code in a store with a log: in the clock, and in callbacks of a backup.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use ordna::{Options, Write};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options};
 
-/// A clock that panics while the flag is set, and a store with it.
+/// Returns a store with a clock that panics while the flag is set.
 fn with_clock(disk: &Model) -> (Bytes, Arc<AtomicBool>) {
     let broken = Arc::new(AtomicBool::new(false));
     let is_broken = Arc::clone(&broken);
@@ -25,7 +25,7 @@ fn with_clock(disk: &Model) -> (Bytes, Arc<AtomicBool>) {
     (store, broken)
 }
 
-/// `write` changes "a" and panics in the clock at "b". What is acknowledged later is kept.
+/// `write` changes "a" and panics in the clock at "b". Later acknowledged writes are kept.
 fn panics_between(write: impl FnOnce(&Bytes)) {
     let disk = Model::new();
     let (store, broken) = with_clock(&disk);
@@ -42,7 +42,7 @@ fn panics_between(write: impl FnOnce(&Bytes)) {
     }
     let again = Bytes::open(DIR, options(&disk.after_exit(), SyncPolicy::Always)).unwrap();
     assert_eq!(read(&again), kept, "what was acknowledged");
-    // A backup has what is in memory.
+    // A backup contains everything in memory.
     store.backup(&BackupOptions::new()).unwrap();
     store.append(b"a", b"?").unwrap();
     let seen = read(&store);
@@ -51,7 +51,7 @@ fn panics_between(write: impl FnOnce(&Bytes)) {
     assert_eq!(read(&again), seen, "after a backup");
 }
 
-/// The writes of a batch that changes "a" first.
+/// A batch that changes "a" first.
 const BATCH: [(&[u8], &[u8]); 2] = [(b"a", b"much longer"), (b"b", b"2")];
 
 #[test]
@@ -69,7 +69,7 @@ fn a_batch_that_panics_in_a_group_leaves_log_and_memory_alike() {
     });
 }
 
-/// What the caller gave to a backup panics.
+/// A callback that the caller passed to a backup panics.
 #[test]
 fn a_backup_that_panics_leaves_the_store_usable() {
     let disk = Model::new();
@@ -82,8 +82,8 @@ fn a_backup_that_panics_leaves_the_store_usable() {
     store.backup(&BackupOptions::new()).expect("the next backup");
 }
 
-/// The same, where a worker reads an entry with a deadline: a live backup's set stays attached, and the log
-/// that fails later does not retry.
+/// The clock panics while a worker reads an entry with a deadline. Without the cleanup, the set of
+/// the live backup would stay attached, and a log that fails later would not retry.
 #[test]
 fn a_backup_whose_clock_panics_leaves_a_log_that_heals() {
     let disk = Model::new();

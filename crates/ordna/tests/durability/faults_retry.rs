@@ -18,7 +18,7 @@ use super::disk::{Fault, Model};
 use super::steps::flush;
 use super::steps::{Bytes, DIR, options, state_of};
 
-/// Free space that every record of these tests fits in.
+/// Free space that is sufficient for all records of these tests.
 const ROOM: usize = 1 << 26;
 
 /// Waits until a condition holds.
@@ -34,7 +34,7 @@ fn works(store: &Bytes) -> bool {
     store.check_log().is_ok()
 }
 
-/// Inserts until the disk is full and the log has failed.
+/// Inserts entries until the disk is full and the log has failed.
 fn fill(disk: &Model, store: &Bytes) {
     disk.set_free(150);
     let mut number = 0_u32;
@@ -44,7 +44,7 @@ fn fill(disk: &Model, store: &Bytes) {
     }
 }
 
-/// Checks that an exit and power cuts leave the state.
+/// Checks that the state survives an exit and power failures.
 fn check_kept(disk: &Model, store: &Bytes, context: &str) {
     let state = state_of(store);
     let mut left = vec![disk.after_exit()];
@@ -60,19 +60,19 @@ fn check_kept(disk: &Model, store: &Bytes, context: &str) {
     }
 }
 
-/// What happens to an operation of [`Hooked`].
+/// A callback that replaces an operation of [`Hooked`].
 type Hook = dyn Fn(&Model) -> io::Result<()> + Send + Sync;
 
-/// A disk with something that happens once, after a rename, or before a file's first sync.
+/// A disk with a callback that runs once, either after a rename or before the first sync of a file.
 #[derive(Clone)]
 struct Hooked {
     disk: Model,
     /// Called instead of the sync of the directory that follows a rename.
     after_rename: Option<Arc<Hook>>,
     was_renamed: Arc<AtomicBool>,
-    /// While set, syncs of files that were created meanwhile wait.
+    /// While set, syncs of files that were created in the meantime wait.
     holds_new_files: Arc<AtomicBool>,
-    /// Whether such a sync waits.
+    /// Whether such a sync is waiting.
     is_held: Arc<AtomicBool>,
 }
 
@@ -155,13 +155,13 @@ impl Storage for Hooked {
     }
 }
 
-/// The disk gets space while a backup of a failed log is about to be done. The log does not go on in a
-/// segment of its own beside that of the backup.
+/// The disk gets free space while a backup of a failed log is nearly complete. The log must not
+/// continue in a different segment than the one of the backup.
 #[test]
 fn a_retry_does_not_overtake_the_backup_of_a_failed_log() {
     let disk = Model::new();
     let hook = |_: &Model| {
-        // Several attempts of the log.
+        // Time for several retries of the log.
         thread::sleep(Duration::from_millis(600));
         Ok(())
     };
@@ -174,7 +174,7 @@ fn a_retry_does_not_overtake_the_backup_of_a_failed_log() {
         let backup = scope.spawn(|| store.backup(&BackupOptions::new()));
         let mut number = 0_u32;
         while !backup.is_finished() {
-            // Those that are acknowledged must be there later.
+            // Acknowledged writes must be present later.
             let _ = store.insert(&[b"meanwhile".as_slice(), &number.to_be_bytes()].concat(), b"1");
             number += 1;
             thread::sleep(Duration::from_millis(1));
@@ -186,7 +186,8 @@ fn a_retry_does_not_overtake_the_backup_of_a_failed_log() {
     check_kept(&disk, &store, "backup and retry");
 }
 
-/// A backup of a failed log is in place, and reports a failure. The log does not go on before it.
+/// A backup of a failed log is in place, but reports a failure. The log must not continue before
+/// that position.
 #[test]
 fn a_retry_does_not_go_on_before_a_backup_that_is_in_place() {
     let disk = Model::new();
@@ -209,7 +210,7 @@ fn a_retry_does_not_go_on_before_a_backup_that_is_in_place() {
     check_kept(&disk, &store, "backup in place");
 }
 
-/// A segment that the log has left is not durable when a write to the next one fails.
+/// A former segment may not be durable when a write to the next segment fails.
 #[test]
 #[cfg(debug_assertions)]
 fn a_retry_syncs_the_segments_before() {
@@ -219,7 +220,7 @@ fn a_retry_syncs_the_segments_before() {
     let store = schedule.enroll("log", || Bytes::open(DIR, opened)).unwrap();
     schedule.hold("log", "log.sync.begun");
     store.insert(b"first segment", &[1; 300]).unwrap();
-    // The log's thread has written it, and has had the log continue in the next segment.
+    // The log's thread has written the record, and the log has continued in the next segment.
     schedule.wait_held("log", "log.sync.begun");
     store.insert(b"next segment", &[2; 300]).unwrap();
     flush(&store);
@@ -236,8 +237,8 @@ fn a_retry_syncs_the_segments_before() {
     check_kept(&disk, &store, "former segment");
 }
 
-/// A segment could not be created, and what was left of it could not be removed. That is in nobody's
-/// way once the disk works.
+/// A segment could not be created, and its incomplete file could not be removed. The file does no
+/// harm when the disk works again.
 #[test]
 fn a_segment_that_could_not_be_removed_is_replaced() {
     let mut left = 0;
@@ -263,7 +264,7 @@ fn is_segment(path: &Path) -> bool {
     path.to_str().is_some_and(|path| path.contains("/log-"))
 }
 
-/// Another thread's write fails just before the log would rotate. The log retries all the same.
+/// A write of another thread fails just before the log would rotate. The log retries nevertheless.
 #[test]
 #[cfg(debug_assertions)]
 fn a_rotation_does_not_end_retries() {
@@ -285,8 +286,8 @@ fn a_rotation_does_not_end_retries() {
     check_kept(&disk, &store, "rotation and retry");
 }
 
-/// A group removes everything while the log retries. What it wrote is not lost, or the log does not
-/// go on.
+/// A group removes everything while the log retries. Either its writes are kept, or the log does
+/// not continue.
 #[test]
 #[cfg(debug_assertions)]
 fn a_retry_does_not_go_on_without_a_flush() {
@@ -324,8 +325,8 @@ fn a_retry_does_not_go_on_without_a_flush() {
     check_kept(&disk, successor, "flush and retry");
 }
 
-/// The power is cut at each operation of a retry. The start is not refused: nothing of the new segment
-/// was acknowledged.
+/// The power fails at each operation of a retry. The next opening must succeed, because nothing in
+/// the new segment was acknowledged.
 #[test]
 fn a_power_cut_during_a_retry_refuses_no_start() {
     for number in 1..40 {
@@ -351,7 +352,7 @@ fn a_power_cut_during_a_retry_refuses_no_start() {
     }
 }
 
-/// A disk with something that happens once, before a new segment is created.
+/// A disk with a callback that runs once, before a new segment is created.
 #[derive(Clone)]
 struct AtCreation(Model, Arc<AtomicBool>, Arc<OnceLock<Box<dyn Fn() + Send + Sync>>>);
 

@@ -1,4 +1,4 @@
-//! Full and slow disks: the log works again by itself, and writes wait for a sync that hangs.
+//! Full and slow disks: the log recovers by itself, and writes wait for a slow sync.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -23,7 +23,7 @@ fn wait_for_the_log(store: &Bytes) {
     }
 }
 
-/// Checks what is left after an exit and after power failures.
+/// Checks the state after an exit and after power failures.
 fn check(disk: &Model, store: &Bytes, context: &str) {
     let state = state_of(store);
     let mut left = vec![disk.after_exit()];
@@ -57,7 +57,7 @@ fn the_log_works_again_once_the_disk_has_space() {
             let memory = state_of(&store);
             store.insert(b"refused", b"1").unwrap_err();
             assert!(state_of(&store) == memory);
-            // It tries again in vain, and leaves nothing behind.
+            // The log retries without success, and leaves no files behind.
             thread::sleep(Duration::from_millis(400));
             store.insert(b"refused", b"1").unwrap_err();
             let segments =
@@ -94,7 +94,7 @@ fn a_reserve_lets_the_log_continue_on_a_full_disk() {
     assert!(!disk.files().contains(&reserve), "the reserve was not given up");
     store.insert(b"after", b"1").unwrap();
     check(&disk, &store, "with a reserve");
-    // Once there is space again, a backup occupies it.
+    // When there is space again, a backup reserves it.
     disk.set_free(10 << 20);
     store.backup(&BackupOptions::new()).unwrap();
     assert_eq!(disk.read(&reserve).len(), 4 << 20);
@@ -103,7 +103,7 @@ fn a_reserve_lets_the_log_continue_on_a_full_disk() {
     assert_eq!(store.get(b"after".as_slice()), Some(b"1".to_vec()));
 }
 
-/// The record that removes everything for a successor is never written later: there is none.
+/// If creating a successor fails, the record that removes everything is never written later.
 #[test]
 fn a_failed_successor_is_no_flush_later() {
     let disk = Model::new();
@@ -113,7 +113,7 @@ fn a_failed_successor_is_no_flush_later() {
     store.successor(Options::new()).unwrap_err();
     disk.set_free(1 << 26);
     thread::sleep(Duration::from_millis(400));
-    // The frames do not lead to what is in memory, so only a backup helps.
+    // The frames do not lead to the state in memory, so only a backup makes the log work again.
     store.insert(b"refused", b"1").unwrap_err();
     store.backup(&BackupOptions::new()).unwrap();
     store.insert(b"after", b"1").unwrap();
@@ -121,7 +121,7 @@ fn a_failed_successor_is_no_flush_later() {
     check(&disk, &store, "successor");
 }
 
-/// A disk whose syncs wait while the gate is closed.
+/// A disk whose syncs wait while a gate is closed.
 #[derive(Debug, Clone)]
 struct Slow {
     disk: Model,
@@ -172,7 +172,7 @@ impl Storage for Slow {
     }
 }
 
-/// Opens the gate at the end of a test that fails, too: its store waits for its last sync.
+/// Opens the gate on drop, even if the test fails, because its store waits for its last sync.
 struct Opens<'a>(&'a Slow);
 
 impl Opens<'_> {
@@ -197,7 +197,7 @@ fn writes_wait_for_a_sync_that_hangs() {
     let gate = Opens(&slow);
     store.insert(b"first", b"1").unwrap();
     let mut context = Context::from_waker(Waker::noop());
-    // The sync begins within a second. Two seconds later, nothing more is acknowledged.
+    // The sync begins within a second. Two seconds later, writes are no longer acknowledged.
     let begin = Instant::now();
     loop {
         let position = store.log_position();

@@ -1,5 +1,5 @@
-//! Files that former versions wrote stay readable. `ORDNA_WRITE_GOLDEN=1` writes those that are not
-//! there: once per format version, and once with Zstandard.
+//! Files of former versions remain readable. With `ORDNA_WRITE_GOLDEN=1`, missing files are
+//! written: one set per format version, and one with Zstandard.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use ordna::{Options, OrderedIndex, Put, Write};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, State, options, state_of};
 
-/// Called once, before a file of this name is created.
+/// A callback that is called once, before a file with this name is created.
 type Hook = (&'static str, Box<dyn FnOnce() + Send>);
 
-/// A storage that calls a hook when a certain file of a backup is created.
+/// A storage that calls a callback when a certain file of a backup is created.
 pub struct Hooked {
     storage: Arc<dyn Storage>,
     hook: Mutex<Option<Hook>>,
@@ -27,12 +27,12 @@ impl Hooked {
         Arc::new(Self { storage, hook: Mutex::new(None) })
     }
 
-    /// After the snapshot point, before any worker has read anything.
+    /// Calls `hook` after the snapshot point, before a worker has read anything.
     pub fn before_the_first_shard(&self, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some(("shard-0000", Box::new(hook)));
     }
 
-    /// After the first backup has begun, before its snapshot point.
+    /// Calls `hook` after the first backup has begun, before its snapshot point.
     pub fn before_the_second_segment(&self, hook: impl FnOnce() + Send + 'static) {
         *self.hook.lock().unwrap() = Some(("log-0000000002", Box::new(hook)));
     }
@@ -78,20 +78,21 @@ impl Storage for Hooked {
     }
 }
 
-/// The last version of the format.
+/// The latest version of the format.
 const LATEST: u32 = 2;
 
-/// The golden directories, each with its version of the format and how its backup is compressed.
+/// Returns the directories of golden files, each with its format version and the compression of its
+/// backup.
 fn golden_files() -> Vec<(&'static str, u32, Compression)> {
     let mut all = vec![("v1", 1, Compression::Lz4), ("v2", LATEST, Compression::Lz4)];
     all.extend(cfg!(feature = "zstd").then_some(("v2-zstd", LATEST, Compression::Zstd)));
     all
 }
 
-/// Year 2100, in milliseconds.
+/// A time in the year 2100, in milliseconds.
 const LATE: u64 = 4_102_444_800_000;
 
-/// A life with every record of a format version in its files, and the state after it.
+/// Writes files with every kind of record of a format version. Returns the state after them.
 fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compression) -> State {
     let hooked = Hooked::new(storage);
     let open = OpenOptions::new()
@@ -108,8 +109,8 @@ fn life(dir: &Path, storage: Arc<dyn Storage>, version: u32, compression: Compre
     }
     put(b"e", Some(LATE));
     put(b"", None);
-    // What follows the cut meets the backup: the delta holds a value, one with a deadline, an
-    // absence.
+    // Writes after the snapshot point, during the backup: the delta file gets a value, a value with
+    // a deadline, and an absent key.
     let late = Arc::clone(&store);
     hooked.before_the_first_shard(move || {
         late.insert(b"a", b"after the cut").unwrap();
@@ -184,7 +185,7 @@ fn files_of_each_format_version_are_readable() {
 fn a_backup_holds_the_state_of_its_cut_though_writes_come_before_its_workers() {
     let disk = Model::new();
     life(Path::new(DIR), Arc::new(disk.clone()), LATEST, Compression::Lz4);
-    // A few states of all ranges take one file.
+    // The states of all ranges share one file, because there are few.
     let deltas = disk.files().into_iter().filter(|path| path.to_str().unwrap().contains("/delta-"));
     assert!(deltas.map(|path| path.ends_with("delta-0000")).eq([true]));
     let backup = disk.files().into_iter().find(|path| path.ends_with("MANIFEST")).unwrap();

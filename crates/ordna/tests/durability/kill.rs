@@ -1,9 +1,9 @@
-//! A child process that writes, backs up and opens is killed at random moments.
+//! A child process that opens a store, writes and backs up is killed at random times.
 //!
-//! The parent keeps the expected state. Each of the child's writers owns a range of keys and
-//! follows a script that its seed decides; it tells the parent of each acknowledged step through a
-//! pipe. So after a kill each range must be as it was after the last acknowledged step, or after
-//! the one behind it.
+//! The parent keeps the expected state. Each writer of the child owns a range of keys and follows a
+//! script that its seed determines. It reports each acknowledged step to the parent through a pipe.
+//! So after a kill, each range must be in the state after its last acknowledged step or after the
+//! following one.
 //!
 //! `ORDNA_KILLS` sets the number of kills; `cargo xtask kills 1000` runs many.
 
@@ -23,16 +23,16 @@ use super::steps::{Bytes, compressions, flush};
 
 const WRITERS: u64 = 3;
 const KEYS: u64 = 400;
-/// The parent backs up when a log has grown to so many records.
+/// Number of records in the log above which the parent backs up the store.
 const LONG_LOG: u64 = 10_000;
-/// Message of the child: the store is open.
+/// Message of the child that the store is open.
 const OPENED: u8 = 254;
-/// Message of the child: a backup is done.
+/// Message of the child that a backup is complete.
 const BACKED_UP: u8 = 255;
 
 type Range = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// A step of a writer: writes that belong together, or a range that is removed.
+/// A step of a writer: several writes that belong together, or the removal of a range.
 enum Step {
     Writes { group: bool, writes: Vec<(Vec<u8>, Option<Vec<u8>>)> },
     Remove { from: Vec<u8>, to: Vec<u8> },
@@ -42,7 +42,7 @@ fn key(writer: u64, number: u64) -> Vec<u8> {
     format!("w{writer}:{number:04}").into_bytes()
 }
 
-/// The `number`th step of a writer.
+/// Returns the `number`th step of a writer.
 fn step(writer: u64, number: u64) -> Step {
     let mut random = Random::new(writer << 40 | number);
     let kind = random.below(20);
@@ -116,17 +116,17 @@ fn run(step: &Step, store: &Bytes) {
 fn tell(kind: u8, number: u64) {
     let mut message = [kind; 9];
     message[1..].copy_from_slice(&number.to_le_bytes());
-    // At most PIPE_BUF bytes in one call: messages of two threads do not mix. Not `print!`: it is
-    // captured by the test harness.
+    // One call with at most `PIPE_BUF` bytes, so that messages of two threads do not mix. The test
+    // harness would capture the output of `print!`.
     std::io::stdout().lock().write_all(&message).unwrap();
     std::io::stdout().lock().flush().unwrap();
 }
 
 fn options(seed: u64) -> OpenOptions {
     let sync = if seed.is_multiple_of(3) { SyncPolicy::EverySecond } else { SyncPolicy::Always };
-    // A third of them backs itself up all the time. Half of them rotate.
+    // A third of the seeds takes checkpoints all the time. Half of them rotate the log.
     let checkpoints = if seed % 3 == 1 { 16 << 10 } else { u64::MAX };
-    // Half of them have a tail that is often full.
+    // Half of the seeds have a tail that is often full.
     let tail = if seed % 4 < 2 { 2 << 10 } else { 1 << 20 };
     OpenOptions::new()
         .sync(sync)
@@ -135,7 +135,7 @@ fn options(seed: u64) -> OpenOptions {
         .segment_bytes(if seed.is_multiple_of(2) { 64 << 10 } else { 1 << 30 })
 }
 
-/// The child. Its arguments are in the environment; without them there is nothing to do.
+/// Runs the child. Its arguments are in the environment; without them, the test does nothing.
 #[test]
 #[ignore = "the child of the test below"]
 fn child() {
@@ -153,7 +153,7 @@ fn child() {
                 for number in first.. {
                     run(&step(writer, number), store);
                     if seed.is_multiple_of(3) && !store.durability().unwrap().survives_kill {
-                        // What the system has outlives the process.
+                        // What is written to the system outlives the process.
                         flush(store);
                     }
                     tell(writer as u8, number + 1);
@@ -173,8 +173,8 @@ fn child() {
     });
 }
 
-/// Kills a child that goes on from `steps`; returns the steps acknowledged in all, whether it had
-/// opened the store, and how many backups it finished.
+/// Kills a child that continues after `steps`. Returns the total numbers of acknowledged steps,
+/// whether the child had opened the store, and how many backups it completed.
 fn kill(dir: &Path, seed: u64, steps: &[u64]) -> (Vec<u64>, bool, u64) {
     let numbers: Vec<String> = steps.iter().map(u64::to_string).collect();
     let mut child = Command::new(std::env::current_exe().unwrap())
@@ -192,14 +192,14 @@ fn kill(dir: &Path, seed: u64, steps: &[u64]) -> (Vec<u64>, bool, u64) {
         bytes
     });
     let mut random = Random::new(seed);
-    // Some are killed while they open.
+    // Some children are killed while they open the store.
     let most = if random.below(4) == 0 { 15 } else { 120 };
     thread::sleep(Duration::from_micros(random.below(most * 1000)));
-    // `kill` is SIGKILL.
+    // `kill` sends SIGKILL.
     child.kill().unwrap();
     let status = child.wait().unwrap();
     let bytes = reader.join().unwrap();
-    // The harness prints before the first message.
+    // The test harness prints text before the first message.
     let start = bytes.iter().position(|byte| *byte == OPENED).unwrap_or(bytes.len());
     let text = String::from_utf8_lossy(&bytes[..start]);
     assert!(status.code().is_none(), "the child ended by itself: {status}, {text}");
@@ -215,14 +215,14 @@ fn kill(dir: &Path, seed: u64, steps: &[u64]) -> (Vec<u64>, bool, u64) {
     (steps, opened, backups)
 }
 
-/// Options of the child that puts. Half of them have a tail that is often full.
+/// Returns the options of the child that puts. Half of the seeds have a tail that is often full.
 fn put_options(seed: u64) -> OpenOptions {
     let tail = if seed.is_multiple_of(2) { 512 } else { 1 << 20 };
     let sync = if seed % 3 == 2 { SyncPolicy::Never } else { SyncPolicy::EverySecond };
     OpenOptions::new().sync(sync).tail_bytes(tail)
 }
 
-/// A child that puts from two threads, and tells of each put that has returned.
+/// Runs a child that puts from two threads, and reports each put that has returned.
 #[test]
 #[ignore = "the child of the test below"]
 fn putting_child() {
@@ -230,7 +230,7 @@ fn putting_child() {
     let seed: u64 = std::env::var("ORDNA_KILL_SEED").unwrap().parse().unwrap();
     let store = &Bytes::open(dir, put_options(seed)).unwrap();
     if !store.durability().unwrap().survives_kill {
-        // The parent looks for the first one.
+        // The parent waits for the first message of this kind.
         tell(BACKED_UP, 0);
     }
     tell(OPENED, 0);
@@ -264,7 +264,7 @@ fn puts_outlive_the_process() {
         let mut pipe = child.stdout.take().unwrap();
         let mut bytes = Vec::new();
         let wanted = 9 * (50 + 97 * (seed % 7)) as usize;
-        // In the middle of puts: the child has told of so many.
+        // Kills the child in the middle of its puts, after this number of reports.
         let mut piece = [0; 9];
         while bytes.len() < wanted && pipe.read_exact(&mut piece[..1]).is_ok() {
             bytes.push(piece[0]);
@@ -305,7 +305,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     let (mut unacknowledged, mut torn, mut while_opening, mut backups, mut replayed) =
         (0_u64, 0, 0, 0, 0);
     for seed in 0.. {
-        // On a loaded machine most kills come before the first backup.
+        // On a busy machine, most kills come before the first backup.
         if seed >= kills && (backups > 0 || seed >= 8 * kills) {
             break;
         }
@@ -321,7 +321,7 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
             }
             steps[at] = told[at];
             if found != ranges[at] {
-                // The step under way may be there, whole.
+                // The step in progress may be present as a whole.
                 apply(&step(writer, told[at]), &mut ranges[at]);
                 steps[at] += 1;
                 unacknowledged += 1;
@@ -336,7 +336,8 @@ fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
         torn += recovery.log.cuts.len();
         replayed += recovery.log.records;
         if recovery.log.records > LONG_LOG {
-            // Else the children would be killed in ever longer openings.
+            // Otherwise the openings would take longer and longer, and the children would be killed
+            // in them.
             store.backup(&BackupOptions::new()).unwrap();
         }
         drop(store);

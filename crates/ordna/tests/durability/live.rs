@@ -1,4 +1,5 @@
-//! Backups under writers: what is restored is the state of the cut, by key.
+//! Backups with concurrent writers. A restore returns the state at the snapshot point, for each
+//! key.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ use super::disk::Model;
 use super::golden::Hooked;
 use super::steps::{Bytes, DIR, options, state_of};
 
-/// Writers change everything while the backup runs. The state at the cut is taken by the metadata's
-/// closure, which runs while writers are held.
+/// Writers change everything while the backup runs. The callback for the metadata records the state
+/// at the snapshot point, because writers wait while it runs.
 fn under_writers(mode: Mode, seed: u64) -> u64 {
     const KEYS: u64 = 20_000;
     let disk = Model::new();
@@ -40,7 +41,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
                 let mut random = Random::new(seed << 8 | writer);
                 while !stop.load(Ordering::Relaxed) {
                     let number = random.below(KEYS + KEYS / 4);
-                    // A hot key now and then.
+                    // Sometimes a hot key.
                     let own = key(if random.below(4) == 0 { KEYS - 3 } else { number });
                     let value = random.next_u64().to_le_bytes();
                     match random.below(14) {
@@ -99,7 +100,7 @@ fn under_writers(mode: Mode, seed: u64) -> u64 {
     assert!(rounds.load(Ordering::Relaxed) > 100);
     let last = state_of(&store);
     drop(store);
-    // And the log behind the last backup leads to the last state.
+    // The log after the last backup leads to the last state.
     let again = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
     assert!(state_of(&again) == last, "seed {seed}: the log leads elsewhere");
     spilled
@@ -111,7 +112,7 @@ fn a_backup_without_a_snapshot_is_the_state_of_its_cut() {
     assert!(spilled > 0, "no writer met a backup: the test tests nothing");
 }
 
-/// A worker has read a block and stands within keys whose first eight bytes are equal.
+/// A worker has read a block that ends between keys with the same first eight bytes.
 #[test]
 #[cfg(debug_assertions)]
 fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
@@ -128,19 +129,19 @@ fn keys_of_one_head_spill_if_they_stand_behind_the_worker() {
     let expected = state_of(&store);
     let backup = || store.backup(&BackupOptions::new().workers(1)).unwrap();
     let summary = held("backup.shard.passed", backup).meanwhile(|| fill(2));
-    // The first block holds half a mebibyte.
+    // The first block contains half a mebibyte.
     assert!((KEYS / 2..KEYS - 400).contains(&summary.spilled), "{summary:?}");
     let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
     assert!(state_of(&restored) == expected, "the state is not that of the cut");
 }
 
-/// A key is overwritten again and again while the backup has not read it: its state is saved once.
+/// A key that is overwritten many times before the backup reads it is saved once.
 #[test]
 #[cfg(debug_assertions)]
 fn a_backup_saves_the_state_of_a_key_once() {
     const KEYS: u64 = 4000;
     let disk = Model::new();
-    // A checkpoint would replace the backup.
+    // No checkpoints, because one would replace the backup.
     let never = options(&disk, SyncPolicy::Never).checkpoint_after(u64::MAX);
     let store = Bytes::open(DIR, never).unwrap();
     let key = |number: u64| format!("{number:06}").into_bytes();
@@ -161,18 +162,18 @@ fn a_backup_saves_the_state_of_a_key_once() {
         }
     });
     assert!((KEYS / 2..=KEYS).contains(&summary.spilled), "{summary:?}");
-    // Each range has a delta of its own, which a restore reads with the range's shard only.
+    // Each range has its own delta file, which a restore reads only with the range's shard.
     let deltas = disk.files().into_iter().filter(|path| path.to_str().unwrap().contains("/delta-"));
     assert!(deltas.count() > 1);
     let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
     assert!(state_of(&restored) == expected, "the state is not that of the snapshot point");
 }
 
-/// Keys that a backup cannot remember are saved with each write: the first state is restored.
+/// Keys that a backup does not remember are saved with each write. A restore uses the first state.
 #[test]
 #[cfg(debug_assertions)]
 fn of_several_states_of_a_key_the_first_is_restored() {
-    // More than a debug build remembers.
+    // More keys than a debug build remembers.
     const KEYS: u64 = 24_000;
     let disk = Model::new();
     let store = Bytes::open(DIR, options(&disk, SyncPolicy::Never)).unwrap();
@@ -224,7 +225,7 @@ fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
     assert_eq!(nested.lock().unwrap().as_deref(), Some("a backup is under way"));
 }
 
-/// A backup of a store that was replaced would bring its entries back, and drop the log of its
+/// A backup of a store that was replaced would bring its entries back and drop the log of its
 /// successor.
 #[test]
 fn a_store_that_was_replaced_is_not_backed_up() {
@@ -265,7 +266,7 @@ fn a_store_that_was_replaced_is_not_backed_up() {
     }
 }
 
-/// A flush, and writes of the same keys after it, come after the snapshot point of a backup.
+/// A flush, and later writes of the same keys, happen after the snapshot point of a backup.
 #[test]
 fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
     let disk = Model::new();
@@ -285,7 +286,7 @@ fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
         }
         *slot.lock().unwrap() = Some(next);
     });
-    // A second worker might have passed some keys already.
+    // A second worker might already have passed some keys.
     let summary = old.backup(&BackupOptions::new().workers(1)).unwrap();
     let restored = Bytes::restore(&summary.path, options(&disk, SyncPolicy::Never)).unwrap();
     assert_eq!(state_of(&restored), at_cut);
@@ -296,7 +297,7 @@ fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
     assert_eq!(state_of(&store), last);
 }
 
-/// The same in a group, which writes both before and after the flush.
+/// The same with a group that writes both before and after the flush.
 #[test]
 fn a_backup_that_a_flush_in_a_group_overtakes_is_the_state_of_its_cut() {
     let disk = Model::new();
@@ -343,7 +344,7 @@ fn a_backup_that_a_flush_in_a_group_overtakes_is_the_state_of_its_cut() {
 
 #[test]
 fn memory_does_not_grow_while_everything_is_overwritten() {
-    // Versions in the store once all keys are overwritten behind the cut.
+    // Returns the number of versions in the store after all keys were overwritten during a backup.
     let versions = |mode| {
         let hooked = Hooked::new(Arc::new(Model::new()));
         let options = OpenOptions::new().storage(hooked.clone()).sync(SyncPolicy::Never);
@@ -363,6 +364,6 @@ fn memory_does_not_grow_while_everything_is_overwritten() {
         seen.load(Ordering::Relaxed)
     };
     assert_eq!(versions(Mode::Live), 4000);
-    // What the other mode costs, and the proof that this test would notice.
+    // The other mode keeps all versions, which shows that this test can detect them.
     assert_eq!(versions(Mode::Snapshot), 8000);
 }

@@ -1,4 +1,4 @@
-//! The log's order of each key is the order of its writes; groups are whole.
+//! The log has the writes of each key in their order, and groups as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn writes_and_appends_of_one_key_do_not_cross() {
                                 .unwrap()
                                 .map(|_| ())
                                 .unwrap(),
-                            // Reads and writes as one: a lost update would show.
+                            // Reads and writes in one step, so that a lost update would be visible.
                             _ => store
                                 .modify_entry(&3, |found| {
                                     let sum = found.map_or(0, |found| *found.value) + 1;
@@ -71,7 +71,7 @@ fn a_group_is_logged_wholly_or_not_at_all() {
     store.log_group(|| (1..4).for_each(insert)).unwrap();
     let (path, content) = last_segment(&disk);
     let mut lens = BTreeSet::new();
-    // The file header was durable before anything was written: without it, records are lost.
+    // The file header was durable before any record was written, so shorter prefixes do not occur.
     for len in 48..=content.len() {
         let copy = disk.after_exit();
         copy.replace(&path, content[..len].to_vec());
@@ -80,12 +80,13 @@ fn a_group_is_logged_wholly_or_not_at_all() {
     assert_eq!(lens, BTreeSet::from([0, 1, 4]));
 }
 
-/// Several threads repeat the writes of single keys; a removed range waits for those before it.
+/// Several threads replay the writes of single keys. The removal of a range waits for the writes
+/// before it.
 #[test]
 fn a_removed_range_is_repeated_between_the_writes_around_it() {
     let disk = Model::new();
     let store = open(&disk, SyncPolicy::Never);
-    // One block has all of it.
+    // A single block contains all of it.
     let group = || {
         (0..20_000).for_each(|key| _ = store.insert(&key, &key).unwrap());
         assert_eq!(store.remove_range(..).unwrap(), 20_000);
@@ -96,7 +97,7 @@ fn a_removed_range_is_repeated_between_the_writes_around_it() {
     assert!(open(&disk, SyncPolicy::Never).range(..).eq([(1, 2)]));
 }
 
-/// A writer that comes between another one's write and its append waits.
+/// A writer waits while another writer is between its write in memory and the append of its record.
 #[test]
 #[cfg(debug_assertions)]
 fn a_write_of_a_key_waits_until_the_one_before_is_appended() {
@@ -153,12 +154,13 @@ fn many_writers_share_an_fsync() {
     });
     let told = store.durability().unwrap();
     assert_eq!(told.appended, told.synced);
-    // A thread that comes alone waits for those that were served together with it.
+    // A thread that arrives alone waits for the threads that the last sync served.
     assert!(told.syncs < 16 * 50 / 4, "{} fsyncs for 800 writes", told.syncs);
     assert_eq!(store.approximate_len(), 800);
 }
 
-/// Keys of one long prefix, of several, of zeros that only their length tells apart.
+/// Returns a key with one long prefix, with several, or with zeros that only its length
+/// distinguishes.
 fn key_of(number: u64) -> Vec<u8> {
     match number % 4 {
         0 => format!("a prefix of many keys, {number:05}").into_bytes(),
@@ -197,7 +199,7 @@ fn the_log_is_merged_with_the_backup() {
             }
         }
         drop(store);
-        // A limit without room, one with room for a part of the log or all of it, and none.
+        // A limit without room, limits with room for a part of the log or all of it, and no limit.
         let limits = [1, 600 << 10, 800 << 10, 64 << 20, usize::MAX];
         let limited = |bytes| Options::new().memory_budget(&MemoryBudget::new(bytes));
         for store in limits.map(limited).into_iter().chain([Options::new().memory_limit(1)]) {

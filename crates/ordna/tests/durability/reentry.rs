@@ -1,4 +1,4 @@
-//! Closures that use their own store, which has a log: its locks come before those of the tree.
+//! Closures that use their own store while it has a log, whose locks come before those of the tree.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use ordna::{BackupOptions, Change, Options, SyncPolicy};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options};
 
-/// The closure of a write that writes to its own store panics, in place of waiting for the lock of
-/// its own key in the log. Nothing is changed, and the log works.
+/// If the closure of a write writes to its own store, it panics instead of waiting for the log's
+/// lock of its own key. Nothing is changed, and the log works.
 #[test]
 fn a_closure_that_uses_its_own_logged_store_panics() {
     let disk = Model::new();
@@ -32,7 +32,7 @@ fn a_closure_that_uses_its_own_logged_store_panics() {
     for (name, run) in uses {
         let (tell, told) = channel();
         let used = Arc::clone(&store);
-        // A thread that the test does not wait for if it fails.
+        // A separate thread, so that the test does not wait for it after a failure.
         let writer = thread::spawn(move || {
             let write = || {
                 used.modify("a", |_| {

@@ -1,4 +1,4 @@
-//! What is written comes back.
+//! Entries that are backed up or logged are restored unchanged.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -253,7 +253,7 @@ fn a_drop_ends_the_log_and_releases_the_directory_whatever_lives_on() {
         let successor = (round == 50).then(|| store.successor(Options::new()).unwrap());
         drop(store);
         if let Some(successor) = successor {
-            // The directory is the successor's, which is empty.
+            // The directory belongs to the successor, which is empty.
             for key in 0..=round {
                 successor.insert(&key, &49).unwrap();
             }
@@ -265,8 +265,8 @@ fn a_drop_ends_the_log_and_releases_the_directory_whatever_lives_on() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// The deadlines of the log may be past or gone at its end: the collector is awake for those of
-/// later writes.
+/// At the end of the log, its deadlines may have passed or been removed. The collector must be
+/// awake for the deadlines of later writes.
 #[test]
 fn keys_expire_in_time_after_a_start() {
     let disk = Model::new();

@@ -1,4 +1,4 @@
-//! A second destination of the log: what it receives, and what waits for it.
+//! Tests of sinks of the log: what a sink receives, and what waits for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +14,13 @@ use ordna::{Error, Options, Write};
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options, state_of};
 
-/// A sink that delays, has no room, or fails, as the test says.
+/// A sink that acknowledges late, has no room, or fails, as the test sets it.
 #[derive(Default)]
 struct Fake(Mutex<Received>);
 
 #[derive(Default)]
 struct Received {
-    /// Start, records and count of each group.
+    /// Start, records and number of records of each group.
     groups: Vec<(u64, Vec<u8>, u64)>,
     lost: Option<String>,
     acknowledged: u64,
@@ -100,7 +100,7 @@ fn with_sink(sync: SyncPolicy) -> (Arc<Bytes>, Arc<Fake>) {
     (store, sink)
 }
 
-/// Repeats what the sink has received on a copy of the store as it was at the beginning.
+/// Repeats the groups that the sink has received on a copy of the store's initial state.
 fn copy_of(sink: &Fake) -> Bytes {
     let copy = Bytes::with_options(Options::new().clock(|| 1000));
     copy.insert(b"before", b"1").unwrap();
@@ -163,7 +163,7 @@ fn a_batch_and_a_log_group_are_one_group() {
     assert_eq!(counts, [2, 2]);
 }
 
-/// Runs a write on a thread; tells its result.
+/// Runs a write on another thread, which sends the result.
 fn write_beside(
     store: &Arc<Bytes>,
     key: &'static [u8],
@@ -223,7 +223,7 @@ fn a_fenced_writer_acknowledges_nothing_and_refuses_before_it_changes_the_memory
 
 #[test]
 fn a_write_that_the_log_does_not_take_is_reported_as_lost() {
-    // A batch changes "a" and panics at "b": memory and log differ.
+    // A batch changes "a" and panics at "b", so that memory and log differ.
     let broken = Arc::new(AtomicBool::new(false));
     let is_broken = Arc::clone(&broken);
     let clock = move || match is_broken.load(Ordering::SeqCst) {

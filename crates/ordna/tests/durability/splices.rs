@@ -1,4 +1,4 @@
-//! The log of writes at a position: what they write, not the whole value.
+//! Writes at a position are logged as the bytes that they write, not as the whole value.
 
 use std::path::Path;
 
@@ -21,14 +21,14 @@ fn the_log_has_the_bytes_that_were_appended_and_repeats_them() {
             store
                 .splice(b"large", |found| Some((found.map_or(0, |f| f.value.len()) + 9, b"far")))
                 .unwrap();
-            // What the log holds from here on is repeated on what the backup holds.
+            // The later records of the log are applied to the values in the backup.
             store.backup(&BackupOptions::new()).unwrap();
         }
         if round == 700 {
             store.remove(b"new").unwrap();
         }
     }
-    // A few words each, and the value itself nowhere.
+    // Each record takes a few words, and none contains the whole value.
     let appended = store.durability().unwrap().appended - before;
     assert!(appended < 3 * 1000 * 40, "{appended} bytes of records");
     let (state, path) = (state_of(&store), Path::new(DIR));

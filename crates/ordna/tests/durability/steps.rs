@@ -49,7 +49,7 @@ pub fn state_of(store: &Bytes) -> State {
     state
 }
 
-/// One step. After a crash it has happened completely or not at all.
+/// One step. After a crash, it has happened completely or not at all.
 #[derive(Debug, Clone)]
 pub enum Step {
     Put(&'static str, &'static str, Option<u64>),

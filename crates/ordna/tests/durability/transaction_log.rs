@@ -1,4 +1,5 @@
-//! Transactions in the log: whole or absent after a crash, and behind what they have read.
+//! Transactions in the log are present as a whole or not at all after a crash, and follow what they
+//! have read.
 
 use std::collections::BTreeMap;
 #[cfg(debug_assertions)]
@@ -15,8 +16,9 @@ use ordna_testkit::random::Random;
 use super::disk::Model;
 use super::steps::{Bytes, DIR, flush, options};
 
-/// Transfers between accounts, and a power cut while they run. Each adds the number of the transfer
-/// to both accounts' lists: a list that has one has all before it, and both lists have it or none.
+/// The power fails during transfers between accounts. Each transfer adds its number to the lists of
+/// both accounts. A list with a number has all earlier ones, and both lists have the number or
+/// neither.
 #[test]
 fn transactions_survive_a_power_cut_whole_and_in_order() {
     for seed in 0..30 {
@@ -70,8 +72,8 @@ fn transactions_survive_a_power_cut_whole_and_in_order() {
     }
 }
 
-/// A transaction that has read what a write put is logged after that write, however long this
-/// takes.
+/// A transaction that has read the result of a write is logged after that write, no matter how long
+/// the write takes.
 #[cfg(debug_assertions)]
 #[test]
 fn a_transaction_is_logged_behind_what_it_has_read() {

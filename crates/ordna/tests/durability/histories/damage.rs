@@ -1,4 +1,4 @@
-//! Damages of the files that a history left.
+//! Damages to the files that a history has left.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::plan::plan;
 const FILE_HEADER: usize = 48;
 const BLOCK_HEADER: usize = 56;
 
-/// What is done to a file.
+/// A change of a file.
 #[derive(Debug, Clone)]
 pub enum Damage {
     Flip {
@@ -30,19 +30,19 @@ pub enum Damage {
         len: usize,
     },
     Remove,
-    /// The content of another file takes the place of this one's.
+    /// The content is replaced by that of another file.
     CopyOf(PathBuf),
     Exchange(PathBuf),
-    /// A copy under another name.
+    /// A copy of the file appears under another name.
     Duplicate(PathBuf),
 }
 
-/// A damage of a file.
+/// A damage to a file.
 #[derive(Debug, Clone)]
 pub struct Hit {
     pub file: PathBuf,
     pub damage: Damage,
-    /// A segment of the log whose header is damaged, too, after a damage in an earlier segment.
+    /// A segment after the damaged one whose header is damaged, too.
     pub later: Option<PathBuf>,
 }
 
@@ -54,9 +54,9 @@ fn is_in_backup(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str().to_string_lossy().starts_with("backup-"))
 }
 
-/// A random damage; `None`: there is nothing to damage.
+/// Returns a random damage, or `None` if there is no file to damage.
 pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
-    // Damage of the tail ends it, as a power failure does.
+    // The tail is excluded, because damage only ends it, as a power failure does.
     let mut files = disk.files();
     files.retain(|file| !file.ends_with("tail"));
     if files.is_empty() {
@@ -65,7 +65,7 @@ pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
     let pick = |random: &mut Random| files[random.below(files.len() as u64) as usize].clone();
     let mut file = pick(random);
     if random.below(2) == 0 {
-        // The log has the cases that are hard to tell apart.
+        // The log is chosen more often, because its cases are hard to distinguish.
         let segments: Vec<_> = files.iter().filter(|file| number_of(file).is_some()).collect();
         if !segments.is_empty() {
             file = segments[random.below(segments.len() as u64) as usize].clone();
@@ -115,7 +115,7 @@ pub fn random_hit(disk: &Model, random: &mut Random) -> Option<Hit> {
 }
 
 impl Hit {
-    /// The disk with the damage, unless it changes nothing.
+    /// Returns the disk with the damage, or `None` if it changes nothing.
     pub fn apply(&self, disk: &Model) -> Option<Model> {
         let copy = disk.after_exit();
         copy.set_free(usize::MAX);
@@ -150,7 +150,7 @@ impl Hit {
         (new != old).then_some(copy)
     }
 
-    /// The other file that it changes.
+    /// Returns the other file that the damage changes.
     fn other(&self) -> Option<&Path> {
         match &self.damage {
             Damage::Exchange(other) | Damage::Duplicate(other) => Some(other),
@@ -162,8 +162,8 @@ impl Hit {
         !is_in_backup(&self.file) && !self.other().is_some_and(is_in_backup)
     }
 
-    /// Whether it may have taken what would prove that records are missing: the end of the newest
-    /// segment with blocks.
+    /// Returns whether the damage may have removed the proof that records are missing: the end of
+    /// the newest segment with blocks.
     fn takes_the_end(&self, disk: &Model) -> bool {
         let removes = matches!(
             self.damage,
@@ -178,14 +178,14 @@ impl Hit {
         removes && number_of(&self.file) == newest
     }
 
-    /// Whether only a mark could tell that something is missing.
+    /// Returns whether only a mark could show that something is missing.
     fn needs_a_mark(&self, disk: &Model) -> bool {
         let newest = disk.files().iter().filter_map(|path| number_of(path)).max();
         let files = [Some(self.file.as_path()), self.other(), self.later.as_deref()];
         newest.is_some() && files.into_iter().flatten().any(|file| number_of(file) == newest)
     }
 
-    /// Whether the file ends behind a block now, as it would if the process had ended there.
+    /// Returns whether the file now ends after a block, as if the process had ended there.
     fn ends_behind_a_block(&self, disk: &Model) -> bool {
         let Damage::Cut { len } = self.damage else { return false };
         let content = disk.read(&self.file);
@@ -198,7 +198,7 @@ impl Hit {
     }
 }
 
-/// What a start made of the files.
+/// The result of opening a store with the files.
 struct Start {
     state: State,
     cuts: Vec<WalTruncation>,
@@ -211,14 +211,14 @@ fn start(life: &Life, disk: &Model, repair: bool) -> Result<Start, String> {
     Ok(Start { state: state_of(&store), cuts })
 }
 
-/// Outcomes of damages.
+/// Numbers of the outcomes of damages.
 #[derive(Debug, Default)]
 pub struct Counts {
     pub unaffected: u64,
     pub refused: u64,
     pub repaired: u64,
     pub cut: u64,
-    /// Time of all threads that histories took, and time that their damages took.
+    /// Time that histories took, summed over all threads, and time that their damages took.
     pub living: Duration,
     pub damaging: Duration,
 }
@@ -234,14 +234,14 @@ impl Counts {
     }
 }
 
-/// What a start finds in the files that the history left.
+/// The state that an opening finds in the undamaged files of a history.
 pub struct Whole {
     state: State,
-    /// Its number in the history.
+    /// Number of the state in the history.
     at: usize,
 }
 
-/// Starts without a damage, as the history's last opening.
+/// Opens the files without damage, in the same way as the history's last opening.
 pub fn undamaged(life: &Life) -> Result<Whole, String> {
     let disk = life.disk.after_exit();
     disk.set_free(usize::MAX);
@@ -253,7 +253,7 @@ pub fn undamaged(life: &Life) -> Result<Whole, String> {
     }
 }
 
-/// Checks what a start, `verify` and a repair make of a damage.
+/// Checks the results of an opening, of `verify` and of a repair after a damage.
 pub fn check(
     life: &Life,
     whole: &Whole,
@@ -328,7 +328,7 @@ pub fn check(
     }
 }
 
-/// A second start finds what the first one has left.
+/// Checks that a second opening finds the state that the first one has left.
 fn again(life: &Life, disk: &Model, state: &State) -> Result<(), String> {
     let second = start(life, &disk.after_exit(), false)
         .map_err(|error| format!("the start after a start is refused: {error}"))?;
@@ -338,7 +338,7 @@ fn again(life: &Life, disk: &Model, state: &State) -> Result<(), String> {
     Ok(())
 }
 
-/// A repaired directory has a history as any other.
+/// Continues a history in a repaired directory, which must work like any other.
 fn go_on(life: &Life, disk: Model, state: State, random: &mut Random) -> Result<(), String> {
     let mut life = life.with(disk, state);
     for session in plan(random.next_u64()).iter().take(2) {

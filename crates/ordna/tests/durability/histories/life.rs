@@ -1,8 +1,8 @@
-//! Runs a history, and keeps what may be found after it.
+//! Runs a history, and keeps the states that may be found after it.
 //!
-//! One thread writes, so the states of a history are a list. A crash leaves one of the list's end:
-//! nothing that was acknowledged is lost when the process is killed, and nothing that was durable
-//! when the power fails.
+//! A single thread writes, so the states of a history form a list. After a crash, the state is one
+//! near the end of the list: a killed process loses nothing that was acknowledged, and a power
+//! failure loses nothing that was durable.
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -24,29 +24,29 @@ use super::super::steps::{Bytes, DIR, State, state_of};
 use super::plan::POINTS;
 use super::plan::{End, FILL, Op, Session};
 
-/// Delay before the first retry of a log that failed, and the time that [`Op::Heal`] waits.
+/// Delay before the first retry of a failed log, and the time that [`Op::Heal`] waits.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const HEAL: Duration = Duration::from_millis(20);
-/// Time after which a write that is not answered counts as hanging.
+/// Time after which a write that has not returned counts as blocked.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longest time that the log's thread is held at a point of the code.
+/// Maximum time that the log's thread is held at a point of the code.
 #[cfg(debug_assertions)]
 const LONGEST_HOLD: Duration = Duration::from_millis(20);
 /// Role of the log's thread.
 #[cfg(debug_assertions)]
 const LOG: &str = "log";
-/// Attempts of a backup on a disk that works: the first one may find a file that could not be
-/// removed before.
+/// Number of attempts of a backup on a working disk, because the first one may find a file that
+/// could not be removed before.
 const ATTEMPTS: u32 = 2;
 
-/// A value that no other write has.
+/// Returns a value that no other write has.
 fn value(number: u64) -> Vec<u8> {
     let mut value = format!("<{number}>").into_bytes();
     value.extend(std::iter::repeat_n(b'.', (number % 90) as usize));
     value
 }
 
-/// The entries that have not expired.
+/// Returns the entries that have not expired.
 fn visible(state: &State, now: u64) -> State {
     let lives = |deadline: &Option<u64>| deadline.is_none_or(|deadline| deadline > now);
     let entries = state.iter().filter(|(_, (_, deadline))| lives(deadline));
@@ -147,7 +147,7 @@ fn write(op: &Op, store: &Bytes) -> Result<(), Error> {
     }
 }
 
-/// Waits until what is logged is written, or durable.
+/// Waits until everything logged so far is written or, if `durable` is set, durable.
 fn wait(store: &Bytes, durable: bool) -> Result<(), Error> {
     let began = Instant::now();
     let (position, mut context) = (store.log_position(), Context::from_waker(Waker::noop()));
@@ -167,7 +167,7 @@ fn wait(store: &Bytes, durable: bool) -> Result<(), Error> {
     }
 }
 
-/// Gives the log time to work again.
+/// Gives the log time to recover.
 fn heal(store: &Bytes) {
     let began = Instant::now();
     while store.check_log().is_err() && began.elapsed() < HEAL {
@@ -175,12 +175,12 @@ fn heal(store: &Bytes) {
     }
 }
 
-/// Number of failures of the log so far.
+/// Returns the number of failures of the log so far.
 fn failures(store: &Bytes) -> u64 {
     store.durability().map_or(0, |told| told.failures)
 }
 
-/// Whether no mark names the newest segment of the log.
+/// Returns whether the newest segment of the log has no mark.
 fn is_newest_unmarked(disk: &Model) -> bool {
     let newest = |prefix: &str| -> Option<u64> {
         let number =
@@ -206,7 +206,7 @@ impl World {
         }
     }
 
-    /// Opens a store whose log's thread stops as [`Op::HoldLog`] says.
+    /// Opens a store whose log's thread stops where [`Op::HoldLog`] says.
     fn open(&self, options: OpenOptions) -> Result<Bytes, BackupError> {
         #[cfg(debug_assertions)]
         return self.schedule.enroll(LOG, || Bytes::open(DIR, options));
@@ -214,7 +214,7 @@ impl World {
         Bytes::open(DIR, options)
     }
 
-    /// Lets the log's thread run.
+    /// Lets the log's thread continue.
     fn release_log(&self) {
         self.disk.resume_log();
         #[cfg(debug_assertions)]
@@ -223,7 +223,8 @@ impl World {
         }
     }
 
-    /// What the disk and the log's thread do; returns whether `op` is about that.
+    /// Runs an operation that concerns the disk or the log's thread. Returns `false` for other
+    /// operations.
     fn run(&self, op: &Op) -> bool {
         match op {
             Op::Full(bytes) => self.disk.set_free(*bytes),
@@ -250,33 +251,34 @@ impl World {
     }
 }
 
-/// A backup in the background.
+/// A backup that runs in the background.
 struct Running {
     thread: JoinHandle<Result<(), BackupError>>,
-    /// The state when it began.
+    /// Number of the state when the backup began.
     from: usize,
-    /// Whether it may fail: the store was replaced, or another backup was faster.
+    /// Whether the backup may fail, because the store was replaced or another backup was faster.
     may_fail: bool,
 }
 
-/// A history so far.
+/// The history up to now.
 pub struct Life {
     pub disk: Model,
     pub now: Arc<AtomicU64>,
-    /// All states so far, in order; the last one is in memory.
+    /// All states so far, in order. The last one is in memory.
     pub states: Vec<State>,
-    /// For each state, the one that a block of the log proves durable if it has the state.
+    /// For each state, the number of the state that a block of the log proves durable if it
+    /// contains the former.
     pub proofs: Vec<usize>,
-    /// The states that survive an exit begin here, and those that survive a power failure.
+    /// Numbers of the oldest states that may be found after an exit, and after a power failure.
     acknowledged: usize,
     durable: usize,
-    /// The states that may be found now begin here.
+    /// Number of the oldest state that may be found now.
     pub lower: usize,
-    /// Failures of the log that were seen in this session.
+    /// Number of failures of the log seen in this session.
     failures: u64,
-    /// Positions of the log in this session, and the states there.
+    /// Positions of the log in this session, with the numbers of the states there.
     positions: Vec<(u64, usize)>,
-    /// Whether a segment may have no mark, because the operation that makes one failed.
+    /// Whether a segment may have no mark, because the operation that creates it failed.
     pub lacks_a_mark: bool,
 }
 
@@ -296,7 +298,7 @@ impl Life {
         }
     }
 
-    /// A history that begins with this state.
+    /// Creates a history that begins with this state.
     pub fn with(&self, disk: Model, state: State) -> Self {
         let now = Arc::new(AtomicU64::new(self.now()));
         Self { disk, now, states: vec![state], ..Self::new() }
@@ -309,10 +311,10 @@ impl Life {
 
     pub fn options(&self, disk: &Model, sync: SyncPolicy) -> OpenOptions {
         let storage = Arc::new(disk.clone());
-        // In some sessions checkpoints follow one another.
+        // In some sessions, one checkpoint follows the other.
         let after = [0, 1 << 8, 1 << 12, 64 << 20][self.states.len() % 4];
         let opened = OpenOptions::new().storage(storage).sync(sync).checkpoint_after(after);
-        // In some the tail is full all the time.
+        // In some sessions, the tail is full most of the time.
         let opened = opened.tail_bytes([100, 400, 1 << 12][self.states.len() % 3]);
         opened.store(self.store_options())
     }
@@ -325,20 +327,20 @@ impl Life {
         self.states.len() - 1
     }
 
-    /// The newest state like this one from `lower` on.
+    /// Returns the number of the newest state, from `lower` on, that equals `found`.
     pub fn find(&self, found: &State, lower: usize) -> Option<usize> {
         let now = self.now();
         (lower..self.states.len()).rev().find(|at| visible(&self.states[*at], now) == *found)
     }
 
-    /// The oldest state from `lower` on that is like the one with this number.
+    /// Returns the number of the oldest state, from `lower` on, that equals the state `at`.
     pub fn first_like(&self, at: usize, lower: usize) -> usize {
         let (now, state) = (self.now(), visible(&self.states[at], self.now()));
         let mut all = lower..=at;
         all.find(|other| visible(&self.states[*other], now) == state).unwrap_or(at)
     }
 
-    /// What a state is that was not expected.
+    /// Describes a state that was not expected.
     pub fn describe(&self, found: &State, lower: usize) -> String {
         let last = self.last();
         match self.find(found, 0) {
@@ -363,18 +365,18 @@ impl Life {
         }
     }
 
-    /// Adds a state that a write made, acknowledged or not.
+    /// Adds the state after a write, which may not be acknowledged.
     fn push(&mut self, state: State, proof: usize) {
         self.states.push(state);
         self.proofs.push(proof);
     }
 
-    /// What the store says is durable.
+    /// Reads from the store how much is durable.
     fn look(&mut self, store: &Bytes) {
         let told = store.durability();
         let (synced, failures) = told.map_or((0, 0), |told| (told.synced, told.failures));
         if failures > self.failures {
-            // The records of these writes may never be in a block.
+            // The records of these writes may never reach a block.
             self.proofs[self.acknowledged + 1..].fill(0);
             self.failures = failures;
         }
@@ -382,7 +384,7 @@ impl Life {
         self.durable = self.durable.max(known.map_or(0, |(_, state)| *state));
     }
 
-    /// Opens the directory, runs the operations, and ends.
+    /// Opens the directory, runs the operations, and ends the session.
     pub fn session(&mut self, session: &Session) -> Result<(), String> {
         let world = World::new(self.disk.clone());
         let disk = world.disk.clone();
@@ -446,13 +448,13 @@ impl Life {
         Ok(())
     }
 
-    /// The disk after the end.
+    /// Returns the disk after the end of the session.
     fn after(&mut self, disk: &Model, end: End) {
         let hits_a_mark = |hit: String| {
             hit.contains("newest-") || hit.contains("list") || hit.contains("sync_dir")
         };
         self.lacks_a_mark |= disk.hits().into_iter().any(hits_a_mark);
-        // A retry acknowledges what is in its segment before it marks that.
+        // A retry acknowledges the records in its segment before it creates the segment's mark.
         self.lacks_a_mark |= self.failures > 0 && is_newest_unmarked(disk);
         match end {
             End::Kill | End::Close => {
@@ -542,7 +544,7 @@ impl Life {
         Ok(())
     }
 
-    /// Ends all failures. The log must work then, and have everything that is in memory.
+    /// Ends all faults. Afterwards the log must work and contain everything that is in memory.
     fn recover(
         &mut self,
         store: &Bytes,
@@ -557,7 +559,7 @@ impl Life {
         let mut attempts = 0;
         loop {
             heal(store);
-            // Waits for what the log's thread does, too.
+            // Also waits for the work of the log's thread.
             let Err(error) = store.sync_log() else { break };
             if attempts == ATTEMPTS {
                 return Err(format!("the log does not work again: {error}"));
@@ -573,12 +575,12 @@ impl Life {
         Ok(())
     }
 
-    /// The last state, without what has expired.
+    /// Returns the last state, without expired entries.
     fn current(&self) -> State {
         visible(&self.states[self.last()], self.now())
     }
 
-    /// Runs operations as one group; returns the successor that they made, too.
+    /// Runs operations as one group. Returns the successor as well, if they created one.
     fn group(
         &self,
         ops: &[Op],
@@ -616,7 +618,7 @@ impl Life {
         let mut expected = before.clone();
         apply(op, &mut expected);
         let is_always = session.sync == SyncPolicy::Always;
-        // Whether it waits, and until it is durable.
+        // Whether the write is waited for, and whether until it is durable.
         let (op, is_waited_for, is_durable) = match op {
             Op::Later(op) => (&**op, false, false),
             Op::Written(op) => (&**op, true, false),
@@ -637,7 +639,7 @@ impl Life {
         let memory = state_of(store);
         if done.is_ok() && memory != visible(&expected, self.now()) {
             if matches!(op, Op::RemoveRange(..)) && memory == before && disk.has_failed() {
-                // It was refused, which it cannot tell.
+                // The operation was refused, but cannot report this.
                 return Ok(());
             }
             return Err("the write was acknowledged, and memory has another state".to_owned());
@@ -664,7 +666,7 @@ impl Life {
                 return Err("the write is refused without a reason".to_owned());
             }
             Err(_) if memory == before => {}
-            // The log may have worked again for a moment.
+            // The log may have worked again for a short time.
             Err(_) if refused && failures(store) == failed_before => {
                 return Err("the write was refused, and changed the memory".to_owned());
             }
@@ -674,7 +676,7 @@ impl Life {
         Ok(())
     }
 
-    /// As the server does it: the log has a record, and another store takes the place.
+    /// Replaces the store as the server does: the log gets a record, and a successor takes over.
     fn flush(
         &mut self,
         store: &mut Arc<Bytes>,

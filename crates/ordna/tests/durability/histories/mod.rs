@@ -1,14 +1,14 @@
 //! Random histories of crashes, power failures and damages.
 //!
-//! A history is a list of sessions, decided by a seed: an opening, all kinds of writes, flushes,
-//! backups (also in the background), failing operations and full disks; then an exit, a kill or a
-//! power failure. Each opening must find a state that the history allows, and never be refused. The
-//! files that are left at the end are then damaged: a start must report it, or find exactly the
-//! state that it would find without the damage.
+//! A history is a list of sessions, which a seed determines. A session is an opening, followed by
+//! all kinds of writes, flushes, backups (also in the background), failing operations and full
+//! disks, and then by an exit, a kill or a power failure. Each opening must succeed and find a
+//! state that the history allows. The files that remain at the end are then damaged: an opening
+//! must report the damage, or find exactly the state that it would find without it.
 //!
-//! `ORDNA_SOAK=seconds` makes it run that long; `ORDNA_HISTORIES` and `ORDNA_DAMAGES` set the
-//! numbers instead, and `ORDNA_HISTORY_FROM` the first seed. `ORDNA_HISTORY_SEED` runs one history:
-//! as often as `ORDNA_HISTORIES` says, because its threads do not take the same turns each time.
+//! `ORDNA_SOAK=seconds` sets the duration. `ORDNA_HISTORIES` and `ORDNA_DAMAGES` set the numbers
+//! instead, and `ORDNA_HISTORY_FROM` the first seed. `ORDNA_HISTORY_SEED` runs a single history
+//! `ORDNA_HISTORIES` times, because its threads interleave differently each time.
 
 mod damage;
 mod life;
@@ -26,26 +26,26 @@ use damage::{Counts, Hit, check, random_hit, undamaged};
 use life::Life;
 use plan::{Session, plan};
 
-/// Damages of each history.
+/// Number of damages per history.
 const DAMAGES: u64 = 8;
-/// Histories that run at least.
+/// Minimum number of histories.
 const LEAST: u64 = 40;
-/// Runs of a history that fails, to find a shorter one that fails too.
+/// Number of runs of a failing history in search of a shorter one that fails, too.
 const SHRINKING: usize = 300;
 
-/// Threads that run histories: most of the time each waits for the threads of its store.
+/// Number of threads that run histories. Most of the time, each waits for the threads of its store.
 const THREADS: usize = 6;
 
-/// What all histories found.
+/// The results of all histories.
 #[derive(Default)]
 struct All {
     histories: u64,
     counts: Counts,
-    /// Each failure is a kind of its own, with the first seed that has it, and their number.
+    /// Failures by kind, each with the first seed that has it, the number of seeds, and a text.
     failures: BTreeMap<String, (u64, u64, String)>,
 }
 
-/// A failure, and the damage that it needs.
+/// A failure, and the damage that leads to it.
 struct Failure {
     text: String,
     hit: Option<Hit>,
@@ -90,7 +90,7 @@ fn run_damages(life: &Life, seed: u64, damages: u64, counts: &mut Counts) -> Res
     Ok(())
 }
 
-/// The kind of a failure: its text without numbers, paths and what follows.
+/// Returns the kind of a failure, which is its text without numbers, paths and what follows them.
 fn class(text: &str) -> String {
     let text = text
         .split_once(": ")
@@ -101,7 +101,7 @@ fn class(text: &str) -> String {
     text.chars().take(110).collect()
 }
 
-/// A shorter history that fails in the same way.
+/// Finds a shorter history that fails in the same way.
 fn shrink(
     mut sessions: Vec<Session>,
     seed: u64,
@@ -111,7 +111,7 @@ fn shrink(
     let wanted: String = class(text).chars().take(24).collect();
     let mut runs = 0;
     let mut fails = |sessions: &[Session]| {
-        // Threads do not take the same turns each time. Other files make other damages.
+        // Threads interleave differently each time, and other files lead to other damages.
         for attempt in 0..3 {
             runs += 1;
             let failed = run(sessions, seed ^ attempt, damages, &mut Counts::default()).err();

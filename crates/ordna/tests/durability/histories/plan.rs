@@ -5,92 +5,92 @@ use ordna_testkit::random::Random;
 
 use super::super::disk::Fault;
 
-/// Number of keys that most operations choose from.
+/// Number of keys among which most operations choose.
 const KEYS: u64 = 12;
-/// Number of keys of [`Op::Fill`]: more than fit into a leaf.
+/// Number of keys of [`Op::Fill`], more than fit into a leaf.
 pub const FILL: u64 = 150;
-/// Points of the code at which the log's thread may stop.
+/// Points of the code at which the log's thread may be held.
 pub const POINTS: [&str; 3] = ["log.run.before_drain", "log.sync.begun", "log.sync.targeted"];
 
-/// An operation. The number of a write makes its value unlike all others.
+/// An operation. The number of a write makes its value unique.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Op {
     Put(String, u64, Option<u64>),
     Remove(String),
     Expire(String, Option<u64>),
     Append(String, u64),
-    /// Writes at a position.
+    /// Writes bytes at a position of a value.
     Splice(String, usize, u64),
     Batch(Vec<(String, Option<u64>)>),
-    /// Operations that are one group of the log, as those of `MULTI`: writes, flushes, and what the
-    /// disk does meanwhile.
+    /// Operations that form one group of the log, like those of `MULTI`: writes, flushes, and
+    /// operations that concern the disk.
     Group(Vec<Op>),
-    /// A write that is not waited for.
+    /// A write without a wait.
     Later(Box<Op>),
-    /// A write that is waited for until it is written, not longer.
+    /// A write with a wait until it is written, but not until it is durable.
     Written(Box<Op>),
     Fill(u64),
     RemoveRange(String, String),
-    /// As `FLUSHALL`: a successor replaces the store.
+    /// Like `FLUSHALL`: a successor replaces the store.
     Flush,
-    /// As `SAVE`.
+    /// Like `SAVE`.
     Backup(Mode, usize),
-    /// As `BGSAVE`: the handle is cloned now, and the thread stops before its nth file operation.
+    /// Like `BGSAVE`: the handle is cloned now, and the thread stops before its nth file operation.
     BeginBackup(Mode, usize, u64),
     /// Waits for the backup in the background.
     EndBackup,
     Sync,
-    /// Time passes.
+    /// Advances the clock.
     Tick(u64),
-    /// The disk has room for so many bytes from now on.
+    /// Limits the free space of the disk to this many bytes.
     Full(usize),
-    /// The same, for so many operations on files.
+    /// Limits the free space for a number of file operations.
     FullFor(usize, u64),
     Room,
-    /// The nth operation on files of a kind, from now on, fails.
+    /// Makes the nth file operation of a kind from now on fail.
     Fail(&'static str, u64),
-    /// The nth operation on files after the next one of a kind fails.
+    /// Makes the nth file operation after the next one of a kind fail.
     FailAfter(&'static str, u64),
-    /// The power is off from the nth operation on files on.
+    /// Cuts the power at the nth file operation.
     PowerCut(u64),
-    /// The log's thread stops before its nth operation on files from now on, for a short time.
+    /// Stops the log's thread before its nth file operation from now on, for a short time.
     PauseLog(u64),
-    /// The log's thread stops at this point of the code and at no other, for a short time.
+    /// Stops the log's thread at this point of the code only, for a short time.
     HoldLog(&'static str),
-    /// Ends stops of the log's thread.
+    /// Lets the log's thread continue.
     ReleaseLog,
-    /// Microseconds in which the log's thread may run.
+    /// Gives the log's thread this number of microseconds.
     Wait(u64),
-    /// Time for a log that has failed to work again.
+    /// Gives a failed log time to recover.
     Heal,
-    /// All failures end. If the log does not work again by itself, a backup must succeed, and it
-    /// must work then.
+    /// Ends all faults. If the log does not recover by itself, a backup must succeed, and the log
+    /// must work after it.
     Recover,
 }
 
-/// How a session ends.
+/// The end of a session.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum End {
-    /// In order.
+    /// The store is closed.
     Close,
     /// The process is killed.
     Kill,
     /// The power fails; the seed decides what is lost.
     PowerFailure(u64),
-    /// In order; then the power fails.
+    /// The store is closed, then the power fails.
     CloseAndPowerFailure(u64),
 }
 
-/// The time from an opening to an end.
+/// A session: the time from an opening to an end.
 #[derive(Debug, Clone)]
 pub struct Session {
     pub sync: SyncPolicy,
     pub segment_bytes: u64,
-    /// Bytes that are kept for a full disk.
+    /// Size in bytes of the reserved disk space.
     pub reserve: u64,
-    /// Whether writes wait for the log themselves, or the caller does, as the server.
+    /// Whether writes themselves wait for the log. Otherwise the caller does, as in the server.
     pub waits: bool,
-    /// Operations on files, counted from the opening, that go wrong.
+    /// File operations, counted from the opening, with their faults.
     pub faults: Vec<(u64, Fault)>,
     pub ops: Vec<Op>,
     pub end: End,
@@ -129,7 +129,7 @@ fn group(random: &mut Random, number: &mut u64) -> Op {
     Op::Group(ops)
 }
 
-/// A write, a backup or time that passes.
+/// Returns a write, a backup, or an advance of the clock.
 fn op(random: &mut Random, number: &mut u64, now: u64) -> Op {
     *number += 1;
     let deadline = |random: &mut Random| (random.below(3) == 0).then(|| now + random.below(3000));
@@ -166,7 +166,7 @@ fn put(random: &mut Random, number: &mut u64) -> Op {
     Op::Put(key(random), *number, None)
 }
 
-/// What a disk does that fails now and then, and what the log's thread does meanwhile.
+/// Returns a fault of the disk, or an operation that concerns the log's thread.
 fn trouble(random: &mut Random) -> Op {
     match random.below(20) {
         0..3 => Op::Full(random.below(400) as usize),
@@ -186,7 +186,7 @@ fn trouble(random: &mut Random) -> Op {
     }
 }
 
-/// A write, waited for in one way or another.
+/// Returns a write with a random kind of wait.
 fn some_put(random: &mut Random, number: &mut u64) -> Op {
     let put = put(random, number);
     match random.below(4) {
@@ -196,15 +196,16 @@ fn some_put(random: &mut Random, number: &mut u64) -> Op {
     }
 }
 
-/// The log fails, mostly because the disk is full, and the disk has room again; something else
-/// happens between. Each operation may be missing, or another one in its place.
+/// Returns operations during which the log fails, usually because the disk is full, and the disk
+/// then gets space again, with other operations in between. Each operation may be missing or
+/// replaced by another one.
 fn episode(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
     let later = |random: &mut Random, number: &mut u64| Op::Later(Box::new(put(random, number)));
     let full = Op::Full([0, 0, 40, 150][random.below(4) as usize]);
     let mut ops = Vec::new();
     let in_group = random.below(4) == 0;
     match random.below(6) {
-        // A write fails in the log's thread.
+        // A write by the log's thread fails.
         0 | 1 => {
             ops.push(Op::HoldLog(POINTS[random.below(3) as usize]));
             ops.push(later(random, number));
@@ -222,7 +223,7 @@ fn episode(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
                 ops.extend([full, Op::ReleaseLog, Op::Wait(1500)]);
             }
         }
-        // A write fails that a sync finds.
+        // A write fails that a sync has started.
         2 => {
             ops.extend([Op::HoldLog("log.sync.begun"), later(random, number)]);
             ops.extend([Op::Wait(2500), Op::Written(Box::new(put(random, number)))]);
@@ -270,7 +271,7 @@ fn episode(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
     ops
 }
 
-/// Operations of a session in which the disk fails repeatedly.
+/// Returns the operations of a session during which the disk fails repeatedly.
 fn troubled(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
     match random.below(12) {
         0..4 => episode(random, number, now),
@@ -283,7 +284,7 @@ fn troubled(random: &mut Random, number: &mut u64, now: u64) -> Vec<Op> {
     }
 }
 
-/// The plan of a seed.
+/// Returns the plan for a seed.
 pub fn plan(seed: u64) -> Vec<Session> {
     let random = &mut Random::new(seed);
     let (mut number, mut now) = (0, 1000);
@@ -299,7 +300,7 @@ pub fn plan(seed: u64) -> Vec<Session> {
         let mut faults = Vec::new();
         if random.below(3) == 0 {
             let fault = if random.below(3) == 0 { Fault::Fails } else { Fault::PowerCut };
-            // Some hit the opening.
+            // Some faults hit the opening.
             let most = if random.below(2) == 0 { 16 } else { 100 };
             faults.push((1 + random.below(most), fault));
         }
