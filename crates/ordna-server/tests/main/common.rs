@@ -1,4 +1,4 @@
-//! A server of the test's own, and a client that shows replies as they came.
+//! A server for a test, and a client that returns replies as they were received.
 
 use std::io::{BufRead, BufReader, ErrorKind, Lines, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use redis_protocol::resp2::decode::decode as decode2;
 use redis_protocol::resp3::decode::complete::decode as decode3;
 use tokio::sync::oneshot;
 
-/// A server on a port that the system chose; stops when dropped.
+/// A server on a port that the system has chosen. It stops on drop.
 pub struct Running {
     pub address: SocketAddr,
     pub tls: Option<SocketAddr>,
@@ -49,7 +49,7 @@ pub fn start(config: Config) -> Running {
             tell.send((server.address(), server.tls_address(), pages, reloader)).unwrap();
             server
                 .run(async {
-                    // Dropping the sender stops it too.
+                    // Dropping the sender stops the server, too.
                     let _ = stopped.await;
                 })
                 .await
@@ -73,8 +73,8 @@ impl Running {
     pub fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the server ends without a panic");
-            // A process that begins has the files of this one, and so the lock of the directory,
-            // until it executes its program.
+            // Until a new process executes its program, it has the open files of this process, and
+            // thus the lock of the directory.
             drop(BEGINNING.lock());
         }
     }
@@ -86,37 +86,38 @@ impl Drop for Running {
     }
 }
 
-/// A server in a process of its own, for tests that look at the whole process.
+/// A server in a separate process, for tests that inspect the whole process.
 pub struct Child {
     pub address: SocketAddr,
     process: std::process::Child,
-    /// Kept open: after a minute the test program tells that a test takes long, or ends if it cannot.
+    /// Kept open, because the test program writes a message after a minute and would end if it
+    /// cannot.
     _lines: Lines<BufReader<ChildStdout>>,
 }
 
-/// Held while a child begins.
+/// Held while a child process starts.
 static BEGINNING: Mutex<()> = Mutex::new(());
 
-/// Settings of a child: `max_memory=1000 collectors=3`.
+/// Environment variable with the settings of a child, for example `max_memory=1000 collectors=3`.
 const SETTINGS: &str = "ORDNA_TEST_CHILD";
 
-/// Starts this test binary once more, as a server.
+/// Starts this test binary again, as a server.
 pub fn spawn(settings: &str) -> Child {
     spawn_program(None, settings)
 }
 
-/// Starts a test binary, of another version if one is given, as a server. It ends if it asks for more
-/// than 8 GiB of addresses.
+/// Starts a test binary as a server: this one, or that of another version. It ends if it requests
+/// more than 8 GiB of address space.
 pub fn spawn_program(binary: Option<PathBuf>, settings: &str) -> Child {
     let binary = binary.unwrap_or_else(|| std::env::current_exe().unwrap());
-    // A file that would grow beyond its limit gives an error, not a signal.
+    // A file that would exceed its size limit causes an error instead of a signal.
     let begins = BEGINNING.lock();
     let mut process = Command::new("sh")
         .args(["-c", "trap '' XFSZ; ulimit -v 8388608; exec \"$0\" \"$@\""])
         .arg(binary)
         .args(["--exact", "common::is_a_server", "--ignored", "--nocapture"])
         .env(SETTINGS, settings)
-        // Free pages are purged at once: tests compare resident memory.
+        // Free pages are returned at once, because tests compare resident memory.
         .env("MIMALLOC_PURGE_DELAY", "0")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -133,17 +134,17 @@ pub fn spawn_program(binary: Option<PathBuf>, settings: &str) -> Child {
 }
 
 impl Child {
-    /// A file of `/proc` about the process.
+    /// Returns the path of a file in `/proc` for the process.
     pub fn proc(&self, file: &str) -> std::path::PathBuf {
         format!("/proc/{}/{file}", self.process.id()).into()
     }
 
-    /// How the process has ended; `None` if it runs.
+    /// Returns the exit status of the process, or `None` if it runs.
     pub fn has_ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().unwrap()
     }
 
-    /// Its memory in KiB, by its name in `/proc`.
+    /// Returns a size from `/proc` in KiB, by its name there.
     pub fn memory(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(self.proc("status")).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -153,13 +154,13 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// No test: the server that [`spawn`] starts. Ends with its standard input.
+/// Not a test, but the server that [`spawn`] starts. It ends when its standard input is closed.
 #[test]
 #[ignore = "started by other tests"]
 fn is_a_server() {
@@ -212,7 +213,7 @@ impl Client {
         Self { stream, received: Vec::new(), resp3: false }
     }
 
-    /// A client at this address of the machine.
+    /// Connects a client from this local address.
     pub fn from_address(own: IpAddr, address: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let stream = runtime.block_on(async {
@@ -233,7 +234,7 @@ impl Client {
         self.reply()
     }
 
-    /// The next reply, raw; empty if the connection was closed.
+    /// Returns the bytes of the next reply. They are empty if the connection was closed.
     pub fn reply(&mut self) -> Vec<u8> {
         loop {
             let complete = if self.resp3 {
@@ -256,13 +257,14 @@ impl Client {
         }
     }
 
-    /// Sends what the server takes. It may have closed the connection.
+    /// Sends as many bytes as the server accepts. It may have closed the connection.
     pub fn send_if_open(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// The next reply of RESP2, raw; empty if the connection was closed, `None` if none comes in time.
-    /// Takes little time itself, also of a long reply.
+    /// Returns the bytes of the next RESP2 reply. They are empty if the connection was closed.
+    /// Returns `None` if no reply arrives in time. The call itself takes little time even for a
+    /// long reply.
     pub fn reply_within(&mut self, time: Duration) -> Option<Vec<u8>> {
         let end = Instant::now() + time;
         let mut piece = vec![0; 256 << 10];
@@ -282,7 +284,7 @@ impl Client {
         }
     }
 
-    /// Whether the server has closed, with nothing more to say.
+    /// Returns whether the server has closed the connection without a further reply.
     pub fn is_closed(&mut self) -> bool {
         let waits = |error: &std::io::Error| {
             matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
@@ -290,7 +292,7 @@ impl Client {
         self.received.is_empty()
             && match self.stream.read(&mut [0; 1]) {
                 Ok(read) => read == 0,
-                // The time-out of reads is this test's own.
+                // The timeout of reads belongs to this test.
                 Err(error) => !waits(&error),
             }
     }
@@ -300,19 +302,19 @@ impl Client {
         show(&self.reply())
     }
 
-    /// A command in words, without quoting.
+    /// Sends a command, given as words without quoting.
     pub fn say(&mut self, line: &str) -> String {
         let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
         self.ask(&words)
     }
 }
 
-/// How far the first reply of some bytes is known, which arrive in pieces. Finding its end takes O(bytes) in
-/// all; parsing it anew with each piece would take O(bytes²).
+/// Finds the end of the first reply in bytes that arrive in pieces. This takes O(bytes) in total;
+/// parsing the bytes again for each piece would take O(bytes²).
 #[derive(Debug)]
 pub struct Extent {
     at: usize,
-    /// Number of parts that follow.
+    /// Number of parts that are still missing.
     parts: usize,
 }
 
@@ -323,8 +325,8 @@ impl Default for Extent {
 }
 
 impl Extent {
-    /// Returns the end of the reply, or `None` if it is incomplete. `bytes` begins as it did in the
-    /// last call.
+    /// Returns the end of the reply, or `None` if it is incomplete. `bytes` begins with the bytes
+    /// of the last call.
     pub fn end(&mut self, bytes: &[u8]) -> Option<usize> {
         while self.parts > 0 {
             let (next, more) = part(bytes, self.at)?;
@@ -334,8 +336,8 @@ impl Extent {
     }
 }
 
-/// Where the part of a reply that begins at `at` ends, and the number of parts that it announces; `None`
-/// if it is incomplete.
+/// Returns the end of the part of a reply that begins at `at`, and the number of parts that it
+/// contains. Returns `None` if it is incomplete.
 fn part(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
     let line = rest.windows(2).position(|pair| pair == b"\r\n")?;
@@ -352,7 +354,7 @@ fn part(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     }
 }
 
-/// A command as clients send it.
+/// Encodes a command as clients send it.
 pub fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -367,27 +369,28 @@ pub fn show(bytes: &[u8]) -> String {
     bytes.escape_ascii().to_string().replace("\\'", "'")
 }
 
-/// Whether a reply to TTL is the other one, or differs by no more than the time since `begin`, at
-/// or after which the deadline was set: on a machine that was held up, a second has gone.
+/// Returns whether two replies to TTL are equal, or differ by no more than the time since `begin`.
+/// The deadline was set at or after that time. A slow machine may have lost a second.
 pub fn is_ttl(reply: &str, other: &str, begin: Instant) -> bool {
     let seconds = |reply: &str| -> Option<u64> {
         reply.strip_prefix(':')?.strip_suffix(r"\r\n")?.parse().ok()
     };
     let gone = begin.elapsed();
     match (seconds(reply), seconds(other)) {
-        // Both are rounded.
+        // Both values are rounded.
         (Some(one), Some(other)) => one.abs_diff(other) <= (gone.as_millis() as u64 + 500) / 1000,
         _ => reply == other,
     }
 }
 
-/// For how long a test goes on that could go on for ever: so long, or as `ORDNA_SECONDS` says.
+/// Returns the duration of a test that could run forever: `usual` seconds, or as `ORDNA_SECONDS`
+/// says.
 pub fn seconds(usual: u64) -> Duration {
     let asked = std::env::var("ORDNA_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(asked.unwrap_or(usual))
 }
 
-/// Random numbers that are the same in every run (SplitMix64).
+/// Pseudo-random numbers that are the same in every run (SplitMix64).
 pub struct Random(u64);
 
 impl Random {
@@ -395,7 +398,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A number below another.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
@@ -405,14 +408,14 @@ impl Random {
     }
 }
 
-/// A server with the default settings, and a client of it.
+/// Starts a server with the default settings, and connects a client.
 pub fn fresh() -> (Running, Client) {
     let server = start(Config::default());
     let client = Client::new(server.address);
     (server, client)
 }
 
-/// Says each line and compares the reply.
+/// Sends each line and compares the reply.
 pub fn converse(client: &mut Client, lines: &[(&str, &str)]) {
     let begin = Instant::now();
     for (line, expected) in lines {

@@ -10,6 +10,6 @@ mod listen;
 mod state;
 mod statistics;
 
-// As in the program.
+// The same allocator as in the program.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -1,12 +1,12 @@
-//! Commands of a grammar: valid, nearly valid, and extreme.
+//! Generates commands from a grammar: valid, nearly valid, and extreme ones.
 //!
-//! A line of [`FOR_ALL`] or [`FOR_ADMINS`] describes a command. Capitals stand for themselves, small
-//! letters for an argument (see [`Generator::argument`]). `[a|b]` is one of the alternatives or
-//! nothing, `<a|b>` one of them, `{a}` repeats its content.
+//! Each line of [`FOR_ALL`] and [`FOR_ADMINS`] describes a command. Capital letters stand for
+//! themselves, and a small letter for an argument (see [`Generator::argument`]). `[a|b]` is one of
+//! the alternatives or nothing, `<a|b>` is one of them, and `{a}` repeats its content.
 
 use crate::common::Random;
 
-/// Commands that any user may be given.
+/// Commands that any user may execute.
 pub const FOR_ALL: &[&str] = &[
     "APPEND k v",
     "BITCOUNT k [n n [BYTE|BIT]]",
@@ -149,7 +149,7 @@ pub const FOR_ALL: &[&str] = &[
     "w {v}",
 ];
 
-/// Commands of administrators that leave the server as the checks need it.
+/// Commands of administrators that do not disturb the checks.
 pub const FOR_ADMINS: &[&str] = &[
     "ACL CAT [w]",
     "ACL DELUSER {other}",
@@ -169,7 +169,7 @@ pub const FOR_ADMINS: &[&str] = &[
     "SLOWLOG <GET [n]|LEN|RESET|HELP>",
 ];
 
-/// Numbers at limits, one below and one above each of them.
+/// Numbers at limits, and one below and one above each of them.
 const LIMITS: &[i128] = &[
     0,
     7,
@@ -194,32 +194,32 @@ const LIMITS: &[i128] = &[
     1 << 64,
 ];
 
-/// Bytes of an argument that is long, and of a whole command, at most.
+/// Maximum size in bytes of a long argument, and of a whole command.
 const LONG: usize = 4 << 20;
 const WHOLE: usize = 8 << 20;
 
-/// What is unusual in a command.
+/// The unusual property of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     Usual,
-    /// Numbers at limits, long strings, queries of many clauses.
+    /// Numbers at limits, long strings, and queries with many clauses.
     Extreme,
-    /// What may repeat does so up to 100,000 times.
+    /// Repeatable parts are repeated up to 100,000 times.
     Repeated,
-    /// An argument is missing, doubled or another one.
+    /// An argument is missing, doubled or replaced by another one.
     Mutated,
 }
 
-/// Makes commands from a seed.
+/// Generates commands from a seed.
 pub struct Generator {
     random: Random,
-    /// Bytes of the command so far.
+    /// Size of the command so far in bytes.
     size: usize,
     mode: Mode,
     extreme: bool,
-    /// The number of a snapshot that is there.
+    /// The number of an existing snapshot.
     pub snapshot: Vec<u8>,
-    /// The lines and modes of this round that are still to come.
+    /// The lines and modes of this round that have not been used yet.
     round: Vec<(&'static str, bool, Mode)>,
 }
 
@@ -237,8 +237,8 @@ impl Generator {
         self.below(chance) == 0
     }
 
-    /// The next command, and whether it is one of administrators. Each round has every line in every
-    /// mode once, in random order.
+    /// Returns the next command, and whether it is a command of administrators. Each round has
+    /// every line in every mode once, in random order.
     pub fn command(&mut self) -> (Vec<Vec<u8>>, bool) {
         if self.round.is_empty() {
             for mode in [Mode::Usual, Mode::Extreme, Mode::Repeated, Mode::Mutated] {
@@ -259,7 +259,7 @@ impl Generator {
         (words, is_admin)
     }
 
-    /// Reads a sequence up to `|` or a closing bracket, and adds its words.
+    /// Reads a sequence up to `|` or a closing bracket, and appends its words.
     fn sequence(&mut self, rest: &mut &[u8], words: &mut Vec<Vec<u8>>) {
         loop {
             match rest {
@@ -331,7 +331,7 @@ impl Generator {
         }
     }
 
-    /// Leaves an argument out, doubles it, or replaces it by something else.
+    /// Omits an argument, doubles it, or replaces it.
     fn mutate(&mut self, words: &mut Vec<Vec<u8>>) {
         let at = self.below(words.len());
         match self.below(5) {
@@ -341,7 +341,7 @@ impl Generator {
             _ => {
                 let letter = b"kvnfprqiwh"[self.below(10)];
                 let other = self.argument(letter);
-                // The name stays.
+                // The name of the command is kept.
                 if at > 0 {
                     words[at] = other;
                 }
@@ -363,7 +363,7 @@ impl Generator {
         (sign * limit).to_string().into_bytes()
     }
 
-    /// Bytes that do not begin like the stored form of a hash.
+    /// Returns bytes that do not begin like the stored form of a hash.
     fn bytes(&mut self) -> Vec<u8> {
         let length = match self.below(if self.extreme { 14 } else { 60 }) {
             0 => LONG,
@@ -379,9 +379,9 @@ impl Generator {
         vec![byte; length]
     }
 
-    /// An argument: `k` key, `h` key of a hash, `l` long key, `f` field, `v` value, `n` number, `s`
-    /// snapshot, `c` cursor, `t` type of a bit field, `p` pattern, `r` bound, `i` index, `q` query,
-    /// `x` condition, `w` any word.
+    /// Returns an argument for a letter: `k` key, `h` key of a hash, `l` long key, `f` field, `v`
+    /// value, `n` number, `s` snapshot, `c` cursor, `t` type of a bit field, `p` pattern, `r`
+    /// bound, `i` index, `q` query, `x` condition, `w` any word.
     fn argument(&mut self, letter: u8) -> Vec<u8> {
         let some = |words: &[&str], at: usize| words[at % words.len()].as_bytes().to_vec();
         let at = self.below(1 << 20);
@@ -463,7 +463,7 @@ impl Generator {
     }
 }
 
-/// Whether a bracket opens a group. A bound such as `[gone:` or `(gone;` is a word.
+/// Returns whether a bracket opens a group. A bound such as `[gone:` or `(gone;` is a word.
 fn is_group(open: u8, tail: &[u8]) -> bool {
     let close = match open {
         b'[' => b']',
@@ -473,7 +473,7 @@ fn is_group(open: u8, tail: &[u8]) -> bool {
     tail.contains(&close)
 }
 
-/// The position of the bracket that closes a group whose content begins here.
+/// Returns the position of the bracket that closes the group with this content.
 fn end_of(content: &[u8]) -> usize {
     let mut depth = 0;
     let end = content.iter().position(|byte| {

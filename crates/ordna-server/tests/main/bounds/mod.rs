@@ -1,23 +1,24 @@
-//! Bounds of what any command costs: time, memory, and the patience of others.
+//! Bounds for the cost of every command: time, memory, and the time that other clients wait.
 //!
-//! A seeded generator sends valid, nearly valid and extreme commands to a server in a process of its
-//! own. After each command these must hold:
+//! A seeded generator sends valid, nearly valid and extreme commands to a server in a separate
+//! process. After each command these bounds must hold:
 //!
 //! | bound | value |
 //! |---|---|
-//! | process | lives, and answers; it closes a connection only where [`may_close`] says so |
+//! | process | lives and replies; it closes a connection only if [`may_close`] says so |
 //! | reply | no internal error, no value in its stored form |
 //! | time | [`TIME`] + [`PER_BYTE`] for each byte of request, reply and touched values |
-//! | memory while it runs | [`SLACK`] + [`REQUEST`] × request + [`REPLY`] × reply + [`TOUCHED`] × touched values + what stays (LCS: + [`TABLE`]) |
-//! | memory that stays | [`KEPT`] + 2 × (what the limits of values and clients count) |
-//! | wait of another client | as the time, without touched values |
+//! | memory during the command | [`SLACK`] + [`REQUEST`] × request + [`REPLY`] × reply + [`TOUCHED`] × touched values + remaining memory (LCS: + [`TABLE`]) |
+//! | memory after the command | [`KEPT`] + 2 × (what the limits of values and clients count) |
+//! | wait of another client | like the time, but without touched values |
 //!
-//! Times are multiplied by [`SLOWER`], and the time by which a thread of this process slept too long
-//! meanwhile is added several times: other work on the machine is no defect. A violation of time
-//! or memory counts if it is seen [`AGAIN`] times with the same command.
+//! Times are multiplied by [`SLOWER`]. The delay of a sleeping thread of this process in the same
+//! time is added several times, because other work on the machine is not a defect. A violation of
+//! time or memory counts if it occurs [`AGAIN`] times with the same command.
 //!
-//! `ORDNA_SECONDS` says for how long; `ORDNA_SEED` begins elsewhere. `ORDNA_SERVER` names the test
-//! program of another version, whose server is tried then; all kinds of violations are listed.
+//! `ORDNA_SECONDS` sets the duration, and `ORDNA_SEED` the seed. `ORDNA_SERVER` names the test
+//! program of another version, whose server is then tested; in this case all kinds of violations
+//! are listed.
 
 mod grammar;
 
@@ -31,45 +32,45 @@ use std::time::{Duration, Instant};
 use self::grammar::Generator;
 use crate::common::{Child, Client, request, seconds, show, spawn_program};
 
-/// Time that a command may take, and another client may wait, besides the cost of bytes.
+/// Time that a command may take and another client may wait, in addition to the cost of bytes.
 const TIME: Duration = Duration::from_millis(100);
 /// Nanoseconds for each byte of request, reply and touched values.
 const PER_BYTE: u64 = 20;
-/// How much slower a build without optimization is.
+/// Factor by which a build without optimization is slower.
 const SLOWER: u32 = if cfg!(debug_assertions) { 6 } else { 1 };
-/// Time after which a command has no reply: more than twice what any command may take.
+/// Time after which a reply counts as missing: more than twice the maximum for any command.
 const NO_REPLY: Duration = Duration::from_secs(15);
-/// Number of times that a command exceeds its bound of time or memory before that counts.
+/// Number of violations of a bound of time or memory by the same command that count as a defect.
 const AGAIN: usize = 3;
-/// Memory beside all that is counted, in bytes: buffers, pages that the allocator keeps.
+/// Memory in bytes that is not counted otherwise: buffers, and pages that the allocator keeps.
 const SLACK: usize = 12 << 20;
-/// Memory for each byte of the request: the received bytes, and room of the buffer that grows by
-/// doubling; a copy, if the command is queued; positions of arguments, of which the shortest take four
-/// bytes and a position 16.
+/// Memory for each byte of the request: the received bytes in a buffer that doubles its size, a
+/// copy if the command is queued, and the positions of arguments. The shortest arguments take four
+/// bytes, and a position takes 16.
 const REQUEST: usize = 8;
-/// Memory for each byte of the reply: the buffer grows by doubling.
+/// Memory for each byte of the reply, because the buffer doubles its size.
 const REPLY: usize = 3;
-/// Memory for each byte of a value that the command names: a copy, which replaces it.
+/// Memory for each byte of a value that the command names: a copy replaces the value.
 const TOUCHED: usize = 3;
-/// Memory of the table of LCS, whose size the server limits.
+/// Memory of the table of LCS, which the server limits.
 const TABLE: usize = 64 << 20;
-/// Memory that stays beside what is counted: allocator, tables, indexes.
+/// Memory that remains in addition to what is counted: allocator, tables, indexes.
 const KEPT: usize = 160 << 20;
 /// The memory limits of the server.
 const MAX_MEMORY: usize = 150_000_000;
 const CLIENTS_MEMORY: usize = 100_000_000;
 /// Number of commands after which the snapshot that they read is replaced.
 const SNAPSHOT: usize = 100;
-/// Keys beside those that the grammar names.
+/// Number of keys in addition to those that the grammar names.
 const BULK: usize = 300_000;
 
-/// Another client, which sends PING all the time.
+/// Another client, which continually sends PING.
 struct Probe {
-    /// Its longest wait since it was last asked, in microseconds.
+    /// The longest wait since the last query, in microseconds.
     longest: Arc<AtomicU64>,
-    /// When its present PING was sent, in microseconds since `begin`; 0: none waits.
+    /// When the current PING was sent, in microseconds since `begin`, or 0 if no PING is waiting.
     since: Arc<AtomicU64>,
-    /// The longest time by which a sleep of a millisecond was late, in microseconds.
+    /// The longest delay of a sleep of a millisecond, in microseconds.
     late: Arc<AtomicU64>,
     is_closed: Arc<AtomicBool>,
     begin: Instant,
@@ -117,7 +118,8 @@ impl Probe {
         self.late.store(0, Ordering::Relaxed);
     }
 
-    /// The longest wait since `begin`, and by how much threads were late meanwhile.
+    /// Returns the longest wait since `begin`, and the longest delay of a sleeping thread in that
+    /// time.
     fn end(&self) -> (Duration, Duration) {
         let since = self.since.load(Ordering::Relaxed);
         let now = self.begin.elapsed().as_micros() as u64;
@@ -131,7 +133,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // The server may be gone, and the thread with a panic.
+        // The server may have ended, and the thread with a panic.
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
@@ -139,18 +141,18 @@ impl Drop for Probe {
 /// A server under test, and its clients.
 struct Trial {
     server: Child,
-    /// Asks what the checks need.
+    /// The client that sends the queries of the checks.
     watcher: Client,
     app: Client,
     admin: Client,
     probe: Probe,
-    /// Bytes of keys and values after the last command.
+    /// Size in bytes of keys and values after the last command.
     used: usize,
     /// The number of the snapshot that commands read.
     snapshot: Vec<u8>,
-    /// Clients that were closed for their memory so far.
+    /// Number of clients closed so far because of their memory.
     evicted: usize,
-    /// Requests of the open transaction of `app`.
+    /// Queued requests of the transaction that `app` has open.
     queued: Option<Vec<Vec<Vec<u8>>>>,
 }
 
@@ -215,13 +217,14 @@ impl Trial {
         trial
     }
 
-    /// Asks for what the checks need; an empty text if the server is gone, is stuck or has closed.
+    /// Sends a query of the checks. Returns an empty text if the server has ended, is stuck or has
+    /// closed the connection.
     fn ask(&mut self, arguments: &[&[u8]]) -> String {
         self.watcher.send_if_open(&request(arguments));
         show(&self.watcher.reply_within(NO_REPLY).unwrap_or_default())
     }
 
-    /// Numbers of a section of INFO; 0 if the server does not say.
+    /// Returns numbers from a section of INFO, or 0 for those that it lacks.
     fn told<const N: usize>(&mut self, section: &str, names: [&str; N]) -> [usize; N] {
         let info = self.ask(&[b"INFO", section.as_bytes()]);
         names.map(|name| {
@@ -230,12 +233,12 @@ impl Trial {
         })
     }
 
-    /// Bytes of keys and values, and of clients.
+    /// Returns the sizes in bytes of keys and values, and of clients.
     fn counted(&mut self) -> [usize; 2] {
         self.told("memory", ["used_memory", "mem_clients_normal"])
     }
 
-    /// Replaces the snapshot that commands read; returns the number of the new one.
+    /// Replaces the snapshot that commands read. Returns the number of the new one.
     fn take_snapshot(&mut self) -> Vec<u8> {
         let former = std::mem::take(&mut self.snapshot);
         self.ask(&[b"ORDNA.SNAPSHOT", b"DROP", &former]);
@@ -244,7 +247,7 @@ impl Trial {
         self.snapshot.clone()
     }
 
-    /// Bytes of the values that the arguments name.
+    /// Returns the size in bytes of the values that the arguments name.
     fn touched(&mut self, commands: &[Vec<Vec<u8>>]) -> usize {
         let keys: BTreeSet<&[u8]> = commands
             .iter()
@@ -260,16 +263,16 @@ impl Trial {
     }
 }
 
-/// Whether a command may end its connection.
+/// Returns whether a command may end its connection.
 fn may_close(words: &[Vec<u8>]) -> bool {
     let named = |names: &[&[u8]]| {
         words.first().is_some_and(|name| names.iter().any(|it| name.eq_ignore_ascii_case(it)))
     };
-    // CLIENT KILL may be of oneself.
+    // CLIENT KILL may end its own connection.
     named(&[b"client"])
 }
 
-/// Whether a command may look at all keys or entries.
+/// Returns whether a command may visit all keys or entries.
 fn scans(words: &[Vec<u8>]) -> bool {
     let name = words.first().map(|name| name.to_ascii_lowercase()).unwrap_or_default();
     [&b"ft."[..], b"ordna.", b"keys", b"scan", b"flush", b"memory"]
@@ -277,7 +280,7 @@ fn scans(words: &[Vec<u8>]) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// A command for people: names and lengths.
+/// Returns a short description of a command: names and lengths.
 fn brief(words: &[Vec<u8>]) -> String {
     let word = |word: &Vec<u8>| match word.len() {
         ..=40 => word.escape_ascii().to_string(),
@@ -289,7 +292,7 @@ fn brief(words: &[Vec<u8>]) -> String {
     format!("{}{rest}", shown.join(" "))
 }
 
-/// Sends a command and checks every bound. Returns what was violated.
+/// Sends a command and checks every bound. Returns the violations.
 fn check(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool) -> Vec<(&'static str, String)> {
     let mut found = Vec::new();
     let arguments: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
@@ -320,7 +323,7 @@ fn check(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool) -> Vec<(&'static 
         found.push(("another client was closed", String::new()));
     }
     let peak = trial.server.memory("VmHWM:") << 10;
-    // A client that holds more than all clients may is closed.
+    // A client that exceeds the limit of all clients is closed.
     let mut clients_limit = 0;
     if reply.is_empty() {
         let [evicted] = trial.told("stats", ["evicted_clients"]);
@@ -346,7 +349,7 @@ fn check(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool) -> Vec<(&'static 
     if reply.windows(4).any(|part| matches!(part, [b'\r', b'\n', 0xC1, 1 | 2])) {
         found.push(("a value in its stored form", String::new()));
     }
-    // What was queued is executed now.
+    // The queued commands are executed now.
     let mut commands = vec![words.to_vec()];
     let mut sent = bytes.len();
     match (name.as_slice(), &mut trial.queued) {
@@ -380,7 +383,7 @@ fn check(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool) -> Vec<(&'static 
     let basic = SLACK + own + REQUEST * sent + REPLY * (reply.len() + clients_limit) + 2 * stays;
     let grown = peak.saturating_sub(before);
     let per_byte = |bytes: usize| Duration::from_nanos(PER_BYTE * u64::from(SLOWER) * bytes as u64);
-    // A transaction excludes others as long as its commands take.
+    // A transaction excludes other clients while its commands run.
     let patience = TIME * SLOWER * commands.len() as u32 + 8 * late;
     if grown > basic || took > patience {
         let mut touched = trial.touched(&commands) + stays + goes;
@@ -407,7 +410,7 @@ fn check(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool) -> Vec<(&'static 
     found
 }
 
-/// Violations of time and memory count if the same command exceeds the bound again.
+/// Returns whether a violation of time or memory occurs again with the same command.
 fn is_seen_again(trial: &mut Trial, words: &[Vec<u8>], is_admin: bool, what: &str) -> bool {
     (1..AGAIN).all(|_| check(trial, words, is_admin).iter().any(|(other, _)| *other == what))
 }
@@ -427,7 +430,7 @@ fn every_command_keeps_its_bounds() {
             1..4 if trial.queued.is_some() => (vec![ends.to_vec()], false),
             _ => generator.command(),
         };
-        // A name that is not there has a reply, none has not.
+        // The name of a missing command has a reply; an empty name has none.
         if words[0].is_empty() {
             words[0] = b"x".to_vec();
         }

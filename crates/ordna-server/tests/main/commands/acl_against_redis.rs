@@ -1,5 +1,5 @@
 //! Compares permissions with those of Debian's redis-server: flags and categories of every shared
-//! command, and random calls under random rules, which both servers must allow or refuse alike.
+//! command, and random calls under random rules. Both servers must allow or refuse the same calls.
 //!
 //! `cargo test -p ordna-server --test main -- --ignored acl_against_redis`. `ORDNA_SOAK=seconds`
 //! sets how long random rules are tried, and `ORDNA_SEED=number` sets the first seed.

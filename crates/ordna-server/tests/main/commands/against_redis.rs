@@ -1,6 +1,6 @@
-//! The same conversation with Debian's redis-server and with ours: replies must be equal, byte for
-//! byte. Run by `.ci/run`, which installs Redis first:
-//! `cargo test -p ordna-server --test main -- --ignored against_redis`.
+//! Runs the same conversation with Debian's redis-server and with Ordna: replies must be equal byte
+//! for byte. `.ci/run` installs Redis and then runs `cargo test -p ordna-server --test main --
+//! --ignored against_redis`.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use crate::common::{Client, is_ttl, request, show, start};
 use ordna_server::Config;
 
-/// A redis-server of the test's own; ended when dropped.
+/// A redis-server of this test, which ends on drop.
 pub struct Redis(Child, pub SocketAddr);
 
 impl Redis {
     pub fn start() -> Self {
-        // Below the ports that the system hands out by itself: one of those, found free, may be
-        // given to somebody else before Redis listens on it.
+        // Below the ports that the system assigns automatically: such a port, although found free,
+        // could be assigned to another process before Redis listens on it.
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let first = 12_000 + (std::process::id() % 1_000) as u16 * 16;
         let patience = Instant::now() + Duration::from_secs(20);
@@ -29,10 +29,11 @@ impl Redis {
                 .spawn()
                 .expect("redis-server is installed (Debian: apt-get install redis-server)");
             let mut redis = Self(child, address);
-            // It ends by itself if the port is taken.
+            // The process ends by itself if the port is in use.
             while redis.0.try_wait().expect("the child is ours").is_none() {
                 assert!(Instant::now() < patience, "redis-server does not listen on {address}");
-                // Another test's may listen there, and this one not know it yet.
+                // The server of another test may listen there, and this process may not have
+                // noticed it yet.
                 if redis.is_answered_by(redis.0.id()) {
                     return redis;
                 }
@@ -41,7 +42,7 @@ impl Redis {
         }
     }
 
-    /// Whether the server at the address is this process.
+    /// Returns whether this process answers at the address.
     fn is_answered_by(&self, process: u32) -> bool {
         let Ok(stream) = TcpStream::connect(self.1) else { return false };
         let info = Client::of(stream).reply_to(b"INFO server\r\n");
@@ -51,7 +52,7 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -116,7 +117,7 @@ fn replies_are_those_of_redis() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// Redis compresses what it dumps; Ordna does not.
+/// Redis compresses its dumps; Ordna does not.
 #[test]
 #[ignore = "needs redis-server; .ci/run installs it and runs this"]
 fn dumps_are_restored_by_the_other() {
@@ -188,7 +189,7 @@ fn broken_requests_end_as_in_redis() {
         });
         assert_eq!(all[0], all[1], "left Redis, right Ordna: {:.80}", show(bytes));
     }
-    // And a pipeline.
+    // The same in a pipeline.
     let pipeline = [request(&[b"SET", b"a", b"1"]), request(&[b"INCR", b"a"])].concat();
     for address in [redis.1, ours.address] {
         let mut client = Client::new(address);
@@ -197,11 +198,11 @@ fn broken_requests_end_as_in_redis() {
     }
 }
 
-/// The script that the documentation of Redis recommends.
+/// The script that the documentation of Redis recommends for releasing a lock.
 const RELEASE: &[u8] =
     b"if redis.call(\"get\",KEYS[1]) == ARGV[1] then return redis.call(\"del\",KEYS[1]) else return 0 end";
 
-/// One command a line; the words are split at single blanks.
+/// One command per line. Words are separated by single spaces.
 const CONVERSATION: &str = "
     PING
     PING hello

@@ -1,11 +1,11 @@
-//! Commands that wait for elements: who is served, in which order, and who leaves.
+//! Commands that wait for elements: which clients are served, in which order, and which ones leave.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, converse, fresh, request, show, spawn};
 
-/// The value of a field of `INFO`.
+/// Returns the value of a field of `INFO`.
 pub fn info(client: &mut Client, field: &str) -> usize {
     let text = client.say("INFO clients");
     let field = format!("{field}:");
@@ -13,7 +13,7 @@ pub fn info(client: &mut Client, field: &str) -> usize {
     text[at..].split(r"\r\n").next().unwrap().parse().unwrap()
 }
 
-/// Waits until this number of clients wait.
+/// Waits until this number of clients are blocked.
 fn wait_for(client: &mut Client, blocked: usize) {
     let end = Instant::now() + Duration::from_secs(20);
     while info(client, "blocked_clients") != blocked {
@@ -22,13 +22,13 @@ fn wait_for(client: &mut Client, blocked: usize) {
     }
 }
 
-/// Sends a command in words and does not read its reply.
+/// Sends a command, given as words, without reading its reply.
 fn begin(client: &mut Client, line: &str) {
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
     client.send(&request(&words));
 }
 
-/// New clients that wait, each before the next one begins.
+/// Returns new clients that are blocked by these commands, in this order.
 fn waiting(address: SocketAddr, client: &mut Client, lines: &[&str]) -> Vec<Client> {
     let present = info(client, "blocked_clients");
     let mut all = Vec::new();
@@ -45,7 +45,7 @@ fn next(client: &mut Client) -> String {
     show(&client.reply())
 }
 
-/// Nobody waits, and no key is awaited.
+/// Checks that no client is blocked and no key is awaited.
 fn assert_none(client: &mut Client) {
     wait_for(client, 0);
     assert_eq!(info(client, "total_blocking_keys"), 0);
@@ -95,16 +95,16 @@ fn the_client_that_waited_longest_is_served_first() {
     let (server, mut client) = fresh();
     let lines = ["BLPOP a b 0", "BRPOP b 0", "BLMPOP 0 1 a LEFT COUNT 2", "BLPOP a 0"];
     let mut all = waiting(server.address, &mut client, &lines);
-    // Two values for three clients; the second of them takes up to two.
+    // There are two values for three clients; the second client takes up to two.
     assert_eq!(client.say("RPUSH a 1 2"), r":2\r\n");
     assert_eq!(next(&mut all[0]), r"*2\r\n$1\r\na\r\n$1\r\n1\r\n");
     assert_eq!(next(&mut all[2]), r"*2\r\n$1\r\na\r\n*1\r\n$1\r\n2\r\n");
     wait_for(&mut client, 2);
-    // What is left stays.
+    // The remaining value stays in the list.
     assert_eq!(client.say("RPUSH b 1 2 3"), r":3\r\n");
     assert_eq!(next(&mut all[1]), r"*2\r\n$1\r\nb\r\n$1\r\n3\r\n");
     assert_eq!(client.say("LRANGE b 0 -1"), r"*2\r\n$1\r\n1\r\n$1\r\n2\r\n");
-    // The client does not see the value that another one got.
+    // The client does not see the value that another client received.
     client.send(&[request(&[b"LPUSH", b"a", b"x"]), request(&[b"LPOP", b"a"])].concat());
     assert_eq!(next(&mut client), r":1\r\n");
     assert_eq!(next(&mut client), r"$-1\r\n");
@@ -116,7 +116,8 @@ fn the_client_that_waited_longest_is_served_first() {
 fn a_step_is_whole_before_clients_are_served() {
     let (server, mut client) = fresh();
     let mut all = waiting(server.address, &mut client, &["BLPOP a b 0", "BZPOPMIN z 0"]);
-    // Neither a key that is gone, nor one of another type, nor a state within.
+    // A client is not served with a key that was removed again, a key of another type, or an
+    // intermediate state.
     for step in [&["RPUSH a x", "DEL a"][..], &["RPUSH a x", "DEL a", "SET a y"]] {
         client.say("MULTI");
         step.iter().for_each(|line| drop(client.say(line)));
@@ -124,7 +125,7 @@ fn a_step_is_whole_before_clients_are_served() {
         assert_eq!(info(&mut client, "blocked_clients"), 2);
     }
     client.say("DEL a");
-    // The key that was written first counts, with its last value.
+    // The key that was written first counts, with its final value.
     for line in ["MULTI", "RPUSH b 1", "RPUSH a 1", "LPUSH b 2", "LPOP nothing"] {
         client.say(line);
     }
@@ -173,7 +174,7 @@ fn values_that_are_moved_serve_those_who_wait_for_them() {
     assert_eq!(next(&mut all[0]), r"$1\r\nx\r\n");
     assert_eq!(next(&mut all[2]), r"*2\r\n$1\r\nc\r\n$1\r\nx\r\n");
     assert_eq!(client.say("EXISTS a b c"), r":0\r\n");
-    // A destination of another type is an error, and the value stays.
+    // If the destination has another type, the command fails and the value stays.
     client.say("RPUSH d y");
     assert_eq!(next(&mut all[3]), r"$1\r\ny\r\n");
     client.say("DEL d");
@@ -258,7 +259,7 @@ fn clients_that_leave_take_nothing() {
         assert!(listed.contains(" flags=b "), "{listed}");
         let told = client.say(&way.replace("{id}", &id));
         assert!([r":1\r\n", r"+OK\r\n"].contains(&told.as_str()), "{way}: {told}");
-        // At once: before the client itself has noticed.
+        // Immediately, before the client itself has noticed the end.
         client.say("RPUSH k v");
         assert_eq!(client.say("LPOP k"), r"$1\r\nv\r\n", "{way}");
         assert_eq!(next(&mut one), *reply, "{way}");
@@ -282,13 +283,13 @@ fn the_time_is_over_when_it_is_over() {
     begin(&mut other, "BRPOPLPUSH a b 0.3");
     wait_for(&mut client, 1);
     assert_eq!(info(&mut client, "clients_in_timeout_table"), 1);
-    // Three of these are none of its keys.
+    // These commands do not serve the client.
     client.say("SET a x");
     client.say("DEL a");
     assert_eq!(next(&mut other), r"*-1\r\n");
     assert!(since.elapsed() >= Duration::from_millis(300));
     assert_none(&mut client);
-    // The server's time limit for idle clients is none for those that wait.
+    // The server's time limit for idle clients does not apply to blocked ones.
     client.say("CONFIG SET timeout 1");
     begin(&mut other, "BLPOP a 3");
     assert_eq!(next(&mut other), r"*-1\r\n");
@@ -315,7 +316,7 @@ fn commands_behind_one_that_waits_wait_too() {
         pipeline.extend(request(command));
     }
     other.send(&pipeline);
-    // The reply to what precedes comes before the wait ends, as do messages.
+    // Replies to earlier commands and messages arrive before the wait ends.
     assert_eq!(next(&mut other), r"+OK\r\n");
     wait_for(&mut client, 1);
     client.say("PUBLISH news now");
@@ -328,7 +329,7 @@ fn commands_behind_one_that_waits_wait_too() {
     client.say("RPUSH l v");
     assert_eq!(next(&mut other), r":100001\r\n");
     assert_eq!(client.say("EXISTS l"), r":0\r\n");
-    // A client that sends more than is received while it waits.
+    // A client that sends more than the server receives while it is blocked.
     begin(&mut other, "BLPOP l 0");
     wait_for(&mut client, 1);
     let mut writer = other.stream.try_clone().unwrap();
@@ -398,7 +399,7 @@ fn keys_of_a_wait_are_bounded_and_count() {
     let line = list.split(r"\n").find(|line| line.contains(" flags=b ")).expect("it waits");
     let bytes = line.split("tot-mem=").nth(1).unwrap().split(' ').next().unwrap();
     assert!(bytes.parse::<usize>().unwrap() > 2000 * 400, "{line}");
-    // Clients that wait are closed as others are.
+    // Blocked clients are closed like any other.
     client.say("CLIENT NO-EVICT on");
     client.say("CONFIG SET maxmemory-clients 500000");
     let mut second = Client::new(server.address);
@@ -408,7 +409,7 @@ fn keys_of_a_wait_are_bounded_and_count() {
     assert_none(&mut client);
 }
 
-/// A write beside the beginning of a wait is seen by one of the two.
+/// Either the write or the blocking command sees the other if both happen concurrently.
 #[test]
 fn no_write_is_missed() {
     let (server, mut client) = fresh();
@@ -432,7 +433,8 @@ fn no_write_is_missed() {
     assert_none(&mut client);
 }
 
-/// Values are not lost, whoever is served, while clients give up, end and are ended.
+/// No values are lost, whichever clients are served, while clients time out, disconnect and are
+/// killed.
 #[test]
 fn each_value_reaches_one_client_under_contention() {
     let (server, mut client) = fresh();
@@ -483,7 +485,7 @@ fn each_value_reaches_one_client_under_contention() {
     pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
     let ends: String = (0..WORKERS * 3).map(|_| " x").collect();
     let mut got = Vec::new();
-    // Those that take several may take the ends of others.
+    // Clients that take several values may take those that end the others.
     client.say(&format!("RPUSH end{ends}"));
     for worker in workers {
         while !worker.is_finished() {
@@ -499,12 +501,13 @@ fn each_value_reaches_one_client_under_contention() {
     assert_none(&mut client);
 }
 
-/// No thread each, bounded memory; all are served by one command.
+/// Ten thousand blocked clients need no thread each and bounded memory. One command serves all of
+/// them.
 #[test]
 fn ten_thousand_clients_wait() {
     const CLIENTS: usize = 10_000;
     let server = spawn(&format!("max_clients={}", CLIENTS + 10));
-    // This process has as many sockets.
+    // This process needs as many sockets.
     let limit = rlimit::increase_nofile_limit(CLIENTS as u64 + 500).unwrap();
     let count = CLIENTS.min(limit.saturating_sub(500) as usize);
     let mut client = Client::new(server.address);
@@ -538,7 +541,8 @@ fn ten_thousand_clients_wait() {
     assert_eq!(client.say("EXISTS queue"), r":0\r\n");
 }
 
-/// What was taken for a client is gone after a crash, and what was moved is at its new place.
+/// After a crash, elements that were taken for a client are gone, and moved ones are at their new
+/// place.
 #[test]
 fn what_clients_were_served_is_durable() {
     let dir = std::env::temp_dir().join(format!("ordna-blocking-{}", std::process::id()));
@@ -557,7 +561,7 @@ fn what_clients_were_served_is_durable() {
         assert_eq!(next(&mut client), r":2\r\n");
         begin(&mut client, "RPUSH b x");
         assert_eq!(next(&mut all[1]), r"$1\r\nx\r\n");
-        // Dropped: the process is killed.
+        // The drop kills the process.
     }
     let server = spawn(&settings);
     let mut client = Client::new(server.address);
@@ -576,7 +580,7 @@ fn what_clients_were_served_is_durable() {
     std::fs::remove_dir_all(&dir).unwrap();
 }
 
-/// A server that stops does not wait for those who wait.
+/// A server that stops does not wait for blocked clients.
 #[test]
 fn a_server_that_stops_ends_the_waits() {
     let (mut server, mut client) = fresh();

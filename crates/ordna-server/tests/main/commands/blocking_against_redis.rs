@@ -1,5 +1,5 @@
-//! Clients that wait, beside those of Redis: random schedules, whose results are determined because each step begins
-//! after everybody who can be served is served.
+//! Compares blocked clients with those of Redis under random schedules. The results are determined,
+//! because each step begins only after all clients that can be served are served.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -14,15 +14,15 @@ use crate::fuzz_against_redis::frame::Frame;
 
 const CLIENTS: usize = 5;
 
-/// A server's connections.
+/// The connections of one server.
 struct Side {
     address: SocketAddr,
-    /// Executes what does not wait.
+    /// Executes the commands that do not block.
     driver: Connection,
     events: Connection,
     clients: Vec<Connection>,
     ids: Vec<i64>,
-    /// Clients whose command is not answered.
+    /// Whether the command of each client has no reply yet.
     wait: [bool; CLIENTS],
 }
 
@@ -55,8 +55,8 @@ impl Side {
         line["blocked_clients:".len()..].parse().unwrap()
     }
 
-    /// Waits until all clients that are not answered are blocked, and that one which was killed is closed. Returns
-    /// the replies to the others; `None`: the connection was closed.
+    /// Waits until all clients without a reply are blocked, and a killed client is closed. Returns
+    /// the replies to the other clients, with `None` for a closed connection.
     fn settle(&mut self, killed: Option<usize>) -> BTreeMap<usize, Option<Frame>> {
         let mut replies = BTreeMap::new();
         let end = Instant::now() + Duration::from_secs(10);
@@ -82,7 +82,7 @@ impl Side {
         }
     }
 
-    /// The events since the last call.
+    /// Returns the events since the last call.
     fn events(&mut self) -> Vec<String> {
         self.events.send(&request(&[b"PING", b"the end"]));
         let mut events = Vec::new();
@@ -100,7 +100,7 @@ fn words(line: &str) -> Vec<Vec<u8>> {
     line.split(' ').map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// A command that writes.
+/// Returns a command that writes.
 fn write(random: &mut Random) -> String {
     let key = |random: &mut Random| ["a", "b", "c", "d"][random.below(4)];
     let (one, other) = (key(random), key(random));
@@ -125,7 +125,7 @@ fn write(random: &mut Random) -> String {
     }
 }
 
-/// A command that waits for ever if it finds nothing.
+/// Returns a command that blocks forever if it finds nothing.
 fn blocking(random: &mut Random) -> String {
     let key = |random: &mut Random| ["a", "b", "c", "d"][random.below(4)];
     let end = |random: &mut Random| ["LEFT", "RIGHT"][random.below(2)];
@@ -265,7 +265,7 @@ fn blocked_clients_against_redis() {
         }
         drop(sides);
     }
-    // Nobody is left.
+    // No client is left.
     let mut last = Connection::new(ours.address);
     let patience = Instant::now() + Duration::from_secs(10);
     loop {

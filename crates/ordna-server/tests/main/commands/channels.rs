@@ -1,4 +1,4 @@
-//! Publish and subscribe.
+//! Tests of publish and subscribe.
 
 use std::collections::VecDeque;
 use std::io::Read;

@@ -1,5 +1,5 @@
-//! Collections of every type in both forms: what a small one does, a large one does; the elements of large
-//! ones show nowhere, and are gone after their key.
+//! Tests of all types of collections in both forms: large ones behave like small ones, and the
+//! elements of large ones are invisible and are removed with their key.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use ordna_server::{Config, LogSync};
 use crate::common::{Client, Random, Running, start};
 use crate::state::persistence::{Dir, loaded, say};
 
-/// A field of `INFO`.
+/// Returns a field of `INFO`.
 fn field(client: &mut Client, name: &str) -> usize {
     let info = say(client, "INFO memory");
     let start = info.find(&format!(" {name}:")).unwrap_or_else(|| panic!("no {name} in {info}"));
@@ -17,7 +17,8 @@ fn field(client: &mut Client, name: &str) -> usize {
     rest.split(' ').next().unwrap().parse().unwrap()
 }
 
-/// Waits until no collection is being removed; returns the number of entries besides those of users.
+/// Waits until no collection is being removed. Returns the number of entries that are not keys of
+/// users.
 pub fn settled(client: &mut Client) -> usize {
     let begin = Instant::now();
     while field(client, "lazyfree_pending_objects") > 0 {
@@ -27,7 +28,8 @@ pub fn settled(client: &mut Client) -> usize {
     field(client, "ordna_reserved_entries")
 }
 
-/// Makes a large collection of each type: `hash`, `set`, `zset` and `list`, with 1,000 elements each.
+/// Creates a large collection of each type: `hash`, `set`, `zset` and `list`, with 1,000 elements
+/// each.
 fn fill(client: &mut Client) {
     for (command, key) in [("HSET", "hash"), ("SADD", "set"), ("ZADD", "zset"), ("RPUSH", "list")] {
         for part in 0..4 {
@@ -45,8 +47,8 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// Entries of the four collections of [`fill`], in which a sorted set has two for each member and a list one for
-/// some two hundred values.
+/// Number of entries of the four collections of [`fill`]. A sorted set has two for each member, and
+/// a list has one for about two hundred values.
 const FILLED: usize = 4005;
 
 fn fresh() -> (Running, Client) {
@@ -55,7 +57,7 @@ fn fresh() -> (Running, Client) {
     (server, client)
 }
 
-/// Options of Redis 7.2 and Valkey 8, on a small sorted set and on a large one.
+/// Options of Redis 7.2 and Valkey 8, on a small and on a large sorted set.
 #[test]
 fn ranks_come_with_scores_and_scans_without() {
     for protocol in [2, 3] {
@@ -103,7 +105,7 @@ fn ranks_come_with_scores_and_scans_without() {
 fn elements_of_large_collections_show_nowhere() {
     let (_server, mut client) = fresh();
     fill(&mut client);
-    // The highest and the lowest keys, and those that are stored otherwise.
+    // The lowest and the highest keys, and keys that are stored in another form.
     let keys: [&[u8]; 7] =
         [b"", b"a", b"\xFE", b"\xFE\x00", b"\xFF", b"\xFF\x01\x01x", b"\xFF\xFF"];
     for key in keys {
@@ -135,7 +137,7 @@ fn elements_of_large_collections_show_nowhere() {
     assert_eq!(settled(&mut client), 0);
 }
 
-/// Each way in which a key loses its value.
+/// All ways in which a key can lose its value.
 #[test]
 fn the_elements_go_with_their_key() {
     let (_server, mut client) = fresh();
@@ -172,7 +174,7 @@ fn the_elements_go_with_their_key() {
     }
 }
 
-/// What is there in the model is there in the server.
+/// The contents that the server must have.
 #[derive(Default)]
 struct Model {
     hash: BTreeMap<String, String>,
@@ -211,7 +213,7 @@ impl Model {
     }
 }
 
-/// A step on one of the collections, which is done to the model, too.
+/// Executes a step on one of the collections, in the server and in the model.
 fn step(model: &mut Model, client: &mut Client, random: &mut Random, growing: bool) {
     let name = format!("n{}", random.below(700));
     let adds = random.below(10) < if growing { 8 } else { 2 };
@@ -343,7 +345,7 @@ fn collections_are_what_was_put_in_them_while_they_grow_and_shrink() {
             ["hash", "set", "zset"].map(|key| say(&mut client, &format!("OBJECT ENCODING {key}")));
         assert_eq!(encodings, ["$9 hashtable", "$9 hashtable", "$8 skiplist"]);
         for key in ["hash", "set", "zset", "list"] {
-            // A copy has everything, and is another one.
+            // A copy contains everything, and is independent of the source.
             say(&mut client, &format!("COPY {key} copy"));
             say(&mut client, &format!("DEL {key}"));
             say(&mut client, &format!("RENAME copy {key}"));
@@ -376,7 +378,7 @@ fn large_collections_survive_restarts_backups_and_dumps() {
         if round == 1 {
             assert_eq!(say(&mut client, "SAVE"), "+OK");
         }
-        // A collection of which elements are still to be removed.
+        // Creates a collection whose elements are still being removed at the restart.
         client.say(&format!("COPY hash other{round}"));
         client.say(&format!("DEL other{round}"));
         for key in ["hash", "set", "zset", "list"] {
@@ -391,13 +393,13 @@ fn large_collections_survive_restarts_backups_and_dumps() {
         let sizes = ["HLEN hash", "SCARD set", "ZCARD zset", "LLEN list"];
         let sizes: Vec<usize> =
             sizes.iter().map(|line| say(&mut client, line)[1..].parse().unwrap()).collect();
-        // The layout, and the deadline of the sorted set.
+        // Entries for the layout and for the deadline of the sorted set.
         let others = sizes[0] + sizes[1] + 2 * sizes[2] + 2;
         let nodes = settled(&mut client) - others;
         assert!((sizes[3] / 250..sizes[3] / 100).contains(&nodes), "round {round}: {nodes} nodes");
         assert_eq!(say(&mut client, "DBSIZE"), ":5");
     }
-    // A head that was written before the start is found. Ids are not used again by what lives.
+    // The heads from before the restart are found, and ids in use are not assigned again.
     client.say("MSET hash v none v");
     client.say("DEL hash none");
     fill(&mut client);
@@ -407,7 +409,7 @@ fn large_collections_survive_restarts_backups_and_dumps() {
     assert_eq!(settled(&mut client), 1, "the layout");
 }
 
-/// Keys that begin with FE or FF are stored as they are by a server without collections.
+/// A server without collections stored keys that begin with FE or FF unchanged.
 #[test]
 fn a_directory_of_an_older_server_keeps_its_keys() {
     let dir = Dir::new("older-keys");
@@ -454,8 +456,8 @@ fn a_snapshot_has_a_leaderboard_as_it_was() {
     assert!(client.say("ORDNA.SNAPSHOT ZRANGE 1 hash 0 -1").starts_with("-WRONGTYPE"));
 }
 
-/// Clients write and read one large hash, and delete it, beside each other: no reply is of a state that
-/// never was.
+/// Several clients concurrently write, read and delete one large hash. No reply shows a state that
+/// never existed.
 #[test]
 fn commands_on_one_large_collection_are_single_steps() {
     let (server, mut client) = fresh();
@@ -470,7 +472,7 @@ fn commands_on_one_large_collection_are_single_steps() {
                 let mut number = 0;
                 while begin.elapsed() < budget {
                     number += 1;
-                    // Both fields have the same value, always.
+                    // Both fields always have the same value.
                     let value = format!("{writer}-{number}");
                     say(&mut client, &format!("HSET hash a {value} b {value}"));
                     if number % 50 == 0 {
@@ -501,7 +503,8 @@ fn commands_on_one_large_collection_are_single_steps() {
     assert_eq!(settled(&mut client), 0);
 }
 
-/// The number of keys is right while the members of a sorted set are removed, which takes some 80 stretches.
+/// The number of keys is correct while the members of a sorted set are removed, which takes about
+/// 80 stretches.
 #[test]
 fn elements_that_are_removed_are_never_taken_for_keys() {
     let (server, mut client) = fresh();
@@ -528,7 +531,7 @@ fn elements_that_are_removed_are_never_taken_for_keys() {
     });
 }
 
-/// As in Redis, names and keys that are longer than any that is stored are absent, whatever the form of the
+/// As in Redis, names and keys that are longer than any stored one are absent, in both forms of a
 /// collection.
 #[test]
 fn names_and_keys_that_are_too_long_are_not_found() {
@@ -554,7 +557,7 @@ fn names_and_keys_that_are_too_long_are_not_found() {
     assert_eq!(client.ask(&[b"SADD", &long, b"1"]), refused);
 }
 
-/// Redis leaves open what these are; here they do not depend on the size.
+/// Redis does not define these results; in Ordna they do not depend on the size.
 #[test]
 fn ranges_by_member_of_different_scores_are_whole() {
     let (_server, mut client) = fresh();

@@ -1,4 +1,4 @@
-//! Keyspace notifications.
+//! Tests of keyspace notifications.
 
 use std::time::{Duration, Instant};
 
@@ -209,7 +209,7 @@ fn keys_that_expire_or_are_evicted_are_reported() {
     };
     client.say("SET a 1 PX 20");
     assert!(next("expired").ends_with(r"$1\r\na\r\n"));
-    // Of the keyspace after a flush as well.
+    // The keyspace after a flush sends notifications, too.
     client.say("FLUSHALL");
     client.say("HSET h f 1");
     client.say("PEXPIRE h 20");
@@ -220,7 +220,7 @@ fn keys_that_expire_or_are_evicted_are_reported() {
         client.say(&format!("SET k{key} {value}"));
     }
     assert!(next("evicted").contains(r"\r\nk"));
-    // Nothing is sent any more.
+    // No notifications are sent any more.
     client.say("CONFIG SET notify-keyspace-events ");
     assert!(client.say("CONFIG GET notify-keyspace-events").ends_with(r"$0\r\n\r\n"));
 }

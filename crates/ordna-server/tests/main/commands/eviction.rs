@@ -1,4 +1,5 @@
-//! `maxmemory-policy`: what is evicted at the memory limit, and who learns of it.
+//! Tests of `maxmemory-policy`: which keys are evicted at the memory limit, and which clients are
+//! notified.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,7 @@ fn figure(client: &mut Client, name: &str) -> usize {
     rest[..rest.find('\\').unwrap()].parse().unwrap()
 }
 
-/// Sets so many keys of a kilobyte.
+/// Sets `count` keys with values of a kilobyte.
 fn fill(client: &mut Client, prefix: &str, count: usize) {
     let value = "v".repeat(1000);
     for key in 0..count {
@@ -119,10 +120,10 @@ fn only_keys_with_a_deadline_are_evicted_under_a_volatile_policy() {
         let kept = (0..100).filter(|key| is_there(&mut client, &format!("stays:{key}"))).count();
         assert_eq!(kept, 100, "{policy}");
         if policy == "volatile-ttl" {
-            // Those that expire first, the latest, are gone; the last one may be there.
+            // The keys with the earliest deadlines are evicted. The last key may remain.
             assert!(is_there(&mut client, "goes:0") && !is_there(&mut client, "goes:400"));
         }
-        // Without any there is nothing to evict.
+        // Without keys that expire, nothing can be evicted.
         let count = client.say("DBSIZE");
         let full = (0..1000)
             .find(|key| client.say(&format!("SET more:{key} {value}")).starts_with("-OOM"));
@@ -144,7 +145,7 @@ fn any_key_is_evicted_at_random() {
 fn commands_that_need_more_than_their_arguments_find_room() {
     let (_server, mut client) = server("allkeys-lru");
     fill(&mut client, "key", 300);
-    // The choice is random: the source itself may be evicted.
+    // The choice is random, so the source itself may be evicted.
     let copied = (0..50).any(|_| {
         assert_eq!(client.say("SETRANGE long 60000 x"), r":60001\r\n");
         client.say("COPY long other REPLACE") == r":1\r\n"
@@ -169,7 +170,7 @@ fn commands_that_need_more_than_their_arguments_find_room() {
 #[test]
 fn watchers_and_indexes_learn_of_an_eviction() {
     let (server, mut client) = server("allkeys-lru");
-    // Indexes are fed after the writes.
+    // Indexes are updated after the writes.
     let limit = 10 * LIMIT;
     assert_eq!(client.say(&format!("CONFIG SET maxmemory {limit}")), r"+OK\r\n");
     assert_eq!(client.say("ORDNA.INDEX CREATE by_a ON doc: PARTS a"), r"+OK\r\n");
@@ -203,7 +204,7 @@ fn watchers_and_indexes_learn_of_an_eviction() {
 fn a_snapshot_does_not_empty_the_store_and_a_scan_does_not_stop_evictions() {
     let (_server, mut client) = server("allkeys-lru");
     fill(&mut client, "key", 300);
-    // The lease of a scan ends early; the scan goes on.
+    // The lease of a scan ends early, but the scan continues.
     let reply = client.say("SCAN 0 COUNT 2");
     let cursor = reply.split(r"\r\n").nth(2).unwrap().to_owned();
     let value = "v".repeat(1000);
@@ -278,8 +279,8 @@ fn expired_keys_are_counted() {
     assert_eq!(figure(&mut client, "expired_keys"), 0);
 }
 
-/// A collection that is evicted while a write to it waits for room grows anew, which the write does
-/// alone.
+/// If a collection is evicted while a write to it waits for memory, the write creates the
+/// collection again.
 #[test]
 fn a_large_collection_that_is_evicted_by_its_own_writes_grows_anew() {
     let (_server, mut client) = server("allkeys-lru");
@@ -326,7 +327,7 @@ fn no_more_is_evicted_while_a_large_collection_is_freed() {
             break;
         }
     }
-    // A set is enough. Some small keys may be chosen before it.
+    // Evicting one set is enough. Some small keys may be chosen before it.
     let evicted = figure(&mut client, "evicted_keys");
     assert!(evicted <= 12, "{evicted}");
 }

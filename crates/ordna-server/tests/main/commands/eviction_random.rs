@@ -1,5 +1,5 @@
-//! Evictions beside everything else: transactions, snapshots, indexes, expiry. No answer is wrong, and the
-//! memory stays within its limit.
+//! Evictions concurrently with transactions, snapshots, indexes and expiry. No reply is wrong, and
+//! the memory stays within its limit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -8,12 +8,12 @@ use ordna_server::Config;
 
 use crate::common::{Client, Random, seconds, start};
 
-/// Enough for indexes to find their share free.
+/// Memory limit in bytes, large enough for the share of the indexes.
 const LIMIT: usize = 12 << 20;
 const KEYS: usize = 4000;
 const POLICIES: [&str; 4] = ["allkeys-lru", "allkeys-lfu", "allkeys-random", "volatile-lru"];
 
-/// A value that tells its key.
+/// Returns a value that names its key.
 fn value(key: usize, random: &mut Random) -> String {
     format!("{key}:{}", "v".repeat(random.below(1500)))
 }
@@ -24,7 +24,7 @@ fn check_value(key: usize, reply: &str) {
     assert!(is_absent || reply.contains(&format!(r"\r\n{key}:")), "key {key}: {reply:.100}");
 }
 
-/// A refusal for lack of memory, or done. Counts the latter.
+/// Checks that a reply is either `done` or a refusal for lack of memory. Counts the former.
 fn check_done(reply: &str, done: &str, count: &AtomicUsize) {
     assert!(reply == done || reply.starts_with("-OOM"), "{reply:.200}");
     count.fetch_add(usize::from(reply == done), Ordering::Relaxed);
@@ -37,7 +37,7 @@ fn figure(client: &mut Client, name: &str) -> usize {
     rest[..rest.find('\\').unwrap()].parse().unwrap()
 }
 
-/// Strings: sets, reads, deletions.
+/// Sets, reads and deletes strings.
 fn strings(client: &mut Client, random: &mut Random, done: &AtomicUsize) {
     let key = random.below(KEYS);
     match random.below(8) {
@@ -51,7 +51,7 @@ fn strings(client: &mut Client, random: &mut Random, done: &AtomicUsize) {
     }
 }
 
-/// Documents of an index.
+/// Writes documents of an index.
 fn documents(client: &mut Client, random: &mut Random) {
     let key = random.below(KEYS);
     let pad = "p".repeat(random.below(300));
@@ -62,7 +62,8 @@ fn documents(client: &mut Client, random: &mut Random) {
     assert!(reply.starts_with(':') || reply.starts_with("-OOM"), "{reply}");
 }
 
-/// A transaction is executed as a whole: all of its commands or, if they were refused, none.
+/// Executes a transaction and checks that all of its commands took effect or, if it was refused,
+/// none.
 fn transaction(client: &mut Client, random: &mut Random, done: &AtomicUsize) {
     let (key, size) = (random.below(KEYS), random.below(20_000));
     let text = format!("{key}:{}", "t".repeat(size));
@@ -87,7 +88,7 @@ fn transaction(client: &mut Client, random: &mut Random, done: &AtomicUsize) {
     done.fetch_add(usize::from(reply == whole), Ordering::Relaxed);
 }
 
-/// A snapshot shows the same each time, whatever is evicted.
+/// Checks that a snapshot shows the same values each time, whatever is evicted.
 fn snapshot(client: &mut Client) {
     let reply = client.say("ORDNA.SNAPSHOT CREATE");
     let Some(id) = reply.strip_prefix(':').map(|id| id.trim_end_matches(r"\r\n").to_owned()) else {
@@ -146,7 +147,7 @@ fn evictions_beside_everything_else_give_no_wrong_answer() {
             sets.load(Ordering::Relaxed) > 100 && wholes.load(Ordering::Relaxed) > 0,
             "{policy}"
         );
-        // The index has what the keyspace has.
+        // The index agrees with the keyspace.
         assert_eq!(figure(&mut admin, "indexes_failed"), 0, "{policy}");
         let begin = Instant::now();
         loop {

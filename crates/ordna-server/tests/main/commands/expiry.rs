@@ -1,4 +1,4 @@
-//! Expiry of keys.
+//! Tests of the expiry of keys.
 
 use std::time::{Duration, Instant};
 

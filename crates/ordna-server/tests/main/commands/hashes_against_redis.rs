@@ -1,11 +1,11 @@
-//! Hashes: the same conversation with Debian's redis-server and with ours.
+//! Runs the same conversation about hashes with Debian's redis-server and with Ordna.
 
 use crate::commands::against_redis::Redis;
 use crate::common::{Client, Random, request, show, start};
 use ordna_server::Config;
 
-/// Asks both; the replies if they differ. The order of a hash that Redis keeps as a table is
-/// random.
+/// Sends a command to both servers, and returns the replies if they differ. The order of a hash
+/// that Redis stores as a table is random.
 fn difference(pair: &mut [Client; 2], command: &[&[u8]]) -> Option<String> {
     let [redis, ours] = pair.each_mut().map(|client| client.ask(command));
     let has_order = !["HGETALL", "HKEYS", "HVALS", "HSCAN", "HRANDFIELD"]
@@ -120,7 +120,7 @@ fn random_hashes_are_those_of_redis() {
         let field = || fields[random.below(fields.len())].as_bytes();
         let mut field = field;
         let (one, two) = (field(), field());
-        // A long value makes a table, and there are lists to be tested too.
+        // A long value makes Redis use a table; most hashes should stay listpacks.
         let longest = if step % 64 == 0 { values.len() } else { values.len() - 1 };
         let value = values[random.below(longest)];
         let other = keys[random.below(keys.len())];
@@ -151,7 +151,7 @@ fn random_hashes_are_those_of_redis() {
     }
 }
 
-/// The dumps of both, each restored by the other.
+/// The dumps of each server are restored by the other.
 #[test]
 #[ignore = "needs redis-server; .ci/run installs it and runs this"]
 fn hashes_move_from_one_to_the_other() {
@@ -219,7 +219,7 @@ fn scans_show_hashes_without_a_value_and_scans_find_them_by_type() {
     assert_eq!(client.say("SCAN 0 TYPE list"), r"*2\r\n$1\r\n0\r\n*0\r\n");
 }
 
-/// One command a line; the words are split at single blanks.
+/// One command per line. Words are separated by single spaces.
 const CONVERSATION: &str = "
     FLUSHALL
     HSET h a 1 b 2

@@ -1,4 +1,4 @@
-//! Commands at the memory limit.
+//! Tests of commands at the memory limit.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use ordna_server::Config;
 
 use crate::common::{Client, converse, fresh, is_ttl, start};
 
-/// The memory that the server says it uses.
+/// Returns the used memory that the server reports.
 fn used(client: &mut Client) -> usize {
     let text = client.say("INFO memory");
     let after = text.split("used_memory:").nth(1).unwrap();
@@ -27,17 +27,18 @@ fn beyond_the_memory_limit_reads_and_deletes_go_on() {
     let full = full.unwrap();
     assert!((50..100).contains(&full), "{full}");
     assert_eq!(client.say("STRLEN 0000"), r":1000\r\n");
-    // Nothing of a batch that does not fit as a whole.
+    // A batch that does not fit as a whole has no effect.
     let batch = client.ask(&[b"MSET", b"x", b"1", b"y", &value]);
     assert_eq!(batch, refused);
     assert_eq!(client.say("EXISTS x y"), r":0\r\n");
-    // Nor what needs no more than there was.
+    // A write that needs no additional memory is accepted.
     assert_eq!(client.ask(&[b"SET", b"0002", &value]), r"+OK\r\n");
     assert_eq!(client.say("DEL 0000 0001"), r":2\r\n");
     assert_eq!(client.ask(&[b"SET", b"0000", &value]), r"+OK\r\n");
 }
 
-/// As in Redis: whoever finds the memory full may have it emptied by expiry.
+/// As in Redis, a client that finds the memory full can still set deadlines, so that expiry frees
+/// memory.
 #[test]
 fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
     let server = start(Config { max_memory: Some(100_000), ..Config::default() });
@@ -47,15 +48,15 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
         let full = (0..).find(|n: &u32| {
             client.ask(&[b"SET", format!("{n:04}").as_bytes(), &value]) != r"+OK\r\n"
         });
-        // And the last few bytes.
+        // Uses the last few bytes as well.
         while client.say("APPEND 0000 x").starts_with(':') {}
         full.unwrap()
     };
     let full = fill(&mut client);
-    // A snapshot keeps the versions without an expiry.
+    // A snapshot keeps the versions without a deadline.
     for snapshot in ["PING", "ORDNA.SNAPSHOT CREATE"] {
         client.say(snapshot);
-        // The first value has grown: a copy of it for the snapshot may be refused.
+        // The first value has grown, and a copy of it for the snapshot may be refused.
         for n in 1..full {
             converse(
                 &mut client,
@@ -72,7 +73,7 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
         }
         assert!(client.say("SET more 1").starts_with("-OOM"), "{snapshot}");
     }
-    // What is beyond the limit is made up for before more is written.
+    // Memory beyond the limit must be freed before more is written.
     client.say("ORDNA.SNAPSHOT DROP 1");
     assert_eq!(client.say("EXPIRE 0001 0"), r":1\r\n");
     fill(&mut client);
@@ -82,8 +83,8 @@ fn beyond_the_memory_limit_expiries_are_set_and_lifted() {
     assert!(used <= 100_000, "{used}");
 }
 
-/// A snapshot needs the value with its former deadline. Each `SCAN` that begins takes one, and must not keep a
-/// copy beyond the limit.
+/// A snapshot needs the value with its former deadline. Each `SCAN` takes a snapshot when it
+/// begins, and must not make the store keep a copy beyond the limit.
 #[test]
 fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     const MOST: usize = 1_000_000;
@@ -119,7 +120,7 @@ fn at_the_memory_limit_no_deadline_copies_a_large_value() {
     assert_eq!(client.say("EXPIRE large 0"), r":1\r\n");
 }
 
-/// Nor do the deadlines of many small values, and of the records of large collections.
+/// Deadlines of many small values, or of the records of large collections, copy few bytes as well.
 #[test]
 fn at_the_memory_limit_deadlines_copy_a_bounded_number_of_bytes() {
     const MOST: usize = 2_000_000;
@@ -148,7 +149,7 @@ fn at_the_memory_limit_deadlines_copy_a_bounded_number_of_bytes() {
             }
         }
         let used = used(&mut client);
-        // And the entries of deadlines.
+        // The last number is for the entries of deadlines.
         assert!(used <= MOST + EXCESS + 20_000, "{used}, {refused} refused");
         assert!(refused > 1000, "{refused}");
         assert_eq!(client.say(&format!("EXPIRE {} -1", key(0))), r":1\r\n");
@@ -159,7 +160,7 @@ fn at_the_memory_limit_deadlines_copy_a_bounded_number_of_bytes() {
     }
 }
 
-/// The limit refuses a transaction as a whole, when it is queued or when it is to be executed.
+/// A transaction beyond the limit is refused as a whole, when it is queued or when it is executed.
 #[test]
 fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
     let server = start(Config { max_memory: Some(100_000), ..Config::default() });
@@ -190,7 +191,7 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
             ("SET small 3", r"+QUEUED\r\n"),
         ],
     );
-    // There is room for each, but not for both.
+    // There is room for each command, but not for both.
     let half = vec![b'v'; 60_000];
     assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+QUEUED\r\n");
     assert_eq!(client.ask(&[b"SET", b"two", &half]), format!(r"-{reason}\r\n"));
@@ -204,11 +205,11 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
             ("INCR small", r"+QUEUED\r\n"),
         ],
     );
-    // It was queued while there was room.
+    // The commands were queued while there was room.
     fill(&mut other);
     let aborted = format!(r"-EXECABORT Transaction discarded because of: {reason}\r\n");
     converse(&mut client, &[("EXEC", &aborted), ("EXISTS small", r":0\r\n")]);
-    // A snapshot keeps the value that is appended to.
+    // A snapshot keeps the value before the APPEND.
     other.say("FLUSHALL");
     assert_eq!(client.ask(&[b"SET", b"one", &half]), r"+OK\r\n");
     converse(
@@ -230,7 +231,8 @@ fn beyond_the_memory_limit_no_half_of_a_transaction_is_executed() {
     );
 }
 
-/// Commands of a transaction that take more memory than they declare do not exceed the limit together.
+/// Commands of a transaction that need more memory than they declare do not exceed the limit
+/// together.
 #[test]
 fn scripts_and_copies_of_a_transaction_stay_within_the_memory_limit() {
     const LIMIT: usize = 8_000_000;
@@ -274,7 +276,7 @@ fn scripts_and_copies_of_a_transaction_stay_within_the_memory_limit() {
     }
 }
 
-/// What snapshots keep of flushed keyspaces counts against the limit until they end.
+/// What snapshots keep of flushed keyspaces counts against the limit until the snapshots end.
 #[test]
 fn flushing_does_not_lead_past_the_memory_limit() {
     let server = start(Config { max_memory: Some(1_000_000), ..Config::default() });
@@ -285,7 +287,7 @@ fn flushing_does_not_lead_past_the_memory_limit() {
         (0..).find(full).unwrap()
     };
     let most = fill(&mut client);
-    // Freed at once if nobody keeps it.
+    // The memory is freed at once if no snapshot keeps it.
     client.say("FLUSHALL");
     assert_eq!(fill(&mut client), most);
     converse(&mut client, &[("ORDNA.SNAPSHOT CREATE", r":1\r\n"), ("FLUSHALL", r"+OK\r\n")]);
@@ -302,7 +304,7 @@ fn flushing_does_not_lead_past_the_memory_limit() {
     assert!(client.say("INFO").contains("snapshots_alive:0"));
 }
 
-/// A write of one byte keeps a long value for a snapshot.
+/// After a write of one byte, a snapshot keeps the old long value.
 #[test]
 fn old_values_that_a_transaction_keeps_stay_within_the_memory_limit() {
     const LIMIT: usize = 8_000_000;
@@ -321,8 +323,8 @@ fn old_values_that_a_transaction_keeps_stay_within_the_memory_limit() {
     assert!(used < LIMIT + 2 * SIZE, "{used} bytes");
 }
 
-/// A write that the limit refuses has changed nothing: what a sorted set knows of its positions
-/// stays.
+/// A write that the limit refuses changes nothing, so the counts of a sorted set for ranks stay
+/// valid.
 #[test]
 fn a_refused_write_does_not_make_ranks_slow() {
     let (_server, mut client) = fresh();
@@ -333,7 +335,7 @@ fn a_refused_write_does_not_make_ranks_slow() {
         assert_eq!(client.say("ZRANK z member10000"), r":9999\r\n");
         begin.elapsed()
     };
-    // The first question counts all members.
+    // The first query counts all members.
     let counted = rank(&mut client);
     assert_eq!(client.say("CONFIG SET maxmemory 1"), r"+OK\r\n");
     let mut took = Duration::ZERO;

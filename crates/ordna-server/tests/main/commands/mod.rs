@@ -1,4 +1,4 @@
-//! Commands, group by group, and beside those of Redis.
+//! Tests of commands, by group, and comparisons with Redis.
 
 mod acl_against_redis;
 pub mod against_redis;

@@ -1,4 +1,4 @@
-//! The order of the keys.
+//! Tests of commands that use the order of the keys.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn the_order_of_the_keys() {
     );
 }
 
-/// Random choices are spread over all keys and fields.
+/// Random choices reach all keys and fields.
 #[test]
 fn random_keys_and_fields_are_all_of_them() {
     let (_server, mut client) = fresh();
@@ -79,7 +79,7 @@ fn random_keys_and_fields_are_all_of_them() {
         for _ in 0..800 {
             *counts.entry(client.say(command)).or_insert(0) += 1;
         }
-        // 100 each on average; 40 are six standard deviations below.
+        // The mean is 100 each; 40 is six standard deviations below.
         assert!(counts.len() == 8 && counts.values().all(|count| *count >= 40), "{counts:?}");
     }
 }

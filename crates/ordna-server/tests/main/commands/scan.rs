@@ -1,4 +1,4 @@
-//! `SCAN` and its cursors.
+//! Tests of `SCAN` and its cursors.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ fn a_scan_returns_what_stays_while_keys_come_and_go() {
         if cursor == "0" {
             break;
         }
-        // Before and behind the cursor; and the key that the cursor stands on may go.
+        // Writes keys before and after the cursor, and removes the key at the cursor.
         client.say(&format!("SET a:{turn} v"));
         client.say(&format!("SET z:{turn} v"));
         client.say(&format!("DEL a:{}", turn - 1));
@@ -71,7 +71,7 @@ fn a_scan_returns_what_stays_while_keys_come_and_go() {
     assert!(client.say("SCAN 999999").starts_with("-ERR this cursor is no longer known"));
 }
 
-/// Without STABLE a scan is at its end after a flush; with it the client learns that it is cut.
+/// Without STABLE, a scan ends after a flush. With STABLE, the client receives an error.
 #[test]
 fn a_stable_scan_does_not_end_silently_by_a_flush() {
     let (_server, mut client) = fresh();
@@ -84,7 +84,7 @@ fn a_stable_scan_does_not_end_silently_by_a_flush() {
     assert_eq!(client.say(&format!("SCAN {cursor}")), r"*2\r\n$1\r\n0\r\n*0\r\n");
 }
 
-/// A cursor of a former run names no position of another client's scan.
+/// A cursor from a former run of the server does not refer to the scan of another client.
 #[test]
 fn a_cursor_of_another_run_is_refused() {
     let (_server, mut client) = fresh();
@@ -101,6 +101,6 @@ fn a_cursor_of_another_run_is_refused() {
     assert!(
         other.say(&format!("SCAN {cursor}")).starts_with("-ERR this cursor is no longer known")
     );
-    // Clients that read numbers as doubles send them back as they are.
+    // Clients that read numbers as doubles send them back unchanged.
     assert!(cursor.parse::<u64>().unwrap() < 1 << 53, "{cursor}");
 }

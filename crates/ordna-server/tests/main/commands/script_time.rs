@@ -1,11 +1,11 @@
-//! The time within scripts and transactions.
+//! Tests of the time within scripts and transactions.
 
 use std::time::{Duration, Instant};
 
 use crate::common::fresh;
 
-/// Time stands still within a script and within EXEC: a key that one of their commands finds, the
-/// next one finds.
+/// The time does not advance within a script or EXEC: a key that one of their commands finds is
+/// found by the next one, too.
 #[test]
 fn keys_do_not_expire_between_the_commands_of_one_step() {
     let (_server, mut client) = fresh();

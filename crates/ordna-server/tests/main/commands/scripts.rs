@@ -1,4 +1,4 @@
-//! `EVAL` and its kin.
+//! Tests of `EVAL` and related commands.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use ordna_server::Config;
 use super::against_redis::Redis;
 use crate::common::{Client, converse, fresh, request, show, start};
 
-/// Scripts whose replies are compared with those of Redis, with the key `s` = "abc", `n` = 5, the hash `h`.
+/// Scripts whose replies are compared with those of Redis. The key `s` is "abc", `n` is 5, and `h`
+/// is a hash.
 const SCRIPTS: &str = r#"
 return foo
 foo=1
@@ -322,7 +323,8 @@ return collectgarbage("collect")
 local t={} for i=1,20000 do t[i]="x" end return #t
 "#;
 
-/// Texts that differ: errors of libraries, beyond their beginning.
+/// Returns whether two error texts count as equal, because those of libraries differ after their
+/// beginning.
 fn is_same_error(redis: &str, ours: &str) -> bool {
     let begin = |text: &str| text.split(' ').take(2).collect::<Vec<_>>().join(" ");
     redis.starts_with("-ERR user_script") && begin(redis) == begin(ours)
@@ -350,7 +352,7 @@ fn scripts_answer_as_in_redis() {
             let replies =
                 pair.each_mut().map(|client| client.ask(&[b"EVAL", script.as_bytes(), b"0"]));
             let known = [
-                // Their order is that of a table.
+                // The order is that of a table.
                 "return os.getenv",
             ];
             let [redis, ours] = &replies;
@@ -483,7 +485,7 @@ fn a_script_that_does_not_end_is_ended() {
         assert_eq!(client.say("SCRIPT KILL"), r"-NOTBUSY No scripts in execution right now.\r\n");
         assert_eq!(others[0].say("PING"), r"+PONG\r\n");
     }
-    // One that has written goes on.
+    // A script that has written continues.
     let mut looping = Client::new(server.address);
     let script = "redis.call('set','w','1') for i=1,20000000 do if i % 1000000 == 0 and redis.call('get','stop') then return i end end";
     looping.send(&request(&[b"EVAL", script.as_bytes(), b"0"]));
@@ -494,7 +496,7 @@ fn a_script_that_does_not_end_is_ended() {
     assert_eq!(client.say("GET w"), r"$1\r\n1\r\n");
 }
 
-/// No thread waits for a script: neither for the keys of a pipeline, nor in other scripts.
+/// No thread waits for a script, neither for the keys of a pipeline nor for other scripts.
 #[test]
 fn pipelines_and_scripts_are_answered_while_a_script_runs() {
     let (server, mut client) = fresh();
@@ -518,7 +520,8 @@ fn pipelines_and_scripts_are_answered_while_a_script_runs() {
     assert!(show(&looping.reply()).starts_with("-ERR Script killed"));
 }
 
-/// A script in a transaction is a part of its step, for the indexes too: these take snapshots meanwhile.
+/// A script in a transaction is part of its step, even for indexes that take snapshots
+/// concurrently.
 #[test]
 fn scripts_in_transactions_go_on_beside_indexes() {
     let (server, mut client) = fresh();
@@ -530,7 +533,7 @@ fn scripts_in_transactions_go_on_beside_indexes() {
                 let mut client = Client::new(server.address);
                 while begin.elapsed() < budget {
                     let found = client.say("FT.SEARCH i * NOCONTENT");
-                    // None of the writes of a transaction, or all.
+                    // The query sees all writes of a transaction or none.
                     let number = found.split(r"\r\n").nth(1);
                     assert!(matches!(number, Some(":0" | ":3")), "{found}");
                 }
@@ -553,7 +556,7 @@ fn scripts_in_transactions_go_on_beside_indexes() {
     });
 }
 
-/// Scripts of some clients, one after another without a pause, do not keep out the others.
+/// Scripts that some clients send without a pause do not prevent the commands of others.
 #[test]
 fn commands_get_their_turn_between_scripts() {
     let (server, mut client) = fresh();
@@ -578,7 +581,7 @@ fn commands_get_their_turn_between_scripts() {
     assert!(longest < budget / 2, "a command waited {longest:?}");
 }
 
-/// Each of more clients than the runtime has threads sends two commands at once.
+/// There are more clients than the runtime has threads, and each sends two commands at once.
 #[test]
 fn pipelines_that_wait_for_a_script_leave_threads_to_end_it() {
     let server = start(Config { max_clients: 1000, ..Config::default() });
@@ -600,7 +603,7 @@ fn pipelines_that_wait_for_a_script_leave_threads_to_end_it() {
     }
 }
 
-/// Calls that need much more memory, or a deeper stack, than the values that they are given.
+/// Calls that need much more memory, or a deeper stack, than their arguments.
 #[test]
 fn what_a_script_makes_outside_of_lua_is_bounded() {
     let (_server, mut client) = fresh();
@@ -651,7 +654,7 @@ fn what_a_script_makes_outside_of_lua_is_bounded() {
     assert!(fields.starts_with(r"*40000\r\n"), "{fields:.100}");
 }
 
-/// What a script leaves behind must not harm the scripts of others.
+/// What a script leaves in the state must not affect the scripts of other users.
 #[test]
 fn a_script_leaves_nothing_to_the_next() {
     let (_server, mut client) = fresh();
@@ -683,8 +686,8 @@ fn a_script_leaves_nothing_to_the_next() {
     assert_eq!(client.ask(&[b"EVAL", most, b"0"]), r":150\r\n");
 }
 
-/// No table that a script reaches, however it gets there, can be changed, but those that each script has anew:
-/// what one user's script put there, the scripts of other users would call.
+/// A script can change no table except those that are created anew for each script, however it gets
+/// a reference. Otherwise the scripts of other users would call what it stored there.
 #[test]
 fn no_table_that_outlives_a_script_can_be_changed() {
     let (_server, mut client) = fresh();
@@ -742,7 +745,7 @@ fn the_memory_of_a_script_is_bounded() {
     assert_eq!(client.ask(&[b"EVAL", b"return 7", b"0"]), r":7\r\n");
 }
 
-/// Functions of Lua 5.1 that would write beyond its stack, or beyond that of the thread.
+/// Functions of Lua 5.1 that would write beyond its own stack or the thread's.
 #[test]
 fn functions_of_lua_do_not_end_the_process() {
     let (_server, mut client) = fresh();
@@ -779,7 +782,7 @@ fn functions_of_lua_do_not_end_the_process() {
     }
 }
 
-/// The script of redis-py's lock, and the transaction that calls a script.
+/// The script of redis-py's lock, and a transaction that calls a script.
 #[test]
 fn scripts_of_locks_and_limits_work() {
     let (_server, mut client) = fresh();

@@ -1,4 +1,4 @@
-//! What other clients may do while a script runs.
+//! Tests of commands that other clients may execute while a script runs.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use ordna_server::{Config, DataConfig};
 
 use crate::common::{Client, Running, fresh, request, show, start};
 
-/// A script that does not end. It has written, and waiting clients are to be served when it ends.
+/// A script that does not end. It has written, so blocked clients must be served when it is ended.
 const WRITES: &[u8] = b"redis.call('RPUSH', 'q', 'x') while true do end";
 
-/// Time for an answer that waits for nothing, on a slow machine.
+/// Maximum time, on a slow machine, for a reply that does not wait for anything.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Starts a script, and waits until other clients wait for it.
+/// Starts a script, and waits until other clients have to wait for it.
 fn run(server: &Running, script: &[u8]) -> Client {
     let mut looping = Client::new(server.address);
     looping.send(&request(&[b"EVAL", script, b"0"]));
@@ -27,7 +27,7 @@ fn run(server: &Running, script: &[u8]) -> Client {
     }
 }
 
-/// The reply to a command on a new connection; "none" if there is none in time.
+/// Returns the reply to a command on a new connection, or "none" if it does not arrive in time.
 fn on_a_new_connection(server: &Running, line: &str) -> String {
     let mut client = Client::new(server.address);
     let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
@@ -36,7 +36,8 @@ fn on_a_new_connection(server: &Running, line: &str) -> String {
     reply.map_or_else(|| "none".to_owned(), |reply| show(&reply))
 }
 
-/// On a new connection each: before the script is busy, and when it is busy and has written.
+/// Each command has a new connection. It is sent before the script is busy, and when it is busy and
+/// has written.
 #[test]
 fn what_needs_no_keys_is_executed_while_a_script_runs() {
     for (script, settings) in [
@@ -68,13 +69,13 @@ fn what_needs_no_keys_is_executed_while_a_script_runs() {
         }
         watching.send(&request(&[b"UNWATCH"]));
         assert_eq!(watching.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
-        // More than one turn of a connection.
+        // Takes more than one turn of a connection.
         let mut many = Client::new(server.address);
         many.send(&[request(&[b"MULTI"]), request(&[b"DISCARD"])].concat().repeat(2000));
         for _ in 0..4000 {
             assert_eq!(many.reply_within(PATIENCE).as_deref(), Some(&b"+OK\r\n"[..]));
         }
-        // Now as a client does it that has to log in.
+        // A client that has to log in first.
         let mut operator = Client::new(server.address);
         operator
             .send(&[request(&[b"AUTH", b"op", b"pw"]), request(&[b"SCRIPT", b"KILL"])].concat());
@@ -91,7 +92,7 @@ fn what_needs_no_keys_is_executed_while_a_script_runs() {
     }
 }
 
-/// A busy script that has written is ended with the server, by `SHUTDOWN NOSAVE` only.
+/// Only `SHUTDOWN NOSAVE` ends a busy script that has written, together with the server.
 #[test]
 fn a_server_with_a_busy_script_is_ended_by_shutdown_nosave() {
     let dir = std::env::temp_dir().join(format!("ordna-busy-{}", std::process::id()));
@@ -110,7 +111,7 @@ fn a_server_with_a_busy_script_is_ended_by_shutdown_nosave() {
     let begin = Instant::now();
     assert_eq!(on_a_new_connection(&server, "SHUTDOWN NOSAVE"), "", "closed");
     server.wait();
-    // A server that stops waits 5 s for a script.
+    // A server that stops in another way waits 5 s for a script.
     assert!(begin.elapsed() < Duration::from_secs(4), "it ended after {:?}", begin.elapsed());
     let reply = show(&looping.reply());
     assert!(reply.is_empty() || reply.starts_with('-'), "{reply}");
@@ -123,7 +124,7 @@ fn a_server_with_a_busy_script_is_ended_by_shutdown_nosave() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Lua takes a text of digits as a number, and would take two billion steps.
+/// Lua converts a text of digits to a number, and would execute two billion steps.
 #[test]
 fn nothing_is_repeated_in_no_time() {
     let (_server, mut client) = fresh();
@@ -148,7 +149,7 @@ fn shutdown_waits_for_a_short_script() {
     }
 }
 
-/// A script is read and compiled before it keeps others out.
+/// Other clients can execute commands while a script is read and compiled.
 #[test]
 fn others_do_not_wait_while_a_script_is_compiled() {
     let (server, mut client) = fresh();
@@ -177,12 +178,12 @@ fn others_do_not_wait_while_a_script_is_compiled() {
     assert!(longest < took / 3, "GET took {longest:?} beside EVAL of {took:?}");
 }
 
-/// A chain of conditions: Lua compiles it in time in proportion to the square of its length.
+/// Returns a chain of conditions, for which Lua's compile time is quadratic in the length.
 fn chain(count: usize) -> Vec<u8> {
     [&b"if x then "[..], &b"elseif y then ".repeat(count), b" end"].concat()
 }
 
-/// Whatever a script does in one step of a library: others are answered, and it can be ended.
+/// During any step of a library, other clients are served and the script can be ended.
 #[test]
 fn long_steps_of_libraries_are_interrupted() {
     let (server, mut client) = fresh();
@@ -278,7 +279,7 @@ fn long_texts_are_no_numbers_to_functions_of_many() {
     }
 }
 
-/// The length of a table may be much more than its values.
+/// The length of a table may be much larger than the number of its values.
 #[test]
 fn sparse_tables_are_not_moved() {
     let (_server, mut client) = fresh();
@@ -307,7 +308,7 @@ fn sparse_tables_are_not_moved() {
     }
 }
 
-/// No thread waits for a script that is compiled, and it can be ended.
+/// No thread waits while a script is compiled, and the compilation can be ended.
 #[test]
 fn a_script_that_is_compiled_is_ended() {
     let (server, _client) = fresh();
@@ -328,7 +329,7 @@ fn a_script_that_is_compiled_is_ended() {
         flushing.send(&request(&[b"SCRIPT", b"FLUSH"]));
         let mut running = Client::new(server.address);
         running.send(&request(&[b"EVAL", b"return 7", b"0"]));
-        // Its text is read first; after that it takes a minute.
+        // The text is read first; compiling it takes a minute.
         let begin = Instant::now();
         let is_eval = words[0] == b"EVAL";
         while on_a_new_connection(&server, "SCRIPT KILL") != r"+OK\r\n" && is_eval {

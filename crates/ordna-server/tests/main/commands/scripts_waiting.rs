@@ -1,5 +1,5 @@
-//! Clients that wait: for a script, or for the end of a pause. However many there are, the script can be
-//! ended, and nothing is executed for a client that was closed.
+//! Tests of clients that wait for a script or for the end of a pause. However many there are, the
+//! script can be ended, and no command is executed for a client that was closed.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,13 +10,13 @@ use ordna_server::Config;
 
 use crate::common::{Client, fresh, request, show, start};
 
-/// More than the threads that may block.
+/// More than the maximum number of blocking threads.
 const MANY: usize = 560;
 
-/// Time for an answer that waits for nothing, on a slow machine.
+/// Maximum time, on a slow machine, for a reply that does not wait for anything.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Each page needs the keyspace, and none takes a thread while a script has it.
+/// Each page needs the keyspace, but takes no thread while a script uses the keyspace.
 #[test]
 fn pages_leave_threads_to_end_a_script() {
     let metrics = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -28,7 +28,7 @@ fn pages_leave_threads_to_end_a_script() {
         let page = ["/metrics", "/readyz"][at % 2];
         let mut probe = TcpStream::connect(server.metrics.unwrap()).unwrap();
         write!(probe, "GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        // The request is read before the connection ends.
+        // The server reads the request before the connection ends.
         let _ = probe.set_read_timeout(Some(Duration::from_millis(5)));
         let _ = probe.read(&mut [0; 1]);
     }
@@ -58,7 +58,7 @@ fn a_server_ends_beside_a_script_for_which_many_wait() {
     told.recv_timeout(Duration::from_secs(30)).expect("the server ends");
 }
 
-/// Commands of a client that was closed while it waited for the end of a pause.
+/// A client is closed while its commands wait for the end of a pause.
 #[test]
 fn nothing_is_executed_for_a_client_that_was_closed_in_a_pause() {
     let set = request(&[b"SET", b"a", b"1"]);
@@ -75,7 +75,7 @@ fn nothing_is_executed_for_a_client_that_was_closed_in_a_pause() {
             assert!(begin.elapsed() < PATIENCE, "it does not wait: {}", admin.say("INFO clients"));
         }
         assert_eq!(admin.say(&format!("CLIENT KILL ID {id}")), r":1\r\n");
-        // The replies of `MULTI` and to what is queued, and the end.
+        // Reads the replies of `MULTI` and to queued commands, up to the end of the connection.
         while client.reply_within(PATIENCE).is_none_or(|reply| !reply.is_empty()) {
             assert!(begin.elapsed() < PATIENCE, "the client is not closed");
         }
@@ -84,7 +84,7 @@ fn nothing_is_executed_for_a_client_that_was_closed_in_a_pause() {
     }
 }
 
-/// A client that waits is not idle.
+/// A client that waits for the end of a pause does not count as idle.
 #[test]
 fn a_pause_is_longer_than_the_timeout_of_clients() {
     let (server, mut admin) = fresh();
@@ -100,7 +100,7 @@ fn a_pause_is_longer_than_the_timeout_of_clients() {
     assert_eq!(show(&client.reply()), r"+OK\r\n");
 }
 
-/// Of transactions, a pause of writes holds up those that write.
+/// A pause of writes delays only those transactions that write.
 #[test]
 fn a_transaction_that_reads_is_executed_in_a_pause_of_writes() {
     let (_server, mut client) = fresh();

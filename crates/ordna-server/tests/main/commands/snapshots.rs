@@ -1,4 +1,4 @@
-//! Snapshots that clients hold.
+//! Tests of snapshots that clients hold.
 
 use std::time::{Duration, Instant};
 
@@ -44,8 +44,8 @@ fn a_snapshot_stays_as_it_was() {
     }
 }
 
-/// As the other commands: a hash has no value, and a string is shown without the mark that its stored
-/// form may have.
+/// Commands on a snapshot behave like others: a hash has no value, and a string is returned without
+/// the mark that its stored form may have.
 #[test]
 fn a_snapshot_shows_values_as_they_were_set() {
     let (_server, mut client) = fresh();

@@ -1,4 +1,4 @@
-//! `SORT` and `SORT_RO`: what cannot be compared with Redis call by call.
+//! Tests of `SORT` and `SORT_RO` that cannot be compared with Redis call by call.
 
 use crate::common::{Client, converse, fresh, request, show};
 
@@ -36,7 +36,7 @@ fn elements_are_sorted_by_themselves_or_by_other_keys() {
     );
 }
 
-/// Patterns reach every key, so that they need the right to read all.
+/// Patterns can name any key, so they require permission to read all keys.
 #[test]
 fn patterns_need_the_right_to_all_keys() {
     let (server, mut client) = fresh();
@@ -75,7 +75,7 @@ fn patterns_need_the_right_to_all_keys() {
     }
 }
 
-/// What SORT holds is bounded by the limit of replies; large results become large lists.
+/// The memory of SORT is bounded by the limit of replies. Large results become large lists.
 #[test]
 fn the_memory_of_a_sort_is_bounded() {
     let (_server, mut client) = fresh();
@@ -110,7 +110,7 @@ fn the_memory_of_a_sort_is_bounded() {
     assert_eq!(client.say("PING"), r"+PONG\r\n");
 }
 
-/// A key that is written is one that the rights are asked for.
+/// Permissions are checked for the key that is actually written.
 #[test]
 fn the_key_of_the_last_store_counts() {
     let (_server, mut client) = fresh();
@@ -119,7 +119,7 @@ fn the_key_of_the_last_store_counts() {
         ("SORT a STORE b LIMIT 0 1 store c ALPHA", r"*2\r\n$1\r\na\r\n$1\r\nc\r\n"),
         ("SORT a STORE get STORE x", r"*2\r\n$1\r\na\r\n$1\r\nx\r\n"),
         ("SORT a GET store DESC", r"*1\r\n$1\r\na\r\n"),
-        // As Redis shows it; the call is refused.
+        // Redis returns the same, although the call is refused.
         ("SORT a store store e", r"*2\r\n$1\r\na\r\n$1\r\ne\r\n"),
     ] {
         assert_eq!(client.say(&format!("COMMAND GETKEYS {call}")), keys, "{call}");

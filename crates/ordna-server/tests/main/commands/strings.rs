@@ -1,4 +1,4 @@
-//! Strings: their commands, any bytes, and the limit of a reply.
+//! Tests of strings: commands, arbitrary bytes, and the limit of a reply.
 
 use ordna_server::Config;
 

@@ -1,4 +1,4 @@
-//! `MULTI`, `EXEC` and `WATCH`.
+//! Tests of `MULTI`, `EXEC` and `WATCH`.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn a_transaction_is_one_step_or_nothing() {
             ("SET done yes", r"+QUEUED\r\n"),
         ],
     );
-    // The same value again is a change too.
+    // Setting the same value again is a change, too.
     other.say("SET w 1");
     converse(
         &mut client,
@@ -88,7 +88,7 @@ fn a_transaction_is_one_step_or_nothing() {
     );
 }
 
-/// Each way of changing a key that is present is a change to those who watch it.
+/// Every way of changing an existing key counts as a change for clients that watch it.
 #[test]
 fn every_way_of_writing_breaks_a_watch() {
     let (server, mut client) = fresh();
@@ -133,7 +133,8 @@ fn every_way_of_writing_breaks_a_watch() {
     }
 }
 
-/// A watched key that was absent, came and went has changed; one that was only looked at has not.
+/// A watched key that was absent, created and removed has changed. A key that was only looked up
+/// has not.
 #[test]
 fn a_watched_key_that_came_and_went_has_changed() {
     let (server, mut client) = fresh();
@@ -161,7 +162,7 @@ fn a_watched_key_that_came_and_went_has_changed() {
     for written in ["GETSET w 1", "SET w 1 NX", "MSETNX new 1 w 2", "DECRBY w 3", "PSETEX w 9 1"] {
         assert_eq!(outcome(&[written, "DEL w new"]), refused, "{written}");
     }
-    // One that is there and is not written.
+    // A key that exists and is not written has not changed.
     assert_eq!(outcome(&["SET w 1"]), refused);
     for unwritten in ["SET w 2 NX", "MSETNX new 1 w 2", "SETNX w 2", "EXPIRE w 9 XX", "INCR here x"]
     {
@@ -170,7 +171,7 @@ fn a_watched_key_that_came_and_went_has_changed() {
     assert_eq!(outcome(&["SET w 2 XX"]), refused);
 }
 
-/// All replies of a transaction together are bounded as each of them is.
+/// All replies of a transaction together have the same limit as a single one.
 #[test]
 fn a_transaction_cannot_gather_large_replies_without_end() {
     let server = start(Config { max_reply: 1_000_000, ..Config::default() });
@@ -190,7 +191,7 @@ fn a_transaction_cannot_gather_large_replies_without_end() {
     assert_eq!(client.say("PING"), r"+PONG\r\n");
 }
 
-/// Two clients move an amount between two keys; nobody ever sees it in neither or in both.
+/// Two clients move an amount between two keys. No client ever sees it in neither or in both.
 #[test]
 fn nobody_sees_half_a_transaction() {
     let (server, mut client) = fresh();
@@ -220,7 +221,7 @@ fn nobody_sees_half_a_transaction() {
     });
 }
 
-/// The errors of EXEC and DISCARD without MULTI leave the keys watched.
+/// After the errors of EXEC and DISCARD without MULTI, keys are still watched.
 #[test]
 fn keys_stay_watched_without_a_transaction() {
     let (server, mut client) = fresh();
@@ -232,7 +233,7 @@ fn keys_stay_watched_without_a_transaction() {
         assert_eq!(client.say("MULTI"), r"+OK\r\n");
         assert_eq!(client.say("EXEC"), r"*-1\r\n", "a was changed, and {word} does not forget it");
     }
-    // What changes nothing is no change.
+    // A command that changes nothing does not count as a change.
     other.say("SETBIT b 1 1");
     client.say("WATCH a b");
     for line in ["RENAME a a", "SETBIT b 1 1", "BITFIELD b SET u8 0 64"] {
@@ -242,8 +243,8 @@ fn keys_stay_watched_without_a_transaction() {
     assert_eq!(client.say("EXEC"), r"*0\r\n");
 }
 
-/// EXEC holds the lock of the keyspace, which a command must not take again: the server would
-/// answer nobody any more.
+/// EXEC holds the lock of the keyspace. If a command took it again, the server would not answer any
+/// more.
 #[test]
 fn commands_on_the_whole_server_end_inside_of_a_transaction() {
     let folder = std::env::temp_dir().join(format!("ordna-whole-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! A power failure at each operation on files while a collection becomes large, moves, expires or is removed,
-//! and while the keys of an older server are stored anew.
+//! The power fails at each file operation while a collection becomes large, moves, expires or is
+//! removed, and while the keys of an older server are converted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +13,10 @@ use super::crashes::{self, End, Session, Step, run, words};
 use crate::common::start;
 use crate::state::persistence::{Dir, loaded, say};
 
-/// Operations on files at which the power fails. A start takes some 10, each write of a large collection
-/// one or two, the removal of one some 10.
+/// Number of file operations at which the power fails. A start takes about 10, each write of a
+/// large collection one or two, and the removal of one about 10.
 const OPERATIONS: u64 = 48;
-/// Threads: each waits for its server most of the time.
+/// Number of threads. Each waits for its server most of the time.
 const THREADS: u64 = 4;
 
 fn elements(form: impl Fn(u64) -> String) -> String {
@@ -28,7 +28,7 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
     let hash = |key: &str| format!("HSET {key}{}", elements(|at| format!(" f{at} v{at}")));
     let list = format!("RPUSH big:2{}", elements(|at| format!(" v{at}")));
     let zset = format!("ZADD big:1{}", elements(|at| format!(" {at} m{at}")));
-    // What is there before, and the commands, between which the server cleans up.
+    // The initial contents, and the commands between which the server cleans up.
     let lives: [(&str, Vec<String>, Vec<String>); 8] = [
         ("grows", vec!["HSET big:0 f1 old".to_owned()], vec![hash("big:0")]),
         ("is removed", vec![list.clone()], vec!["DEL big:2".to_owned(), "SLEEP@90".to_owned()]),
@@ -106,7 +106,8 @@ fn a_power_failure_at_any_step_leaves_a_collection_whole() {
                 session(None, steps(before), End::Stop),
                 session(Some((at, Fault::PowerCut)), steps(after), End::PowerFailure(number)),
             ];
-            // The directory has the number in its name: apart from those of the random histories.
+            // The number is part of the directory's name, and differs from those of the random
+            // histories.
             if let Err(error) = run(&sessions, (1 << 40) + number) {
                 panic!("{name}, power failure at operation {at}: {error}");
             }

@@ -1,4 +1,5 @@
-//! Work of one client that others do not wait for, and results that stay whole meanwhile.
+//! Commands of one client that other clients must not wait for, and whose results must stay
+//! consistent.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +15,7 @@ fn count_of(reply: &str) -> usize {
     reply.trim_start_matches(':').trim_end_matches(r"\r\n").parse().unwrap()
 }
 
-/// Indexes that take their time for every command.
+/// Indexes that take a long time for every command.
 #[derive(Debug)]
 struct Slow;
 
@@ -37,8 +38,8 @@ impl Extension for Slow {
     }
 }
 
-/// Tokio has 512 threads for work that blocks, and hands a worker's place to one of them. If all
-/// are taken, nobody serves.
+/// Tokio has 512 threads for blocking work, and a worker that blocks hands its place over to one of
+/// them. If all of them are in use, the server does not respond.
 #[test]
 fn more_waiting_queries_than_threads_leave_the_server_responsive() {
     let config = Config { extension: Some(Arc::new(Slow)), max_clients: 2000, ..Config::default() };
@@ -60,7 +61,7 @@ fn more_waiting_queries_than_threads_leave_the_server_responsive() {
     }
 }
 
-/// The entries of all documents go at once, not one for each document and bucket.
+/// The entries of all documents are removed at once, not one for each document and bucket.
 #[test]
 fn a_query_after_a_flush_does_not_wait_for_each_entry() {
     const DOCUMENTS: usize = 40_000;
@@ -79,7 +80,7 @@ fn a_query_after_a_flush_does_not_wait_for_each_entry() {
         begin.elapsed()
     };
     load(&mut client);
-    // Once of three: the machine may have other work.
+    // One of three attempts suffices, because the machine may have other work.
     let quickest = (0..3).map(|_| {
         assert_eq!(client.say("FLUSHALL"), r"+OK\r\n");
         let begin = Instant::now();
@@ -91,7 +92,8 @@ fn a_query_after_a_flush_does_not_wait_for_each_entry() {
     assert!(share < 0.33, "{took:?}, {share} of the time of a load");
 }
 
-/// A query within a transaction does not wait long for an index: everybody else waits as well.
+/// A query in a transaction must not wait long for an index, because all other clients wait as
+/// well.
 #[test]
 fn a_transaction_does_not_wait_for_the_build_of_an_index() {
     const DOCUMENTS: usize = 100_000;
@@ -119,11 +121,11 @@ fn a_transaction_does_not_wait_for_the_build_of_an_index() {
     let took = begin.elapsed();
     let reply = client.reply();
     assert!(reply.starts_with(b"*4\r\n+OK\r\n"), "{}", crate::common::show(&reply));
-    // Half a second for each, and the build's own share of the machine.
+    // Half a second for each query, and the build's own share of the machine.
     assert!(took < Duration::from_secs(2), "GET took {took:?}");
 }
 
-/// A DEL of many collections looks at each once: it does not compare each with all others.
+/// A DEL of many collections visits each of them once, and does not compare each with all others.
 #[test]
 fn a_removal_of_many_collections_costs_as_much_for_each() {
     const MANY: usize = 20_000;
@@ -131,7 +133,7 @@ fn a_removal_of_many_collections_costs_as_much_for_each() {
     let (_server, mut client) = fresh();
     let mut remove = |count: usize| {
         let keys: Vec<Vec<u8>> = (0..count).map(|at| format!("h{at}").into_bytes()).collect();
-        // Fields that expire make a collection a large one.
+        // Fields that expire make a collection large.
         let make = |key: &Vec<u8>| {
             request(&[b"HSETEX", key, b"EX", b"10000", b"FIELDS", b"1", b"f", b"v"])
         };
@@ -143,13 +145,13 @@ fn a_removal_of_many_collections_costs_as_much_for_each() {
         assert_eq!(count_of(&client.ask(&words)), count);
         begin.elapsed().as_secs_f64()
     };
-    // Once of three: the machine may have other work.
+    // One of three attempts suffices, because the machine may have other work.
     let mut ratio = || remove(MANY) / remove(FEW);
     let ratios: Vec<f64> = (0..3).map(|_| ratio()).take_while(|ratio| *ratio > 40.0).collect();
     assert!(ratios.len() < 3, "{ratios:?} times as long for 16 times as many");
 }
 
-/// Peers that ask for pages and do not read them hold the places for connections only for a while.
+/// Peers that request pages and do not read them occupy connections only for a while.
 #[test]
 fn peers_that_read_no_page_give_up_their_places() {
     let config = Config {
@@ -164,7 +166,7 @@ fn peers_that_read_no_page_give_up_their_places() {
         .map(|_| {
             let mut peer = TcpStream::connect(address).unwrap();
             peer.set_write_timeout(Some(Duration::from_millis(10))).unwrap();
-            // It takes a part of them.
+            // The server accepts only a part of the requests.
             let _ = peer.write_all(&requests);
             peer
         })
@@ -178,11 +180,11 @@ fn peers_that_read_no_page_give_up_their_places() {
     drop(peers);
 }
 
-/// SAVE keeps only its own client waiting: not those that need the keyspace alone, and so not everybody.
+/// SAVE blocks only its own client, and not the clients that need only the keyspace.
 #[test]
 fn a_backup_in_the_foreground_holds_up_nobody_else() {
     let dir = std::env::temp_dir().join(format!("ordna-server-save-{}", std::process::id()));
-    // Left by a test that failed.
+    // A failed test may have left the directory.
     let _ = std::fs::remove_dir_all(&dir);
     let server = start(Config { data: Some(DataConfig::new(dir.clone())), ..Config::default() });
     let (mut saver, mut other) = (Client::new(server.address), Client::new(server.address));
@@ -213,7 +215,7 @@ fn a_backup_in_the_foreground_holds_up_nobody_else() {
         (took, writer.join().unwrap())
     });
     drop(server);
-    // The files are removed even if others still write to them.
+    // The files are removed even if other threads still write to them.
     let _ = std::fs::remove_dir_all(&dir);
     let longest = waits.into_iter().max().unwrap();
     assert!(longest < took / 2, "MSET took {longest:?} beside a SAVE of {took:?}");

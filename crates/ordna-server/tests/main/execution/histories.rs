@@ -1,8 +1,8 @@
-//! Histories of several clients over the wire, checked for linearizability as a whole: single keys,
-//! MGET, MULTI, neighbours, DEL of several keys, scans and scans.
+//! Histories of several clients over the wire, checked for linearizability: single keys, MGET,
+//! MULTI, neighbours, DEL of several keys, and scans.
 //!
-//! A state is the values of three keys. Each round begins with an empty keyspace and is short, so
-//! the search of Wing, Gong and Lowe ends soon. `cargo xtask wire` runs more of it.
+//! A state consists of the values of three keys. Each round begins with an empty keyspace and is
+//! short, so that the search of Wing, Gong and Lowe is fast. `cargo xtask wire` runs more rounds.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,21 +16,21 @@ use crate::common::{Client, Random, seconds, show, start};
 
 const KEYS: [&str; 3] = ["a", "m", "z"];
 const CLIENTS: usize = 4;
-/// Commands of a client in a round.
+/// Number of commands of a client in a round.
 const STEPS: usize = 12;
 
 /// The values of the keys.
 type State = [Option<u64>; 3];
 
-/// What a client says.
+/// A command of a client.
 #[derive(Debug, Clone, Copy)]
 enum Command {
     Set(usize, u64),
     Get(usize),
     Incr(usize),
-    /// MSET of the first and the last.
+    /// MSET of the first and the last key.
     SetEnds(u64),
-    /// MULTI, SET of the first, INCR of the last, EXEC.
+    /// MULTI, SET of the first key, INCR of the last one, EXEC.
     Exec(u64),
     DelEnds,
     ExistAll,
@@ -104,7 +104,7 @@ impl Command {
         vec![one]
     }
 
-    /// The reply in a state, and the state afterwards.
+    /// Returns the reply in a state, and the state afterwards.
     fn apply(self, state: &State) -> (String, State) {
         let mut next = *state;
         let present = || (0..3).filter(|key| state[*key].is_some());
@@ -240,12 +240,12 @@ fn what_clients_see_is_explained_by_one_order() {
 
 #[test]
 fn a_history_without_an_order_is_noticed() {
-    // MGET sees the later of two writes of one client and misses the earlier.
+    // MGET sees the later of two writes of one client and misses the earlier one.
     let ok = || r"+OK\r\n".to_owned();
     let mget = format!(r"*3\r\n{}{}{}", bulk("2"), value(None), value(None));
     let steps =
         [(0, Command::Set(0, 1), ok()), (0, Command::Set(2, 2), ok()), (1, Command::GetAll, mget)];
-    // The two writes one after the other, and MGET beside both.
+    // The two writes are sequential, and MGET is concurrent with both.
     let times = [(1, 2), (3, 4), (0, 5)];
     let mut events = Vec::new();
     for ((client, command, reply), (called, returned)) in steps.into_iter().zip(times) {

@@ -1,14 +1,14 @@
-//! Commands that read large collections: on a snapshot, within limits of memory.
+//! Tests of commands that read large collections on a snapshot, within memory limits.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Client, fresh, request, show, spawn};
 
-/// Elements of a collection that is read on a snapshot.
+/// Number of elements of a collection that is read on a snapshot.
 const MANY: usize = 10_000;
 
-/// Fills a key by commands of at most 1,000 elements.
+/// Fills a key with commands of up to 1,000 elements.
 fn fill(client: &mut Client, command: &str, key: &str, count: usize) {
     let mut at = 0;
     while at < count {
@@ -28,7 +28,7 @@ fn fill(client: &mut Client, command: &str, key: &str, count: usize) {
     }
 }
 
-/// The reply within a transaction, which reads the present state.
+/// Returns the reply in a transaction, which reads the current state.
 fn within(client: &mut Client, line: &str) -> String {
     client.say("MULTI");
     client.say(line);
@@ -122,7 +122,7 @@ fn a_snapshot_answers_as_the_present_state_does() {
         found.dedup();
         assert!(found.len() == count || line.contains('-') && found.len() > 4000, "{line}");
     }
-    // In RESP3 a pipeline keeps its order.
+    // With RESP3, the replies of a pipeline keep their order, too.
     client.resp3 = true;
     client.say("HELLO 3");
     client.send(&[request(&[b"SET", b"a", b"1"]), request(&[b"HGETALL", b"h"])].concat());
@@ -133,7 +133,8 @@ fn a_snapshot_answers_as_the_present_state_does() {
     assert_eq!(client.reply(), b"$1\r\n1\r\n");
 }
 
-/// A read holds all writes that were acknowledged before it, and moves between sets as a whole.
+/// A read sees all writes that were acknowledged before it, and sees moves between sets completely
+/// or not at all.
 #[test]
 fn large_reads_are_one_step() {
     let (server, mut client) = fresh();
@@ -201,7 +202,7 @@ fn a_key_that_is_named_again_takes_no_memory_and_no_time() {
     assert!(reply.starts_with("-ERR keys that are named again"), "{reply:.200}");
 }
 
-/// Elements of 100 KiB, and a limit of replies of 1 MiB.
+/// Elements of 100 KiB, with a reply limit of 1 MiB.
 #[test]
 fn replies_of_long_elements_are_bounded() {
     let server = spawn("");
@@ -250,7 +251,7 @@ fn replies_of_long_elements_are_bounded() {
         let grown = server.memory("VmHWM:").saturating_sub(before);
         assert!(grown < 20 << 10, "{line} took {grown} KiB");
     }
-    // What is counted is not copied.
+    // Counting does not copy the elements.
     for (line, count) in
         [("ZINTERCARD 2 z s LIMIT 1", 1), ("ZINTERCARD 2 z s", 2000), ("ZINTERCARD 1 z", 2000)]
     {
@@ -263,7 +264,7 @@ fn replies_of_long_elements_are_bounded() {
     for line in ["HLEN h", "LLEN l", "ZCARD z", "SCARD s"] {
         assert_eq!(client.say(line), r":2000\r\n", "{line}");
     }
-    // A call of a scan ends early; the scan returns all.
+    // A single call of a scan returns early, but the scan returns all elements.
     for (command, key, parts) in [("HSCAN", "h", 2), ("SSCAN", "s", 1), ("ZSCAN", "z", 2)] {
         let (mut cursor, mut found) = ("0".to_owned(), 0);
         loop {

@@ -1,4 +1,5 @@
-//! Commands that write large collections: prepared on a snapshot, and done in one step.
+//! Tests of commands that write large collections: they are prepared on a snapshot and applied in
+//! one step.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,10 +9,10 @@ use ordna_server::LogSync;
 use crate::common::{Client, Running, fresh, request, show, start};
 use crate::state::persistence::{Dir, loaded};
 
-/// Elements of a collection that is made in stretches.
+/// Number of elements of a collection that is built in stretches.
 const MANY: usize = 4500;
 
-/// Fills a key by commands of at most 1,000 elements.
+/// Fills a key with commands of up to 1,000 elements.
 fn fill(client: &mut Client, command: &str, key: &str, from: usize, end: usize) {
     for at in (from..end).step_by(1000) {
         let mut words = vec![command.to_owned(), key.to_owned()];
@@ -41,7 +42,8 @@ fn number_of(client: &mut Client, field: &str) -> u64 {
     line.and_then(|rest| rest.strip_prefix(':')).unwrap().parse().unwrap()
 }
 
-/// Waits until nothing is removed any more, and returns the number of entries of large collections.
+/// Waits until no collection is being removed, and returns the number of entries of large
+/// collections.
 fn reserved(client: &mut Client) -> u64 {
     let end = Instant::now() + Duration::from_secs(30);
     while number_of(client, "lazyfree_pending_objects") > 0 {
@@ -119,7 +121,7 @@ fn a_result_in_stretches_is_that_of_a_transaction() {
         assert!(restore(&mut client, false).starts_with("-BUSYKEY"), "{key}");
         assert!(payload(&mut client, "d") == found, "{key}");
     }
-    // Those who wait are served, and told.
+    // Blocked clients are served, and subscribers are notified.
     let (mut waits, mut listens) = (Client::new(server.address), Client::new(server.address));
     client.say("CONFIG SET notify-keyspace-events EA");
     listens.say("SUBSCRIBE __keyevent@0__:zunionstore");
@@ -136,11 +138,11 @@ fn a_result_in_stretches_is_that_of_a_transaction() {
     assert_eq!(reserved(&mut client), before, "entries that belong to nobody");
 }
 
-/// Commands that change much of a collection, and what they change it to: the same as within a
-/// transaction, where they are executed in place.
+/// Commands that change much of a collection have the same result as in a transaction, where they
+/// are executed in place.
 #[test]
 fn a_change_in_stretches_is_that_of_a_transaction() {
-    // A sorted set of half as many members has as many entries.
+    // A sorted set with half as many members has as many entries.
     const MORE: usize = 2 * MANY;
     let (server, mut client) = fresh();
     fill(&mut client, "SADD", "s", 0, MORE);
@@ -183,7 +185,8 @@ fn a_change_in_stretches_is_that_of_a_transaction() {
         format!("HGETDEL h FIELDS 8500{}", names(4, 8504, "field")),
         "BLMPOP 0 2 none l LEFT COUNT 8500".to_owned(),
         "BZMPOP 0 2 none z MAX COUNT 4200".to_owned(),
-        // Added to a large collection, to a small one, to none, and what stays small.
+        // Elements are added to a large collection, to a small one, and to a missing one; the last
+        // one stays small.
         format!("SADD s{}", names(4000, 19_000, "")),
         format!("SADD few{}", names(0, MANY, "member")),
         format!("SADD none{}", names(0, MANY, "")),
@@ -246,7 +249,7 @@ fn a_change_in_stretches_is_that_of_a_transaction() {
             assert!(payload(&mut client, "d") == payload(&mut client, "e"), "{shown}");
         }
     }
-    // What is popped, and what is left, is all there was.
+    // The popped elements and the remaining ones together are the original ones.
     client.say("COPY s d REPLACE");
     client.send(&request(&[b"SPOP", b"d", b"8700"]));
     let popped = client.reply_within(Duration::from_secs(30)).expect("a reply");
@@ -258,7 +261,7 @@ fn a_change_in_stretches_is_that_of_a_transaction() {
     assert_eq!(client.say("SCARD d"), r":300\r\n");
     assert_eq!(client.ask(&words), r":8700\r\n");
     assert!(payload(&mut client, "d") == payload(&mut client, "s"));
-    // Watchers and subscribers are told, once.
+    // Watching clients and subscribers are notified once.
     let (mut watches, mut listens) = (Client::new(server.address), Client::new(server.address));
     client.say("CONFIG SET notify-keyspace-events EA");
     listens.say("SUBSCRIBE __keyevent@0__:spop __keyevent@0__:del");
@@ -274,7 +277,8 @@ fn a_change_in_stretches_is_that_of_a_transaction() {
     assert_eq!(reserved(&mut client), before, "entries that belong to nobody");
 }
 
-/// Changes beside a writer of the same collection: each member is popped once, and none is lost.
+/// Changes of a collection concurrently with another writer: each member is popped once, and none
+/// is lost.
 #[test]
 fn a_change_in_stretches_begins_again() {
     let (server, mut client) = fresh();
@@ -308,29 +312,29 @@ fn a_change_in_stretches_begins_again() {
     }
 }
 
-/// The task of expired fields writes a head without a word: a change that was prepared before begins
-/// again.
+/// The task that removes expired fields changes the head without a notification. A change that was
+/// prepared before that starts again.
 #[test]
 fn a_change_in_stretches_sees_the_head_of_an_expiry() {
     let (_server, mut client) = fresh();
     let mut words = vec!["HDEL".to_owned(), "h".to_owned()];
-    // Few enough for one batch.
+    // Few enough elements for one batch.
     words.extend((0..4300).map(|at| format!("field{at}")));
     let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
     for delay in [4, 8, 12, 16, 20, 25, 30, 35, 40, 50, 60, 80, 120, 160] {
         client.say("DEL h");
         fill(&mut client, "HSET", "h", 0, 2 * MANY);
-        // The head's time stays.
+        // The time in the head does not change.
         client.say(&format!("HPEXPIRE h {delay} FIELDS 1 field8990"));
         if client.say("HPERSIST h FIELDS 1 field8990") != r"*1\r\n:1\r\n" {
-            // It has expired before.
+            // The field has expired before.
             continue;
         }
         client.send(&request(&words));
         assert_eq!(client.reply_within(Duration::from_secs(60)).expect("a reply"), b":4300\r\n");
         std::thread::sleep(Duration::from_millis(delay));
         assert_eq!(client.say("HLEN h"), r":4700\r\n");
-        // A time that nobody corrects would hide that fields expire from the task.
+        // A time that is not corrected would keep the task from removing expired fields.
         let before = reserved(&mut client);
         client.say("HPEXPIRE h 1 FIELDS 2 field8990 field8991");
         let end = Instant::now() + Duration::from_secs(5);
@@ -341,7 +345,7 @@ fn a_change_in_stretches_sees_the_head_of_an_expiry() {
     }
 }
 
-/// The memory limit refuses a result, and frees what there is of it; or keys are evicted for it.
+/// If the memory limit refuses a result, its parts are freed. Otherwise keys are evicted for it.
 #[test]
 fn a_result_without_room_leaves_nothing() {
     let (_server, mut client) = fresh();
@@ -371,7 +375,7 @@ fn a_result_without_room_leaves_nothing() {
     client.say("GET s");
     client.say(&format!("CONFIG SET maxmemory {limit}"));
     let reply = client.say("SUNIONSTORE d s");
-    // One of the two sets is evicted for the result: perhaps the one that it is made of.
+    // One of the two sets is evicted for the result, possibly the source.
     let expected = match client.say("EXISTS s").as_str() {
         r":1\r\n" => format!(r":{MANY}\r\n"),
         _ => r":0\r\n".to_owned(),
@@ -379,7 +383,7 @@ fn a_result_without_room_leaves_nothing() {
     assert!(reply == expected || reply.starts_with("-OOM"), "{reply}");
 }
 
-/// Ends the other threads of a test, also if it fails.
+/// Ends the other threads of a test on drop, even if the test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -388,8 +392,8 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A result holds all writes that were acknowledged before it appeared, and moves between sets as a
-/// whole.
+/// A result includes all writes that were acknowledged before it appeared, and sees moves between
+/// sets completely or not at all.
 #[test]
 fn a_write_in_stretches_is_one_step() {
     let (server, mut client) = fresh();
@@ -423,7 +427,7 @@ fn a_write_in_stretches_is_one_step() {
             client.say("DEL d");
             client.say(&format!("SADD s own{at}"));
             client.say("DEL d");
-            // It is made after the member was added.
+            // The result is computed after the member was added.
             let mut found = client.say("SISMEMBER d 1");
             while found == r":0\r\n" {
                 std::thread::sleep(Duration::from_millis(1));
@@ -437,7 +441,7 @@ fn a_write_in_stretches_is_one_step() {
 
 #[test]
 fn others_do_not_wait_for_a_large_result() {
-    /// On a busy machine a thread may not run for a while.
+    /// Maximum number of attempts, because a thread may not run for a while on a busy machine.
     const ATTEMPTS: usize = 3;
     let (server, mut client) = fresh();
     for value in 0..400_u32 {
@@ -483,7 +487,8 @@ fn others_do_not_wait_for_a_large_result() {
     }
 }
 
-/// How long a call took, and the longest time that a short write of another client took meanwhile.
+/// Returns the duration of a call, and the longest duration of concurrent short writes by another
+/// client.
 fn beside_short_writes(
     server: &Running,
     client: &mut Client,
@@ -511,7 +516,7 @@ fn beside_short_writes(
     })
 }
 
-/// A key that is written all the time: its writers wait for a large change, but nobody else.
+/// The key is written continuously. Its writers wait for a large change, but no other client does.
 #[test]
 fn others_do_not_wait_for_a_change_of_a_busy_key() {
     let (server, mut client) = fresh();
@@ -523,7 +528,7 @@ fn others_do_not_wait_for_a_change_of_a_busy_key() {
             let (mut client, mut at) = (Client::new(address), 0);
             while !ends.load(Ordering::Relaxed) {
                 at += 1;
-                // As a call, in a transaction and in a script.
+                // As a single call, in a transaction, and in a script.
                 let call = format!("SADD s own{at}");
                 match at % 3 {
                     0 => assert_eq!(client.say(&call), r":1\r\n"),
@@ -562,13 +567,14 @@ fn others_do_not_wait_for_a_change_of_a_busy_key() {
         ends.store(true, Ordering::Relaxed);
         let (added, longest) = (adds.join().unwrap(), waits.join().unwrap());
         assert_eq!(client.say("SCARD s"), format!(r":{}\r\n", 10 * MANY - 30_000 + added));
-        // In place it takes a fourth of the time of three attempts and itself.
+        // In place, the command takes a quarter of the time of three attempts and itself.
         assert!(longest < took / 6, "MSET took {longest:?} beside SPOP of {took:?}");
     });
 }
 
-/// The head of a list can contain all its values. A server that starts does not look for ids there,
-/// so it would give the list's id to another collection, and removing one would remove both.
+/// The head of a list can contain all its values. At a start, the server does not look for ids
+/// there, so it could assign the list's id to another collection. Removing one of them would then
+/// remove both.
 #[test]
 fn a_list_that_has_become_short_keeps_its_id() {
     for (command, left) in [
@@ -606,7 +612,7 @@ fn a_list_that_has_become_short_keeps_its_id() {
         assert_eq!(client.say("SCARD after"), r":3000\r\n", "{command}");
         assert_eq!(client.say("SISMEMBER after 5"), r":1\r\n", "{command}");
         assert_eq!(client.say("SINTERCARD 2 after after"), r":3000\r\n", "{command}");
-        // Nor does the entry that keeps an id outlive its list.
+        // The entry that reserves an id is removed with its list.
         fill(&mut client, "RPUSH", "jobs", 0, 5000);
         client.say("LPOP jobs 4990");
         client.say("LPOP jobs 10");
@@ -615,13 +621,13 @@ fn a_list_that_has_become_short_keeps_its_id() {
     }
 }
 
-/// Writes that are prepared wait for the end of a pause of clients; reads of many elements do not.
+/// Prepared writes wait for the end of a pause of clients; reads of many elements do not.
 #[test]
 fn reads_do_not_wait_for_paused_writes() {
     let (server, mut client) = fresh();
     fill(&mut client, "SADD", "s", 0, 9 * MANY);
     let mut writers = [(); 3].map(|()| Client::new(server.address));
-    // They begin before the pause; what begins in it waits elsewhere.
+    // The commands begin before the pause; those that begin during it wait elsewhere.
     let were_held = (0..20).any(|_| {
         for (number, writer) in writers.iter_mut().enumerate() {
             writer.send(&request(&[b"COPY", b"s", format!("copy{number}").as_bytes()]));
@@ -647,8 +653,8 @@ fn reads_do_not_wait_for_paused_writes() {
     }
 }
 
-/// Collections are filled by many commands of some thousand elements each, which must not store
-/// again what there is.
+/// Collections may be filled by many commands of some thousand elements each. Such commands must
+/// not store the existing elements again.
 #[test]
 fn additions_do_not_store_again_what_there_is() {
     const EACH: usize = 5000;
@@ -660,10 +666,10 @@ fn additions_do_not_store_again_what_there_is() {
         }
         let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
         assert_eq!(client.ask(&words), format!(r":{EACH}\r\n"));
-        // What is stored again is there twice, until the former entries are removed.
+        // Elements that are stored again exist twice, until the former entries are removed.
         let most = 2 * count * EACH + 10;
         let found = number_of(&mut client, "ordna_reserved_entries");
-        // The first two commands add as much as there is.
+        // The first two commands add as many elements as the collection has.
         let is_once = found <= most as u64 || at < 2;
         assert!(is_once, "{found} entries of {} members", count * EACH);
         reserved(&mut client);

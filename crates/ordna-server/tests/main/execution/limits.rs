@@ -1,16 +1,17 @@
-//! What a single request may cost: memory beside its bytes and those of its reply, and time of others.
+//! Limits of the cost of a single request: memory in addition to its bytes and those of its reply,
+//! and the time of other clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::{Child, Client, request, spawn};
 
-/// Memory that any command may take beside its request and reply, in KiB: buffers, and pages that the
-/// allocator keeps.
+/// Memory in KiB that any command may use in addition to its request and reply: buffers, and pages
+/// that the allocator keeps.
 pub const SLACK: usize = 24 << 10;
 
-/// Sends a request and returns the start of its reply, and by how many KiB the server's memory grew at
-/// most meanwhile.
+/// Sends a request. Returns the start of its reply, and the largest growth of the server's memory
+/// during the command in KiB.
 pub fn grown(server: &Child, client: &mut Client, arguments: &[&[u8]]) -> (String, usize) {
     std::fs::write(server.proc("clear_refs"), "5").unwrap();
     let before = server.memory("VmRSS:");
@@ -27,7 +28,8 @@ pub fn borrowed(words: &[Vec<u8>]) -> Vec<&[u8]> {
     words.iter().map(Vec::as_slice).collect()
 }
 
-/// Each FILTER is one clause of the same conjunction. Nested ones overflowed the stack.
+/// Each FILTER is one clause of the same conjunction. In a former version, nested clauses
+/// overflowed the stack.
 #[test]
 fn filters_of_a_search_are_limited_like_clauses() {
     let server = spawn("");
@@ -87,12 +89,12 @@ fn bitop_holds_one_value_at_a_time() {
         let words = numbered(&format!("BITOP {operation} d b a"), &[b"a"], 80);
         let (reply, grown) = grown(&server, &mut client, &borrowed(&words));
         assert_eq!(reply, r":1048576\r\n", "{operation}");
-        // The result, a copy for the store, and the replaced one.
+        // The memory for the result, a copy for the store, and the replaced value.
         assert!(grown < SLACK + 3 * (1 << 10), "{operation} took {grown} KiB");
     }
 }
 
-/// A reply that would be refused is not drawn first.
+/// If a reply would be refused, its elements are not drawn.
 #[test]
 fn random_fields_are_bounded_by_their_reply() {
     let server = spawn("");
@@ -108,7 +110,7 @@ fn random_fields_are_bounded_by_their_reply() {
     assert!(begin.elapsed() < Duration::from_millis(300), "{:?}", begin.elapsed());
     let (reply, _) = self::grown(&server, &mut client, &[b"HRANDFIELD", b"h", b"-1048577"]);
     assert_eq!(reply, r"-ERR '-1048577' is out of range: at least -1048576\r\n");
-    // The largest that fits.
+    // The largest reply that fits.
     let reply = client.ask(&[b"HRANDFIELD", b"h", b"-100000"]);
     assert_eq!(reply.len(), r"*100000\r\n".len() + 100_000 * r"$1\r\nf\r\n".len());
 }
@@ -138,7 +140,7 @@ fn replies_about_many_names_are_bounded() {
     }
 }
 
-/// Nor is one of the same long value many times.
+/// A reply that contains the same long value many times is not built if it would be refused.
 #[test]
 fn a_reply_that_is_refused_is_not_built() {
     let server = spawn("clients_memory=50000000");
@@ -172,16 +174,16 @@ fn a_pattern_takes_no_more_memory_than_its_bytes() {
             let (reply, grown) = grown(&server, &mut client, command);
             assert!(reply.starts_with('*'), "{reply}");
             let name = String::from_utf8_lossy(command[0]);
-            // The request, twice while its buffer grows.
+            // The size of the request, twice because its buffer grows.
             assert!(grown < SLACK + 3 * (8 << 10), "{name} took {grown} KiB");
         }
     }
-    // Stars and literals of any number match as ever.
+    // Patterns with any number of stars and literals match as before.
     let stars = b"*".repeat(1 << 20);
     assert_eq!(client.ask(&[b"KEYS", &stars]), r"*2\r\n$1\r\nh\r\n$1\r\nk\r\n");
 }
 
-/// What a client watches counts against the memory of clients, and has a limit of its own.
+/// The watched keys of a client count against the memory of clients, and have a separate limit.
 #[test]
 fn watched_keys_count_as_memory_of_their_client() {
     let server = spawn("clients_memory=33554432");
@@ -193,7 +195,7 @@ fn watched_keys_count_as_memory_of_their_client() {
             .collect();
         let mut words: Vec<&[u8]> = vec![b"WATCH"];
         words.extend(keys.iter().map(Vec::as_slice));
-        // It is closed while it sends, or before it reads the reply.
+        // The client is closed while it sends, or before it reads the reply.
         client.send_if_open(&request(&words));
         let reply = client.reply_within(Duration::from_secs(20)).expect("a reply");
         if reply.is_empty() {
@@ -204,7 +206,7 @@ fn watched_keys_count_as_memory_of_their_client() {
     }
     assert!(closed, "the client watches 76 MB, of 32 MiB for all");
     assert_eq!(other.say("PING"), r"+PONG\r\n");
-    // Of keys that are watched twice only the first counts.
+    // A key that is watched twice counts once.
     for _ in 0..2000 {
         assert_eq!(other.ask(&[b"WATCH", &[b'k'; 60_000]]), r"+OK\r\n");
     }
@@ -218,7 +220,7 @@ fn watched_keys_count_as_memory_of_their_client() {
     assert!(replies[39].starts_with("-ERR"), "{}", replies[39]);
 }
 
-/// The logs of the server keep the begin of what clients send.
+/// The logs of the server keep only the beginning of what clients send.
 #[test]
 fn logs_keep_the_begin_of_long_arguments() {
     let server = spawn("");
@@ -246,7 +248,7 @@ fn logs_keep_the_begin_of_long_arguments() {
     assert!(longest < 64 << 10, "a line of MONITOR has {longest} bytes");
 }
 
-/// Choosing the index for a query is work, too: it ends at the query's time.
+/// Choosing the index for a query takes time, too, and ends at the query's timeout.
 #[test]
 fn choosing_an_index_looks_at_the_time() {
     let server = spawn("");
@@ -264,13 +266,13 @@ fn choosing_an_index_looks_at_the_time() {
     let begin = Instant::now();
     let reply = client.ask(&[b"FT.SEARCH", b"i", query.as_bytes(), b"TIMEOUT", b"50"]);
     let took = begin.elapsed();
-    // On a busy machine the time may end before the index is asked.
+    // On a busy machine, the timeout may be reached before the index is queried.
     let is_late = reply.starts_with("-ERR Timeout") || reply.contains("is not there after");
     assert!(is_late || reply.starts_with("*21"), "{reply:.200}");
     assert!(took < Duration::from_secs(2), "{took:?} for 50 ms");
 }
 
-/// A value that would not fit is refused before its memory is taken.
+/// A value that would not fit is refused before its memory is allocated.
 #[test]
 fn a_length_beyond_the_memory_limit_is_refused_before_it_is_allocated() {
     let server = spawn("max_memory=100000000");
@@ -306,7 +308,7 @@ fn a_length_beyond_the_memory_limit_is_refused_before_it_is_allocated() {
     assert_eq!(client.say("GET short"), r"$1\r\nx\r\n");
 }
 
-/// A client that sends long work in a pipeline does not hold up the others.
+/// A client that sends long commands in a pipeline does not delay other clients much.
 #[test]
 fn a_pipeline_of_long_commands_gives_others_their_turn() {
     let server = spawn("");
@@ -341,13 +343,15 @@ fn a_pipeline_of_long_commands_gives_others_their_turn() {
         }
         over.store(true, Ordering::Relaxed);
         waits.sort();
-        // Each of the four has one command in progress; the machine may have other work.
+        // Each of the four clients has one command in progress, and the machine may have other
+        // work.
         let most = 16 * alone + Duration::from_millis(50);
         assert!(waits[10] < most, "{waits:?}, a command alone takes {alone:?}");
     });
 }
 
-/// What a queued command declares counts before the transaction begins: once begun it runs to its end.
+/// What queued commands declare is checked before the transaction begins, because it cannot be
+/// stopped afterwards.
 #[test]
 fn a_transaction_does_not_grow_beyond_the_memory_limit() {
     let server = spawn("max_memory=100000000");
@@ -364,7 +368,7 @@ fn a_transaction_does_not_grow_beyond_the_memory_limit() {
         assert!(reply.starts_with(refused), "{line}: {reply}");
         assert!(client.say("EXEC").starts_with("-EXECABORT"));
     }
-    // 30 MB, three times more.
+    // Copies of 30 MB, three times in addition to the original.
     for copy in ["COPY big", "BITOP OR"] {
         assert_eq!(client.say("MULTI"), r"+OK\r\n");
         for at in 0..3 {
@@ -384,7 +388,7 @@ fn a_transaction_does_not_grow_beyond_the_memory_limit() {
     assert_eq!(client.say("EXEC"), r"*2\r\n:1\r\n:101\r\n");
 }
 
-/// A page of an aggregation that is too large for a reply stays for a smaller request.
+/// A page of an aggregation that is too large for a reply is kept for a smaller request.
 #[test]
 fn a_page_that_does_not_fit_is_not_lost() {
     let server = spawn("");
@@ -413,7 +417,7 @@ fn a_page_that_does_not_fit_is_not_lost() {
     assert_eq!(rows, 49);
 }
 
-/// Keys of many results are not copied for a reply that would be refused.
+/// The keys of many results are not copied for a reply that would be refused.
 #[test]
 fn pages_of_indexes_and_searches_are_bounded_like_their_replies() {
     const KEYS: usize = 1500;
@@ -441,18 +445,18 @@ fn pages_of_indexes_and_searches_are_bounded_like_their_replies() {
         assert_eq!(reply, refused, "{line}");
         assert!(grown < SLACK, "{line} took {grown} KiB");
     }
-    // What fits is there.
+    // Results that fit are returned.
     let reply = client.say("ORDNA.INDEX SCAN i LIMIT 15");
     assert_eq!(reply.matches("d:kkk").count(), 15, "{reply:.200}");
     assert!(client.say("FT.SEARCH f * LIMIT 7 20 NOCONTENT").starts_with(r"*21\r\n:1500\r\n"));
 }
 
-/// Empty strings take two bytes of a payload each, and much more as values of a list.
+/// Each empty string takes two bytes of a payload, and much more memory as a value of a list.
 #[test]
 fn a_payload_with_too_many_values_is_refused() {
     let server = spawn("");
     let mut client = Client::new(server.address);
-    // A list of nodes of one value each, of which none has a byte.
+    // A list whose nodes have one value each, which is empty.
     let count = 3_000_000_u32;
     let mut payload = vec![18, 0x80];
     payload.extend(count.to_be_bytes());

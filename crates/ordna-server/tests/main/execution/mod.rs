@@ -1,4 +1,4 @@
-//! What holds for every command: atomicity, promises, long scans.
+//! Tests of properties of all commands: atomicity, promises, long scans.
 
 mod crash_steps;
 pub mod crashes;

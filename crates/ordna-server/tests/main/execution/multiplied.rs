@@ -1,11 +1,12 @@
-//! Requests that name one thing many times: what the server makes of it is bounded all the same.
+//! Requests that name the same thing many times. What the server builds from them is bounded
+//! nevertheless.
 
 use std::time::{Duration, Instant};
 
 use super::limits::{SLACK, borrowed, grown, numbered};
 use crate::common::{Child, Client, request, spawn};
 
-/// A server with a limit of replies, an index, and one document with a long field.
+/// Starts a server with a reply limit, an index, and one document with a long field.
 fn with_long_document(length: usize) -> (Child, Client) {
     let server = spawn("");
     let mut client = Client::new(server.address);
@@ -17,7 +18,7 @@ fn with_long_document(length: usize) -> (Child, Client) {
     (server, client)
 }
 
-/// The fields of one document count while they are written.
+/// The fields of a document count against the limit while they are written.
 #[test]
 fn a_field_that_is_returned_many_times_is_bounded_by_the_reply() {
     let (server, mut client) = with_long_document(1 << 20);
@@ -27,7 +28,7 @@ fn a_field_that_is_returned_many_times_is_bounded_by_the_reply() {
     assert!(grown < SLACK, "{grown} KiB");
 }
 
-/// The cells of one row count before they are copied, and their number is limited.
+/// The cells of a row count before they are copied, and their number is limited.
 #[test]
 fn a_field_that_is_loaded_many_times_is_bounded() {
     let (server, mut client) = with_long_document(4 << 20);
@@ -38,7 +39,7 @@ fn a_field_that_is_loaded_many_times_is_bounded() {
     let (reply, used) = grown(&server, &mut client, &borrowed(&words));
     assert!(reply.starts_with("-ERR the aggregation takes more than"), "{reply}");
     assert!(used < SLACK, "{used} KiB");
-    // The same as the key of a group.
+    // The same field as the key of a group.
     words.extend(numbered("GROUPBY 40", &[], 0));
     words.extend((0..40).map(|at| format!("@a{at}").into_bytes()));
     let (reply, used) = grown(&server, &mut client, &borrowed(&words));
@@ -54,7 +55,7 @@ fn a_field_that_is_loaded_many_times_is_bounded() {
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
-/// Names of columns are memory of a cursor like its cells.
+/// The names of columns count as memory of a cursor, like its cells.
 #[test]
 fn the_columns_of_a_cursor_count() {
     let server = spawn("");
@@ -74,11 +75,11 @@ fn the_columns_of_a_cursor_count() {
         })
         .collect();
     assert!(replies[0].starts_with(r"*2\r\n"), "{}", replies[0]);
-    // 10 MB each, of 128 MiB.
+    // 10 MB each, within a limit of 128 MiB.
     assert!(replies[19].starts_with("-ERR the cursors would take more than"), "{}", replies[19]);
 }
 
-/// A command that is asked about many times is described as often as fits a reply.
+/// The descriptions of a command that is named many times end at the limit of a reply.
 #[test]
 fn descriptions_of_commands_are_bounded_by_the_reply() {
     let server = spawn("");
@@ -100,7 +101,8 @@ fn descriptions_of_commands_are_bounded_by_the_reply() {
     }
 }
 
-/// The limit is that of the replies of a transaction. Those before it in a pipeline do not count.
+/// The reply limit applies to the replies of a transaction. Replies before it in a pipeline do not
+/// count.
 #[test]
 fn a_transaction_has_the_whole_limit_of_replies() {
     let server = spawn("");
@@ -121,12 +123,12 @@ fn a_transaction_has_the_whole_limit_of_replies() {
     }
 }
 
-/// A short payload whose listpack expands to many short texts.
+/// A short payload contains a listpack that expands to many short texts.
 #[test]
 fn texts_of_a_payload_are_bounded() {
     let server = spawn("");
     let mut client = Client::new(server.address);
-    // A listpack of 64 MB, of two bytes for each number 1.
+    // A listpack of 64 MB, with two bytes for each number 1.
     let copies = 254_000_u32;
     let length = 8 + copies * 264 + 1;
     let mut packed = vec![7];
@@ -147,7 +149,7 @@ fn texts_of_a_payload_are_bounded() {
     assert!(used < SLACK, "{} bytes of payload took {used} KiB", payload.len());
 }
 
-/// Replies that clients do not read count against their memory.
+/// Replies that clients do not read count against the memory of clients.
 #[test]
 fn replies_that_wait_for_their_client_count() {
     let server = spawn("clients_memory=134217728");
@@ -166,11 +168,11 @@ fn replies_that_wait_for_their_client_count() {
         }
         std::thread::sleep(Duration::from_millis(100));
     };
-    // Of 20 MiB each, six fit.
+    // Six clients with 20 MiB each fit.
     assert!(evicted >= 12, "{evicted} were closed; {} KiB", server.memory("VmRSS:"));
 }
 
-/// Names, fields and prefixes of indexes are kept, so they are limited.
+/// Names, fields and prefixes of indexes are kept in memory, so they are limited.
 #[test]
 fn definitions_of_indexes_are_bounded() {
     let server = spawn("");
@@ -193,18 +195,18 @@ fn definitions_of_indexes_are_bounded() {
     assert_eq!(client.say("FT.DROPINDEX c"), r"+OK\r\n");
 }
 
-/// Each query of a transaction may wait for its index, while everybody else waits.
+/// Each query of a transaction may wait for its index, while all other clients wait.
 #[test]
 fn queries_of_a_transaction_are_bounded_together() {
     let server = spawn("");
     let mut client = Client::new(server.address);
     client.say("ORDNA.INDEX CREATE i ON h PARTS n");
     client.say("HSET h1 n 1");
-    // A query waits until the index has taken the write; INFO does not.
+    // A query waits until the index has applied the write; INFO does not wait.
     assert!(client.say("ORDNA.INDEX SCAN i").contains("h1"));
     let info = client.say("ORDNA.INDEX INFO i");
     let vector = info.split(r"$6\r\nvector\r\n").nth(1).and_then(|rest| rest.split(r"\r\n").nth(1));
-    // A state that no write has reached.
+    // A version vector that no write has reached.
     let vector = vector.expect("a vector");
     let far = vector.replace("-1", "-2");
     assert_ne!(far, vector);

@@ -1,4 +1,5 @@
-//! What an operator relies on: bounded memory, nobody stalls anybody, one moment, no open doors.
+//! Properties on which an operator relies: bounded memory, no client blocks others, results of one
+//! moment, no open access.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use ordna_server::Config;
 
 use crate::common::{Client, converse, fresh, request, show, spawn, start};
 
-/// A number in a reply to INFO.
+/// Returns a number from a reply to INFO.
 fn info(client: &mut Client, name: &str) -> usize {
     let info = client.say("INFO everything");
     let (_, rest) =
@@ -18,7 +19,7 @@ fn info(client: &mut Client, name: &str) -> usize {
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;
     while !holds() {
@@ -85,7 +86,8 @@ fn a_hostile_pattern_holds_up_nobody_and_ends_with_its_client() {
         for _ in 0..20 {
             let begin = Instant::now();
             client.say("GET a");
-            // One key of the slow pattern takes some tens of milliseconds in a build for tests.
+            // In a test build, matching one key against the slow pattern takes some tens of
+            // milliseconds.
             assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
         }
         drop(scanner);
@@ -115,10 +117,10 @@ fn flushed_keyspaces_do_not_gather_threads() {
     assert_eq!(client.say("ORDNA.SNAPSHOT GET 100 key"), r"$1\r\n2\r\n");
 }
 
-/// Two clients: one runs its commands over and over, the other checks, for a number of rounds.
+/// Runs two clients: one repeats its commands, while the other one checks for a number of rounds.
 fn beside(commands: &[&str], rounds: usize, mut check: impl FnMut(&mut Client)) {
     let server = start(Config::default());
-    // Removed keys that a snapshot keeps lie between others: a scan past them takes a while.
+    // A snapshot keeps removed keys between the others, so that a scan past them takes a while.
     let mut keeper = Client::new(server.address);
     let keys: String = (0..3000).map(|n| format!(" b{n:04}")).collect();
     keeper.say(&format!(
@@ -156,7 +158,7 @@ fn beside(commands: &[&str], rounds: usize, mut check: impl FnMut(&mut Client)) 
 
 #[test]
 fn neighbours_read_one_state() {
-    // One of the two is always there.
+    // At any time, at least one of the two keys exists.
     let writes = ["SET a 1", "DEL z", "SET z 1", "DEL a"];
     beside(&writes, 4000, |client| {
         for command in ["ORDNA.FIRST", "ORDNA.LAST", "ORDNA.FLOOR zz", "ORDNA.CEIL a"] {
@@ -167,7 +169,7 @@ fn neighbours_read_one_state() {
 
 #[test]
 fn mget_reads_one_state() {
-    // The first is never behind the second.
+    // The first key is never older than the second.
     beside(&["SET first #", "SET second #"], 4000, |client| {
         let between = " b".repeat(60);
         let reply = client.say(&format!("MGET first{between} second"));
@@ -212,7 +214,7 @@ fn appending_is_amortized() {
     let mut client = Client::new(server.address);
     let append = request(&[b"APPEND", b"log", &[b'x'; 100]]);
     let begin = Instant::now();
-    // A copy of the value for each of them would move 80 GB.
+    // A copy of the value for each command would move 80 GB.
     for _ in 0..40 {
         client.send(&append.repeat(1000));
         (0..1000).for_each(|_| assert!(client.reply().starts_with(b":")));
@@ -260,7 +262,7 @@ fn requests_that_never_end_take_little_memory() {
     }
     for _ in 0..100 {
         for client in &mut unfinished {
-            // The server has closed the largest ones.
+            // The server may have closed the largest clients.
             let _ = client.stream.write_all(&piece);
         }
     }
@@ -291,7 +293,7 @@ fn no_client_hangs_for_want_of_files() {
     let mut clients: Vec<Client> = (0..300).map(|_| Client::new(server.address)).collect();
     let (mut served, mut refused) = (0, 0);
     for client in &mut clients {
-        // The server may have closed it.
+        // The server may have closed the connection.
         let _ = client.stream.write_all(&request(&[b"PING"]));
         match show(&client.reply()).as_str() {
             r"+PONG\r\n" => served += 1,
@@ -314,7 +316,7 @@ fn watching_many_keys_takes_linear_time() {
     client.say("MULTI");
     client.say("SET a 1");
     assert_eq!(client.say("EXEC"), r"*1\r\n+OK\r\n");
-    // A look at all other keys for each key would be 3 billion.
+    // Visiting all other keys for each key would take 3 billion steps.
     assert!(begin.elapsed() < Duration::from_secs(12), "{:?}", begin.elapsed());
 }
 
@@ -348,8 +350,8 @@ fn a_watched_key_that_was_flushed_or_expired_has_changed() {
     assert_eq!(client.say("EXEC"), r"*-1\r\n", "expired");
 }
 
-/// Watchers of one key are told apart: one that begins after a write has not seen it, and one that
-/// ends takes nothing from the other.
+/// Clients that watch the same key are independent: one that begins after a write does not count
+/// that write, and one that ends does not affect the other.
 #[test]
 fn watchers_of_one_key_do_not_disturb_each_other() {
     let (server, mut first) = fresh();
@@ -370,7 +372,7 @@ fn watchers_of_one_key_do_not_disturb_each_other() {
     assert_eq!(first.say("EXEC"), done);
 }
 
-/// The commands that a transaction holds are bounded together as each of them is.
+/// The queued commands of a transaction together have the same limit as a single one.
 #[test]
 fn a_transaction_cannot_gather_commands_without_end() {
     let (_server, mut client) = fresh();
@@ -443,7 +445,8 @@ fn dead_connections_are_noticed() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
     client.say("PING");
-    // In the kernel's table: local and remote port in hexadecimal digits, and the timer under way.
+    // The kernel's table has the local and the remote port in hexadecimal digits, and the active
+    // timer.
     let (local, remote) = (server.address.port(), client.stream.local_addr().unwrap().port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let of_server = |line: &&str| {

@@ -1,4 +1,4 @@
-//! What a scan holds does not grow with values that it does not return.
+//! The memory of a scan does not grow with values that it does not return.
 use crate::common::{Client, spawn};
 
 #[test]
@@ -19,7 +19,7 @@ fn scans_do_not_copy_values_that_nobody_sees() {
         "ORDNA.DELRANGE - +",
     ];
     for line in lines {
-        // From now on the peak is that of this command.
+        // From here on, the peak is that of this command.
         std::fs::write(server.proc("clear_refs"), "5").unwrap();
         let before = server.memory("VmRSS:");
         let reply = client.say(line);

@@ -1,10 +1,10 @@
-//! Replies of scans over many keys.
+//! Tests of replies of scans over many keys.
 
 use ordna_server::Config;
 
 use crate::common::{Client, start};
 
-/// A reply longer than what is kept of it in memory is counted first, and sent in pieces.
+/// A reply that exceeds the buffer is counted first, and then sent in pieces.
 #[test]
 fn a_long_reply_is_sent_in_pieces_and_is_whole() {
     let server = start(Config::default());
@@ -28,7 +28,7 @@ fn a_long_reply_is_sent_in_pieces_and_is_whole() {
     client.say("HELLO 3");
     let pairs: String = (0..10_000).map(|n| format!(r"*2\r\n{}", entry(n))).collect();
     assert!(client.say("ORDNA.RANGE - +") == format!(r"*10000\r\n{pairs}"), "as pairs");
-    // Inside of a transaction all of it is one reply, and has a limit.
+    // In a transaction, the whole is one reply and has a limit.
     let server = start(Config { max_reply: 10_000, ..Config::default() });
     let mut client = Client::new(server.address);
     (0..3000).for_each(|n| assert_eq!(client.say(&format!("SET key:{n} v")), r"+OK\r\n"));

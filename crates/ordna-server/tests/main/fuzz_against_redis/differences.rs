@@ -1,10 +1,10 @@
-//! What is not generated, what is compared otherwise than byte for byte, and in what the replies may
-//! differ: each with its reason.
+//! Commands that are not generated, comparisons other than byte for byte, and differences that
+//! replies may have, each with its reason.
 
 use super::documents::Document;
 use super::frame::Frame;
 
-/// Commands and subcommands that are not generated, and why.
+/// Commands and subcommands that are not generated, and the reason.
 const NOT_GENERATED: &[(&str, &str)] = &[
     ("subscribe", "changes what is allowed; random_messages_against_redis"),
     ("psubscribe", "changes what is allowed; random_messages_against_redis"),
@@ -70,7 +70,7 @@ const NOT_GENERATED: &[(&str, &str)] = &[
     ("spop", "random; the conversation has it"),
 ];
 
-/// Version of Ordna that introduced what Redis does not have.
+/// Version of Ordna that introduced the features that Redis does not have.
 pub const ORDNA: &str = "0.1.0";
 
 /// Commands of Redis 7.4 and 8, which the Redis of the tests lacks.
@@ -89,13 +89,13 @@ pub const NEWER: [&str; 12] = [
     "httl",
 ];
 
-/// Commands that have an option since a later version of Redis, and so another arity.
+/// Commands that have an additional option, and so another arity, since a later version of Redis.
 pub const LONGER: [&str; 2] = ["zrank", "zrevrank"];
 
-/// Whether the generator makes this command: Redis has it, and its replies can be compared.
+/// Returns whether the generator makes this command: Redis has it, and its replies can be compared.
 pub fn is_generated(document: &Document) -> bool {
     let ours = ["ordna", "search"].contains(&document.group.as_str()) || document.since == ORDNA;
-    // The lines of HELP name what Ordna has.
+    // The lines of HELP describe Ordna's own subcommands.
     let is_help = document.name.ends_with("|help");
     let is_newer = NEWER.contains(&document.name.as_str());
     !ours && !is_newer && !is_help && !NOT_GENERATED.iter().any(|(name, _)| *name == document.name)
@@ -105,10 +105,10 @@ fn number(word: &[u8]) -> Option<i128> {
     std::str::from_utf8(word).ok()?.trim_start_matches('#').parse().ok()
 }
 
-/// Replaces the time limit of a command that waits by a short one, unless it is an error.
+/// Replaces the time limit of a blocking command by a short one, unless it is an error.
 fn tame_timeout(name: &[u8], words: &mut [Vec<u8>]) {
-    /// Seconds that a sequence may wait, and those from which on they are out of range. Redis accepts some
-    /// just below, whose deadline overflows.
+    /// Time limits in seconds that a sequence may use, and the smallest one that is out of range.
+    /// Redis accepts some that are just below it, although their deadline overflows.
     const ALLOWED: std::ops::Range<f64> = 0.0001..0.01;
     const TOO_MANY: f64 = 9.3e15;
     let at = match name {
@@ -134,21 +134,21 @@ fn tame_timeout(name: &[u8], words: &mut [Vec<u8>]) {
     }
 }
 
-/// Replaces numbers that would have the servers race with the clock, or take much time or memory.
+/// Replaces numbers that would make the results depend on the clock, or take much time or memory.
 pub fn tame(words: &mut Vec<Vec<u8>>) {
-    /// Milliseconds of which a sequence takes more.
+    /// Minimum number of milliseconds, so that no deadline passes during a sequence.
     const SOON: i128 = 60_000;
-    /// Positions from which on a string is large.
+    /// Position from which on a string counts as large.
     const FAR: i128 = 100_000;
     let name = words[0].to_ascii_lowercase();
     let (milliseconds, seconds): (&[&[u8]], &[&[u8]]) =
         (&[b"psetex", b"pexpire", b"restore"], &[b"setex", b"expire"]);
     tame_timeout(&name, words);
-    // Since Redis 7.2 one word may follow.
+    // Since Redis 7.2, another word may follow.
     if LONGER.iter().any(|longer| longer.as_bytes() == name) {
         words.truncate(3);
     }
-    // Texts that are equal have no order in Redis: a list of them would differ.
+    // In Redis, equal texts have no defined order, so a list of them would differ.
     if name == b"sort" && has_option(words, "alpha") && has_option(words, "store") {
         for word in words.iter_mut().skip(2).filter(|word| word.eq_ignore_ascii_case(b"by")) {
             *word = b"asc".to_vec();
@@ -156,7 +156,7 @@ pub fn tame(words: &mut Vec<Vec<u8>>) {
     }
     let writes_at: &[&[u8]] = &[b"setbit", b"setrange", b"bitfield", b"bitfield_ro"];
     for at in 1..words.len() {
-        // Unlike one star, several do not match an empty key in Redis.
+        // In Redis, several stars do not match an empty key, although a single one does.
         if words[at].len() > 1 && words[at].iter().all(|byte| *byte == b'*') {
             words[at].truncate(1);
         }
@@ -167,13 +167,13 @@ pub fn tame(words: &mut Vec<Vec<u8>>) {
         if soon && (1..SOON).contains(&value) || is_seconds && (1..SOON / 1000).contains(&value) {
             words[at] = b"100000".to_vec();
         }
-        // Redis makes as many elements as asked for.
+        // Redis creates as many elements as requested.
         let draws: [&[u8]; 3] = [b"hrandfield", b"srandmember", b"zrandmember"];
         if draws.contains(&name.as_slice()) && (i128::from(i64::MIN) + 1..-10_000).contains(&value)
         {
             words[at] = b"-100".to_vec();
         }
-        // The deadline would overflow; Redis has the key expire at once.
+        // The deadline would overflow; in Redis, the key expires at once.
         if name == b"restore" && value > 1 << 62 {
             words[at] = b"4611686018427387904".to_vec();
         }
@@ -189,17 +189,17 @@ pub fn tame(words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// How the replies to a command are compared, other than byte for byte.
+/// How the replies to a command are compared.
 enum Comparison {
-    /// As bytes.
+    /// Byte for byte.
     Exact,
-    /// The elements in any order, because a hash, or the keyspace, has none in Redis.
+    /// The elements in any order, because in Redis neither hashes nor the keyspace have an order.
     Unordered,
     /// Pairs in any order.
     UnorderedPairs,
-    /// The type and the number of elements, because the elements are random.
+    /// Only the type and the number of elements, because the elements are random.
     Shape,
-    /// A time that passes: at most this far apart.
+    /// Times that may differ by this much, because they advance.
     Within(i64),
 }
 
@@ -217,16 +217,16 @@ fn comparison(name: &str) -> Comparison {
     }
 }
 
-/// A command and both replies, which are not equal.
+/// A command and its two replies, which differ.
 pub struct Case<'a> {
-    /// `get`, `object|encoding`
+    /// Name of the command, for example `get` or `object|encoding`.
     pub name: String,
     pub words: &'a [Vec<u8>],
     pub redis: &'a Frame,
     pub ours: &'a Frame,
 }
 
-/// A stated difference: the reason, and whether it explains a case.
+/// A stated difference: its reason, and a function that returns whether it explains a case.
 type Difference = (&'static str, fn(&Case<'_>) -> bool);
 
 /// All stated differences.
@@ -291,7 +291,7 @@ const STATED: &[Difference] = &[
         "DBSIZE counts expired keys until they are removed; Redis removes those that it accesses",
         |case| {
             let counts = case.redis.integer().zip(case.ours.integer());
-            // Few keys of a sequence expire.
+            // Only few keys of a sequence expire.
             case.name == "dbsize" && counts.is_some_and(|(redis, ours)| redis.abs_diff(ours) <= 3)
         },
     ),
@@ -349,13 +349,13 @@ const STATED: &[Difference] = &[
     }),
 ];
 
-/// Whether a call of SORT has an option.
+/// Returns whether a call of SORT has an option.
 fn has_option(words: &[Vec<u8>], option: &str) -> bool {
     words.iter().skip(2).any(|word| word.eq_ignore_ascii_case(option.as_bytes()))
 }
 
-/// Whether the elements that a call of SORT returns may come in another order: those of a set that is not sorted,
-/// and those whose texts are equal, as C reads them.
+/// Returns whether the elements that a call of SORT returns may have another order: those of a set
+/// that is not sorted, and those with equal texts, as C reads them.
 fn may_have_another_order(case: &Case<'_>) -> bool {
     let by = case.words.windows(2).filter(|pair| pair[0].eq_ignore_ascii_case(b"by"));
     let keeps_order = by.clone().any(|pair| !pair[1].contains(&b'*'));
@@ -370,7 +370,7 @@ fn may_have_another_order(case: &Case<'_>) -> bool {
         && (is_cut || case.redis.sorted(false) == case.ours.sorted(false))
 }
 
-/// The name of a command with that of its subcommand.
+/// Returns the name of a command with its subcommand.
 pub fn name_of(words: &[Vec<u8>]) -> String {
     let lower = |word: &[u8]| String::from_utf8_lossy(word).to_ascii_lowercase();
     let name = lower(&words[0]);
@@ -384,7 +384,7 @@ pub fn name_of(words: &[Vec<u8>]) -> String {
     }
 }
 
-/// Whether the replies may be the ones that they are.
+/// Returns whether the replies agree or have a stated difference.
 pub fn agree(words: &[Vec<u8>], redis: &Frame, ours: &Frame) -> bool {
     let name = name_of(words);
     let agree = match comparison(&name) {
@@ -405,8 +405,8 @@ pub fn agree(words: &[Vec<u8>], redis: &Frame, ours: &Frame) -> bool {
     redis == ours || agree || STATED.iter().any(|(_, holds)| holds(&case))
 }
 
-/// Whether an `EXEC` may do nothing although Redis executes its commands: `BITFIELD` with `FAIL` extends
-/// a string even if it sets nothing, which is a change for `WATCH` in Ordna only.
+/// Returns whether an `EXEC` may be cancelled although Redis executes it. `BITFIELD` with `FAIL`
+/// extends a string even if it sets nothing. Only in Ordna, this counts as a change for `WATCH`.
 pub fn may_be_changed<'a>(commands: impl IntoIterator<Item = &'a Vec<Vec<u8>>>) -> bool {
     commands.into_iter().any(|words| {
         let has = |wanted: &[u8]| words.iter().any(|word| word.eq_ignore_ascii_case(wanted));

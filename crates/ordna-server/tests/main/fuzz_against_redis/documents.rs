@@ -1,4 +1,4 @@
-//! Descriptions of commands, as `COMMAND DOCS` gives them.
+//! Descriptions of commands, as `COMMAND DOCS` returns them.
 
 use super::frame::Frame;
 
@@ -15,7 +15,7 @@ pub struct Argument {
     pub nested: Vec<Argument>,
 }
 
-/// A command, or a subcommand with the name of its command: `config|get`.
+/// A command, or a subcommand with the name of its command, for example `config|get`.
 #[derive(Debug, Clone)]
 pub struct Document {
     pub name: String,
@@ -48,8 +48,8 @@ fn arguments(frame: Option<&Frame>) -> Vec<Argument> {
     frame.map_or_else(Vec::new, |frame| frame.items.iter().map(read).collect())
 }
 
-/// The documents in a reply to `COMMAND DOCS`: a command that has subcommands is left out in favour of
-/// them.
+/// Returns the documents in a reply to `COMMAND DOCS`. A command that has subcommands is replaced
+/// by them.
 pub fn documents(reply: &Frame) -> Vec<Document> {
     let mut all = Vec::new();
     for pair in reply.items.chunks_exact(2) {

@@ -1,7 +1,7 @@
-//! Sequences of commands whose replies once differed from Redis', shrunk by the fuzzer, with the
-//! cause.
+//! Sequences of commands whose replies once differed from those of Redis, shrunk by the fuzzer,
+//! with the cause.
 
-/// Each line is a command of client 0 or 1. Words are separated by single blanks, and `""` is an
+/// Each line is a command of client 0 or 1. Words are separated by single spaces, and `""` is an
 /// empty word. An empty line begins a new sequence.
 pub const SEQUENCES: &str = r#"
 # DISCARD and EXEC without MULTI forgot the watched keys.

@@ -1,4 +1,4 @@
-//! Replies of both protocols, parsed without a change.
+//! Replies of both protocols, parsed without changes.
 
 /// A reply: its first byte, the rest of its line or its bytes, and its elements.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -9,7 +9,7 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Parses one reply; returns it and its length, or `None` if it is incomplete.
+    /// Parses one reply. Returns it and its length, or `None` if it is incomplete.
     pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(2).position(|pair| pair == b"\r\n")?;
         let (kind, text) = (bytes[0], bytes[1..end].to_vec());
@@ -24,7 +24,7 @@ impl Frame {
                     return None;
                 }
             }
-            // The text of a null stays -1.
+            // The text of a null remains -1.
             (b'*' | b'~' | b'>' | b'%', Some(count)) => {
                 frame.text.clear();
                 for _ in 0..count * if kind == b'%' { 2 } else { 1 } {
@@ -42,12 +42,12 @@ impl Frame {
         self.kind == b'-'
     }
 
-    /// The integer, if it is one.
+    /// Returns the integer, if the reply is one.
     pub fn integer(&self) -> Option<i64> {
         (self.kind == b':').then(|| std::str::from_utf8(&self.text).ok()?.parse().ok())?
     }
 
-    /// The elements in order; a map's stay pairs.
+    /// Returns the reply with sorted elements; with `pairs`, sorts pairs of elements.
     pub fn sorted(&self, pairs: bool) -> Self {
         let mut frame = self.clone();
         if pairs || self.kind == b'%' {
@@ -60,7 +60,7 @@ impl Frame {
         frame
     }
 
-    /// The value of a field of a map, which in RESP2 is an array.
+    /// Returns the value of a field of a map, which is an array in RESP2.
     pub fn field(&self, name: &str) -> Option<&Self> {
         let mut pairs = self.items.chunks_exact(2);
         pairs.find(|pair| pair[0].text == name.as_bytes()).map(|pair| &pair[1])

@@ -1,4 +1,4 @@
-//! Sequences of commands, made from their descriptions: valid ones, nearly valid ones and extremes.
+//! Generates sequences of commands from their descriptions: valid, nearly valid and extreme ones.
 
 use super::differences::{ORDNA, is_generated, tame};
 use super::documents::{Argument, Document};
@@ -11,15 +11,15 @@ pub struct Step {
     pub words: Vec<Vec<u8>>,
 }
 
-/// Connections of a sequence.
+/// Number of connections of a sequence.
 pub const CLIENTS: usize = 2;
 
-/// Makes sequences.
+/// Generates sequences.
 pub struct Generator<'a> {
     documents: Vec<&'a Document>,
     /// Positions in `documents`, repeated by weight.
     weighted: Vec<usize>,
-    /// Payloads of `DUMP`.
+    /// Payloads from `DUMP`.
     payloads: &'a [Vec<u8>],
     pub random: Random,
 }
@@ -27,8 +27,8 @@ pub struct Generator<'a> {
 const KEYS: [&[u8]; 8] = [b"a", b"b", b"c", b"d", b"e", b"f", b"", b"k\0\r\n\xFF"];
 const FIELDS: [&[u8]; 8] = [b"f", b"g", b"h", b"i", b"j", b"1", b"", b"\xFF\0"];
 
-/// Numbers at the limits of types and of commands, each with its neighbours; and texts that only look
-/// like numbers.
+/// Numbers at the limits of types and of commands, each with its neighbours, and texts that only
+/// look like numbers.
 const NUMBERS: &[&str] = &[
     "0",
     "1",
@@ -148,12 +148,13 @@ const DOUBLES: &[&str] = &[
     "1e-4951",
     "1e-5000",
 ];
-/// Not a run of stars alone: unlike one star, it does not match an empty key in Redis.
+/// Patterns. None consists of several stars only, because in Redis that does not match an empty
+/// key.
 const PATTERNS: &[&str] = &[
     "*", "a", "?", "[ab]", "[^a]", "[a-c]", "[c-a]", "\\*", "a*", "a**", "**a", "", "[", "[a",
     "a\\", "h?", "[^", "*a*b*", "[]", "[a-]", "[\\a]",
 ];
-/// Patterns that name a key, or a field, for an element.
+/// Patterns that name a key or a field for each element.
 const KEY_PATTERNS: &[&str] = &[
     "#", "nosort", "*", "*->f", "a->*", "*->", "*->1", "1*", "**", "a*->g", "*\0->f", "->*", "*-",
 ];
@@ -161,7 +162,7 @@ const ENCODINGS: &[&str] = &[
     "u8", "i8", "u1", "i1", "u2", "i5", "u4", "i16", "u16", "u31", "u32", "i32", "u63", "i63",
     "i64", "u64", "i65", "u0", "i0", "x8", "u", "", "U8", "u-1", "i+8", "u08", "u8x",
 ];
-/// Words that some command takes.
+/// Words that some command accepts.
 const WORDS: &[&str] = &[
     "NX",
     "XX",
@@ -231,7 +232,7 @@ const WORDS: &[&str] = &[
     "set",
     "zset",
 ];
-/// Ends of ranges of scores, members and positions.
+/// Bounds of ranges of scores, members and positions.
 const ENDS: &[&str] = &[
     "-", "+", "[a", "(a", "[b", "(b", "[m", "(", "[", "a", "0", "1", "-1", "-2", "(1", "(2", "(-1",
     "inf", "-inf", "+inf", "(inf", "(-inf", "5", "2.5", "(nan", "nan", "100", "(x", "-100",
@@ -264,7 +265,7 @@ impl<'a> Generator<'a> {
         all[self.random.below(all.len())].clone()
     }
 
-    /// A sequence, and whether it is to be sent as one pipeline of one client.
+    /// Returns a sequence, and whether to send it as one pipeline of one client.
     pub fn sequence(&mut self) -> (Vec<Step>, bool) {
         let pipeline = self.one_in(3);
         let mut steps = Vec::new();
@@ -276,7 +277,7 @@ impl<'a> Generator<'a> {
         for _ in 0..10 + self.random.below(40) {
             let client = if !pipeline && self.one_in(5) { 1 } else { 0 };
             steps.push(Step { client, words: self.command() });
-            // A transaction that another client may disturb.
+            // A transaction in which another client may interfere.
             if self.one_in(25) {
                 let plain =
                     |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
@@ -301,7 +302,7 @@ impl<'a> Generator<'a> {
         (steps, pipeline)
     }
 
-    /// A command.
+    /// Returns a command.
     fn command(&mut self) -> Vec<Vec<u8>> {
         let position = self.pick(&self.weighted.clone());
         let document = self.documents[position];
@@ -313,7 +314,7 @@ impl<'a> Generator<'a> {
         let names = words.len();
         self.arguments(&document.arguments, &mut words);
         if document.name.starts_with("command|getkeys") {
-            // Of another command.
+            // Appends the words of another command.
             words.extend(self.command());
         }
         if self.one_in(5) {
@@ -325,7 +326,7 @@ impl<'a> Generator<'a> {
         words
     }
 
-    /// Makes a command nearly valid.
+    /// Changes a command so that it is nearly valid.
     fn mutate(&mut self, words: &mut Vec<Vec<u8>>, names: usize) {
         let at = names + self.random.below((words.len() - names).max(1));
         let is_inside = at < words.len();
@@ -347,7 +348,7 @@ impl<'a> Generator<'a> {
                 let length = words[at].len();
                 words[at].truncate(self.random.below(length + 1));
             }
-            // The options once more, or many times.
+            // Repeats the options once or many times.
             6 if is_inside => {
                 let tail = words[at..].to_vec();
                 let times = if self.one_in(20) { 1000 } else { 1 + self.random.below(3) };
@@ -371,12 +372,12 @@ impl<'a> Generator<'a> {
     }
 
     fn key(&mut self) -> Vec<u8> {
-        // The first ones most often, so that commands meet.
+        // The first keys are the most frequent, so that commands use the same ones.
         let end = if self.one_in(3) { KEYS.len() } else { 3 };
         self.pick(&KEYS[..end]).to_vec()
     }
 
-    /// A member of a set, of which some occur often and some are many.
+    /// Returns a member of a set. Some members are frequent, and some are from a large range.
     fn member(&mut self) -> Vec<u8> {
         match self.one_in(4) {
             true => self.random.below(400).to_string().into(),
@@ -445,7 +446,7 @@ impl<'a> Generator<'a> {
     fn value_of(&mut self, argument: &Argument) -> Vec<u8> {
         match (argument.kind.as_str(), argument.name.as_str()) {
             ("key", _) => self.key(),
-            // Short ones; `tame` sees to those that are not.
+            // Usually a short time limit; `tame` replaces long ones.
             ("double", "timeout") if !self.one_in(3) => {
                 self.pick(&["0.001", "0.002", ".001", "1e-3"]).into()
             }
@@ -477,7 +478,7 @@ impl<'a> Generator<'a> {
                 .into(),
             ("unix-time", _) => self.pick(NUMBERS).into(),
             ("double", _) => self.pick(DOUBLES).into(),
-            // Of SORT.
+            // A pattern of SORT.
             ("pattern", "pattern") if !self.one_in(4) => self.pick(KEY_PATTERNS).into(),
             ("pattern", _) => self.pick(PATTERNS).into(),
             (_, "encoding") => self.pick(ENCODINGS).into(),

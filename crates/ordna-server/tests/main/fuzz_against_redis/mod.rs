@@ -1,7 +1,7 @@
-//! Random sequences of commands, sent to Debian's redis-server and to ours: replies must be equal, except
-//! for the differences that `differences.rs` states. Run by `.ci/run` for a minute, and by `.ci/long`
-//! for a million commands: `ORDNA_SOAK=seconds cargo test -p ordna-server --test main -- --ignored
-//! random_commands_against_redis`. `ORDNA_SEED` repeats a run.
+//! Random sequences of commands, sent to Debian's redis-server and to Ordna: replies must be equal,
+//! except for the differences that `differences.rs` states. `.ci/run` runs this for a minute, and
+//! `.ci/long` for a million commands: `ORDNA_SOAK=seconds cargo test -p ordna-server --test main --
+//! --ignored random_commands_against_redis`. `ORDNA_SEED` repeats a run.
 
 pub mod differences;
 pub mod documents;
@@ -25,7 +25,7 @@ use documents::{Argument, Document, documents};
 use frame::Frame;
 use generate::{CLIENTS, Generator, Step};
 
-/// Time after which a reply is missed.
+/// Time after which a reply counts as missing.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A connection that parses replies.
@@ -33,13 +33,14 @@ pub struct Connection {
     address: SocketAddr,
     stream: TcpStream,
     received: Vec<u8>,
-    /// Whether a reply did not come in time: later ones would belong to earlier requests.
+    /// Whether a reply did not arrive in time, so that later replies would belong to earlier
+    /// requests.
     is_behind: bool,
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Ends a thread that still sends.
+        // Ends a thread that may still be sending.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -53,18 +54,18 @@ impl Connection {
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
-        // A server that closed is noticed by its missing reply.
+        // A closed connection is noticed by the missing reply.
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends requests while replies are read: a server does not read from a client that leaves its replies
-    /// unread.
+    /// Sends requests on another thread while replies are read, because a server stops reading from
+    /// a client that does not read its replies.
     fn send_concurrently(&mut self, bytes: Arc<Vec<u8>>) {
         let mut stream = self.stream.try_clone().expect("a handle of the stream");
         std::thread::spawn(move || stream.write_all(&bytes));
     }
 
-    /// The next reply, or what was received of it; `None` if the connection was closed.
+    /// Returns the next reply, or the received part of it, or `None` if the connection was closed.
     pub fn reply(&mut self) -> Option<Frame> {
         let mut extent = Extent::default();
         loop {
@@ -88,7 +89,7 @@ impl Connection {
         }
     }
 
-    /// The next reply if it is there; `Some(None)` if the connection was closed.
+    /// Returns the next reply if it has arrived, or `Some(None)` if the connection was closed.
     pub fn ready_reply(&mut self) -> Option<Option<Frame>> {
         self.stream.set_nonblocking(true).unwrap();
         let reply = self.reply();
@@ -103,7 +104,7 @@ impl Connection {
         self.reply()
     }
 
-    /// Makes the connection as good as new.
+    /// Resets the connection to the state of a new one.
     fn reset(&mut self) {
         let is_reset = |frame: Option<Frame>| frame.is_some_and(|frame| frame.text == b"RESET");
         if self.is_behind || !self.received.is_empty() || !is_reset(self.ask(&[b"RESET"])) {
@@ -112,10 +113,10 @@ impl Connection {
     }
 }
 
-/// Both servers: the connections to Redis and to ours.
+/// The connections to both servers: to Redis and to Ordna.
 struct Pair([[Connection; CLIENTS]; 2]);
 
-/// The first reply that is not as it should be.
+/// The first reply that differs.
 struct Failure {
     step: usize,
     words: Vec<Vec<u8>>,
@@ -124,7 +125,8 @@ struct Failure {
 }
 
 impl Failure {
-    /// What makes failures the same defect: the command and the beginnings of the replies.
+    /// Returns a text that is equal for failures with the same cause: the command and the
+    /// beginnings of the replies.
     fn signature(&self) -> String {
         let begin = |text: &str| text.chars().take(24).collect::<String>();
         let number = |text: &str| text.replace(|character: char| character.is_ascii_digit(), "");
@@ -142,7 +144,7 @@ impl Pair {
         Self(addresses.map(|address| std::array::from_fn(|_| Connection::new(address))))
     }
 
-    /// Executes a sequence from an empty keyspace; returns the first difference.
+    /// Executes a sequence on an empty keyspace. Returns the first difference.
     fn run(&mut self, steps: &[Step], pipeline: bool) -> Option<Failure> {
         for clients in &mut self.0 {
             clients.iter_mut().for_each(Connection::reset);
@@ -172,7 +174,7 @@ impl Pair {
                 && (ours.text == b"-1" || ours.kind == b'_')
                 && differences::may_be_changed(steps[..at].iter().map(|step| &step.words))
             {
-                // The keys differ from here on.
+                // From here on, the keyspaces differ.
                 if pipeline {
                     self.drain(steps.len() - at - 1);
                 }
@@ -220,14 +222,16 @@ impl Pair {
         None
     }
 
-    /// Reads the rest of a pipeline, which must not be executed after the next sequence has begun.
+    /// Reads the remaining replies of a pipeline, which must not be executed after the next
+    /// sequence has begun.
     fn drain(&mut self, replies: usize) {
         for clients in &mut self.0 {
             (0..replies).all(|_| !clients[0].is_behind && clients[0].reply().is_some());
         }
     }
 
-    /// Whether the replies agree; a scan that has not ended, and cannot go on, is compared by its form.
+    /// Returns whether the replies agree. Of a scan that has not ended and cannot continue, only
+    /// the form is compared.
     fn agree(&self, words: &[Vec<u8>], redis: &Frame, ours: &Frame, may_be_partial: bool) -> bool {
         let is_scan = |frame: &Frame| frame.items.len() == 2 && frame.items[0].kind == b'$';
         if matches!(differences::name_of(words).as_str(), "scan" | "hscan" | "sscan" | "zscan")
@@ -246,7 +250,7 @@ impl Pair {
         differences::agree(words, redis, ours)
     }
 
-    /// Follows the cursors of a scan from its beginning: the replies with all elements.
+    /// Follows the cursors of a scan from its beginning. Returns the replies with all elements.
     fn scan_on(&mut self, client: usize, words: &[Vec<u8>], replies: [Frame; 2]) -> [Frame; 2] {
         let at = match differences::name_of(words).as_str() {
             "scan" => 1,
@@ -282,7 +286,7 @@ impl Pair {
         })
     }
 
-    /// Removes commands and words as long as a failure remains, until `end`.
+    /// Removes commands and words while the failure remains, until `end`.
     fn shrink(
         &mut self,
         steps: Vec<Step>,
@@ -293,7 +297,7 @@ impl Pair {
         let (mut steps, mut failure) = (steps, failure);
         steps.truncate(failure.step + 1);
         if failure.redis.starts_with('?') || failure.ours.starts_with('?') {
-            // Each run takes the time until a reply is missed.
+            // Each run would take the time until a reply counts as missing.
             return (steps, failure);
         }
         let mut size = steps.len() / 2;
@@ -340,7 +344,7 @@ impl Pair {
     }
 }
 
-/// The commands that lead to a failure, and the replies. Of long commands the beginnings.
+/// Returns the commands that lead to a failure, and the replies. Long commands are truncated.
 fn report(steps: &[Step], failure: &Failure) -> String {
     const MOST_WORDS: usize = 40;
     const MOST_BYTES: usize = 200;
@@ -367,12 +371,12 @@ fn soak(usual: u64) -> Duration {
     Duration::from_secs_f64(asked.unwrap_or(usual as f64))
 }
 
-/// The documents that the server has.
+/// Returns the documents that the server has.
 pub fn documents_of(address: SocketAddr) -> Vec<Document> {
     documents(&Connection::new(address).ask(&[b"COMMAND", b"DOCS"]).expect("a reply"))
 }
 
-/// Payloads of `DUMP`, made by Redis.
+/// Returns payloads that `DUMP` of Redis has created.
 fn payloads(redis: SocketAddr) -> Vec<Vec<u8>> {
     let mut connection = Connection::new(redis);
     let long = [b'x'; 200];
@@ -399,11 +403,13 @@ fn payloads(redis: SocketAddr) -> Vec<Vec<u8>> {
     payloads
 }
 
-/// Compares for a while; returns the number of commands and what was found. A difference is printed as soon as
-/// it is found, and then made smaller. That adds at most [`SHRINKING`] and the time of one sequence to `time`.
+/// Compares the servers for `time`. Returns the number of commands and the differences. A
+/// difference is printed as soon as it is found, and then shrunk, which adds up to [`SHRINKING`]
+/// and the time of one sequence.
 fn compare(addresses: [SocketAddr; 2], seed: u64, time: Duration) -> (u64, Vec<String>) {
     const MOST: usize = 40;
-    /// Time in which one difference is made smaller: a sequence with huge arguments takes seconds.
+    /// Maximum time for shrinking one difference, because a sequence with huge arguments takes
+    /// seconds.
     const SHRINKING: Duration = Duration::from_secs(10);
     let documents = documents_of(addresses[1]);
     let payloads = payloads(addresses[0]);
@@ -415,7 +421,7 @@ fn compare(addresses: [SocketAddr; 2], seed: u64, time: Duration) -> (u64, Vec<S
         let (steps, pipeline) = generator.sequence();
         commands += steps.len() as u64;
         let Some(failure) = pair.run(&steps, pipeline) else { continue };
-        // Once more: a difference by the clock does not come back.
+        // Runs the sequence again, because a difference that depends on the clock does not recur.
         if pair.run(&steps, pipeline).is_none() || found.contains_key(&failure.signature()) {
             continue;
         }
@@ -465,7 +471,7 @@ fn random_commands_against_redis() {
         now.unwrap().as_secs()
     });
     eprintln!("seed {seed}");
-    // Payloads are compared, too. Time limits are looked at more often than every 100 ms.
+    // Makes payloads comparable, and makes Redis check time limits more often than every 100 ms.
     let settings: [&[u8]; 6] = [b"CONFIG", b"SET", b"rdbcompression", b"no", b"hz", b"500"];
     Connection::new(redis.1).ask(&settings);
     let (commands, found) = compare([redis.1, ours.address], seed, soak(60));
@@ -473,7 +479,7 @@ fn random_commands_against_redis() {
     assert!(found.is_empty(), "seed {seed}, {commands} commands:\n{}", found.join("\n"));
 }
 
-/// An argument without what Ordna adds.
+/// Returns arguments without those that Ordna adds.
 fn of_redis(arguments: &[Argument]) -> Vec<String> {
     let shared = arguments.iter().filter(|argument| argument.since != ORDNA);
     shared
@@ -495,7 +501,7 @@ fn descriptions_of_commands_against_redis() {
     let redis = Redis::start();
     let ours = start(Config::default());
     let [redis, ours] = [redis.1, ours.address].map(documents_of);
-    // Redis 7.0 does not describe what came later, and Ordna lacks tracking but for OFF.
+    // Redis 7.0 does not describe later features, and Ordna supports tracking only with OFF.
     let later = ["client|setinfo", "client|no-touch"];
     assert!(ours.len() > 150, "{} documents", ours.len());
     let mut different = Vec::new();
@@ -522,8 +528,8 @@ fn descriptions_of_commands_against_redis() {
     assert!(different.is_empty(), "{}", different.join("\n"));
 }
 
-/// What `COMMAND INFO` says of each command and subcommand: arity, flags, positions of the keys, ACL
-/// categories, key specifications.
+/// Returns the description of each command and subcommand in `COMMAND INFO`: arity, flags,
+/// positions of the keys, ACL categories, key specifications.
 fn infos(frame: &Frame) -> BTreeMap<String, String> {
     let mut all = BTreeMap::new();
     for info in &frame.items {
@@ -537,7 +543,7 @@ fn infos(frame: &Frame) -> BTreeMap<String, String> {
     all
 }
 
-/// Notes of key specifications are texts of Redis.
+/// Removes the notes of key specifications, which are texts of Redis.
 fn without_notes(frame: Frame) -> Frame {
     let Frame { kind, text, items } = frame;
     let mut items: Vec<Frame> = items.into_iter().map(without_notes).collect();

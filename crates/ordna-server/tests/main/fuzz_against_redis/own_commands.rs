@@ -1,4 +1,4 @@
-//! Descriptions of commands that only Ordna has: whatever they allow is accepted.
+//! Descriptions of commands that only Ordna has: all calls that they allow are accepted.
 
 use super::differences::NEWER;
 use super::documents::{Argument, Document};
@@ -6,7 +6,7 @@ use super::{Connection, documents_of};
 use crate::common::{Random, show, start};
 use ordna_server::Config;
 
-/// A value for an argument that the state below suits.
+/// Returns a value for an argument that fits the state below.
 fn value(argument: &Argument) -> &'static str {
     match (argument.token.as_deref(), argument.name.as_str()) {
         (_, "start") => "[a",
@@ -34,7 +34,7 @@ fn generate(arguments: &[Argument], random: &mut Random, words: &mut Vec<Vec<u8>
         if argument.optional && random.below(2) == 0 {
             continue;
         }
-        // A count before a list: as many as follow.
+        // A count before a list is the number of its items.
         let times =
             1 + random.below(if argument.multiple && argument.multiple_token { 3 } else { 1 });
         for _ in 0..times {
@@ -52,7 +52,7 @@ fn generate(arguments: &[Argument], random: &mut Random, words: &mut Vec<Vec<u8>
     }
 }
 
-/// What an error says if the words, not the values, are wrong.
+/// Beginnings of error texts which show that the words are wrong, not the values.
 const REFUSED: [&str; 11] = [
     "Mandatory argument",
     "must be a positive integer",
@@ -72,7 +72,8 @@ fn descriptions_of_our_commands_are_accepted() {
     let server = start(Config::default());
     let mut connection = Connection::new(server.address);
     let documents = documents_of(server.address);
-    // Arguments of these depend on each other more than a description says.
+    // The arguments of these commands depend on each other in ways that a description does not
+    // express.
     let left_out = ["ordna.node", "ft.aggregate", "ft.create", "ft.alter", "ordna.index|create"];
     let is_ours = |document: &&Document| {
         ["ordna", "search"].contains(&document.group.as_str())

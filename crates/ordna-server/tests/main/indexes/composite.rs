@@ -1,4 +1,4 @@
-//! `ORDNA.INDEX`.
+//! Tests of `ORDNA.INDEX`.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn a_composite_index_follows_the_hashes() {
     assert_eq!(words(&client.say(scan)), ["0", "t:1", "t:2", "t:4"]);
     assert_eq!(client.say("ORDNA.INDEX COUNT by_size EQ SE"), r":4\r\n");
     assert_eq!(client.say("ORDNA.INDEX COUNT by_size EQ SE FROM (362133 TO [608462"), r":1\r\n");
-    // Each kind of change is in the next query.
+    // The next query sees each kind of change.
     client.say("HSET t:4 population 2000000");
     assert_eq!(words(&client.say(scan)), ["0", "t:4", "t:1", "t:2"]);
     client.say("HINCRBY t:2 population 5000000");
@@ -102,7 +102,7 @@ fn pages_prefixes_values_and_filters() {
     assert!(reply.contains("of another index"), "{reply}");
 }
 
-/// Many connections write the same hashes: the entries are those of the final hashes.
+/// Many connections write the same hashes. The entries must be those of the final hashes.
 #[test]
 fn the_last_write_of_a_hash_is_what_its_index_has() {
     let (server, mut client) = client();
@@ -137,7 +137,7 @@ fn the_last_write_of_a_hash_is_what_its_index_has() {
     assert_eq!(found, expected.into_iter().map(|(_, id)| id).collect::<Vec<_>>());
 }
 
-/// A transaction of one client writes two hashes: no query of another one sees the first alone.
+/// One client writes two hashes in a transaction. No query of another client sees only the first.
 #[test]
 fn a_query_sees_all_of_a_transaction_or_nothing() {
     let (server, mut client) = client();
@@ -162,7 +162,7 @@ fn a_query_sees_all_of_a_transaction_or_nothing() {
         for _ in 0..400 {
             let reply = client.say("ORDNA.INDEX SCAN n DISTINCT 1 ANY VALUES");
             let values = words(&reply).len();
-            // The cursor, and one hash with its number.
+            // The cursor alone, or with one hash and its number.
             assert!(values == 1 || values == 3, "{reply}");
             let reply = client.say("ORDNA.INDEX SCAN n DISTINCT 1");
             assert!(words(&reply).len() <= 2, "{reply}");
@@ -173,7 +173,7 @@ fn a_query_sees_all_of_a_transaction_or_nothing() {
     });
 }
 
-/// An index shows no hash that `EXISTS` no longer finds.
+/// An index does not return a hash that `EXISTS` no longer finds.
 #[test]
 fn queries_find_nothing_expired_or_removed() {
     let (server, mut client) = client();
@@ -188,7 +188,7 @@ fn queries_find_nothing_expired_or_removed() {
             assert!([r":0\r\n", r"*1\r\n:0\r\n"].contains(&reply.as_str()), "{query}: {reply}");
         }
     }
-    // Hashes come and go: each that is returned has its field.
+    // Hashes are created and removed, and each returned one has its field.
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

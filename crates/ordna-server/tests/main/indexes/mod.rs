@@ -1,4 +1,4 @@
-//! Secondary indexes over hashes.
+//! Tests of secondary indexes over hashes.
 
 mod composite;
 mod recovery;
@@ -15,7 +15,7 @@ pub fn client() -> (Running, Client) {
     (server, client)
 }
 
-/// The bulk strings of a reply, without its lengths.
+/// Returns the bulk strings of a reply, without their lengths.
 pub fn words(reply: &str) -> Vec<String> {
     let parts =
         reply.split(r"\r\n").filter(|part| !part.starts_with(['*', '$']) && !part.is_empty());

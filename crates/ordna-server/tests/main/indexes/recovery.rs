@@ -48,7 +48,7 @@ fn indexes_come_back_after_a_restart() {
     assert_eq!(words(&client.say("ORDNA.INDEX SCAN size EQ SE LIMIT 1"))[1..], ["t:9"]);
     drop(client);
     server.stop();
-    // A damaged file is told, and stays as it is.
+    // A damaged file is reported and not changed.
     let file = dir.join("indexes.json");
     std::fs::write(&file, "{ damaged").unwrap();
     let server = start(durable(&dir));
@@ -60,8 +60,8 @@ fn indexes_come_back_after_a_restart() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Backups of the indexes only make a start faster. A start that cannot remove old ones has all
-/// indexes.
+/// Backups of the indexes only make an opening faster. If old ones cannot be removed, all indexes
+/// are available nevertheless.
 #[test]
 fn old_backups_that_stay_cost_no_index() {
     let dir = std::env::temp_dir().join(format!("ordna-indexes-stay-{}", std::process::id()));
@@ -74,7 +74,7 @@ fn old_backups_that_stay_cost_no_index() {
     towns(&mut client);
     drop(client);
     server.stop();
-    // A directory of this name cannot be removed.
+    // A directory with this name cannot be removed like a file.
     let backups = dir.join("indexes");
     let _ = std::fs::remove_dir_all(&backups);
     std::fs::write(&backups, "no directory").unwrap();
@@ -91,7 +91,7 @@ fn old_backups_that_stay_cost_no_index() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// A number in `ORDNA.INDEX INFO`.
+/// Returns a number from `ORDNA.INDEX INFO`.
 fn number(client: &mut Client, index: &str, field: &str) -> u64 {
     let info = words(&client.say(&format!("ORDNA.INDEX INFO {index}")));
     let at = info.iter().position(|word| word == field).unwrap();
@@ -99,7 +99,7 @@ fn number(client: &mut Client, index: &str, field: &str) -> u64 {
 }
 
 fn killed_and_started(child: Child, dir: &Path) -> (Child, Client) {
-    // SIGKILL.
+    // The drop sends SIGKILL.
     drop(child);
     let child = spawn(&format!("dir={}", dir.display()));
     let mut client = Client::new(child.address);
@@ -107,7 +107,7 @@ fn killed_and_started(child: Child, dir: &Path) -> (Child, Client) {
     (child, client)
 }
 
-/// What each index must hold, from the hashes.
+/// Checks that each index has the entries that follow from the hashes.
 fn assert_current(client: &mut Client, ids: std::ops::Range<usize>) {
     let mut expected: Vec<(i64, String)> = Vec::new();
     for id in ids {
@@ -124,7 +124,7 @@ fn assert_current(client: &mut Client, ids: std::ops::Range<usize>) {
     assert_eq!(ids_of(&client.say(search)), expected);
 }
 
-/// Kills a server that has backed up and gone on: the indexes go on from their backup.
+/// Kills a server that has written after its backup. The indexes continue from the backup.
 #[test]
 fn indexes_go_on_from_their_backup_after_a_kill() {
     let dir = std::env::temp_dir().join(format!("ordna-resume-{}", std::process::id()));
@@ -142,10 +142,10 @@ fn indexes_go_on_from_their_backup_after_a_kill() {
         });
     };
     write(&mut client, 0..1000, 0);
-    // Fields of a large hash are entries of their own.
+    // The fields of a large hash are separate entries.
     let more: String = (0..600).map(|at| format!(" f{at} v")).collect();
     client.say(&format!("HSET d:0120{more}"));
-    // Two of them expire: one before the restart, one later.
+    // Two hashes expire: one before the restart, one later.
     client.say("PEXPIRE d:0001 1500");
     client.say("PEXPIRE d:0002 4000");
     let backup = |client: &mut Client| {
@@ -174,7 +174,7 @@ fn indexes_go_on_from_their_backup_after_a_kill() {
     assert_eq!(words(&client.say("ORDNA.INDEX LIST")), ["late", "n"]);
     let next = client.say(&format!("ORDNA.INDEX SCAN n LIMIT 1 CURSOR {cursor}"));
     assert_eq!(words(&next).len(), 2, "{next}");
-    // The position goes on behind the one from before.
+    // The position continues after the one from before the restart.
     let later = client.say(&format!("ORDNA.INDEX COUNT n AT {vector} TIMEOUT 10000"));
     assert!(later.starts_with(':'), "{later}");
     let patience = Instant::now() + Duration::from_secs(20);
@@ -185,12 +185,12 @@ fn indexes_go_on_from_their_backup_after_a_kill() {
         assert!(Instant::now() < patience, "an expired hash stays in its index");
     }
     assert_current(&mut client, 0..1001);
-    // Again without a new backup.
+    // The same again without a new backup.
     changes(&mut client, 9000);
     let (child, mut client) = killed_and_started(child, &dir);
     assert_current(&mut client, 0..1001);
     assert_eq!(number(&mut client, "n", "built"), 0);
-    // A backup of the keyspace alone: that of the indexes lacks what came before it.
+    // A backup of the keyspace alone. The older backup of the indexes lacks the changes before it.
     std::fs::rename(dir.join("indexes"), dir.join("kept")).unwrap();
     write(&mut client, 300..320, 20_000);
     backup(&mut client);
@@ -221,7 +221,8 @@ fn indexes_go_on_from_their_backup_after_a_kill() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// Kills a server at random moments of a load with backups; the entries are those of the hashes.
+/// Kills a server at random times during writes and backups. The entries must be those of the
+/// hashes.
 #[test]
 fn kills_under_load_leave_current_indexes() {
     let dir = std::env::temp_dir().join(format!("ordna-kills-{}", std::process::id()));
@@ -269,8 +270,8 @@ fn kills_under_load_leave_current_indexes() {
     let _ = std::fs::remove_dir_all(&dir);
 }
 
-/// One changed byte in a file of the indexes is found, by a start and by the check of the
-/// directory.
+/// A single changed byte in a file of the indexes is detected, by an opening and by the
+/// verification of the directory.
 #[test]
 fn damaged_files_of_the_indexes_are_found() {
     let dir = std::env::temp_dir().join(format!("ordna-index-files-{}", std::process::id()));
@@ -293,7 +294,7 @@ fn damaged_files_of_the_indexes_are_found() {
     assert!(ordna_server::verify_indexes(&dir).is_empty());
     for file in &files {
         let whole = std::fs::read(file).unwrap();
-        // Also the digits of the checksum and the end of the file.
+        // Includes the digits of the checksum and the end of the file.
         for at in (0..whole.len()).step_by(7).chain(whole.len() - 12..whole.len()) {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
@@ -304,7 +305,7 @@ fn damaged_files_of_the_indexes_are_found() {
         assert_eq!(ordna_server::verify_indexes(&dir).len(), 1);
         std::fs::write(file, &whole).unwrap();
     }
-    // A key in the list of those that expire: the file is not used, and the index is built again.
+    // The list of expiring keys has a wrong key: the file is not used, and the index is rebuilt.
     let whole = std::fs::read_to_string(&files[1]).unwrap();
     std::fs::write(&files[1], whole.replace("643a3132", "643a3133")).unwrap();
     let (child, mut client) = killed_and_started(spawn(&format!("dir={}", dir.display())), &dir);

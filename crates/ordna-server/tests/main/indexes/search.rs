@@ -1,4 +1,4 @@
-//! `FT.SEARCH` and `FT.AGGREGATE`.
+//! Tests of `FT.SEARCH` and `FT.AGGREGATE`.
 
 use std::collections::BTreeMap;
 
@@ -151,7 +151,7 @@ fn aggregations_group_and_count() {
     }
 }
 
-/// Random hashes, and queries against what they must find.
+/// Random hashes and queries. The results are compared with a direct computation.
 #[test]
 fn indexes_agree_with_a_recomputation() {
     let (_server, mut client) = client();
@@ -200,7 +200,7 @@ fn indexes_agree_with_a_recomputation() {
     }
 }
 
-/// A million and one hashes: what would look at all of them, or return too many, is refused.
+/// With 1,000,001 hashes, queries that would visit all of them or return too many are refused.
 #[test]
 fn a_query_that_would_sort_everything_is_refused() {
     let (_server, mut client) = client();
@@ -276,7 +276,7 @@ fn there_are_1024_indexes_at_most() {
     assert_eq!(client.say(&create(MOST)), r"+OK\r\n");
 }
 
-/// `TIMEOUT 0` is no limit: the search waits for the writes before it.
+/// `TIMEOUT 0` means no limit: the search waits for the earlier writes.
 #[test]
 fn a_timeout_of_0_waits() {
     let (_server, mut client) = client();

@@ -1,4 +1,5 @@
-//! Connections: protocol versions, passwords, pipelines, slow readers, the end of the server.
+//! Tests of connections: protocol versions, passwords, pipelines, slow readers, the end of the
+//! server.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -75,7 +76,7 @@ fn wrong_passwords_of_one_address_are_limited_over_all_connections() {
     let wrong = request(&[b"AUTH", b"wrong"]);
     let (begin, mut guesses, mut refused) = (Instant::now(), 0, 0);
     while refused < 20 {
-        // A right password says nothing either once the limit is reached.
+        // After the limit, a correct password does not get a different reply either.
         let mut client = Client::new(server.address);
         client.send(&wrong);
         let reply = show(&client.reply());
@@ -90,16 +91,16 @@ fn wrong_passwords_of_one_address_are_limited_over_all_connections() {
         }
         assert!(begin.elapsed() < Duration::from_secs(60), "{guesses} guesses");
     }
-    // The burst, and ten a second.
+    // The burst, and ten attempts per second.
     let most = 101 + (begin.elapsed().as_millis() / 100) as usize;
     assert!((100..=most).contains(&guesses), "{guesses} of {most}");
-    // A wrong password over HTTP is one, too.
+    // A wrong password over HTTP counts, too.
     let login = "GET / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic Ondyb25n\r\nConnection: close\r\n\r\n";
     let begin = Instant::now();
     while !http(server.console.unwrap(), login).starts_with("HTTP/1.1 429") {
         assert!(begin.elapsed() < Duration::from_secs(20));
     }
-    // Another address is not concerned, and this one may come back at once.
+    // Other addresses are not affected, and this one may connect again at once.
     let mut other = Client::from_address([127, 0, 0, 2].into(), server.address);
     assert_eq!(other.say("AUTH secret"), r"+OK\r\n");
     let (mut client, begin) = (Client::new(server.address), Instant::now());
@@ -152,14 +153,15 @@ fn broken_requests_close_only_their_connection() {
         assert!(reply.starts_with("-ERR Protocol error"), "{}: {reply}", show(bytes));
         assert!(broken.is_closed(), "{}", show(bytes));
     }
-    // Half a command, then gone: nothing of it is executed.
+    // A client that disconnects in the middle of a command: nothing of the command is executed.
     let mut half = Client::new(_server.address);
     half.send(b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nval");
     drop(half);
     assert_eq!(client.say("EXISTS half before"), r":1\r\n");
 }
 
-/// A client that asks much and reads nothing is not read from any more; others do not notice.
+/// The server stops reading from a client that requests much and reads nothing. Other clients are
+/// not affected.
 #[test]
 fn a_slow_reader_holds_up_only_itself() {
     let (_server, mut client) = fresh();
@@ -168,13 +170,14 @@ fn a_slow_reader_holds_up_only_itself() {
     let mut slow = Client::new(_server.address);
     slow.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let ask = request(&[b"GET", b"big"]).repeat(200);
-    // 200 MiB of replies are asked for; the sockets hold a few, and the server one batch's share.
+    // The client requests 200 MiB of replies. The sockets hold a few MiB, and the server the share
+    // of one batch.
     let _ = slow.stream.write_all(&ask);
     let start = Instant::now();
     for _ in 0..100 {
         assert_eq!(client.say("PING"), r"+PONG\r\n");
     }
-    // Held up, they would not be answered at all.
+    // If this client were held up, its requests would not be answered at all.
     assert!(start.elapsed() < Duration::from_secs(20));
     for _ in 0..200 {
         assert_eq!(slow.reply().len(), value.len() + 12);
@@ -212,7 +215,7 @@ fn more_clients_than_allowed_are_told_so() {
     assert!(third.is_closed());
 }
 
-/// The error of a command that Ordna lacks names it, and what to use instead, in a script as well.
+/// The error for a command that Ordna lacks names the command and an alternative, also in a script.
 #[test]
 fn commands_of_redis_that_are_missing_have_helpful_errors() {
     let (_server, mut client) = fresh();

@@ -1,4 +1,4 @@
-//! Connections.
+//! Tests of connections.
 
 mod connections;
 mod hostile;

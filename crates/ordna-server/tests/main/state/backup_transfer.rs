@@ -1,4 +1,4 @@
-//! `ORDNA.BACKUP`: the files of a backup, read over the protocol.
+//! Tests of `ORDNA.BACKUP`, which reads the files of a backup over the protocol.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use ordna_server::{Config, LogSync};
 use crate::common::{Client, start};
 use crate::state::persistence::{Dir, loaded, say};
 
-/// The bytes of a reply that is a bulk string.
+/// Returns the bytes of a part of a file.
 fn part(client: &mut Client, id: u64, file: usize, offset: u64, count: u64) -> Vec<u8> {
     let words = ["ORDNA.BACKUP", "READ"].map(str::to_owned).into_iter();
     let numbers = [id, file as u64, offset, count].map(|number| number.to_string());
@@ -21,7 +21,7 @@ fn part(client: &mut Client, id: u64, file: usize, offset: u64, count: u64) -> V
     reply[begin..reply.len() - 2].to_vec()
 }
 
-/// Id and files of `ORDNA.BACKUP OPEN`.
+/// Returns the id and the files that `ORDNA.BACKUP OPEN` reports.
 fn open(client: &mut Client) -> (u64, Vec<(String, u64)>) {
     let reply = say(client, "ORDNA.BACKUP OPEN");
     let words: Vec<_> = reply.split(' ').collect();
@@ -44,7 +44,7 @@ fn a_backup_that_is_read_is_that_of_its_moment() {
     assert_eq!(say(&mut client, "SAVE"), "+OK");
     let (id, files) = open(&mut client);
     assert!(files.iter().any(|(name, _)| name == "MANIFEST"), "{files:?}");
-    // A newer backup removes the files, which stay open.
+    // A newer backup removes the files, but they are still open.
     assert_eq!(say(&mut client, "SET key:00000 other"), "+OK");
     assert_eq!(say(&mut client, "SAVE"), "+OK");
     let copy = Dir::new("transfer-copy");

@@ -1,14 +1,14 @@
-//! No more threads collect than are configured, and they sleep while there is nothing to do. In a
-//! process of its own, whose threads the test looks at.
+//! No more collector threads run than are configured, and they sleep while there is no work. The
+//! server is a separate process, whose threads the test inspects.
 use std::time::{Duration, Instant};
 
 use crate::common::{Child, Client, spawn};
 
-/// How often each collector of this process went to sleep.
+/// Returns how often each collector of the process went to sleep.
 fn sleeps(server: &Child) -> Vec<(String, u64)> {
     let tasks = std::fs::read_dir(server.proc("task")).unwrap();
     let status = tasks.map(|task| std::fs::read_to_string(task.unwrap().path().join("status")));
-    // One that has just ended has none.
+    // A thread that has just ended has no status.
     let status = status.flatten().filter(|text| text.starts_with("Name:\tordna collector\n"));
     let field = |text: &str, name: &str| {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap();
@@ -26,7 +26,7 @@ fn no_more_collectors_run_than_are_configured_and_they_sleep() {
     let mut client = Client::new(server.address);
     assert_eq!(client.say("CONFIG GET collectors"), r"*2\r\n$10\r\ncollectors\r\n$1\r\n3\r\n");
     assert_eq!(sleeps(&server), [], "they start when there is something to collect");
-    // Of the keyspace that a flush puts in the place of the first, too.
+    // Includes the keyspace that replaces the first one after a flush.
     for _ in 0..2 {
         client.say("SET far 1 EX 10000");
         client.say("SET key 1");
@@ -38,12 +38,12 @@ fn no_more_collectors_run_than_are_configured_and_they_sleep() {
         while !client.say("INFO snapshots").contains(r"\r\ndead_versions:0\r\n") {
             assert!(Instant::now() < patience, "{}", client.say("INFO snapshots"));
         }
-        // Each looks for work, finds none, and sleeps from then on.
+        // Each collector looks for work once, finds none, and then sleeps.
         let mut before = sleeps(&server);
         loop {
             std::thread::sleep(Duration::from_millis(300));
             let now = sleeps(&server);
-            // They start as they are needed.
+            // Collectors start on demand.
             if (1..=3).contains(&now.len()) && now == before {
                 break;
             }

@@ -1,4 +1,5 @@
-//! Files that are replaced as a whole survive a power failure: the ACL file, the configuration file.
+//! Files that are replaced atomically survive a power failure: the ACL file and the configuration
+//! file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,8 @@ use crate::common::start;
 use crate::execution::crashes::disk::{Fault, Model};
 use crate::state::persistence::loaded;
 
-/// A folder with both files on the machine's disk, which the server reads, and on a model of a disk, which
-/// it writes. Removed when dropped.
+/// A directory with both files, on the machine's disk, which the server reads, and on a model of a
+/// disk, which it writes. It is removed on drop.
 struct Files {
     folder: PathBuf,
     disk: Model,

@@ -1,4 +1,4 @@
-//! Operation, durability and limits.
+//! Tests of operation, durability and limits.
 
 mod backup_transfer;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! What monitors read of the log, the backups and the indexes: `/metrics`, `/readyz`, `INFO`.
+//! What monitoring reads about the log, the backups and the indexes: `/metrics`, `/readyz`, `INFO`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use crate::common::{Client, spawn, start};
 use crate::state::operation::page;
 use crate::state::persistence::{Dir, loaded, say};
 
-/// The value of a sample of `/metrics`.
+/// Returns the value of a sample of `/metrics`.
 fn sample(text: &str, name: &str) -> f64 {
     let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
     line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
@@ -49,7 +49,7 @@ fn the_log_and_the_backups_are_reported() {
     assert!((0.0..20.0).contains(&sample(&text, "ordna_backup_age_seconds")));
     assert!(sample(&text, "ordna_backup_last_bytes") > 100.0);
 
-    // A torn log is cut by the start.
+    // The start truncates a torn log.
     say(&mut client, "SET key 1");
     server.stop();
     let files = std::fs::read_dir(&dir.0).unwrap().map(|entry| entry.unwrap().path());
@@ -74,7 +74,7 @@ fn the_log_and_the_backups_are_reported() {
 #[test]
 fn a_server_that_refuses_writes_is_not_ready() {
     let dir = Dir::new("unready");
-    // Another process could take the port before the server does; the test would fail then.
+    // Another process could take the port before the server does. The test would then fail.
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let port = free.port();
     let server = spawn(&format!("file_bytes=20000 metrics={port} dir={}", dir.0.display()));
@@ -130,7 +130,7 @@ fn connections_that_send_half_a_request_or_read_nothing_keep_no_probe_out() {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
             stream.set_write_timeout(Some(Duration::from_millis(200))).unwrap();
-            // The server stops to read from one that reads nothing.
+            // The server stops reading from a client that reads nothing.
             let _ = stream.write_all(&bytes);
             stream
         };
@@ -141,7 +141,7 @@ fn connections_that_send_half_a_request_or_read_nothing_keep_no_probe_out() {
             assert!(reply.ends_with("\r\n\r\nready\n"), "{reply}");
             assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
         }
-        // The oldest was closed for a newer one.
+        // The oldest connection was closed in favour of a newer one.
         let _ = idle[0].read_to_end(&mut Vec::new()).map_err(|error| {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
         });

@@ -1,4 +1,4 @@
-//! What an operator uses: logs, limits, users, metrics, the console, TLS.
+//! Tests of what an operator uses: logs, limits, users, metrics, the console, TLS.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -101,7 +101,7 @@ fn clients_are_listed_killed_paused_and_silenced() {
     assert!(two.is_closed());
     assert_eq!(one.say("CLIENT KILL TYPE normal"), r":0\r\n", "not itself");
     assert_eq!(one.say("CLIENT KILL 127.0.0.1:1"), r"-ERR No such client\r\n");
-    // Replies off, and for one command.
+    // Replies are turned off, and then skipped for one command.
     one.send(&request(&[b"CLIENT", b"REPLY", b"OFF"]));
     one.send(&request(&[b"SET", b"a", b"1"]));
     assert_eq!(one.say("CLIENT REPLY ON"), r"+OK\r\n");
@@ -161,7 +161,7 @@ fn settings_are_changed_while_the_server_runs() {
     for (line, reply) in lines {
         assert_eq!(client.say(line), reply, "{line}");
     }
-    // Nothing is set if one of them is wrong.
+    // If one of the settings is wrong, none is changed.
     client.say("CONFIG SET timeout 7 port 1");
     assert_eq!(client.say("CONFIG GET timeout"), r"*2\r\n$7\r\ntimeout\r\n$1\r\n0\r\n");
     client.say("CONFIG SET timeout 1");
@@ -194,7 +194,7 @@ fn users_may_do_what_they_are_allowed() {
         ("GET c", denied_key.to_owned()),
         ("MGET a1 a2", denied("mget")),
         ("FLUSHALL", denied("flushall")),
-        // It would show keys that are not allowed.
+        // The command would show keys that the user may not read.
         ("ORDNA.FIRST", denied_key.to_owned()),
         ("KEYS *a", denied_key.to_owned()),
         ("CONFIG GET save", r"*2\r\n$4\r\nsave\r\n$0\r\n\r\n".to_owned()),
@@ -208,7 +208,7 @@ fn users_may_do_what_they_are_allowed() {
     let list = admin.say("ACL GETUSER alice");
     assert!(list.contains("-@all +@transaction +@read +set -mget +config|get"), "{list}");
     assert_eq!(admin.say("ACL SAVE"), r"+OK\r\n");
-    // Changes reach connections that are there, and queued commands.
+    // Changes affect existing connections and queued commands.
     alice.say("MULTI");
     alice.say("SET a1 y");
     admin.say("ACL SETUSER alice -set");
@@ -219,7 +219,7 @@ fn users_may_do_what_they_are_allowed() {
     assert_eq!(admin.say("ACL DELUSER alice nobody"), r":1\r\n");
     assert!(alice.is_closed());
     assert_eq!(admin.say("ACL DELUSER default"), r"-ERR The 'default' user cannot be removed\r\n");
-    // A user whom the file no longer names.
+    // A user that the file no longer contains.
     assert_eq!(admin.say("ACL LOAD"), r"+OK\r\n");
     let mut alice = Client::new(server.address);
     assert_eq!(alice.say("AUTH alice pw"), r"+OK\r\n");
@@ -233,7 +233,7 @@ fn users_may_do_what_they_are_allowed() {
 fn locks_of_redis_clients_work() {
     let server = start(Config::default());
     let mut client = Client::new(server.address);
-    // redis-py's scripts, one blank for each run of white space.
+    // The scripts of redis-py, with each run of white space replaced by one space.
     let release = "local token = redis.call('get', KEYS[1]) if not token or token ~= ARGV[1] then return 0 end redis.call('del', KEYS[1]) return 1";
     let renew = "local token = redis.call('get', KEYS[1]) if not token or token ~= ARGV[1] then return 0 end redis.call('pexpire', KEYS[1], ARGV[2]) return 1";
     let mut eval = |script: &str, rest: &[&str]| {
@@ -256,7 +256,7 @@ fn locks_of_redis_clients_work() {
     let sha = sha.split(r"\r\n").nth(1).unwrap().to_owned();
     assert_eq!(other.say(&format!("EVALSHA {sha} 1 lock me")), r":0\r\n");
     assert!(other.say("EVALSHA 00 1 lock me").starts_with("-NOSCRIPT"));
-    // The same as commands.
+    // The same operations as commands.
     other.say("SET lock me");
     assert_eq!(other.say("DELIFEQ lock you"), r":0\r\n");
     assert_eq!(other.say("SET lock us IFEQ you"), r"$-1\r\n");
@@ -264,7 +264,7 @@ fn locks_of_redis_clients_work() {
     assert_eq!(other.say("DELIFEQ lock us"), r":1\r\n");
 }
 
-/// What a server answers to a request over HTTP.
+/// Returns the server's response to a request over HTTP.
 pub fn http(address: SocketAddr, request: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -304,7 +304,7 @@ fn metrics_and_the_console_are_served() {
     assert!(keys.contains("\"key\":\"c/<b>\"") && keys.contains("\"below\":\"b\""), "{keys}");
     let many: Vec<String> = (0..60).map(|number| format!("many{number:02} 1")).collect();
     client.say(&format!("MSET {}", many.join(" ")));
-    // A page has 50 keys at most, and says whether there may be more.
+    // A page has up to 50 keys, and says whether there may be more.
     for (query, count, is_full, first) in [
         ("prefix=many", 50, true, "many00"),
         ("prefix=many1", 10, false, "many10"),
@@ -319,10 +319,10 @@ fn metrics_and_the_console_are_served() {
     }
     let post = "POST /keys HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert!(http(console, post).starts_with("HTTP/1.1 405"));
-    // A page of another site that has its name lead here.
+    // A request from a page of another site whose name resolves to this address.
     let foreign = "GET /state HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
     assert!(http(console, foreign).starts_with("HTTP/1.1 421"));
-    // With a password the console asks for it.
+    // If there is a password, the console asks for it.
     client.say("CONFIG SET requirepass secret");
     assert!(page(console, "/keys").starts_with("HTTP/1.1 401"));
     let with = |login: &str| {
@@ -363,7 +363,7 @@ fn tls_is_spoken_and_certificates_are_asked_for() {
 
 pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// A connection over TLS, with a certificate of its own if there is a key.
+/// Connects over TLS, with a certificate of the client if there is a key.
 pub fn connect(
     address: SocketAddr,
     certificate: &std::path::Path,
@@ -391,7 +391,7 @@ pub fn connect(
     Ok(StreamOwned::new(connection, stream))
 }
 
-/// Says PING over TLS.
+/// Sends PING over TLS.
 pub fn ping(
     address: SocketAddr,
     certificate: &std::path::Path,
@@ -413,7 +413,7 @@ fn a_client_that_reads_nothing_over_tls_is_closed() {
     let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
     std::fs::write(&certificate, made.cert.pem()).unwrap();
     std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
-    // Closed after a while, and at once by CLIENT KILL.
+    // The connection is closed after a while, or at once by CLIENT KILL.
     for (stall, kills) in [(Duration::from_millis(300), false), (Duration::from_secs(3600), true)] {
         let tls = TlsConfig {
             bind: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
@@ -425,7 +425,7 @@ fn a_client_that_reads_nothing_over_tls_is_closed() {
         let mut lazy = connect(server.tls.unwrap(), &certificate, None).unwrap();
         lazy.write_all(b"PING\r\n").unwrap();
         lazy.sock.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-        // The replies to one read are less than TLS takes without a wait.
+        // The replies to one read are fewer than TLS accepts without waiting.
         let pings = b"PING\r\n".repeat(1000);
         while lazy.write_all(&pings).is_ok() {}
         let mut admin = Client::new(server.address);

@@ -1,4 +1,5 @@
-//! The data directory over the wire: nothing acknowledged is lost, transactions are whole.
+//! Tests of the data directory over the wire: nothing acknowledged is lost, and transactions are
+//! atomic.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,13 +10,13 @@ use ordna_server::{Config, DataConfig, LogSync};
 use crate::common::{Client, Running, request, show, spawn, start, wait_for_directory};
 use crate::state::operation::page;
 
-/// A data directory that is removed at the end.
+/// A data directory that is removed on drop.
 pub struct Dir(pub PathBuf);
 
 impl Dir {
     pub fn new(name: &str) -> Self {
         let dir = std::env::temp_dir().join(format!("ordna-server-{name}-{}", std::process::id()));
-        // Left by a test that failed.
+        // A failed test may have left the directory.
         let _ = std::fs::remove_dir_all(&dir);
         Self(dir)
     }
@@ -32,12 +33,12 @@ impl Drop for Dir {
     }
 }
 
-/// The reply without the ends of its lines.
+/// Returns the reply without line ends.
 pub fn say(client: &mut Client, line: &str) -> String {
     client.say(line).replace("\\r\\n", " ").trim_end().to_owned()
 }
 
-/// A client of a server that has loaded.
+/// Returns a client of a server that has finished loading.
 pub fn loaded(server: &Running) -> Client {
     let mut client = Client::new(server.address);
     let begin = Instant::now();
@@ -111,7 +112,7 @@ fn a_flush_is_logged_even_inside_a_transaction() {
     assert_eq!(say(&mut client, "EXISTS d e"), ":2");
 }
 
-/// The backup begins on a thread of its own, perhaps after the flush.
+/// The backup begins on a separate thread, possibly after the flush.
 #[test]
 fn a_flush_beside_the_beginning_of_a_backup_stays_a_flush() {
     for round in 0..20 {
@@ -187,7 +188,7 @@ fn a_server_that_loads_says_so() {
     let mut client = Client::new(server.address);
     assert!(say(&mut client, "PING").starts_with("-LOADING"));
     let mut info = say(&mut client, "INFO persistence");
-    // Until the files are listed.
+    // Waits until the files are listed.
     while info.contains("loading_total_bytes:0 ") {
         info = say(&mut client, "INFO persistence");
     }
@@ -195,7 +196,7 @@ fn a_server_that_loads_says_so() {
         let (_, rest) = info.split_once(&format!("{name}:")).unwrap_or_else(|| panic!("{info}"));
         rest.split(' ').next().unwrap().parse().unwrap()
     };
-    // 300,000 keys of 13 bytes.
+    // 300,000 keys of 13 bytes each.
     assert!(field("loading_total_bytes") > 3_900_000.0, "{info}");
     assert!(field("loading_loaded_perc") <= 100.0, "{info}");
     let mut client = loaded(&server);
@@ -204,7 +205,7 @@ fn a_server_that_loads_says_so() {
     assert!(page(metrics, "/readyz").ends_with("ready\n"));
 }
 
-/// A log that cannot grow refuses writes; what only reads goes on.
+/// If the log cannot grow, writes are refused, but reads continue.
 #[test]
 fn a_failed_log_refuses_writes_only() {
     let dir = Dir::new("failed-log");
@@ -224,11 +225,11 @@ fn a_failed_log_refuses_writes_only() {
     assert_eq!(transaction(&mut client, &["GET a", "GETEX a"]), "*2 $1 1 $1 1");
 }
 
-/// A small file system of its own, unmounted at the end.
+/// A small separate file system, which is unmounted on drop.
 struct Mount(Dir);
 
 impl Mount {
-    /// `None` if this process may not mount.
+    /// Mounts a file system. Returns `None` if this process has no permission to mount.
     fn new(name: &str, megabytes: usize) -> Option<Self> {
         let dir = Dir::new(name);
         std::fs::create_dir_all(&dir.0).unwrap();
@@ -283,7 +284,7 @@ fn a_full_disk_heals_without_an_operator() {
     drop(server);
 }
 
-/// Bytes that change within a long value are logged alone, also the first.
+/// Only the changed bytes of a long value are logged, even if they include the first one.
 #[test]
 fn writes_within_a_long_value_log_what_they_write() {
     let dir = Dir::new("within");
@@ -299,7 +300,7 @@ fn writes_within_a_long_value_log_what_they_write() {
     }
     let after: usize = position(&mut client);
     assert!(after - before < 20_000, "{} bytes", after - before);
-    // The first byte of a hash's encoding is written as a string's, and read as one.
+    // The first byte of a hash's encoding is written and read as a string.
     for first in [0_u8, 0xC1, 0xC1, b'y', 0xC1] {
         client.ask(&[b"SETRANGE", b"long", b"0", &[first, 1, first]]);
         let number = usize::from(first).to_string();
@@ -383,7 +384,7 @@ fn a_long_log_is_backed_up_and_as_many_backups_are_kept_as_asked() {
     assert_eq!(say(&mut client, "GET k7"), "$24 a-value-of-some-length-3");
 }
 
-/// A removal of several stretches: a kill right behind its reply loses none of them.
+/// The removal takes several stretches. A kill right after the reply loses none of them.
 #[test]
 fn a_range_that_was_removed_stays_removed_after_a_kill() {
     for settings in ["", " always=1"] {
@@ -396,7 +397,7 @@ fn a_range_that_was_removed_stays_removed_after_a_kill() {
             assert_eq!(say(&mut client, "DBSIZE"), ":0", "round {round}");
             let keys: String = (0..1500).map(|n| format!(" key{n} 1")).collect();
             assert_eq!(say(&mut client, &format!("MSET{keys}")), "+OK");
-            // Replies before and behind it are those of their commands.
+            // The replies before and after it belong to their commands.
             client.send(b"PING\r\nORDNA.DELRANGE - +\r\nKEYS *\r\nPING\r\n");
             let replies: Vec<String> = (0..4).map(|_| show(&client.reply())).collect();
             let expected = [r"+PONG\r\n", r":1500\r\n", r"*0\r\n", r"+PONG\r\n"];
@@ -405,7 +406,7 @@ fn a_range_that_was_removed_stays_removed_after_a_kill() {
     }
 }
 
-/// The stop ends a script that has written: neither it nor the transaction around it leaves anything.
+/// The stop ends a script that has written. Neither the script nor its transaction has any effect.
 #[test]
 #[cfg(feature = "scripts")]
 fn a_stop_keeps_no_half_of_a_script() {

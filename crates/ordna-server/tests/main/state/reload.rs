@@ -1,4 +1,4 @@
-//! Certificates and users that are replaced while the server runs.
+//! Tests of certificates and users that are replaced while the server runs.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use ordna_server::{Config, TlsConfig};
 use crate::common::{Client, Running, start};
 use crate::state::operation::{connect, ping};
 
-/// A folder of certificates, removed when dropped.
+/// A directory of certificates, which is removed on drop.
 struct Certificates(PathBuf);
 
 impl Certificates {
@@ -41,7 +41,7 @@ impl Certificates {
         start(Config { tls: Some(tls), acl_file, ..Config::default() })
     }
 
-    /// Whether a client that trusts only this certificate may connect.
+    /// Returns whether a client that trusts only this certificate can connect.
     fn is_shown(&self, server: &Running, name: &str) -> bool {
         ping(server.tls.unwrap(), &self.path(&format!("{name}.pem")), None).is_ok()
     }
@@ -69,7 +69,7 @@ fn config_set_replaces_certificate_and_key_together() {
     let pong = |stream: &mut dyn Read| stream.read_exact(&mut [0; 7]).unwrap();
     pong(&mut former);
 
-    // What cannot be used is refused, and changes nothing, nor do the other settings of the call.
+    // Unusable files are refused and change nothing, and neither do the other settings of the call.
     fs::write(files.path("none.pem"), "no certificate").unwrap();
     fs::write(files.path("half.pem"), &fs::read(files.path("b.pem")).unwrap()[..200]).unwrap();
     let (b, other) = (shown("b.pem"), shown("b.key"));
@@ -94,7 +94,7 @@ fn config_set_replaces_certificate_and_key_together() {
     assert_eq!(reply, r"+OK\r\n");
     assert!(files.is_shown(&server, "b") && !files.is_shown(&server, "a"));
     assert!(client.say("CONFIG GET tls-*-file").contains("b.key"));
-    // A connection keeps what it began with.
+    // A connection keeps the certificate with which it began.
     former.write_all(b"PING\r\n").unwrap();
     pong(&mut former);
 
@@ -143,7 +143,8 @@ fn a_reload_reads_certificates_and_users_again() {
     ann.send_if_open(b"PING\r\n");
     assert!(ann.is_closed(), "a user who is gone");
 
-    // Each of the two is replaced as a whole, or stays; an error of one does not stop the other.
+    // Each of the two files is replaced as a whole or not at all. An error in one does not affect
+    // the other.
     fs::write(&users, "user default on nopass ~* +@all\nuser eve on >new ~* +@none\n").unwrap();
     files.make("a");
     let errors = server.reloader.reload().unwrap_err();
@@ -159,7 +160,7 @@ fn a_reload_reads_certificates_and_users_again() {
     assert_eq!(Client::new(server.address).say("AUTH eve new"), r"+OK\r\n");
 }
 
-/// A file that does not end, or does not answer, holds up nobody.
+/// A file that does not end, or does not respond, does not block anything.
 #[test]
 fn certificates_are_read_from_regular_files_only() {
     let files = Certificates::new("odd-tls");

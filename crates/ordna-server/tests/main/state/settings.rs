@@ -1,4 +1,4 @@
-//! `CONFIG SET`, `CONFIG REWRITE`.
+//! Tests of `CONFIG SET` and `CONFIG REWRITE`.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Users: who gets in, what each may do, and the file that keeps them.
+//! Tests of users: who can connect, what each may do, and the file that stores them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -11,7 +11,7 @@ use ordna_server::{Config, ServeError, Server};
 use crate::common::{Client, Random, fresh, start};
 use crate::state::operation::http;
 
-/// A file of users that is removed when dropped.
+/// An ACL file that is removed on drop.
 struct UserFile(PathBuf);
 
 impl UserFile {
@@ -29,7 +29,7 @@ impl Drop for UserFile {
     }
 }
 
-/// Binds a server, without serving, and drops it.
+/// Binds a server without serving, and drops it.
 fn bind(config: Config) -> Result<(), ServeError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(Server::bind(config)).map(drop)
@@ -58,7 +58,7 @@ fn an_address_that_others_reach_needs_passwords() {
             Config { acl_file: Some(file.0.clone()), password: password.clone(), ..open.clone() };
         (config, file)
     };
-    // An ACL file keeps nobody out by being there.
+    // The mere existence of an ACL file does not lock anybody out.
     for (text, password, user) in [
         ("", None, "default"),
         ("user bob on >pw ~* +@all\n", None, "default"),
@@ -76,7 +76,7 @@ fn an_address_that_others_reach_needs_passwords() {
         let (config, _file) = with_file(text, &password);
         bind(config).unwrap();
     }
-    // A file that is missing has lost its users.
+    // If the file is missing, its users are lost.
     let (config, file) = with_file("", &password);
     drop(file);
     let missing = bind(config).unwrap_err();
@@ -86,7 +86,7 @@ fn an_address_that_others_reach_needs_passwords() {
 #[test]
 fn a_server_that_others_reach_stays_closed() {
     let file = UserFile::new("closed", "");
-    // A page that others reach is enough; the commands are on 127.0.0.1.
+    // A page that other machines can reach is enough; the commands are on 127.0.0.1.
     let config = Config {
         metrics: Some(SocketAddr::from(([0, 0, 0, 0], 0))),
         password: Some("secret".to_owned()),
@@ -112,7 +112,7 @@ fn a_server_that_others_reach_stays_closed() {
     assert_eq!(admin.say("ACL SETUSER bob on >pw"), r"+OK\r\n");
 }
 
-/// Whether `ACL DRYRUN` allows a call.
+/// Returns whether `ACL DRYRUN` allows a call.
 fn may(admin: &mut Client, user: &str, call: &str) -> bool {
     let reply = admin.say(&format!("ACL DRYRUN {user} {call}"));
     assert!(!reply.starts_with('-'), "{call}: {reply}");
@@ -148,7 +148,7 @@ fn subcommands_that_govern_others_are_denied_with_their_categories() {
     }
     admin.say("ACL SETUSER app reset on nopass +@all -@dangerous");
     assert!(!may(&mut admin, "app", "INFO") && !may(&mut admin, "app", "RESTORE k 0 x"));
-    // A pause holds up neither a login nor the end of the pause.
+    // A pause delays neither a login nor the end of the pause.
     admin.say("ACL SETUSER operator reset on >pw +@all");
     admin.say("CLIENT PAUSE 9223372036854775807");
     let mut operator = Client::new(_server.address);
@@ -174,17 +174,17 @@ fn rules_of_unknown_commands_are_refused_and_those_of_redis_accepted() {
         let start = format!("-ERR Error in ACL SETUSER modifier '{rule}': {why}");
         assert!(reply.starts_with(&start), "{rule}: {reply}");
     }
-    // Redis' categories and commands.
+    // Categories and commands of Redis.
     let rules = "~* -@pubsub -@set -@sortedset -@list -@hyperloglog -@geo -@stream -@blocking -debug \
                  -replicaof -cluster|addslots +lpush +xinfo|stream +swapdb|0";
     assert_eq!(admin.say(&format!("ACL SETUSER u {rules}")), r"+OK\r\n");
     assert!(may(&mut admin, "u", "CONFIG SET timeout 1") && may(&mut admin, "u", "HSET h a 1"));
     assert_eq!(admin.say("ACL CAT stream"), r"*0\r\n");
-    // A first argument allows no more than itself.
+    // A rule with a first argument allows nothing else.
     admin.say("ACL SETUSER v on nopass +select|0 +config|get");
     assert!(may(&mut admin, "v", "SELECT 0") && !may(&mut admin, "v", "SELECT 1"));
     assert!(may(&mut admin, "v", "config get x") && !may(&mut admin, "v", "CONFIG SET timeout 1"));
-    // A subcommand that does not exist is an error before it is a question of rights.
+    // A subcommand that does not exist is an error before permissions are checked.
     let mut client = Client::new(_server.address);
     client.say("AUTH v x");
     assert_eq!(client.say("CLIENT NOPE"), r"-ERR unknown subcommand 'NOPE'. Try CLIENT HELP.\r\n");
@@ -245,7 +245,7 @@ fn each_key_needs_the_access_that_the_command_has_to_it() {
     ] {
         assert!(!may(&mut admin, "u", call), "{call}");
     }
-    // All keys, for reading.
+    // All keys, read-only.
     admin.say("ACL SETUSER r on nopass %R~* +@all");
     assert!(may(&mut admin, "r", "SCAN 0") && !may(&mut admin, "r", "FLUSHALL"));
 }
@@ -273,7 +273,7 @@ fn a_selector_allows_what_it_allows_as_a_whole() {
     assert!(list.contains(line), "{list}");
     for (words, error) in [
         (&["(+get"][..], "-ERR Unmatched parenthesis in acl selector starting at '(+get'."),
-        // A file of users could not say where it ends.
+        // A line in an ACL file could not show where this name ends.
         (
             &["(~foo) +@all +get|x))"][..],
             "-ERR Error in ACL SETUSER modifier '(~foo) +@all +get|x))': Syntax error",
@@ -298,7 +298,7 @@ fn what_is_saved_is_what_was_said() {
     let config = Config { acl_file: Some(file.0.clone()), ..Config::default() };
     let mut server = start(config.clone());
     let mut admin = Client::new(server.address);
-    // What the file could not hold, or would read as something else.
+    // Names that the file could not store, or would read as something else.
     for name in ["a b", "a\tb", "x\nuser\tevil\ton\tnopass\t~*\t+@all\n#", "a\0", "a\u{b}b", ""] {
         let reply = admin.ask(&[b"ACL", b"SETUSER", name.as_bytes(), b"on"]);
         assert!(reply.starts_with("-ERR Usernames can't"), "{name:?}: {reply}");
@@ -373,14 +373,14 @@ fn a_transaction_does_not_go_round_the_limit_of_guesses() {
     assert!(client.is_closed());
     let guesses = admin.say("INFO stats");
     assert!(guesses.contains(r"acl_access_denied_auth:10\r\n"), "{guesses}");
-    // The reply comes as late as those of the guesses together.
+    // The reply is delayed as long as those of the guesses together.
     let mut client = Client::new(server.address);
     client.say("MULTI");
     (0..8).for_each(|_| assert_eq!(client.say("AUTH root wrong"), r"+QUEUED\r\n"));
     let begin = Instant::now();
     client.say("EXEC");
     assert!(begin.elapsed() >= Duration::from_millis(510));
-    // A login that succeeds does not allow more guesses.
+    // A successful login does not allow more guesses.
     let mut client = Client::new(server.address);
     for n in 0..10 {
         assert!(client.say("AUTH root wrong").starts_with("-WRONGPASS"));
@@ -425,7 +425,7 @@ fn the_console_shows_what_its_user_may_see() {
     admin.say("ACL SETUSER all on >pw ~* +@all");
     admin.say("ACL SETUSER reader on >pw %R~* +@read");
     admin.say("ACL SETUSER pinger on >pw ~* +ping");
-    // Each lacks something that the page of keys needs: all keys, SCAN, GET.
+    // Each user lacks a permission that the page of keys needs: all keys, SCAN, or GET.
     admin.say("ACL SETUSER star on >pw %R~[*]* +@read");
     admin.say("ACL SETUSER getter on >pw ~* +get");
     admin.say("ACL SETUSER scanner on >pw ~* +scan");
@@ -460,7 +460,8 @@ fn the_console_shows_what_its_user_may_see() {
         assert_eq!(found, status, "{path} as {login}: {reply}");
         assert_eq!(reply.contains("hidden"), path == "/keys" && status == "200");
     }
-    // One connection: later each time, and then the end. A page of another site learns nothing faster.
+    // On one connection, each reply comes later, and then the connection ends. A page of another
+    // site gets no faster replies.
     let login = base64::engine::general_purpose::STANDARD.encode("all:wrong");
     for (host, path, status) in
         [("localhost", "/state", "401"), ("evil.example", "/healthz", "421")]
@@ -470,7 +471,7 @@ fn the_console_shows_what_its_user_may_see() {
         let wrong =
             format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Basic {login}\r\n\r\n");
         let begin = Instant::now();
-        // The server may have closed already.
+        // The server may already have closed the connection.
         let _ = stream.write_all(wrong.repeat(40).as_bytes());
         let mut all = String::new();
         let _ = stream.read_to_string(&mut all);
@@ -489,7 +490,7 @@ fn a_login_has_its_time() {
     let server = start(config);
     let mut user = Client::new(server.address);
     assert_eq!(user.say("AUTH secret"), r"+OK\r\n");
-    // One that waits, one that never pauses, one that does not get to the end of its request.
+    // One client waits, one never pauses, and one does not complete its request.
     let begin = Instant::now();
     assert!(Client::new(server.address).is_closed());
     let mut busy = Client::new(server.address);
@@ -533,11 +534,11 @@ fn a_pause_is_never_weakened() {
     assert!(waits(&mut admin, &["500 WRITE", "50 WRITE"], "SET a 1") >= half);
     assert!(waits(&mut admin, &["50 WRITE", "500"], "GET a") >= half);
     assert!(waits(&mut admin, &["500 WRITE"], "GET a") < half);
-    // A pause that is over is forgotten.
+    // A pause that has ended is forgotten.
     admin.say("CLIENT PAUSE 1");
     std::thread::sleep(Duration::from_millis(20));
     assert!(waits(&mut admin, &["500 WRITE"], "GET a") < half);
-    // Those that wait are counted, also when they give up.
+    // Waiting clients are counted, even if they give up.
     admin.say("CLIENT PAUSE 60000 WRITE");
     let mut others = [(); 2].map(|()| Client::new(server.address));
     let blocked = |count: usize| {
@@ -590,7 +591,7 @@ fn a_range_is_allowed_if_one_pattern_has_all_of_it() {
         ("ORDNA.PREFIX esc*", false),
         ("ORDNA.RANGE [app: (app;", true),
         ("ORDNA.RANGE (app; [app: REV", true),
-        // Nothing is between them.
+        // No keys are between the bounds.
         ("ORDNA.RANGE [app: (app; REV", true),
         ("ORDNA.RANGE [app: [app;", false),
         ("ORDNA.RANGE [app [app:z", false),
@@ -623,7 +624,7 @@ fn a_range_is_allowed_if_one_pattern_has_all_of_it() {
     ] {
         assert_eq!(may(&mut admin, "u", call), allowed, "{call}");
     }
-    // A cursor does not lead out of the range.
+    // A cursor cannot leave the range.
     admin.say("MSET app:1 a app:2 b app:3 c secret s zoo z");
     let mut client = Client::new(server.address);
     client.say("AUTH u x");
@@ -686,7 +687,7 @@ fn broken_files_of_users_are_read_or_refused() {
                 _ => drop(content.drain(at..(at + 1 + random.below(9)).min(content.len()))),
             }
         }
-        // The administrator stays one.
+        // The administrator keeps its permissions.
         content.splice(0..0, b"user root on nopass ~* +@all\n".iter().copied());
         std::fs::write(&file.0, &content).unwrap();
         admin.say("AUTH root x");

@@ -1,4 +1,5 @@
-//! Counters of commands and errors, and the lines of MONITOR, some beside redis-server.
+//! Tests of counters of commands and errors, and of the lines of MONITOR, some compared with
+//! redis-server.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +8,8 @@ use crate::commands::against_redis::Redis;
 use crate::common::{Client, request, show, start};
 use ordna_server::Config;
 
-/// Makes the commands of a client visible to another one; returns the lines without times and addresses.
+/// Records the commands of one client with MONITOR on another. Returns the lines without times and
+/// addresses.
 fn monitored(address: SocketAddr) -> Vec<String> {
     let mut monitor = Client::new(address);
     assert_eq!(monitor.say("MONITOR"), r"+OK\r\n");
@@ -48,7 +50,7 @@ fn monitored(address: SocketAddr) -> Vec<String> {
         micros += u64::from(!time.ends_with("000"));
         let (_, command) = rest.split_once("] ").expect("a command");
         if command.contains("last") {
-            // A time that ends with 000 is one of a thousand.
+            // Only one time in a thousand ends with 000.
             assert!(micros > 0);
             return lines;
         }
@@ -67,7 +69,7 @@ fn a_monitor_sees_scripts_before_and_exec_after_their_commands_and_no_passwords(
     assert!(lines.iter().any(|line| line.starts_with("\\\"AUTH\\\"")), "{lines:?}");
 }
 
-/// A monitor that does not read misses commands, and is told how many.
+/// A monitor that does not read misses commands, and receives their number.
 #[test]
 fn a_slow_monitor_learns_how_many_commands_it_did_not_see() {
     let server = start(Config::default());
@@ -95,7 +97,7 @@ fn a_slow_monitor_learns_how_many_commands_it_did_not_see() {
             }
         }
         if seen == 1 && sent == BATCHES * 100 {
-            // A line that is still to come, so that a missing count is noticed.
+            // Another line after the gap, so that a missing number would be noticed.
             client.say("PING");
             sent += 1;
         }
@@ -111,7 +113,7 @@ fn monitored_lines_against_redis() {
     assert_eq!(monitored(redis.1), monitored(ours.address));
 }
 
-/// The names of the fields in sections of INFO, and the values of some.
+/// Returns the names of the fields in sections of INFO, and the values of some.
 fn info(client: &mut Client, section: &str) -> Vec<(String, String)> {
     let text = client.say(&format!("INFO {section}"));
     let fields = text.split(r"\r\n").filter_map(|line| line.split_once(':'));
@@ -129,7 +131,7 @@ const COUNTED: [&str; 23] = [
     "CONFIG NOPE",
     "EVALSHA 00 0",
     "EXEC",
-    // Errors within scripts are counted once, and so are those that a script makes.
+    // Errors in scripts are counted once, including those that a script creates.
     r#"EVAL return(redis.call("hget","a","f")) 0"#,
     r#"EVAL return(redis.pcall("hget","a","f")) 0"#,
     r#"EVAL return(redis.call("hget","a")) 0"#,
@@ -227,7 +229,7 @@ fn info_has_the_fields_of_redis_that_exporters_read() {
     assert!(line.contains(" lib-name=mine ") && line.contains(" cmd=client|list "), "{line}");
     assert!(!line.contains(" fd=-1 ") && line.contains(" qbuf=26 "), "{line}");
     let mut other = Client::new(server.address);
-    // The idle one, once it is.
+    // Waits until the idle client counts as idle.
     let end = Instant::now() + Duration::from_secs(10);
     let mut line = String::new();
     while !line.contains(" qbuf=0 ") && Instant::now() < end {
@@ -251,7 +253,7 @@ fn figures_of_info_agree() {
         let (_, value) = all.iter().find(|(field, _)| field == name).expect(name);
         value.parse().unwrap_or_else(|error| panic!("{name} is {value:?}: {error}"))
     };
-    // Whole milliseconds.
+    // The time is in whole milliseconds.
     let time = figure("server_time_usec");
     assert!((before - 1000.0..=now()).contains(&time), "{time} after {before}");
     assert_eq!(figure("uptime_in_days"), 0.0);

@@ -1,4 +1,4 @@
-//! What INFO tells of what others do meanwhile.
+//! Tests of INFO while other clients run commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Client, start};
 use ordna_server::Config;
 
-/// Scans that let others in between are told of, until they end.
+/// INFO reports long scans, during which other clients run commands, until they end.
 #[test]
 fn info_tells_of_long_scans() {
     let server = start(Config::default());
@@ -45,7 +45,7 @@ fn info_tells_of_long_scans() {
     }
 }
 
-/// Scripts that are loaded take memory before any has run.
+/// Loaded scripts use memory before any of them has run.
 #[test]
 fn info_tells_of_the_memory_of_scripts() {
     let server = start(Config::default());

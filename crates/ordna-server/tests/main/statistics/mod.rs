@@ -1,4 +1,4 @@
-//! What the server reports of itself.
+//! Tests of what the server reports about itself.
 
 mod counters;
 mod info;
