@@ -1,7 +1,8 @@
 //! Fills a topic with the documents of a TSV file: `produce BROKERS TOPIC FILE.tsv.gz [TIMES]`.
 //!
-//! The topic is created with six partitions and compaction. Each line becomes a document; its id is
-//! `place:` and the first field. With TIMES the file is told so often, each time under new ids.
+//! The topic is created with six partitions and compaction. Each line becomes a document, whose id
+//! is `place:` and the first field. TIMES is how often the file is written (default 1), each time
+//! with new ids.
 
 use std::error::Error;
 use std::time::Duration;
@@ -41,7 +42,7 @@ fn main() -> Done {
         .set("compression.type", "lz4")
         .set("linger.ms", "20")
         .set("enable.idempotence", "true")
-        // As Kafka's own clients divide keys.
+        // The partitioner of Kafka's Java clients.
         .set("partitioner", "murmur2_random");
     create(&settings, topic)?;
     let producer: ThreadedProducer<_> = settings.create()?;

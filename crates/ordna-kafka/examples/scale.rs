@@ -1,4 +1,5 @@
-//! Figures of one machine, and a simulation of a hundred nodes from them (`docs/scale-out.md`).
+//! Measurements on one machine, and a simulation of a hundred nodes based on them
+//! (`docs/scale-out.md`).
 //!
 //!     cargo run --release -p ordna-kafka --example scale -- fan-out [documents]
 //!     cargo run --release -p ordna-kafka --example scale -- simulate [documents]
@@ -20,9 +21,9 @@ use ordna::tuple::{Number, Value};
 use ordna_kafka::query::{Answer, Cursor, GroupQuery, GroupResult, Rows, Run, merge};
 use ordna_secondary::{Consistency, Query, Range};
 
-/// Rounds of a comparison; each measures all sides in turn.
+/// Number of rounds of a comparison. Each round measures all sides in turn.
 const ROUNDS: usize = 40;
-/// Queries of a side in a round.
+/// Number of queries of a side in a round.
 const QUERIES: usize = 250;
 const LIMIT: usize = 100;
 
@@ -39,7 +40,7 @@ fn main() {
     }
 }
 
-/// A generator that gives the same numbers in each run (splitmix64).
+/// A generator that returns the same numbers in each run (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -73,7 +74,7 @@ fn wire(stream: &mut TcpStream, country: &str, most: u64) -> Vec<u8> {
         let read = stream.read(&mut chunk).unwrap();
         assert!(read > 0, "closed");
         reply.extend_from_slice(&chunk[..read]);
-        // The end: no missing partitions, and the age.
+        // The end of the reply: no missing partitions, and the age.
         let tail = &reply[reply.len().saturating_sub(24)..];
         if tail.ends_with(b"\r\n") && tail.windows(5).any(|window| window == b"*0\r\n:") {
             return reply;
@@ -82,7 +83,7 @@ fn wire(stream: &mut TcpStream, country: &str, most: u64) -> Vec<u8> {
     }
 }
 
-/// The entries of a reply, without cursor, vector and age.
+/// Returns the entries of a reply, without cursor, vector and age.
 fn entries(reply: &[u8]) -> &[u8] {
     let from = reply.windows(6).position(|window| window == b"\r\n*200").expect("100 entries");
     let to = reply.windows(2).rposition(|window| window == b"*0").expect("an end");
@@ -131,17 +132,17 @@ fn fan_out(documents: i64) {
     println!("\nratio of the medians: {:.2}", three / one);
 }
 
-/// Figures of one node.
+/// Measurements of one node.
 struct Measured {
-    /// Microseconds of the answers of one owner, sorted.
+    /// Response times of one owner in microseconds, sorted.
     answers: Vec<f64>,
-    /// Bytes of an entry: index and reverse map.
+    /// Size in bytes of an entry, in the index and in the reverse map.
     entry: f64,
-    /// Bytes of an entry in a backup.
+    /// Size in bytes of an entry in a backup.
     backup: f64,
-    /// Entries restored each second.
+    /// Number of entries restored per second.
     restore: f64,
-    /// Records indexed each second.
+    /// Number of records indexed per second.
     replay: f64,
 }
 
@@ -157,7 +158,7 @@ fn scan(node: &Node, most: u64) -> GroupResult {
 fn measure(documents: i64) -> Measured {
     let group = Group::new(1);
     group.fill(0..documents);
-    // The first node has no partition: it asks the second.
+    // The first node has no partition, so it sends the query to the second one.
     let two = nodes(&group, &Setup::default(), &[&[], &[0]]);
     let mut random = Random(2);
     let mut answers = Vec::new();
@@ -202,10 +203,11 @@ fn sizes(path: &std::path::Path) -> u64 {
     std::fs::read_dir(path).unwrap().flatten().map(size).sum()
 }
 
-/// Microseconds in which a node decodes and merges the answers of so many others.
+/// Returns the time in microseconds that a node needs to decode and merge the answers of `nodes`
+/// other nodes.
 fn merged(nodes: usize) -> f64 {
     let mut random = Random(3);
-    // The share of an owner, as `query` asks for it.
+    // The share of an owner, as `query` computes it.
     let share = LIMIT.min(LIMIT * 2 / nodes + 16);
     let run = |_| {
         let mut keys: Vec<[u8; 24]> = (0..share)
@@ -237,8 +239,9 @@ fn merged(nodes: usize) -> f64 {
     percentile(&times, 0.5)
 }
 
-/// Latencies of queries over so many owners: the slowest answer of each. An owner hangs for a
-/// second with this chance; `patience` is the time after which a copy is asked too.
+/// Returns the latencies of queries that go to several owners: the slowest answer of each. With a
+/// given probability, an owner blocks for a second. `patience` is the time after which a copy
+/// receives the query as well.
 fn slowest(
     answers: &[f64],
     owners: usize,

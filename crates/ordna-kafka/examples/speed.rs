@@ -1,8 +1,10 @@
-//! Indexing speed: `speed BROKERS TOPIC [ROUNDS]`. Documents as `produce` writes them.
+//! Measures the speed of indexing: `speed BROKERS TOPIC [ROUNDS]`. The documents are those that
+//! `produce` writes.
 //!
 //! Each round reads the whole topic three times: with a plain consumer that parses the documents,
-//! with an index node, and, from a file of the same documents, with the file source. The index is
-//! by country and population. Prints documents per second and the ratios of medians.
+//! with an index node, and with the file source from a file of the same documents. The index is by
+//! country and population. The output is the number of documents per second and the ratios of
+//! medians.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ fn definition() -> IndexDefinition {
         .part(Part::new("population").descending())
 }
 
-/// Reads the topic to its end; `each` gets key and value.
+/// Reads the topic to its end, and calls `each` with every key and value.
 fn consume(brokers: &str, topic: &str, mut each: impl FnMut(&[u8], &[u8])) -> Duration {
     let mut settings = ClientConfig::new();
     settings
@@ -54,7 +56,7 @@ fn consume(brokers: &str, topic: &str, mut each: impl FnMut(&[u8], &[u8])) -> Du
     began.elapsed()
 }
 
-/// Reads the topic with a node; returns the entries, too.
+/// Reads the topic with a node. Returns the duration and the number of entries.
 fn node(brokers: &str, topic: &str, round: usize) -> (Duration, usize) {
     let group = format!("speed-{}-{round}", std::process::id());
     let options = NodeOptions::new(brokers, group, topic, "127.0.0.1:1");
@@ -64,7 +66,7 @@ fn node(brokers: &str, topic: &str, round: usize) -> (Duration, usize) {
     let mut entries = 0;
     for partition in 0..node.partitions() {
         let shown = loop {
-            // The group assigns the partition a moment after the start.
+            // The group assigns the partition shortly after the start.
             match node.view(partition, RequestedState::RequestPlus, Instant::now() + PATIENCE) {
                 Ok(shown) => break shown,
                 Err(_) if began.elapsed() < PATIENCE => {

@@ -208,7 +208,7 @@ struct Reply {
     run: Run,
 }
 
-/// A page: keys, vector, and whether keys follow. `None`: partitions are missing.
+/// A page: its keys, its vector, and whether more keys follow. `None` if partitions are missing.
 type Page = Option<(Vec<[u8; 2]>, [usize; PARTITIONS], bool)>;
 
 fn page(
@@ -345,7 +345,8 @@ fn run(mistake: Mistake) {
     }
     let group = Arc::clone(&world);
     threads.push(thread::spawn(move || {
-        // Each step: partition, from, to, whether the node that loses it learns of it.
+        // Each step has a partition, the node that loses it, the node that gets it, and whether the
+        // former learns of it.
         for (partition, from, to, learns) in [(0, 0, 2, true), (1, 1, 2, false), (0, 2, 1, false)] {
             group.back_up(partition, from, mistake);
             if learns {
@@ -373,7 +374,7 @@ fn schedules() -> usize {
 fn every_answer_is_the_state_at_its_vector() {
     shuttle::check_random(|| run(Mistake::None), schedules());
     shuttle::check_pct(|| run(Mistake::None), schedules(), 3);
-    // Two readers in each schedule: most get their pages.
+    // Two readers run in each schedule, and most of them get their pages.
     let pages = PAGES.load(Ordering::Relaxed);
     assert!(pages > 2 * schedules(), "{pages} pages");
 }

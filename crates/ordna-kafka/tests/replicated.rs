@@ -1,6 +1,6 @@
-//! A replicated store over librdkafka: a primary and a follower, on librdkafka's mock cluster; with
-//! the broker of `ORDNA_BROKER` also a promotion next to a living primary, since the mock cluster
-//! fences nobody.
+//! Tests of a replicated store over librdkafka: a primary and a follower, on librdkafka's mock
+//! cluster. With the broker of `ORDNA_BROKER`, there is also a promotion while the old primary
+//! still runs, because the mock cluster does not fence.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -23,10 +23,10 @@ type Copy = Applier<[u8], [u8]>;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Held by each test: one of them kills the broker.
+/// Locked by each test, because one of them kills the broker.
 static BROKER: Mutex<()> = Mutex::new(());
 
-/// Brokers with a topic of one partition.
+/// Brokers with a topic that has one partition.
 struct Brokers {
     address: String,
     topic: String,
@@ -65,7 +65,7 @@ impl Brokers {
     }
 }
 
-/// Applies until the end of the partition, and at least up to a position.
+/// Applies messages to the end of the partition, and at least up to a position.
 fn catch_up(follower: &Follower, copy: &mut Copy, position: u64) {
     let began = Instant::now();
     loop {
@@ -124,7 +124,7 @@ fn a_promotion_fences_the_old_primary_and_loses_nothing_acknowledged() {
     catch_up(&follower, &mut copy, old.store.log_position());
     assert_eq!(entries(copy.store()), entries(&old.store));
 
-    // The follower writes a backup, and another one starts with it.
+    // The follower writes a backup, with which another follower starts.
     let backup = std::env::temp_dir().join(format!("ordna-copy-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&backup);
     copy.back_up(&backup).unwrap();
@@ -138,7 +138,7 @@ fn a_promotion_fences_the_old_primary_and_loses_nothing_acknowledged() {
     if brokers.mock.is_some() {
         return old.end().unwrap();
     }
-    // The old primary lives on.
+    // The old primary continues to run.
     let acknowledged = entries(&old.store);
     let producer = brokers.producer();
     let late = old.store.insert(b"late", b"1");
@@ -182,7 +182,7 @@ fn what_is_written_while_the_broker_is_killed_is_applied_once() {
             let (written, is_over) = (&written, &is_over);
             scope.spawn(move || {
                 while !is_over() {
-                    // An append that is applied twice shows.
+                    // Appends, so that a record that is applied twice would be visible.
                     store.append(&[thread], b"+").unwrap();
                     written.fetch_add(1, Ordering::Relaxed);
                 }

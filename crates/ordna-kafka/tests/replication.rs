@@ -1,4 +1,5 @@
-//! The primary's outbox and the follower's applier, over a transport that fails, delays and fences.
+//! Tests of the primary's outbox and the follower's applier, over a transport that fails, delays
+//! and fences.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -15,7 +16,7 @@ use ordna_kafka::replication::{
 type Bytes = Store<[u8], [u8]>;
 type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// A partition in memory. Transports take turns: only the newest one may commit.
+/// A partition in memory. Only the newest of its transports may commit.
 #[derive(Default)]
 struct Partition {
     state: Mutex<State>,
@@ -27,7 +28,7 @@ struct State {
     messages: Vec<Vec<u8>>,
     transactions: usize,
     owner: u64,
-    /// What the next commits return instead.
+    /// Errors that the next commits return.
     errors: VecDeque<TransportError>,
     is_away: bool,
 }
@@ -68,7 +69,7 @@ impl Transport for Link {
     }
 }
 
-/// A directory that is removed with the test.
+/// A directory that is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -85,7 +86,7 @@ impl Drop for Dir {
     }
 }
 
-/// A primary, and the thread that sends.
+/// A primary with its sender thread.
 struct Primary {
     store: Arc<Bytes>,
     outbox: Arc<Outbox>,
@@ -104,7 +105,7 @@ impl Primary {
         Self { store, outbox, sender, _dir: dir }
     }
 
-    /// Ends the sender; returns its result.
+    /// Ends the sender and returns its result.
     fn end(&mut self) -> Result<(), TransportError> {
         self.outbox.close();
         self.sender.take().unwrap().join().unwrap()
@@ -160,13 +161,13 @@ fn a_follower_gets_the_primarys_state_through_retries_and_from_a_backup() {
     let place = applier.place();
     assert_eq!(place.position, primary.store.log_position());
 
-    // A group larger than a message, and one that a restart repeats.
+    // A group that is larger than a message, and one that is repeated after a restart.
     let large = vec![b'x'; 3 << 20];
     primary.store.write_batch(&[Write::put(b"l1", &*large), Write::put(b"l2", &*large)]).unwrap();
     primary.end().unwrap();
     let mut restored = Applier::<[u8], [u8]>::restore(&copy.0, Options::new()).unwrap();
     assert_eq!(restored.place(), place);
-    // Those before the place are skipped.
+    // Messages before the position of the backup are skipped.
     apply_all(&mut restored, &partition).unwrap();
     assert_eq!(entries(restored.store()), entries(&primary.store));
     assert_eq!(restored.place().position, primary.store.log_position());
@@ -179,7 +180,7 @@ fn a_fenced_primary_acknowledges_nothing_and_the_next_run_continues() {
     let mut old = Primary::start("old", always, limits, first_run(), partition.open());
     old.store.insert(b"a", b"1").unwrap();
     let mut follower = Applier::<[u8], [u8]>::new(Options::new());
-    // The promotion: fence, then apply what is committed.
+    // A promotion fences first, and then applies what is committed.
     let link = partition.open();
     apply_all(&mut follower, &partition).unwrap();
     let late = old.store.insert(b"a", b"2");
@@ -223,7 +224,7 @@ fn while_the_brokers_are_away_writes_are_bounded_and_later_committed() {
     assert_eq!(entries(follower.store()), entries(&primary.store));
 }
 
-/// Messages of a run with a put of each of these keys, one group and message each.
+/// Returns messages of a run that put these keys, with one group per message.
 fn messages(run: Run, begin: u64, keys: &[&str]) -> Vec<Vec<u8>> {
     let partition = Arc::new(Partition::default());
     let mut link = partition.open();
@@ -272,7 +273,7 @@ fn a_follower_refuses_gaps_older_runs_and_damage() {
     let expected = MessageError::Short { len: 0 };
     assert!(matches!(short, Err(ApplyError::Message { error, .. }) if error == expected));
     assert_eq!(follower.store().len(), 1, "nothing of these is applied");
-    // An offset that was applied before is skipped; markers leave gaps in the offsets.
+    // A message whose offset was already applied is skipped. Markers leave gaps in the offsets.
     follower.apply(0, &first[0]).unwrap();
     follower.apply(5, &first[1]).unwrap();
     follower.apply(8, &second[0]).unwrap();

@@ -1,4 +1,4 @@
-//! Nodes beside topics that are recreated or truncated, and brokers that are away.
+//! Tests of nodes when topics are recreated or truncated, and when brokers are unavailable.
 
 use std::time::{Duration, Instant};
 
@@ -57,10 +57,10 @@ fn a_recreated_topic_is_read_anew() {
     let before = node.newest(Instant::now() + PATIENCE).unwrap();
     admin(async |admin, options| admin.delete_topics(&[&topic], options).await).unwrap();
     until("the topic is gone", || node.trouble().is_some());
-    // The node still shows the entries of the former topic.
+    // The node still returns the entries of the former topic.
     assert!(node.view(0, RequestedState::Any, Instant::now() + PATIENCE).is_ok());
     create(&topic, 2, &[("cleanup.policy", "compact")]);
-    // More records than before: offsets alone would not tell.
+    // The topic has more records than before, so offsets alone would not show the difference.
     let writer = Writer::new(&topic);
     (0..500).for_each(|number| writer.set(&format!("new{number}"), &document("NO", number)));
     writer.flush();
@@ -109,7 +109,7 @@ fn a_truncated_partition_is_told_anew_and_no_other() {
     assert_eq!(entries(&[&second], 2), recomputed(&topic));
     let restored: Vec<u64> = second.info().iter().map(|info| info.restored.0).collect();
     assert_eq!(restored[1], 100, "the other partition goes on from its backup");
-    // All records of partition 0 go, under a node that runs; nothing is left to read.
+    // All records of partition 0 are deleted while a node runs, and nothing is left to read.
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&topic, 0, Offset::End).unwrap();
     admin(async |admin, options| admin.delete_records(&list, options).await).unwrap();
@@ -148,11 +148,11 @@ fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
     until("the new record is here", || entries_of(&node, 0).len() == 2);
 }
 
-/// Seconds of processor time that this process has used.
+/// Returns the processor time of this process in seconds.
 fn processor_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    // User and system time, in ticks of a hundredth of a second.
+    // User and system time, in hundredths of a second.
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
@@ -168,7 +168,7 @@ fn without_a_broker_a_node_rests_and_stops_soon() {
     (0..6).for_each(|partition| drop(entries_of(&node, partition)));
     alone.control("kill");
     until("the node notices", || node.trouble().is_some());
-    // The question that was in progress ends.
+    // Waits for the end of the request in progress.
     std::thread::sleep(Duration::from_secs(5));
     let (before, began) = (processor_seconds(), Instant::now());
     std::thread::sleep(Duration::from_secs(10));
@@ -196,7 +196,7 @@ fn a_session_that_ends_without_a_broker_costs_no_partition() {
     alone.control("kill");
     until("the node notices", || node.trouble().is_some());
     let older = node.view(0, RequestedState::Any, Instant::now() + PATIENCE).unwrap();
-    // `ANY` returns the entries with their age; `request_plus` fails.
+    // `ANY` returns the entries with their age, and `request_plus` fails.
     until("the session is lost", || node.rebalances().1 > 0);
     let any = GroupQuery { consistency: Consistency::Any, ..ask() };
     let found = served.nodes.scan(&any).unwrap();
@@ -262,7 +262,7 @@ fn values_of_another_type_are_null_or_left_out_and_counted() {
     assert_eq!(node.poison(0).0, 0, "the records are documents");
 }
 
-/// The time in a backup's file comes from the clock of its writer.
+/// The time in the file of a backup comes from the clock of its writer.
 #[test]
 fn a_backup_of_a_wrong_clock_is_not_used() {
     let _broker = beside_others();
@@ -275,7 +275,7 @@ fn a_backup_of_a_wrong_clock_is_not_used() {
     };
     assert_eq!(read(), 50, "the first node has no backup");
     assert_eq!(read(), 0, "all is in the backup");
-    // The topic keeps deletions for a day; the clocks may differ by half of it.
+    // The topic keeps deletions for a day, and the clocks may differ by half of that.
     for (hours, expected) in [(10, 0), (-10, 0), (14, 50), (-14, 50)] {
         let mut changed = 0;
         for partition in std::fs::read_dir(dir.join("clock").join(&topic).join("0")).unwrap() {

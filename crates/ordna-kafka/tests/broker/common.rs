@@ -1,4 +1,4 @@
-//! Topics, documents, nodes, and the recomputation that nodes are compared with.
+//! Topics, documents and nodes of the tests, and the recomputation with which nodes are compared.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,17 +19,18 @@ use rdkafka::error::KafkaError;
 use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
 use rdkafka::{ClientConfig, Message, Offset, TopicPartitionList};
 
-/// How long anything may take.
+/// Maximum duration of any step.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 static BROKER: RwLock<()> = RwLock::new(());
 
-/// Held by tests that need the broker all the time.
+/// Returns a guard for tests that need the broker all the time.
 pub fn beside_others() -> RwLockReadGuard<'static, ()> {
     BROKER.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Held by a test that stops the broker. Its drop starts it again, also if the test has failed.
+/// A guard for a test that stops the broker. On drop, it starts the broker again, even if the test
+/// has failed.
 pub struct Alone {
     _others: RwLockWriteGuard<'static, ()>,
 }
@@ -88,7 +89,7 @@ pub fn create(topic: &str, partitions: i32, config: &[(&str, &str)]) {
     });
 }
 
-/// A topic of its own for a test, with so many partitions.
+/// Creates a topic for a test, with this number of partitions.
 pub fn topic(partitions: i32) -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +98,7 @@ pub fn topic(partitions: i32) -> String {
     topic
 }
 
-/// A topic of its own for a test, with documents, and a writer of it.
+/// Creates a topic with documents for a test. Returns its name and a writer.
 pub fn filled(partitions: i32, documents: i64) -> (String, Writer) {
     let topic = topic(partitions);
     let writer = Writer::new(&topic);
@@ -113,7 +114,7 @@ pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A document of the index: country ascending, people descending.
+/// Returns a document of the index, whose order is by country ascending and people descending.
 pub fn document(country: &str, people: i64) -> String {
     format!(r#"{{"country":"{country}","people":{people}}}"#)
 }
@@ -150,7 +151,7 @@ impl Writer {
         self.put(None, Some(id), None);
     }
 
-    /// Sets a document for each of these numbers, and flushes.
+    /// Writes a document for each of these numbers, and flushes.
     pub fn fill(&self, numbers: Range<i64>, country: &str) {
         numbers.for_each(|number| self.set(&format!("d{number}"), &document(country, number)));
         self.flush();
@@ -167,7 +168,7 @@ pub fn definition() -> IndexDefinition {
         .part(Part::new("people").descending())
 }
 
-/// Options of a node of a group, at an address that nobody listens on.
+/// Returns options for a node of a group, at an address that is not in use.
 pub fn options(group: &str, topic: &str, number: u32) -> NodeOptions {
     let address = format!("127.0.0.1:{}", 50_000 + number);
     let options = NodeOptions::new(broker(), group, topic, address);
@@ -179,19 +180,19 @@ pub fn node(group: &str, topic: &str, number: u32) -> IndexNode {
     IndexNode::start(options(group, topic, number)).unwrap()
 }
 
-/// Options of a node that makes backups in a directory.
+/// Adds backups in a directory to the options.
 pub fn backed_up(dir: &Path, options: NodeOptions) -> NodeOptions {
     NodeOptions { backups: Some(dir.to_owned()), backup_on_revoke: true, ..options }
 }
 
-/// An empty directory for a test.
+/// Returns an empty directory for a test.
 pub fn directory(name: &str) -> PathBuf {
     let dir = std::env::temp_dir().join(format!("ordna-kafka-{}-{name}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);
     dir
 }
 
-/// The partitions that nodes own and show, in order.
+/// Returns the partitions that nodes own and return entries of, in order.
 pub fn owned(nodes: &[&IndexNode]) -> Vec<u32> {
     let held = nodes.iter().flat_map(|node| node.held());
     let ready = held.filter(|held| held.role == Role::Owner && held.ready);
@@ -200,7 +201,7 @@ pub fn owned(nodes: &[&IndexNode]) -> Vec<u32> {
     all
 }
 
-/// An entry: parts and id.
+/// An entry: its parts and its id.
 pub type Entry = (String, Reverse<i64>, String);
 
 pub fn entry(id: &[u8], parts: &[Value]) -> Entry {
@@ -211,13 +212,14 @@ pub fn entry(id: &[u8], parts: &[Value]) -> Entry {
     (country.clone(), Reverse(i64::try_from(*people).unwrap()), id)
 }
 
-/// The entries of a partition of a node, in order, once it holds all that the partition has now.
+/// Returns the entries of a partition of a node, in order, when it contains everything that the
+/// partition has now.
 pub fn entries_of(node: &IndexNode, partition: u32) -> Vec<Entry> {
     let until = Instant::now() + PATIENCE;
     let shown = loop {
         match node.view(partition, RequestedState::RequestPlus, until) {
             Ok(shown) => break shown,
-            // The group assigns it a moment after the start.
+            // The group assigns the partition shortly after the start.
             Err(NodeError::NotHeld { .. }) if Instant::now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }
@@ -229,7 +231,7 @@ pub fn entries_of(node: &IndexNode, partition: u32) -> Vec<Entry> {
     page.entries.iter().map(|found| entry(&found.id, &found.parts)).collect()
 }
 
-/// The entries of all partitions that a node owns or, together, that nodes own.
+/// Returns the entries of all partitions, which the nodes own together.
 pub fn entries(nodes: &[&IndexNode], partitions: u32) -> Vec<Entry> {
     let mut all = Vec::new();
     for partition in 0..partitions {
@@ -247,7 +249,7 @@ pub fn entries(nodes: &[&IndexNode], partitions: u32) -> Vec<Entry> {
     all
 }
 
-/// The entries recomputed from the topic, with a consumer of its own: what Kafka has now.
+/// Computes the entries of the topic's current contents, with a separate consumer.
 pub fn recomputed(topic: &str) -> Vec<Entry> {
     let mut settings = settings();
     settings

@@ -1,4 +1,4 @@
-//! A node that hangs without dying, and comes back. The node has a process of its own.
+//! A node blocks without ending, and then continues. It runs in a separate process.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -21,7 +21,7 @@ fn hanging(topic: &str, backups: &Path) -> NodeOptions {
     backed_up(backups, options("hanging", topic, 0))
 }
 
-/// The node that hangs: it ends with its standard input.
+/// Runs the node that blocks, until its standard input is closed.
 #[test]
 #[ignore = "the process of another test"]
 fn a_node_in_a_process_of_its_own() {
@@ -30,7 +30,7 @@ fn a_node_in_a_process_of_its_own() {
     let backups = std::env::var(BACKUPS).unwrap();
     let _served = Served::start_at(address.parse().unwrap(), hanging(&topic, backups.as_ref()));
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
-    // As a kill: nothing is given back.
+    // As after a kill, no partitions are given back.
     std::process::exit(0);
 }
 
@@ -50,7 +50,7 @@ impl Drop for Process {
     }
 }
 
-/// The finished backups of a process, by the name of its folders.
+/// Returns the number of complete backups of a process, by the names of their directories.
 fn backups(dir: &Path, process: u32) -> usize {
     let end = format!("-{process:x}");
     let folders = |path: &Path| -> Vec<std::path::PathBuf> {
@@ -86,7 +86,8 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
         Ok(Reply::Array(parts)) => Some(parts[0].clone()),
         _ => None,
     };
-    // The group has given it two, and it shows them: else it would have no session to lose.
+    // The group has assigned two partitions to the node, and it returns their entries. Otherwise it
+    // would have no session to lose.
     until("both have two", || {
         let info = say(&["INFO", "nodes"]).map_or_else(|_| String::new(), |info| info.text());
         owned(&[&first.node]).len() == 2 && info.matches("role=owner,ready=1,").count() == 2
@@ -97,10 +98,12 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
     writer.fill(400..500, "NO");
     assert_eq!(entries(&[&first.node], 4), recomputed(&topic));
     child.signal("-CONT");
-    // `ANY` does not wait: the reply has the old state of that node, or the state of the owners.
+    // `ANY` does not wait: the reply contains the old state of that node, or the state of the
+    // owners.
     let found = count(&["ANY"]);
     let Some(Reply::Number(found @ 400..=500)) = found else { panic!("{found:?}") };
-    // `request_plus` counts all documents: the node's old positions do not reach the ends.
+    // `request_plus` counts all documents, because the old positions of the node do not reach the
+    // ends.
     let all = count(&["TIMEOUT", "30000"]);
     assert_eq!(all, Some(Reply::Number(500)), "after {found} of ANY");
     until("it has learned that its session is over", || {
@@ -110,7 +113,7 @@ fn a_node_that_hangs_loses_its_partitions_and_comes_back_without_harm() {
     });
     until("it has two again", || owned(&[&first.node]).len() == 2);
     assert_eq!(count(&["TIMEOUT", "30000"]), Some(Reply::Number(500)));
-    // The present owner backs them up before it gives them back; the former one did not.
+    // The current owner backs the partitions up before it gives them back; the former one did not.
     let dir_of_topic = dir.join("hanging").join(&topic);
     until("the backups", || backups(&dir_of_topic, std::process::id()) > 0);
     assert_eq!(backups(&dir_of_topic, child.0.id()), 0);

@@ -1,4 +1,4 @@
-//! Index nodes against a real broker: `cargo xtask kafka test`.
+//! Tests of index nodes with a real broker: `cargo xtask kafka test`.
 
 mod bad_input;
 #[path = "../kills/client.rs"]

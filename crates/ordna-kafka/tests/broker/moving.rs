@@ -1,4 +1,4 @@
-//! Partitions move between nodes: rebalances, backups, warm copies.
+//! Tests of partitions that move between nodes: rebalances, backups, warm copies.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ fn partitions_are_divided_and_come_back() {
         owned(&[&first]).len() == 2 && owned(&[&first, &second]) == [0, 1, 2, 3]
     });
     assert_eq!(entries(&[&first, &second], 4), recomputed(&topic));
-    // A node does not answer for what it gave up.
+    // A node does not answer queries for a partition that it has given up.
     let gone = owned(&[&second])[0];
     let refused = first.view(gone, RequestedState::Any, Instant::now() + PATIENCE);
     assert!(matches!(refused, Err(NodeError::NotHeld { partition }) if partition == gone));
@@ -49,7 +49,7 @@ fn a_node_goes_on_from_the_backup_of_another() {
     let first = IndexNode::start(with_backups("restore", 12)).unwrap();
     assert_eq!(entries(&[&first], 2), recomputed(&topic));
     first.stop();
-    // Changes and deletions behind the backup.
+    // Changes and deletions after the backup.
     (0..100).for_each(|number| writer.delete(&format!("d{number}")));
     writer.fill(100..200, "NO");
     let second = IndexNode::start(with_backups("restore", 13)).unwrap();
@@ -57,7 +57,7 @@ fn a_node_goes_on_from_the_backup_of_another() {
     let read: u64 = second.info().iter().map(|info| info.restored.0).sum();
     assert_eq!(read, 200, "only what came behind the backup was read");
     second.stop();
-    // Another group, and other indexes: its own backups, from the first record on.
+    // Another group with other indexes has its own backups, and reads from the first record on.
     let other = IndexNode::start(with_backups("restore-too", 14)).unwrap();
     assert_eq!(entries(&[&other], 2), recomputed(&topic));
     let read: u64 = other.info().iter().map(|info| info.restored.0).sum();
@@ -122,7 +122,7 @@ fn a_warm_copy_answers_at_once_when_its_owner_leaves() {
         both == [true; 2]
     });
     let copied = first.held().into_iter().find(|held| held.role == Role::Standby).unwrap();
-    // A copy follows, and answers.
+    // A copy indexes new records and answers queries.
     writer.set("new", &document("SE", 1));
     writer.flush();
     let sizes: usize =

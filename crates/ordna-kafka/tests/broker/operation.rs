@@ -1,11 +1,12 @@
-//! Views of operators: `INFO`, metrics, the console, and the commands of a node.
+//! Tests of what operators use: `INFO`, metrics, the console, and the commands of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::{beside_others, entries, filled, options, recomputed, until};
 use crate::served::Served;
 
-/// The samples of a page of metrics. Each family has one head, which comes before its samples.
+/// Returns the samples of a page of metrics. Each family has one header, which precedes its
+/// samples.
 fn samples(text: &str) -> BTreeMap<String, f64> {
     let (mut samples, mut families) = (BTreeMap::new(), BTreeSet::new());
     let mut family = String::new();
@@ -25,7 +26,7 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
     samples
 }
 
-/// The sum of a family.
+/// Returns the sum of a family.
 fn sum(samples: &BTreeMap<String, f64>, family: &str) -> f64 {
     let of = format!("{family}{{");
     let mine = samples.iter().filter(|(name, _)| *name == family || name.starts_with(&of));
@@ -106,7 +107,7 @@ fn info_metrics_and_the_console_show_the_same_partitions_owners_and_counts() {
     );
     assert!(first.page("/").contains("state.nodes"));
 
-    // Another node: a rebalance, and two owners, on both.
+    // A second node causes a rebalance. Both nodes then report two owners.
     let second = Served::start(options("operation", &topic, 0));
     until("both know both owners", || {
         [&first, &second].iter().all(|asked| {

@@ -28,7 +28,7 @@ fn added_partitions_are_missing_until_a_node_has_them_and_then_indexed() {
     assert_eq!((rows(&before), before.vector.positions().len()), (recomputed(&topic), 2));
     let added = NewPartitions::new(&topic, 4);
     admin(async |admin, options| admin.create_partitions([&added], options).await).unwrap();
-    // A producer that does not know the new partitions yet refuses them.
+    // A producer that does not know the new partitions yet would refuse them.
     let writer = Writer::new(&topic);
     for number in 100..200 {
         let partition = Some((number % 4) as i32);
@@ -39,14 +39,14 @@ fn added_partitions_are_missing_until_a_node_has_them_and_then_indexed() {
     until("the node has noticed", || {
         let hasty = GroupQuery { timeout: Duration::from_millis(200), ..ask() };
         match served.nodes.scan(&hasty) {
-            // Before it has noticed, the vector names two partitions.
+            // Until the node has noticed the new partitions, the vector has two positions.
             Ok(found) if found.vector.positions().len() == 2 => false,
             Ok(found) => {
                 assert_eq!(rows(&found), recomputed(&topic));
                 true
             }
             Err(QueryError::Missing { missing, of: 4, .. }) => {
-                // On a busy machine others may be late, too.
+                // On a busy machine, other partitions may be late, too.
                 assert!(missing.iter().any(|one| one.partition >= 2), "{missing:?}");
                 refused += 1;
                 false
@@ -58,7 +58,7 @@ fn added_partitions_are_missing_until_a_node_has_them_and_then_indexed() {
     });
     assert!(refused > 0, "the new partitions were never missing");
     assert_eq!(served.field("node_partitions").as_deref(), Some("4"));
-    // A vector and a cursor of before are good still.
+    // An earlier vector and an earlier cursor are still valid.
     let at = GroupQuery { consistency: Consistency::AtPlus(before.vector.clone()), ..ask() };
     let found = served.nodes.scan(&at).unwrap();
     assert_eq!((found.entries.len(), found.vector.positions().len()), (200, 4));

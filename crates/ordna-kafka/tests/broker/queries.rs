@@ -1,4 +1,4 @@
-//! Queries over nodes of a real group: nodes that are silent, copies, partitions that move.
+//! Queries to the nodes of a real group: unresponsive nodes, copies, and partitions that move.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::common::{
 };
 use crate::served::{Served, ask, rows};
 
-/// Two nodes that have half of four partitions each, and know it.
+/// Returns two nodes that own half of four partitions each, and have the owner table.
 fn two(group: &str, topic: &str, standby: usize) -> [Served; 2] {
     let start = || Served::start(NodeOptions { standby, ..options(group, topic, 0) });
     let both = [start(), start()];
@@ -62,7 +62,7 @@ fn a_silent_node_is_named_with_its_partitions_and_partial_results_leave_them_out
     for (partition, position) in (0..).zip(found.vector.positions()) {
         assert_eq!(*position == Position::default(), gone.contains(&partition));
     }
-    // As a client sees it.
+    // In the same way as a client.
     let scan = ["ORDNA.INDEX", "SCAN", "by_size", "TIMEOUT", "600"];
     let refused = first.say(&scan);
     let Reply::Error(why) = &refused else { panic!("{refused:?}") };
@@ -91,7 +91,7 @@ fn a_warm_copy_answers_for_a_silent_node() {
     let (topic, writer) = filled(4, 400);
     let [first, mut second] = two("copies", &topic, 1);
     second.fall_silent();
-    // A copy goes on reading.
+    // A copy continues to read.
     writer.set("new", &document("AT", 1));
     writer.flush();
     let expected = recomputed(&topic);
@@ -99,7 +99,7 @@ fn a_warm_copy_answers_for_a_silent_node() {
     assert_eq!(rows(&first.nodes.scan(&ask()).unwrap()), expected);
     let any = GroupQuery { consistency: Consistency::Any, ..ask() };
     assert_eq!(rows(&first.nodes.scan(&any).unwrap()), expected);
-    // Long before the group notices anything.
+    // The query ends long before the group notices the failure.
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(owned(&[&first.node]).len(), 2);
 }

@@ -1,4 +1,4 @@
-//! Records of every kind become entries: updates, deletions, transactions, poison.
+//! Records of every kind and their entries: updates, deletions, transactions, poison records.
 
 use std::time::{Duration, Instant};
 
@@ -36,7 +36,7 @@ fn entries_equal_a_recomputation_after_updates_and_deletions_of_several_producer
     let expected = recomputed(&topic);
     assert!(expected.len() > 100, "{} entries only", expected.len());
     assert_eq!(found, expected);
-    // Each partition in the order of the index.
+    // The entries of each partition are in the order of the index.
     assert!((0..3).all(|partition| entries_of(&node, partition).is_sorted()));
 }
 
@@ -59,7 +59,7 @@ fn transactions_are_shown_whole_once_they_are_committed() {
     put("aborted", 9);
     producer.flush(PATIENCE).unwrap();
     producer.abort_transaction(PATIENCE).unwrap();
-    // The end is behind the marker of the abortion; nothing but markers was read.
+    // The end is after the marker of the aborted transaction, and only markers were read.
     crate::common::until("the marker is there", || {
         node.newest(Instant::now() + PATIENCE).unwrap()[0].seq == 2
     });
@@ -68,7 +68,7 @@ fn transactions_are_shown_whole_once_they_are_committed() {
     put("a", 2);
     put("b", 1);
     producer.flush(PATIENCE).unwrap();
-    // Under way: the end for readers of committed records is before it.
+    // During the transaction, the end for readers of committed records is before its records.
     assert_eq!(ids(), [""; 0]);
     producer.commit_transaction(PATIENCE).unwrap();
     // The commit is acknowledged before its marker is written.
@@ -82,7 +82,7 @@ fn transactions_are_shown_whole_once_they_are_committed() {
 #[test]
 fn poison_records_are_kept_aside_and_the_partition_goes_on() {
     let _broker = beside_others();
-    // Compacted topics refuse records without keys.
+    // Compacted topics refuse records without keys, so this topic is not compacted.
     let topic = topic(2);
     crate::common::admin(async |admin, options| {
         use rdkafka::admin::{AlterConfig, ResourceSpecifier};
@@ -108,7 +108,7 @@ fn poison_records_are_kept_aside_and_the_partition_goes_on() {
     assert!(list[0].reason.contains("no key"), "{list:?}");
     let info = node.info();
     assert_eq!((info[0].poison, info[1].poison), (3, 0));
-    // The end of a partition is poison: the position is behind it.
+    // The last record of a partition is a poison record, and the position is after it.
     writer.put(Some(1), Some("x"), Some("x"));
     writer.flush();
     assert_eq!(entries_of(&node, 1).len(), 1);
@@ -123,7 +123,7 @@ fn a_view_of_any_state_says_how_old_it_may_be() {
     crate::common::until("the partition is ready", || {
         node.info().iter().any(|info| info.held.ready && info.held.lag == Some(0))
     });
-    // The first states have passed no end that is known: they may be of any age.
+    // The first states have no known age, because no end was known before them.
     crate::common::until("the age is known", || {
         let shown = node.view(0, RequestedState::Any, Instant::now()).unwrap();
         shown.age < Duration::from_secs(5)

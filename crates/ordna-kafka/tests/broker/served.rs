@@ -1,4 +1,4 @@
-//! A node with a server on loopback, as `ordna index-node` runs it.
+//! A node with a server on the loopback interface, as `ordna index-node` runs it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,13 +23,13 @@ pub struct Served {
     server: Option<(oneshot::Sender<()>, Runtime)>,
 }
 
-/// An address that no socket has.
+/// Returns an address that is not in use.
 pub fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 impl Served {
-    /// Starts a node; its address is the server's.
+    /// Starts a node, whose address is that of the server.
     pub fn start(options: NodeOptions) -> Self {
         Self::start_at(free_address(), options)
     }
@@ -60,7 +60,7 @@ impl Served {
         Self { node, nodes, address, console, server: Some((stop, runtime)) }
     }
 
-    /// Ends the server. The node stays in the group, so its partitions stay with it.
+    /// Ends the server. The node stays in the group and keeps its partitions.
     pub fn fall_silent(&mut self) {
         if let Some((stop, runtime)) = self.server.take() {
             drop(stop);
@@ -73,19 +73,19 @@ impl Served {
         client.ask(words).unwrap()
     }
 
-    /// The fields of `INFO nodes`.
+    /// Returns the fields of `INFO nodes`.
     pub fn info(&self) -> Vec<(String, String)> {
         let text = self.say(&["INFO", "nodes"]).text();
         let fields = text.lines().filter_map(|line| line.split_once(':'));
         fields.map(|(field, value)| (field.to_owned(), value.trim_end().to_owned())).collect()
     }
 
-    /// A field of `INFO nodes`.
+    /// Returns a field of `INFO nodes`.
     pub fn field(&self, name: &str) -> Option<String> {
         self.info().into_iter().find(|(field, _)| field == name).map(|(_, value)| value)
     }
 
-    /// A page over HTTP.
+    /// Returns a page, requested over HTTP.
     pub fn page(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.console).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -106,7 +106,7 @@ impl Drop for Served {
     }
 }
 
-/// A query for all entries with their values, in the newest state.
+/// Returns a query for all entries with their values, in the newest state.
 pub fn ask() -> GroupQuery {
     GroupQuery {
         index: "by_size".to_owned(),

@@ -1,4 +1,5 @@
-//! A broker that loses the end of a partition: the log's file is cut while the broker is down.
+//! A broker loses the end of a partition: the file of the log is truncated while the broker is
+//! down.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -12,23 +13,24 @@ use crate::common::{
     recomputed, settings, topic, until,
 };
 
-/// The file with all records of a partition.
+/// Returns the path of the file with all records of a partition.
 fn log(topic: &str, partition: u32) -> PathBuf {
     let port = std::env::var("ORDNA_KAFKA_PORT").expect("`cargo xtask kafka test` sets it");
-    // The broker's files are beside those of the program that starts it.
+    // The files of the broker are in the directory of the program that starts it.
     let xtask = PathBuf::from(std::env::var_os("ORDNA_XTASK").unwrap());
     let data = xtask.ancestors().nth(2).unwrap().join("kafka").join(port).join("data");
     data.join(format!("{topic}-{partition}")).join("00000000000000000000.log")
 }
 
-/// Cuts a partition's log to a part of its bytes while the broker is down. Returns the new end.
+/// Truncates the log of a partition to a part of its size while the broker is down. Returns the new
+/// end.
 ///
-/// The broker gives its partitions up before it stops, so that its return is an election.
+/// The broker gives up its partitions before it stops, so that an election follows its restart.
 fn cut(alone: &Alone, running: &IndexNode, topic: &str, part: f64) -> u64 {
     alone.control("stop");
     until("the node notices", || running.trouble().is_some());
     let log = log(topic, 0);
-    // As after a crash: the broker looks for the last whole batch.
+    // As after a crash, the broker searches for the last complete batch.
     let data = log.ancestors().nth(2).unwrap();
     std::fs::remove_file(data.join(".kafka_cleanshutdown")).unwrap();
     let file = OpenOptions::new().write(true).open(log).unwrap();
@@ -47,8 +49,8 @@ fn cut(alone: &Alone, running: &IndexNode, topic: &str, part: f64) -> u64 {
     end
 }
 
-/// The log loses its end and grows beyond the position of two nodes and of the newest backup. Their
-/// records of the lost end must go, and the records in their place must come.
+/// The log loses its end and grows beyond the position of two nodes and of the newest backup. The
+/// nodes must remove their records of the lost end, and read the records that replaced them.
 #[test]
 fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() {
     let alone = alone();
@@ -57,7 +59,7 @@ fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() 
     let fill = |numbers: std::ops::Range<i64>, country: &str| {
         for number in numbers {
             writer.put(Some(0), Some(&format!("d{number}")), Some(&document(country, number)));
-            // Batches of some records: a batch is lost as a whole.
+            // Flushes in batches of a few records, because a batch is lost as a whole.
             if number % 20 == 19 {
                 writer.flush();
             }
@@ -65,7 +67,7 @@ fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() 
     };
     let dir = directory("grown");
     let with_backups = backed_up(&dir, options("grown", &topic, 42));
-    // Two backups: of the first 200 records, and of all 400.
+    // Two backups: one after the first 200 records, and one after all 400.
     for numbers in [0..200, 200..400] {
         fill(numbers.clone(), "SE");
         let node = IndexNode::start(with_backups.clone()).unwrap();
@@ -76,7 +78,7 @@ fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() 
     assert_eq!(entries_of(&running, 0).len(), 400);
     let plain = node("grown-too", &topic, 43);
     assert_eq!(entries_of(&plain, 0).len(), 400);
-    // Of the second half some batches are lost. Other documents come in their place, and beyond.
+    // Some batches of the second half are lost. Other documents replace them, and more follow.
     let end = cut(&alone, &running, &topic, 0.8);
     assert!((201..400).contains(&end), "the broker has lost nothing, or too much: {end}");
     fill(1000..1400, "NO");
@@ -95,11 +97,11 @@ fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() 
     };
     assert_right(&plain, "the node without backups");
     assert_right(&running, "the node with backups");
-    // Only what follows the backup of the first 200 records was read again.
+    // Only the records after the first 200, which the older backup contains, were read again.
     let restored = running.info()[0].restored.0;
     assert_eq!(restored, end + 400 - 200, "not from the newest backup that fits");
     running.stop();
-    // A node that starts later does not believe the backup of the lost end either.
+    // A node that starts later does not use the backup of the lost end either.
     let later = IndexNode::start(with_backups).unwrap();
     assert_right(&later, "a later node");
     drop((later, plain, running));
@@ -115,7 +117,7 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
     for number in 0..400 {
         let partition = Some((number % 2) as i32);
         writer.put(partition, Some(&format!("d{number}")), Some(&document("SE", number)));
-        // Batches of some records: a batch is lost as a whole.
+        // Flushes in batches of a few records, because a batch is lost as a whole.
         if number % 20 == 19 {
             writer.flush();
         }
@@ -138,7 +140,8 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
     until("the node goes on", || running.trouble().is_none());
     let end = running.newest(std::time::Instant::now() + crate::common::PATIENCE).unwrap()[0].seq;
     assert!((1..200).contains(&end), "the broker has lost nothing: {end}");
-    // The node that ran is ahead of its topic: it reads that partition anew, and no other.
+    // The running node is ahead of its topic. It reads that partition again from the beginning, and
+    // no other.
     until("the truncation is noticed", || {
         let info = running.info();
         info.iter().all(|info| info.held.ready) && info[0].rebuilds > 0
@@ -146,7 +149,7 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
     assert_eq!(entries_of(&running, 0).len() as u64, end);
     assert_eq!(entries(&[&running], 2), recomputed(&topic));
     assert_eq!(running.info()[1].rebuilds, 0, "the other partition has lost nothing");
-    // The backup is ahead of it, too.
+    // The backup is ahead of the topic, too.
     let second = IndexNode::start(with_backups).unwrap();
     assert_eq!(entries(&[&second], 2), recomputed(&topic));
     let restored: Vec<u64> = second.info().iter().map(|info| info.restored.0).collect();

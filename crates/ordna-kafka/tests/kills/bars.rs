@@ -1,4 +1,4 @@
-//! The bars of queries over nodes: failover, and a merged scan.
+//! The required limits for queries over several nodes: failover, and a merged scan.
 
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -10,7 +10,8 @@ use crate::cluster::Cluster;
 use crate::load::{Shared, create, produce, scan, scan_all};
 use crate::{COUNTRIES, NODES, PARTITIONS, SETTLE};
 
-/// Starts nodes over a topic with this number of documents. Waits until the nodes have indexed all.
+/// Starts nodes with a topic that has this number of documents. Waits until the nodes have indexed
+/// all of them.
 fn filled(name: &str, nodes: u16, documents: u32) -> Cluster {
     let topic = format!("{name}-{}", std::process::id());
     create(&topic);
@@ -22,7 +23,7 @@ fn filled(name: &str, nodes: u16, documents: u32) -> Cluster {
     cluster
 }
 
-/// Waits until each node owns partitions, and each partition is ready at its owner and a copy.
+/// Waits until each node owns partitions, and each partition is ready at its owner and at a copy.
 fn settle(cluster: &Cluster) {
     let nodes = cluster.numbers();
     let copies = nodes.len().min(2) * PARTITIONS as usize;
@@ -39,7 +40,8 @@ fn settle(cluster: &Cluster) {
     }
 }
 
-/// Partitions that a node holds and shows, and those that it owns.
+/// Returns the number of partitions that a node holds and returns entries of, and the number that
+/// it owns.
 fn held(port: u16) -> (usize, usize) {
     let Ok(mut client) = Client::connect(port, Duration::from_secs(5)) else { return (0, 0) };
     let Ok(Reply::Array(parts)) = client.ask(&["ORDNA.NODE", "PARTITIONS"]) else { return (0, 0) };
@@ -53,8 +55,8 @@ fn held(port: u16) -> (usize, usize) {
     (with("ready", Reply::Number(1)), with("role", Reply::Text(b"owner".to_vec())))
 }
 
-/// The longest waits for an answer by one node after another was sent a signal: `ANY`, and all that
-/// was written.
+/// Sends a signal to one node. Returns the longest times until another one answers queries: with
+/// `ANY`, and for everything written.
 fn longest_waits(cluster: &mut Cluster, kill: &str) -> [Duration; 2] {
     let mut client = Client::connect(cluster.port(0), Duration::from_secs(30)).unwrap();
     let began = Moment::now();
@@ -79,7 +81,7 @@ fn longest_waits(cluster: &mut Cluster, kill: &str) -> [Duration; 2] {
     longest
 }
 
-/// The bar: the session timeout, 6 s here, and 2 s.
+/// The limit is 2 s more than the session timeout, which is 6 s here.
 #[test]
 #[ignore = "takes a minute: `cargo xtask kafka-kills N`"]
 fn a_failover_with_a_warm_copy_takes_no_longer_than_the_session() {
@@ -99,7 +101,7 @@ fn a_failover_with_a_warm_copy_takes_no_longer_than_the_session() {
     cluster.end();
 }
 
-/// The bar: the median over three nodes is at most 3 times that over one.
+/// The limit for the median over three nodes is 3 times that over one.
 #[test]
 #[ignore = "measures: `cargo xtask kafka-kills N`"]
 fn a_merged_scan_over_three_nodes_costs_at_most_three_of_one() {

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Error, ErrorKind, Read, Result, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A reply in RESP2.
+/// A RESP2 reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reply {
     Text(Vec<u8>),

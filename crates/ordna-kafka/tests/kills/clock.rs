@@ -1,4 +1,5 @@
-//! Time in which this process ran. A suspended session uses up no patience.
+//! A clock that counts only the time in which this process ran, so that a suspension does not
+//! exceed time limits.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_millis(50);
-/// A longer time between two ticks is a suspension.
+/// Minimum time between two ticks that counts as a suspension.
 const SUSPENDED: Duration = Duration::from_secs(2);
 
 static MILLIS: AtomicU64 = AtomicU64::new(0);
@@ -32,13 +33,13 @@ fn start() {
     });
 }
 
-/// How often the process was suspended.
+/// Returns how often the process was suspended.
 pub fn suspensions() -> u64 {
     start();
     SUSPENSIONS.load(Ordering::SeqCst)
 }
 
-/// A moment, to tell how long the process has run since.
+/// A moment, from which the running time of the process is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment(u64);
 

@@ -1,4 +1,4 @@
-//! Index nodes as processes, and the broker.
+//! Index nodes as separate processes, and the broker.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,12 +22,12 @@ fn signal(child: &Child, name: &str) {
 }
 
 impl Cluster {
-    /// Nodes that do not run yet.
+    /// Creates nodes that are not started yet.
     pub fn new(topic: &str, nodes: u16, backups_every: &'static str) -> Self {
         let topic = topic.to_owned();
         let dir = std::env::temp_dir().join(format!("ordna-{topic}"));
         std::fs::create_dir_all(&dir).unwrap();
-        // Tests of one process run one after the other.
+        // The tests of a process run one after the other.
         let first_port = 21_000 + (std::process::id() % 10_000) as u16;
         let nodes = (0..nodes).map(|_| None).collect();
         Self { topic, dir, first_port, nodes, backups_every }
@@ -62,7 +62,7 @@ impl Cluster {
         self.nodes[usize::from(number)] = Some(child);
     }
 
-    /// Ends a node by a signal.
+    /// Ends a node with a signal.
     pub fn stop(&mut self, number: u16, name: &str) {
         let Some(mut child) = self.nodes[usize::from(number)].take() else { return };
         signal(&child, name);
@@ -79,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// Starts the nodes that were stopped. No node may have ended on its own.
+    /// Starts the stopped nodes. No other node may have ended.
     pub fn mend(&mut self) {
         for number in self.numbers() {
             match &mut self.nodes[usize::from(number)] {
@@ -115,7 +115,7 @@ impl Drop for Cluster {
     }
 }
 
-/// `cargo xtask kafka WORD`. A suspension may exceed its patience: it is tried again.
+/// Runs `cargo xtask kafka WORD`. Retries if a suspension of the process has exceeded a time limit.
 pub fn broker(word: &str) {
     let run = || Command::new(needed("ORDNA_XTASK")).args(["kafka", word]).status().unwrap();
     let suspensions = crate::clock::suspensions();

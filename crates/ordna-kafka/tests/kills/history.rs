@@ -1,4 +1,4 @@
-//! The topic as a list of records, and what queries must have seen at their vectors.
+//! The topic as a list of records, and the results that queries must have had at their vectors.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap};
@@ -14,7 +14,7 @@ use crate::{COUNTRIES, SETTLE};
 /// An entry in the order of the index: number of the country, people descending, number of the id.
 pub type Entry = (u8, Reverse<u32>, u32);
 
-/// A query that was answered: the positions of its vector, and its rows.
+/// A query with its answer: the positions of its vector, and its rows.
 #[derive(Debug)]
 pub struct Answered {
     pub port: u16,
@@ -25,7 +25,7 @@ pub struct Answered {
 }
 
 struct Change {
-    /// The record's offset and one.
+    /// The offset of the record plus one.
     seq: u64,
     id: u32,
     document: Option<(u8, u32)>,
@@ -35,7 +35,7 @@ struct Change {
 #[derive(Default)]
 struct State {
     seq: u64,
-    /// The first change that is not in it.
+    /// Index of the first change that the state does not include.
     next: usize,
     of: HashMap<u32, (u8, u32)>,
     entries: BTreeSet<Entry>,
@@ -59,22 +59,22 @@ impl State {
     }
 }
 
-/// The name of a document; names are in the order of the numbers.
+/// Returns the name of a document. Names are in the order of the numbers.
 pub fn name(id: u32) -> String {
     format!("w{id:08}")
 }
 
-/// The number of the document with this name.
+/// Returns the number of the document with this name.
 pub fn number(name: &str) -> u32 {
     name[1..].parse().unwrap()
 }
 
-/// The number of the country with this name.
+/// Returns the number of the country with this name.
 pub fn country(name: &str) -> u8 {
     COUNTRIES.iter().position(|country| *country == name).expect(name) as u8
 }
 
-/// All records of the topic so far.
+/// All records of the topic up to now.
 pub struct History {
     consumer: BaseConsumer,
     topic: String,
@@ -89,7 +89,7 @@ impl History {
             .set("isolation.level", "read_committed")
             .set("enable.partition.eof", "true")
             .set("auto.offset.reset", "error")
-            // A question for ends waits behind a fetch that waits for records.
+            // A request for ends waits for the end of a fetch, which waits for records.
             .set("fetch.wait.max.ms", "10")
             .set("enable.auto.commit", "false");
         let consumer: BaseConsumer = settings.create().unwrap();
@@ -101,7 +101,7 @@ impl History {
         Self { consumer, topic: topic.to_owned(), partitions }
     }
 
-    /// The ends of all partitions. There are no transactions.
+    /// Returns the ends of all partitions. The topic has no transactions.
     pub fn ends(&self) -> Vec<u64> {
         let began = Moment::now();
         let end = |partition| loop {
@@ -113,7 +113,7 @@ impl History {
         (0..self.partitions.len() as i32).map(end).collect()
     }
 
-    /// Reads until each partition holds these positions. Producers have flushed before.
+    /// Reads until each partition has reached its position. Producers must have flushed before.
     pub fn read_to(&mut self, ends: &[u64]) {
         let began = Moment::now();
         let behind = |all: &[(Vec<Change>, State)]| {
@@ -140,14 +140,14 @@ impl History {
         }
     }
 
-    /// Checks that each answer holds the first rows of the state at its vector, in order.
+    /// Checks that each answer has the first rows of the state at its vector, in order.
     pub fn check(&mut self, answers: &[Answered]) {
         let mut expected: Vec<Vec<Entry>> = answers.iter().map(|_| Vec::new()).collect();
         for (partition, (changes, state)) in self.partitions.iter_mut().enumerate() {
             let mut order: Vec<usize> = (0..answers.len()).collect();
             order.sort_by_key(|at| answers[*at].vector[partition]);
             if order.first().is_some_and(|at| answers[*at].vector[partition] < state.seq) {
-                // A node that hung has answered with an old view.
+                // A node that was stopped has answered with an old view.
                 *state = State::default();
             }
             for at in order {
@@ -175,7 +175,7 @@ impl History {
         }
     }
 
-    /// Records of the topic.
+    /// Returns the number of records of the topic.
     pub fn records(&self) -> usize {
         self.partitions.iter().map(|(changes, _)| changes.len()).sum()
     }

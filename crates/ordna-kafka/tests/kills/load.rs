@@ -16,17 +16,18 @@ use crate::clock::Moment;
 use crate::history::{Answered, Entry, country, name, number};
 use crate::{COUNTRIES, PARTITIONS, Random, SETTLE, needed};
 
-/// Rows of a page: the most that a node sends.
+/// Number of rows of a page, which is the maximum that a node sends.
 const PAGE: usize = 20_000;
 
-/// A row of a reply with `VALUES`: id, and country and people.
+/// Returns a row of a reply with `VALUES`: id, country and people.
 fn row(pair: &[Reply]) -> Entry {
     let parts = pair[1].items();
     let people = parts[1].text().parse().unwrap();
     (country(&parts[0].text()), Reverse(people), number(&pair[0].text()))
 }
 
-/// The sequence numbers of a vector as the nodes write it. A missing partition has identity 0.
+/// Returns the sequence numbers of a vector as the nodes write it. A missing partition has identity
+/// 0.
 fn positions(vector: &str) -> Vec<u64> {
     let vector: ordna_secondary::VersionVector = vector.parse().unwrap();
     let lacks = vector.positions().iter().position(|position| position.identity == 0);
@@ -34,7 +35,8 @@ fn positions(vector: &str) -> Vec<u64> {
     vector.positions().iter().map(|position| position.seq).collect()
 }
 
-/// A scan, and the cursor behind it; `Err`: no answer, or an error in place of one.
+/// Runs a scan. Returns the rows and the cursor after them, or an error if there is no answer or
+/// the reply is an error.
 pub fn scan(
     client: &mut Client,
     port: u16,
@@ -60,7 +62,7 @@ pub fn scan(
     Ok((Answered { port, country, limit, vector, rows }, items[0].text()))
 }
 
-/// The first rows of the present state, page by page. The producers rest meanwhile.
+/// Returns the first rows of the current state, page by page, while the producers pause.
 pub fn scan_all(port: u16, limit: usize) -> Result<Answered, String> {
     let timeout = Duration::from_secs(20);
     let mut client = Client::connect(port, timeout).map_err(|error| error.to_string())?;
@@ -86,7 +88,7 @@ pub fn settings() -> ClientConfig {
 pub fn create(topic: &str) {
     let admin: AdminClient<DefaultClientContext> = settings().create().unwrap();
     let new = NewTopic::new(topic, PARTITIONS, TopicReplication::Fixed(1));
-    // Not compacted: the whole history is there to check with.
+    // Without compaction, so that the answers can be checked with the whole history.
     let new = new.set("cleanup.policy", "delete").set("retention.ms", "-1");
     let options = AdminOptions::new().operation_timeout(Some(Duration::from_secs(20)));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -97,7 +99,7 @@ pub fn create(topic: &str) {
 #[derive(Default)]
 pub struct Shared {
     pub over: AtomicBool,
-    /// Producers wait, and have flushed if they are `idle`.
+    /// Whether producers must wait. Those that are `idle` have flushed.
     pub pause: AtomicBool,
     pub idle: AtomicU64,
     pub refused: AtomicU64,
@@ -112,7 +114,8 @@ fn flush(producer: &impl Producer) {
     }
 }
 
-/// Writes updates and deletions of its own documents. A fifth of the records are deletions.
+/// Writes updates and deletions of the producer's own documents. A fifth of the records are
+/// deletions.
 pub fn produce(shared: &Shared, topic: &str, writer: u32, documents: u32) {
     let mut settings = settings();
     settings.set("linger.ms", "5").set("enable.idempotence", "true");
@@ -152,7 +155,7 @@ pub fn produce(shared: &Shared, topic: &str, writer: u32, documents: u32) {
     flush(&producer);
 }
 
-/// Asks one node after the other, and keeps some of the answers to be checked.
+/// Sends queries to one node after the other, and keeps some of the answers for a check.
 pub fn query(shared: &Shared, first_port: u16, nodes: u16, reader: u64) {
     let mut random = Random(0xC0FF_EE00 + reader);
     let mut clients: Vec<Option<Client>> = (0..nodes).map(|_| None).collect();

@@ -1,8 +1,8 @@
-//! Three index nodes as processes, producers and queries; nodes and the broker are killed and
-//! stopped at random. Every answer is checked against the topic at the answer's vector.
+//! Three index nodes as processes, with producers and queries. Nodes and the broker are killed and
+//! stopped at random. Every answer is compared with the topic at the answer's vector.
 //!
-//! `cargo xtask kafka-kills N`. Environment: `ORDNA_KILLS`, `ORDNA_DOCUMENTS` (20,000),
-//! `ORDNA_SEED`.
+//! `cargo xtask kafka-kills N` runs the test. Environment variables are `ORDNA_KILLS`,
+//! `ORDNA_DOCUMENTS` (default 20,000) and `ORDNA_SEED`.
 
 mod bars;
 mod client;
@@ -26,7 +26,7 @@ const PARTITIONS: i32 = 6;
 const NODES: u16 = 3;
 const WRITERS: u32 = 3;
 const COUNTRIES: [&str; 4] = ["DK", "FI", "NO", "SE"];
-/// How long the nodes may take to settle after a disturbance.
+/// Maximum time until the nodes have settled after a disturbance.
 const SETTLE: Duration = Duration::from_secs(90);
 
 fn variable(name: &str, default: u64) -> u64 {
@@ -37,7 +37,7 @@ fn needed(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("no {name}: run `cargo xtask kafka-kills`"))
 }
 
-/// Xorshift: good enough to choose.
+/// A xorshift generator, which is good enough for random choices.
 struct Random(u64);
 
 impl Random {
@@ -49,7 +49,7 @@ impl Random {
     }
 }
 
-/// Disturbs the cluster once; returns the kind of the disturbance, and its details.
+/// Disturbs the cluster once. Returns the kind of the disturbance, and its details.
 fn disturb(cluster: &mut Cluster, random: &mut Random) -> (&'static str, String) {
     let number = random.below(u64::from(NODES)) as u16;
     let pause = Duration::from_millis(random.below(4000));
@@ -65,7 +65,7 @@ fn disturb(cluster: &mut Cluster, random: &mut Random) -> (&'static str, String)
             ("stopped", format!("node {number} stopped in order, back after {pause:?}"))
         }
         6..=8 => {
-            // Beyond the session timeout in half of the cases.
+            // In half of the cases, longer than the session timeout.
             let pause = pause * 3;
             cluster.signal(number, "-STOP");
             thread::sleep(pause);
@@ -89,7 +89,7 @@ fn answers_are_right_or_errors_while_nodes_and_the_broker_are_killed() {
     let seed = variable("ORDNA_SEED", 1);
     let topic = format!("kills-{}", std::process::id());
     create(&topic);
-    // A backup of many documents takes a second of a processor.
+    // A backup of many documents takes a second of processor time.
     let mut cluster = Cluster::new(&topic, NODES, if documents > 100_000 { "30s" } else { "5s" });
     cluster.mend();
     let shared = Arc::new(Shared::default());
@@ -108,7 +108,7 @@ fn answers_are_right_or_errors_while_nodes_and_the_broker_are_killed() {
     let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
     let (mut checked, mut longest) = (0, Duration::ZERO);
     for round in 0..=rounds {
-        // The first round disturbs nothing.
+        // The first round has no disturbance.
         let (kind, what) = match round {
             0 => ("start", "start".to_owned()),
             _ => disturb(&mut cluster, &mut random),
@@ -121,7 +121,7 @@ fn answers_are_right_or_errors_while_nodes_and_the_broker_are_killed() {
             assert!(began.elapsed() < 2 * SETTLE, "producers do not come to rest");
             thread::sleep(Duration::from_millis(20));
         }
-        // The nodes take turns: one scans all entries, the others the first 1,000.
+        // In turn, one node scans all entries, and the others the first 1,000.
         let ends = history.ends();
         let mut answers = Vec::new();
         for number in 0..NODES {

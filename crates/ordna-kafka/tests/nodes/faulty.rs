@@ -1,4 +1,5 @@
-//! Nodes that answer garbage, too much, or not at all: real sockets, no node behind them.
+//! Nodes that send garbage, too much, or nothing. The sockets are real, but there are no nodes
+//! behind them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
@@ -14,10 +15,11 @@ use ordna_secondary::Position;
 
 use crate::group::{Group, IDENTITY, Setup, ask, ids, nodes};
 
-/// Replies so to each question, given the question.
+/// Returns the reply to a request.
 type Reply = Arc<dyn Fn(&Request) -> Vec<u8> + Send + Sync>;
 
-/// A node that replies as it likes; `None` never replies. Counts the bytes that it could send.
+/// Starts a node that sends these replies, or none if `reply` is `None`. Returns its address and
+/// the number of bytes that it was able to send.
 fn faulty(reply: Option<Reply>) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (address, sent) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -66,7 +68,7 @@ fn bulk(answer: &Answer) -> Vec<u8> {
     bytes
 }
 
-/// An answer that would be right but for `change`.
+/// Returns correct replies that `change` has modified.
 fn nearly(change: impl Fn(&mut Answer) + Send + Sync + 'static) -> Reply {
     Arc::new(move |request| {
         let position = |asked: &ordna_kafka::RequestedState| match asked {
@@ -155,7 +157,8 @@ fn garbage_is_refused_and_a_copy_asked() {
     }
 }
 
-/// An owner that sends without end is cut off: what it could send stays near the limit.
+/// The connection to an owner that sends without end is closed. What it was able to send is not
+/// much more than the limit.
 #[test]
 fn an_endless_answer_is_cut_off() {
     let group = Group::new(2);
@@ -183,7 +186,7 @@ fn an_endless_answer_is_cut_off() {
     assert!(sent < 32 << 20, "{sent} bytes");
 }
 
-/// An owner that takes the question and never replies.
+/// An owner accepts the request and never replies.
 #[test]
 fn a_silent_owner_ends_with_the_deadline() {
     let group = Group::new(2);

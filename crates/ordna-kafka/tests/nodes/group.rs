@@ -1,4 +1,4 @@
-//! A topic in memory, and nodes that index it: everything but Kafka is real.
+//! A topic in memory, and nodes that index it. Everything except Kafka is real.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,13 +36,13 @@ impl Log {
     }
 }
 
-/// Identity of the topic's partitions.
+/// Identity of the partitions of the topic.
 pub const IDENTITY: u64 = 7;
 
-/// A holder's way through a partition.
+/// The reading position of a node in a partition.
 struct Source {
     log: Arc<Log>,
-    /// Records that the holder reads; the broker is away behind them.
+    /// Number of records that the node can read. After them, the broker is unavailable.
     most: Arc<AtomicU64>,
 }
 
@@ -103,7 +103,7 @@ impl Group {
         Arc::new(Self { logs, table, definitions: vec![by_size], addresses: Mutex::default() })
     }
 
-    /// Another group over the same topic.
+    /// Returns another group over the same topic.
     pub fn twin(&self) -> Arc<Self> {
         let mut twin = Self::new(self.logs.len() as u32);
         Arc::get_mut(&mut twin).unwrap().logs = self.logs.clone();
@@ -126,7 +126,7 @@ impl Group {
         log.1.notify_all();
     }
 
-    /// Towns of three countries.
+    /// Writes towns of three countries.
     pub fn fill(&self, towns: std::ops::Range<i64>) {
         for n in towns {
             let country = ["SE", "FI", "NO"][n as usize % 3];
@@ -139,7 +139,7 @@ impl Group {
         VersionVector::new(self.logs.iter().map(position).collect())
     }
 
-    /// The ids of all entries at a vector, in the order of the index.
+    /// Returns the ids of all entries at a vector, in the order of the index.
     pub fn oracle(&self, vector: &VersionVector, is_wanted: impl Fn(u32) -> bool) -> Vec<String> {
         let mut keys = Vec::new();
         for (partition, position) in vector.positions().iter().enumerate() {
@@ -163,7 +163,7 @@ impl Group {
         keys.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// Gives each node, by number, these partitions.
+    /// Assigns these partitions to each node, by number.
     pub fn assign(&self, partitions: &[&[u32]]) {
         let addresses = self.addresses.lock().unwrap();
         let member = |(n, partitions): (usize, &&[u32])| Member {
@@ -176,7 +176,8 @@ impl Group {
     }
 }
 
-/// A service of a partition at its end, with backups, for `examples/scale.rs`.
+/// Returns a service that has indexed a partition to its end, with backups, for
+/// `examples/scale.rs`.
 #[allow(dead_code)]
 pub fn indexed(group: &Group, partition: u32, dir: &std::path::Path) -> Service {
     let log = Arc::clone(&group.logs[partition as usize]);
@@ -201,17 +202,17 @@ struct Copy {
     most: Arc<AtomicU64>,
 }
 
-/// A node's own part.
+/// The part of a group that belongs to one node.
 #[derive(Debug)]
 pub struct Fake {
     pub group: Arc<Group>,
     address: OnceLock<String>,
     copies: Mutex<BTreeMap<u32, Arc<Copy>>>,
-    /// How long each call takes.
+    /// Duration of each call.
     pub delay: Mutex<Duration>,
-    /// The age that the node gives for its rows.
+    /// Age that the node reports for its rows.
     pub age: Mutex<Duration>,
-    /// Calls of `view`.
+    /// Number of calls of `view`.
     pub calls: AtomicU64,
 }
 
@@ -227,7 +228,7 @@ impl Fake {
         })
     }
 
-    /// Indexes a partition, up to so many records.
+    /// Indexes a partition, up to `most` records.
     pub fn restore(&self, partition: u32, most: u64) {
         let most = Arc::new(AtomicU64::new(most));
         let log = Arc::clone(&self.group.logs[partition as usize]);
@@ -244,7 +245,7 @@ impl Fake {
         self.copies.lock().unwrap().insert(partition, Arc::new(Copy { service, most }));
     }
 
-    /// Reads on, up to so many records.
+    /// Continues to read a partition, up to `most` records.
     pub fn go_on(&self, partition: u32, most: u64) {
         self.copies.lock().unwrap()[&partition].most.store(most, Ordering::SeqCst);
     }
@@ -309,7 +310,7 @@ impl LocalNode for Fake {
     }
 }
 
-/// The commands of a node's server.
+/// The commands that a node's server executes.
 #[derive(Debug)]
 struct Commands(Arc<GroupQueries>);
 
@@ -331,7 +332,7 @@ impl Extension for Commands {
     }
 }
 
-/// A node with a server on loopback.
+/// A node with a server on the loopback interface.
 pub struct Node {
     pub fake: Arc<Fake>,
     pub nodes: Arc<GroupQueries>,
@@ -340,12 +341,12 @@ pub struct Node {
     runtime: Option<Runtime>,
 }
 
-/// How the nodes of a test are set up.
+/// Options of the nodes of a test.
 #[derive(Default, Clone)]
 pub struct Setup {
     pub link: Link,
     pub limits: QueryLimits,
-    /// The password that the servers ask for.
+    /// The password that the servers require.
     pub password: Option<String>,
     pub tls: Option<TlsConfig>,
 }
@@ -381,7 +382,7 @@ impl Node {
         Self { fake, nodes, address, stop: Some(stop), runtime: Some(runtime) }
     }
 
-    /// Ends the node as a kill does, seen from the others.
+    /// Ends the node. For the other nodes, this looks like a kill.
     pub fn kill(&mut self) {
         drop(self.stop.take());
         if let Some(runtime) = self.runtime.take() {
@@ -396,7 +397,7 @@ impl Drop for Node {
     }
 }
 
-/// Nodes that hold these partitions, all records of them.
+/// Starts nodes that hold these partitions with all of their records.
 pub fn nodes(group: &Arc<Group>, setup: &Setup, partitions: &[&[u32]]) -> Vec<Node> {
     let nodes: Vec<Node> = partitions.iter().map(|_| Node::start(group, setup)).collect();
     for (node, partitions) in nodes.iter().zip(partitions) {
@@ -406,7 +407,7 @@ pub fn nodes(group: &Arc<Group>, setup: &Setup, partitions: &[&[u32]]) -> Vec<No
     nodes
 }
 
-/// A query for all entries, in the newest state.
+/// Returns a query for all entries, in the newest state.
 pub fn ask() -> GroupQuery {
     GroupQuery {
         index: "by_size".to_owned(),

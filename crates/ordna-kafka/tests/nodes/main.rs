@@ -1,4 +1,4 @@
-//! Queries over several nodes, with a server each on loopback.
+//! Tests of queries over several nodes, each with a server on the loopback interface.
 
 mod faulty;
 mod group;

@@ -1,4 +1,5 @@
-//! Partitions that move, nodes that die, hang, are slow or do not know what they lost.
+//! Tests of partitions that move, and of nodes that end, block, are slow, or do not know what they
+//! have lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ fn missing(found: &GroupResult) -> Vec<u32> {
     found.missing.iter().map(|missing| missing.partition).collect()
 }
 
-/// A node that hangs is named by the error, and left out of a partial answer.
+/// The error names a node that does not respond, and a partial answer omits it.
 #[test]
 fn a_hanging_owner_is_waited_for_and_then_named() {
     let group = Group::new(3);
@@ -42,13 +43,13 @@ fn a_hanging_owner_is_waited_for_and_then_named() {
     let here = |partition| partition != 1;
     assert_eq!(found.vector.positions()[1], Default::default());
     assert_eq!(ids(&found), group.oracle(&group.ends(), here));
-    // With time enough it answers.
+    // With a longer timeout, the node answers.
     let found = three[0].nodes.scan(&ask()).unwrap();
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
 }
 
-/// Two of three owners hang. The third has more rows than its share of the page: the partial page
-/// ends early and its cursor goes on.
+/// Two of three owners do not respond. The third has more rows than its share of the page, so the
+/// partial page ends early and its cursor continues there.
 #[test]
 fn a_partial_page_is_a_prefix_though_a_share_runs_out() {
     let group = Group::new(3);
@@ -69,7 +70,7 @@ fn a_partial_page_is_a_prefix_though_a_share_runs_out() {
     assert_eq!(met, all[..met.len()]);
 }
 
-/// An owner that restores one partition answers for its others in time.
+/// An owner that is restoring one partition answers in time for its others.
 #[test]
 fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
     let group = Group::new(3);
@@ -86,7 +87,7 @@ fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
         assert_eq!(found.missing[0].trouble, QuestionError::Refused(Refusal::Late));
         assert_eq!(ids(&found), expected);
     }
-    // An answer without `partial` waits for the partition.
+    // Without `partial`, the answer waits for the partition.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| two[0].nodes.scan(&ask()).unwrap());
         std::thread::sleep(ms(200));
@@ -96,7 +97,7 @@ fn a_partial_answer_lacks_only_the_partition_that_is_behind() {
     });
 }
 
-/// A standby answers within the patience, and the late answer of the owner does no harm.
+/// A standby answers within the patience, and the late answer of the owner is ignored.
 #[test]
 fn a_copy_answers_for_an_owner_that_is_slow() {
     let group = Group::new(4);
@@ -118,13 +119,13 @@ fn a_copy_answers_for_an_owner_that_is_slow() {
     }
 }
 
-/// A dead owner: refused connections, and then a new owner in the table.
+/// The owner has ended: connections are refused, until the table has a new owner.
 #[test]
 fn a_query_waits_for_a_partition_that_moves() {
     let group = Group::new(3);
     group.fill(0..90);
     let mut three = nodes(&group, &Setup::default(), &[&[0], &[1], &[2]]);
-    // Connections of former queries break, too.
+    // The connections of former queries break, too.
     three[0].nodes.scan(&ask()).unwrap();
     three[1].kill();
     let expected = group.oracle(&group.ends(), |_| true);
@@ -143,7 +144,7 @@ fn a_query_waits_for_a_partition_that_moves() {
         let found = waiting.join().unwrap().unwrap();
         assert_eq!(ids(&found), expected);
     });
-    // A partition without any owner.
+    // A partition without an owner.
     three[2].fake.lose(1);
     group.table.lock().unwrap().members[2].partitions = vec![2];
     match three[0].nodes.scan(&GroupQuery { timeout: ms(200), ..ask() }) {
@@ -152,20 +153,20 @@ fn a_query_waits_for_a_partition_that_moves() {
         }
         other => panic!("{other:?}"),
     }
-    // No table at all.
+    // There is no owner table.
     group.table.lock().unwrap().partitions = 0;
     let hasty = GroupQuery { timeout: ms(50), ..ask() };
     assert!(matches!(three[0].nodes.scan(&hasty), Err(QueryError::NoTable)));
 }
 
-/// A node that lost a partition and does not know shows an old state of it.
+/// A node that has lost a partition without knowing it returns an old state of it.
 #[test]
 fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     let group = Group::new(2);
     group.fill(0..60);
     let two = nodes(&group, &Setup::default(), &[&[0], &[1]]);
     let old = group.ends();
-    // The second node hangs: it reads no more records. The group writes on.
+    // The second node reads no more records, while the group continues to write.
     two[1].fake.go_on(1, old.positions()[1].seq);
     *two[1].fake.age.lock().unwrap() = ms(60_000);
     group.fill(1000..1060);
@@ -173,7 +174,8 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     let found = two[0].nodes.scan(&any).unwrap();
     assert_eq!(found.vector.positions()[1], old.positions()[1]);
     assert_eq!(ids(&found), group.oracle(&found.vector, |_| true));
-    // The time since the question is added: the answer may have been on its way so long.
+    // The time since the request is added, because the answer may have been on its way for that
+    // long.
     assert!((ms(60_000)..ms(90_000)).contains(&found.age), "the age is told: {:?}", found.age);
     let at_plus = Consistency::AtPlus(group.ends());
     for asked in [
@@ -201,7 +203,7 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
             other => panic!("{other:?}"),
         }
     }
-    // The new owner is another node; the table still names the old one.
+    // The new owner is another node, but the table still has the old one.
     two[0].fake.restore(1, u64::MAX);
     let found = two[0].nodes.scan(&GroupQuery { max_age: Some(ms(1000)), ..any }).unwrap();
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
@@ -209,8 +211,8 @@ fn an_owner_that_lost_its_partition_is_found_out_by_its_position_and_age() {
     assert_eq!(ids(&found), group.oracle(&group.ends(), |_| true));
 }
 
-/// The node that gave the first page dies, and the node that resumes is behind: the next page waits
-/// for the state of the first.
+/// The node that returned the first page ends, and the node that continues is behind. The next page
+/// waits for the state of the first one.
 #[test]
 fn a_cursor_resumes_after_a_failover_and_never_goes_back() {
     let group = Group::new(2);
@@ -244,7 +246,8 @@ fn a_cursor_resumes_after_a_failover_and_never_goes_back() {
     assert_eq!(met, group.oracle(&ends, |_| true));
 }
 
-/// Writers write, partitions move between nodes, nodes ask: each answer is the state at its vector.
+/// Writes, partitions that move, and queries run concurrently. Each answer is the state at its
+/// vector.
 #[test]
 fn answers_are_exact_at_their_vectors_while_partitions_move() {
     const PARTITIONS: u32 = 4;
@@ -285,7 +288,8 @@ fn write(group: &Arc<Group>, over: &AtomicBool) {
     }
 }
 
-/// Moves one partition after the other: for a while no node has it, and the table is late.
+/// Moves one partition after the other. For a while, no node has the partition, and the table is
+/// late.
 fn move_about(group: &Arc<Group>, three: &[Node], over: &AtomicBool) {
     let mut owners = [0, 0, 1, 2];
     for n in 0_usize.. {

@@ -1,4 +1,4 @@
-//! Nodes that work: every answer is that of one service.
+//! Tests of nodes without failures: every answer is that of a single service.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use crate::group::{Group, Setup, ask, ids, nodes};
 
 const SPREAD: &[&[u32]] = &[&[0, 3], &[1], &[2, 4, 5]];
 
-/// The answer of one node that has everything.
+/// Returns the answer of a single node that has everything.
 fn alone(group: &std::sync::Arc<Group>, query: &Query) -> Vec<(Vec<u8>, Vec<Value>)> {
     let single = nodes(&group.twin(), &Setup::default(), &[&[0, 1, 2, 3, 4, 5]]);
     let found = single[0].nodes.scan(&GroupQuery { query: query.clone(), ..ask() }).unwrap();
@@ -57,13 +57,13 @@ fn any_node_answers_as_one_service_would() {
             assert_eq!((found.vector, found.missing), (group.ends(), Vec::new()));
         }
     }
-    // The merge is the same code on one node: what is distinct is known otherwise.
+    // A single node merges with the same code, so distinct values are checked in another way.
     let countries = GroupQuery { query: Query::new().distinct(1).limit(10).covering(), ..ask() };
     let found = three[1].nodes.scan(&countries).unwrap();
     let countries: Vec<_> = found.entries.into_iter().map(|entry| entry.parts[0].clone()).collect();
     let named = |name: &str| Value::String(name.to_owned());
     assert_eq!(countries, ["DK", "FI", "NO", "SE"].map(named));
-    // The queries with one country say what they should.
+    // The queries with one country have the expected results.
     let swedish = Query::new().prefix([se()]).limit(10_000);
     let found = three[1].nodes.count(&GroupQuery { query: swedish.clone(), ..ask() }).unwrap();
     assert_eq!(found.count as usize, alone(&group, &swedish).len());
@@ -84,7 +84,7 @@ fn pages_follow_each_other_on_any_node() {
         }
         let (mut met, mut cursor) = (Vec::new(), None);
         for turn in 0.. {
-            // A cursor is text for the client.
+            // For the client, a cursor is a text.
             let text = cursor.as_ref().map(ToString::to_string);
             let resumed = text.map(|text: String| text.parse::<Cursor>().unwrap());
             let query = Query { reverse, limit: 37, offset: 5, ..Query::new() };
@@ -125,7 +125,8 @@ fn a_cursor_of_another_query_is_refused() {
     assert!(matches!(two[0].nodes.scan(&too_many), Err(QueryError::Index(Error::BadQuery { .. }))));
 }
 
-/// Keys so long that no answer holds all rows: pages end early, within the memory.
+/// The keys are so long that no answer can have all rows. Pages end early, and the memory is
+/// bounded.
 #[test]
 fn long_rows_end_pages_early_and_none_is_lost() {
     let group = Group::new(4);
@@ -152,7 +153,7 @@ fn long_rows_end_pages_early_and_none_is_lost() {
     assert!(pages > 10, "{pages}");
 }
 
-/// The first rows are all in one partition: its owner's share is too small for the page.
+/// One partition has all of the first rows, so the share of its owner is too small for the page.
 #[test]
 fn a_page_is_full_though_one_owner_has_all_of_it() {
     let group = Group::new(8);
@@ -175,7 +176,7 @@ fn a_page_is_full_though_one_owner_has_all_of_it() {
         let asked = GroupQuery { query: Query::new().limit(limit), ..ask() };
         assert_eq!(ids(&eight[2].nodes.scan(&asked).unwrap()), expected[..limit]);
     }
-    // Spread evenly, the shares are enough: no owner is asked twice.
+    // With an even distribution, the shares are sufficient, and no owner receives a second request.
     let asked = || eight[2].nodes.counters().asked.load(Ordering::Relaxed);
     let before = asked();
     let fi = Query::new().prefix([Value::String("FI".to_owned())]).limit(40);
@@ -183,7 +184,7 @@ fn a_page_is_full_though_one_owner_has_all_of_it() {
     assert_eq!(asked() - before, 7);
 }
 
-/// Over the wire, as a client sees it.
+/// Sends the commands over the wire, in the same way as a client.
 #[test]
 fn the_commands_reply_entries_vector_and_missing_partitions() {
     let group = Group::new(2);
@@ -198,7 +199,8 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
     let mut say = |line: &str, end: &str| {
         stream.write_all(format!("{line}\r\n").as_bytes()).unwrap();
         let mut reply = Vec::new();
-        // An age is any number: the time since the question counts. It is compared as 0.
+        // Any number is accepted as the age, because the time since the request counts. It is
+        // compared as 0.
         let last_line = |reply: &[u8]| {
             let text = String::from_utf8_lossy(reply).into_owned();
             text.trim_end().rsplit('\n').next().unwrap_or_default().to_owned()
@@ -238,7 +240,7 @@ fn the_commands_reply_entries_vector_and_missing_partitions() {
     // A vector from before a partition was added.
     let scanned = say("ORDNA.INDEX SCAN by_size EQ SE VALUES AT 7-1", ":0\r\n");
     assert!(scanned.contains("town:2") && scanned.contains(&vector), "{scanned}");
-    // The argument of an option may look like one.
+    // The argument of an option may look like an option.
     let none = format!("*5\r\n$1\r\n0\r\n*0\r\n{state}");
     assert_eq!(say("ORDNA.INDEX SCAN by_size EQ PARTIAL", ":0\r\n"), none);
     let page = say("ORDNA.INDEX SCAN by_size LIMIT 1 PARTIAL MAXAGE 1000", ":0\r\n");
@@ -286,7 +288,7 @@ fn passwords_and_certificates_are_used_between_nodes() {
     group.fill(0..50);
     let two = nodes(&group, &setup, &[&[0], &[1]]);
     assert_eq!(ids(&two[0].nodes.scan(&ask()).unwrap()), group.oracle(&group.ends(), |_| true));
-    // A node whose link has another password, or expects another name, is refused at once.
+    // A node whose link has another password or expects another name is refused at once.
     let others = [
         (Link { password: Some("guess".to_owned()), ..setup.link.clone() }, "WRONGPASS"),
         (Link { password: None, ..setup.link.clone() }, "NOAUTH"),
@@ -332,7 +334,7 @@ fn queries_beyond_the_limit_wait_for_their_turn() {
     });
 }
 
-/// The nodes of a group must have the same definitions; a node with another one is found out.
+/// The nodes of a group must have the same definitions. A node with a different one is detected.
 #[test]
 fn a_node_with_another_definition_is_refused() {
     let group = Group::new(2);
@@ -345,7 +347,7 @@ fn a_node_with_another_definition_is_refused() {
     group.addresses.lock().unwrap().push(two[0].address.to_string());
     group.assign(&[&[0], &[1]]);
     let expected = "nodes have different definitions of the index \"by_size\"";
-    // Also when it may leave partitions out: the reply would be of two indexes.
+    // Even if partitions may be missing, because the reply would mix two indexes.
     for partial in [false, true] {
         match one[0].nodes.scan(&GroupQuery { partial, ..ask() }) {
             Err(QueryError::Refused(why)) => assert_eq!(why, expected),
