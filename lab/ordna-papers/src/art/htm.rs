@@ -1,16 +1,16 @@
-//! The tree under hardware transactional memory, with an elided lock to fall back to.
+//! The tree with hardware transactional memory, and an elided lock as the fallback.
 //!
-//! Some Intel server processors have it; on others firmware has turned it off, and AMD and Arm
-//! processors lack it. It is here because the paper compares with it (§5). Without it every operation
-//! takes the fallback lock; [`ArtHtm::has_transactions`] tells.
+//! Some Intel server processors support it; on others firmware has disabled it, and AMD and Arm
+//! processors lack it. It is included because the paper compares with it (§5). Without it, every
+//! operation takes the fallback lock; [`ArtHtm::has_transactions`] reports whether it is available.
 //!
 //! # Contract
-//! One lock stands for the whole tree, whose nodes have none. An operation first runs as a
-//! transaction that reads the lock word and finds it free: the processor makes its reads and writes
-//! one step, or none. After [`TRANSACTIONS`] aborts, or on processors without RTM, it takes the
-//! lock, which aborts every transaction under way. So each operation is atomic, scans included, and
-//! memory that leaves the tree is freed at once: a transaction that still reads it conflicts, and
-//! is rolled back.
+//! One lock protects the whole tree, whose nodes have no locks. An operation first runs as a
+//! transaction that reads the lock word and finds it free: the processor makes all of its reads and
+//! writes atomic, or none of them happens. After [`TRANSACTIONS`] aborts, or on processors without
+//! RTM, the operation takes the lock, which aborts every transaction in progress. So each
+//! operation, including a scan, is atomic. Memory that leaves the tree is freed at once: a
+//! transaction that still reads it conflicts and is rolled back.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §5: 20 restarts, then
 //! a global, elided lock.
@@ -27,10 +27,10 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::{Backoff, StripedCounter};
 use ordna_base::{Error, Key, Value, Violation};
 
-/// How often an operation runs as a transaction before it takes the lock.
+/// Number of attempts as a transaction before an operation takes the lock.
 const TRANSACTIONS: u32 = 20;
 
-/// An adaptive radix tree under hardware transactions.
+/// An adaptive radix tree with hardware transactions.
 pub struct ArtHtm<K: Key + ?Sized, V: Value + ?Sized> {
     tree: Tree<K, V, Unsynchronized>,
     lock: ElidedLock,
@@ -38,22 +38,22 @@ pub struct ArtHtm<K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 #[expect(unsafe_code, reason = "the elided lock is what makes sharing sound")]
-// SAFETY: nodes hold atomics, records plain data of Send + Sync kinds.
+// SAFETY: nodes contain atomics, and records contain plain data of types that are Send + Sync.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for ArtHtm<K, V> {}
 #[expect(unsafe_code, reason = "the elided lock is what makes sharing sound")]
-// SAFETY: every operation runs in a section of the lock, so they are as if one after the other.
+// SAFETY: every operation runs in a section of the lock, so the operations are serialized.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for ArtHtm<K, V> {}
 
 crate::shell!("ArtHtm" [K: Key + ?Sized, V: Value + ?Sized] ArtHtm<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> ArtHtm<K, V> {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self::with_transactions(rtm::is_there())
     }
 
-    /// An empty index whose operations all take the fallback lock, as on a processor without
-    /// transactions.
+    /// Creates an empty index whose operations all take the fallback lock, as on a processor
+    /// without transactions.
     pub fn without_transactions() -> Self {
         Self::with_transactions(false)
     }
@@ -63,7 +63,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> ArtHtm<K, V> {
         Self { tree: Tree::new(), lock, len: StripedCounter::new() }
     }
 
-    /// Whether operations run as hardware transactions first.
+    /// Returns whether operations first run as hardware transactions.
     pub fn has_transactions(&self) -> bool {
         self.lock.transactions
     }
@@ -134,15 +134,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for ArtHtm<K, V> {
     }
 }
 
-/// A spin lock that is only taken when transactions do not get through.
+/// A spin lock that is taken only if transactions fail.
 #[derive(Debug)]
 struct ElidedLock {
     taken: AtomicBool,
-    /// Whether the processor has transactions and they are wanted.
+    /// Whether the processor supports transactions and they are enabled.
     transactions: bool,
 }
 
-/// Within the lock, or within a transaction.
+/// A critical section: either a transaction, or the lock.
 struct Section<'a> {
     lock: &'a ElidedLock,
     in_transaction: bool,
@@ -157,7 +157,8 @@ impl ElidedLock {
                     backoff.wait();
                 }
                 if rtm::begin() {
-                    // Read within the transaction: taking the lock aborts it.
+                    // The word is read in the transaction, so a thread that takes the lock aborts
+                    // it.
                     if !self.taken.load(Ordering::Relaxed) {
                         return Section { lock: self, in_transaction: true };
                     }
@@ -184,7 +185,7 @@ impl Drop for Section<'_> {
     }
 }
 
-/// Restricted transactional memory.
+/// Functions for restricted transactional memory.
 #[cfg(target_arch = "x86_64")]
 #[expect(unsafe_code, reason = "instructions without a stable intrinsic")]
 mod rtm {
@@ -196,24 +197,24 @@ mod rtm {
         std::arch::is_x86_feature_detected!("rtm")
     }
 
-    /// Starts a transaction. `false`: it was not started, or was aborted, and all that was done in
-    /// it is undone, so that this call returns once more.
+    /// Starts a transaction. Returns `false` if it could not be started, or was aborted. An abort
+    /// undoes everything done in the transaction, so that this call returns a second time.
     pub fn begin() -> bool {
         let mut status = STARTED;
-        // SAFETY: only called if the processor has RTM. On an abort the processor restores
-        // registers and memory to what they were here, and sets EAX: for the compiler, a block that
-        // returns.
+        // SAFETY: only called if the processor has RTM. On an abort, the processor restores
+        // registers and memory to their state at this instruction, and sets EAX. To the compiler,
+        // this is a block that returns.
         unsafe { asm!("xbegin 2f", "2:", inout("eax") status, options(nostack)) };
         status == STARTED
     }
 
     pub fn end() {
-        // SAFETY: within a transaction.
+        // SAFETY: called within a transaction.
         unsafe { asm!("xend", options(nostack)) };
     }
 
     pub fn abort() {
-        // SAFETY: within a transaction; goes back to `begin`.
+        // SAFETY: called within a transaction; control returns to `begin`.
         unsafe { asm!("xabort 0xff", options(nostack)) };
     }
 }

@@ -1,4 +1,4 @@
-//! Passes over the whole tree: audit, memory, and the drop.
+//! Passes over the whole tree: audit, memory usage, and the drop.
 
 #![expect(unsafe_code, reason = "frees the tree")]
 
@@ -10,7 +10,7 @@ use ordna_base::index::{InvariantReport, MemoryUsage};
 use ordna_base::{Key, Value, Violation};
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
-    /// Calls `each` with every node, from above, and the depth at which its prefix starts.
+    /// Calls `each` with every node, parents first, and the depth at which its prefix starts.
     fn nodes<'g>(&'g self, keep: &'g impl Keep, mut each: impl FnMut(NodeRef<'g, P>, usize)) {
         let mut left = vec![(self.root(keep), 0)];
         while let Some((node, depth)) = left.pop() {
@@ -23,7 +23,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Bytes asked of the allocator. No thread writes meanwhile, or it is off by what they do.
+    /// Returns the number of allocated bytes. The result is exact if no thread writes concurrently.
     pub fn memory_usage(&self, keep: &impl Keep) -> MemoryUsage {
         let mut by_kind = [("node4", 0), ("node16", 0), ("node48", 0), ("node256", 0)];
         let mut records = 0;
@@ -40,7 +40,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         MemoryUsage { parts }
     }
 
-    /// Audits the tree. No thread writes meanwhile.
+    /// Checks the invariants of the tree. No thread may write concurrently.
     pub fn check_invariants(&self, keep: &impl Keep) -> Result<InvariantReport, Violation> {
         let mut report = InvariantReport::default();
         let mut broken = None;
@@ -85,7 +85,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         } else if total < 2 {
             return Err(format!("{total} entries"));
         }
-        // Sorted in place, or in any order without repetition.
+        // Sorted if nodes are changed in place. Otherwise any order without repetition.
         if P::READERS_NOTICE && !positions.is_sorted() {
             return Err(format!("out of order: {positions:?}"));
         }
@@ -133,11 +133,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Tree<K, V, P> {
         while let Some(node) = left.pop() {
             node.each(|_, word| match word.child() {
                 Child::Node(child) => left.push(child),
-                // SAFETY: `&mut self`: no other thread can reach the record, which is met once.
+                // SAFETY: `&mut self`, so no other thread can reach the record, and it is visited
+                // once.
                 Child::Record(leaf) => unsafe { Self::free(leaf) },
                 Child::Empty => {}
             });
-            // SAFETY: as above; its children are noted.
+            // SAFETY: as above; the children of the node are already on the stack.
             unsafe { node.dispose(&keep) };
         }
     }

@@ -1,11 +1,11 @@
-//! The search of HydraList's search layer: an anchor next to a key, at the cost of one descent.
+//! The search of HydraList's search layer: finds an anchor next to a key with a single descent.
 //!
-//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. Beyond it: what is
-//! found above the key is left for the entry below it, if that one hangs on the same node or the
-//! node above; the entry below is the one whose range holds the key.
+//! Source: the HydraList paper (Mathew and Min, VLDB 2020), §4.2.1 and §4.6.1. In addition, a
+//! result above the key is replaced by the entry below it if that entry is in the same node or in
+//! its parent, because the entry below is the one whose range contains the key.
 //!
-//! Prefixes are compared as far as nodes store them. Where one is longer, the record at the end of
-//! the way tells whether it was the key's; only if it was not is the way gone again, to the node in
+//! Prefixes are compared as far as nodes store them. If a prefix is longer, the record at the end
+//! of the path shows whether it matched. Only if it did not, the path is repeated, to the node in
 //! whose prefix the key differs.
 
 use std::borrow::Borrow;
@@ -23,14 +23,14 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::{fault, notice, point};
 use ordna_base::{Key, Value};
 
-/// How many searches of a batch are under way at once.
+/// Number of concurrent searches of a batch.
 const LANES: usize = 16;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P> {
-    /// The record of `key`, or of a neighbour in the order of keys: goes as far as the bytes of the
-    /// key lead. Then it goes to the largest key on the smaller side of the last node or of the one
-    /// above; if there is none, to the smallest one on the larger side. `None` if the tree is
-    /// empty.
+    /// Returns the record of `key`, or of a neighbour in the order of keys. The search follows the
+    /// bytes of the key as far as possible. Then it returns the largest key on the smaller side of
+    /// the last node or its parent or, if there is none, the smallest key on the larger side.
+    /// Returns `None` if the tree is empty.
     #[inline]
     pub fn jump<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();
@@ -45,8 +45,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
     }
 
-    /// Calls `each` with what [`Tree::jump`] finds for every key, in the order of `keys`. Sixteen
-    /// searches are under way at once, so that their cache misses overlap.
+    /// Calls `each` with the result of [`Tree::jump`] for every key, in the order of `keys`.
+    /// Sixteen searches run interleaved, so that their cache misses overlap.
     pub fn jump_many<'g, Q: Borrow<K>>(
         &'g self,
         keys: &[Q],
@@ -79,7 +79,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
     }
 
-    /// Goes through one node, or looks at one record.
+    /// Passes through one node, or looks at one record.
     #[inline]
     fn step<'g>(root: NodeRef<'g, P>, jump: Jump<'g, P>, key: &K, bytes: &[u8]) -> Jump<'g, P> {
         let (node, depth, above, unproven) = match jump {
@@ -103,7 +103,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
                 let word = node.nearest(NodeRef::<P>::start(direction), direction);
                 return match word {
                     Some(word) => Jump::aside(word, direction),
-                    // Only the root may be without entries.
+                    // Only the root can be without entries.
                     None if notice!("art.jump.empty_root", node == root) => Jump::Done(None),
                     None => Jump::again(node, direction),
                 };
@@ -126,7 +126,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         match next {
             Child::Record(leaf) => {
                 Self::prefetch(leaf);
-                // As often as not it is above the key, and the record below it is the answer.
+                // Half of the time this record is above the key, and the record below it is the
+                // answer.
                 if let Some(Child::Record(other)) = below(node, at).map(Word::child) {
                     Self::prefetch(other);
                 }
@@ -134,8 +135,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             }
             Child::Node(child) => {
                 child.prefetch(bytes.get(level + 1));
-                // Of few entries none may be below the key: then those of the node before it are
-                // wanted.
+                // If the node has few entries, none may be below the key. Then the entries of the
+                // preceding node are needed.
                 if !node.is_small()
                     && let Some(word) = below(node, at)
                 {
@@ -147,20 +148,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
         }
     }
 
-    /// Whether the key differs from the records below a node before the level `unproven`, up to
-    /// which prefixes were taken for equal without being stored. `leaf` is one of them if the
-    /// caller has one.
+    /// Returns whether the key differs from the records below a node before the level `unproven`.
+    /// Up to that level, prefixes were assumed to match without being stored. `leaf` is one of the
+    /// records, if the caller has one.
     fn misled(
         node: NodeRef<'_, P>,
         leaf: Option<RecordRef<'_>>,
         bytes: &[u8],
         unproven: usize,
     ) -> bool {
-        // In mode `Free` nothing restarts.
+        // In mode `Free`, nothing restarts.
         unproven > 0 && Self::difference(node, leaf, bytes).is_ok_and(|(at, _)| at < unproven)
     }
 
-    /// From the root to the node in whose prefix the key differs, and aside there.
+    /// Descends from the root to the node in whose prefix the key differs, and then to a neighbour.
     #[cold]
     fn beside_prefix<'g>(
         root: NodeRef<'g, P>,
@@ -179,7 +180,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
             };
             match node.child(*byte).child() {
                 Child::Node(child) => (node, above) = (child, Some((node, position(*byte)))),
-                // The writer was here meanwhile.
+                // A writer has changed the path in the meantime.
                 Child::Record(leaf) => return Jump::Done(Some(leaf)),
                 Child::Empty if fault!("art.jump.both_sides") => {
                     return Jump::beside(node, side, above);
@@ -190,18 +191,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol<Read = Free>> Tree<K, V, P>
     }
 }
 
-/// A search on its way, one node or record at a time.
+/// A search in progress, which advances by one node or record at a time.
 enum Jump<'g, P> {
-    /// The bytes of the key lead to this node; the one above, and where in it.
+    /// The bytes of the key lead to this node. Includes its parent and the position there.
     Down {
         node: NodeRef<'g, P>,
         depth: usize,
         above: Option<(NodeRef<'g, P>, Position)>,
-        /// The level up to which prefixes were taken for equal without being stored; 0 if none
-        /// were.
+        /// Level up to which prefixes were assumed to match without being stored, or 0 if there is
+        /// none.
         unproven: usize,
     },
-    /// They lead to this record, which stands in this node.
+    /// The bytes of the key lead to this record, which is in this node.
     Found {
         leaf: RecordRef<'g>,
         node: NodeRef<'g, P>,
@@ -209,7 +210,7 @@ enum Jump<'g, P> {
         above: Option<(NodeRef<'g, P>, Position)>,
         unproven: usize,
     },
-    /// To the first record of a node in this direction.
+    /// Continue to the first record of a node in this direction.
     End {
         node: NodeRef<'g, P>,
         direction: Direction,
@@ -230,8 +231,8 @@ impl<'g, P: Protocol> Jump<'g, P> {
         Self::Down { node: root, depth: 0, above: None, unproven: 0 }
     }
 
-    /// Beside all that is below a node: to its smaller side if the key is larger, or to what is
-    /// below the node's place in the one above, if there is anything.
+    /// Continues to a neighbour of everything below a node: to its smaller side if the key is
+    /// larger. Otherwise to the entries below the node's position in its parent, if there are any.
     fn beside(
         node: NodeRef<'g, P>,
         side: Order,
@@ -246,8 +247,8 @@ impl<'g, P: Protocol> Jump<'g, P> {
         }
     }
 
-    /// Beside an empty slot of a node: to what is below it here or in the node above, else to what
-    /// is above it here.
+    /// Continues to a neighbour of an empty slot: to the entries below it in the node or its
+    /// parent, and otherwise to the entries above it in the node.
     fn around(
         node: NodeRef<'g, P>,
         at: Position,
@@ -265,8 +266,9 @@ impl<'g, P: Protocol> Jump<'g, P> {
         }
     }
 
-    /// To a node in which nothing was met. Below the root it has an entry all the same: the writer
-    /// emptied a slot before the search came there, and filled one behind it.
+    /// Searches a node again in which no entry was found. Every node except the root has entries:
+    /// the writer emptied a slot before the search reached it, and filled one that the search had
+    /// passed.
     #[cold]
     fn again(node: NodeRef<'g, P>, direction: Direction) -> Self {
         #[cfg(debug_assertions)]
@@ -274,7 +276,7 @@ impl<'g, P: Protocol> Jump<'g, P> {
         Self::End { node, direction }
     }
 
-    /// On to the first record of an entry beside the key, which is not empty.
+    /// Continues to the first record of an entry next to the key. The entry is not empty.
     #[inline]
     fn aside(word: Word<'g, P>, direction: Direction) -> Self {
         match word.child() {
@@ -291,7 +293,7 @@ impl<'g, P: Protocol> Jump<'g, P> {
     }
 }
 
-/// The entry of a node next below a position.
+/// Returns the next entry of a node below a position.
 #[inline]
 fn below<'g, P: Protocol>(node: NodeRef<'g, P>, at: Position) -> Option<Word<'g, P>> {
     node.nearest(at.checked_sub(1)?, Direction::Descending)

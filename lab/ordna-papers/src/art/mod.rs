@@ -13,26 +13,27 @@
 //!
 //! | type | protocol | readers | restarts of readers |
 //! |---|---|---|---|
-//! | [`ArtNone`] | none: the borrow checker lets one writer or many readers in | write nothing | never |
-//! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on their way | never |
-//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | 16 at most, then locks |
-//! | [`ArtRowex`] | read-optimized write exclusion | write nothing, look at no lock | never |
-//! | [`ArtHtm`] | hardware transactions, a lock where there are none | write nothing, or take the lock | 20 at most |
+//! | [`ArtNone`] | none: the borrow checker allows one writer or many readers | write nothing | never |
+//! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on the path | never |
+//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | up to 16, then locks |
+//! | [`ArtRowex`] | read-optimized write exclusion | write nothing, ignore locks | never |
+//! | [`ArtHtm`] | hardware transactions, with a lock as the fallback | write nothing, or take the lock | up to 20 |
 //!
-//! That is for a lookup, or for each run of records that a scan gathers. Writers among others
-//! restart when what they decided upon has changed, and after 16 times lock their way too. There
-//! they restart in one case only, as often as it comes: where a prefix is longer than nodes store,
-//! a writer goes down twice, and another has changed that way in between.
+//! The table is about a lookup, or each run of records that a scan gathers. Concurrent writers
+//! restart if the state on which they based their decision has changed, and after 16 restarts they
+//! take locks from the root down. With these locks they restart, without a limit, in one case only:
+//! if a prefix is longer than nodes store, a writer descends twice, and another writer may change
+//! the path in between.
 //!
-//! A node branches by one byte of the key and has 4, 16, 48 or 256 slots; chains of nodes with one
-//! child are compressed into the prefix of the node below; a subtree of one key is the key's
-//! record. Point operations are O(length of the key), whatever the number of entries, and
-//! linearizable: a change at its store under the node's lock, a lookup as its protocol says. Scans
-//! are live, as [`OrderedIndex`] defines, and start at O(length of the key). About 46 bytes per
-//! `u64` pair among ten million random ones.
+//! A node branches on one byte of the key and has 4, 16, 48 or 256 slots. Chains of nodes with one
+//! child are compressed into the prefix of the node below, and a subtree with a single key is the
+//! key's record. Point operations are O(length of the key), whatever the number of entries, and
+//! linearizable: a change at its store under the node's lock, a lookup as its protocol defines.
+//! Scans are live, as [`OrderedIndex`] defines, and start in O(length of the key). With ten million
+//! random `u64` pairs, each takes about 46 bytes.
 //!
-//! Records own keys and values; a slot of the tree points to a record. Keys may have any content: a
-//! key that is a prefix of another stands in a slot of its own, not under a terminator byte.
+//! Records contain keys and values; a slot of the tree points to a record. Keys may have any
+//! content: a key that is a prefix of another is in a separate slot, without a terminator byte.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016).
 
@@ -74,45 +75,49 @@ use ordna_base::{Error, Key, Value, Violation};
 
 /// An adaptive radix tree for many threads; see the [module](self).
 pub struct Art<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> {
-    // Before the collector: dropping the tree frees what is linked, the collector the rest.
+    // Declared before the collector: dropping the tree frees what is linked, and the collector
+    // frees the rest.
     tree: Tree<K, V, P>,
     collector: Collector,
     len: StripedCounter,
 }
 
-/// The tree under lock coupling.
+/// The tree with lock coupling.
 pub type ArtCoupling<K, V> = Art<K, V, Coupling>;
-/// The tree under Optimistic Lock Coupling.
+/// The tree with optimistic lock coupling.
 pub type ArtOlc<K, V> = Art<K, V, Olc>;
-/// The tree under Read-Optimized Write EXclusion.
+/// The tree with read-optimized write exclusion.
 pub type ArtRowex<K, V> = Art<K, V, Rowex>;
 
 #[expect(unsafe_code, reason = "the protocol is what makes sharing sound")]
-// SAFETY: nodes hold atomics, records plain data of Send + Sync kinds.
+// SAFETY: nodes contain atomics, and records contain plain data of types that are Send + Sync.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Send for Art<K, V, P> {}
 #[expect(unsafe_code, reason = "the protocol is what makes sharing sound")]
-// SAFETY: shared access follows a protocol that is `Concurrent`, under guards of the collector.
+// SAFETY: shared access follows a `Concurrent` protocol, under guards of the collector.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Sync for Art<K, V, P> {}
 
 crate::shell!("Art" [K: Key + ?Sized, V: Value + ?Sized, P: Concurrent] Art<K, V, P>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent> Art<K, V, P> {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self { tree: Tree::new(), collector: Collector::new(), len: StripedCounter::new() }
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> Art<K, V, P> {
-    /// Calls `read` with the entry of `key`, or else with one of its two neighbours in the order of
-    /// keys. `None` if the index is empty, or if nothing is in it all the while.
+    /// Calls `read` with the entry of `key` or, if it is absent, with one of its two neighbours in
+    /// the order of keys. Returns `None` if the index is empty, or contained no entry at some time
+    /// during the call.
     ///
-    /// One descent, O(length of the key), which waits for no lock and never restarts; a second one
-    /// if the key leaves a prefix whose bytes are not all stored. It looks at a node again if each
-    /// slot was empty when it came there: writers have then filled one behind it and emptied one
-    /// ahead, so at most once for each two changes of that node meanwhile. Meant for search layers
-    /// that lead near a place from which a data layer goes on. While others write the entry is a
-    /// neighbour among those that stay: none of these lies between it and the key.
+    /// This takes one descent, O(length of the key), which waits for no lock and never restarts. A
+    /// second descent follows if the key differs from a prefix whose bytes are not all stored. The
+    /// search looks at a node again if each slot was empty when it was visited. Writers have then
+    /// filled a slot that the search had passed, and emptied one before the search reached it, so
+    /// this happens at most once for two concurrent changes of that node. The method is meant for
+    /// search layers that lead to a position near a key, from which a data layer continues. If
+    /// there are concurrent writes, the entry is a neighbour among the entries that stay: none of
+    /// these lies between it and the key.
     ///
     /// Source: the HydraList paper (VLDB 2020), §4.2.1.
     pub fn jump<R>(&self, key: &K, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
@@ -122,7 +127,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Concurrent + Protocol<Read = Free>> 
         Some(Tree::<K, V, P>::with_value(leaf, |value| read(found, value)))
     }
 
-    /// [`Art::jump`] for many keys, in the order of `keys`, with their memory accesses overlapping.
+    /// Works like [`Art::jump`] for many keys, in the order of `keys`, with overlapping memory
+    /// accesses.
     pub fn jump_many<Q: Borrow<K>>(
         &self,
         keys: &[Q],

@@ -1,8 +1,9 @@
 //! The tree for one thread.
 //!
 //! # Contract
-//! Changes take `&mut self`, lookups and scans `&self`, and the type is not `Sync`: so no thread
-//! reads while a thread writes, nodes have no locks, and what leaves the tree is freed at once.
+//! Changes take `&mut self`, lookups and scans take `&self`, and the type is not `Sync`. So no
+//! thread reads while a thread writes, nodes have no locks, and memory that leaves the tree is
+//! freed at once.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -30,7 +31,7 @@ pub struct ArtNone<K: Key + ?Sized, V: Value + ?Sized, P: Protocol = Unsynchroni
 }
 
 #[expect(unsafe_code, reason = "owned data")]
-// SAFETY: the tree owns its nodes and records, which are plain data of Send kinds.
+// SAFETY: the tree owns its nodes and records, which are plain data of types that are Send.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Send for ArtNone<K, V, P> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> std::fmt::Debug for ArtNone<K, V, P> {
@@ -46,14 +47,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Default for ArtNone<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> ArtNone<K, V> {
-    /// An empty map.
+    /// Creates an empty map.
     pub fn new() -> Self {
         Self { tree: Tree::new(), len: 0 }
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> ArtNone<K, V, Minimal<Unsynchronized>> {
-    /// An empty map whose nodes take few children, for tests.
+    /// Creates an empty map whose nodes have room for few children, for tests.
     pub fn minimal() -> Self {
         Self { tree: Tree::new(), len: 0 }
     }

@@ -37,7 +37,7 @@ impl Prefix {
         (self.0.to_be_bytes(), self.len().min(STORED))
     }
 
-    /// Whether all bytes are stored.
+    /// Returns whether all bytes are stored.
     #[inline]
     pub fn is_whole(self) -> bool {
         self.len() <= STORED
@@ -83,7 +83,7 @@ impl Prefix {
 pub struct AtomicPrefix(AtomicU64);
 
 impl AtomicPrefix {
-    /// Holds `prefix`.
+    /// Creates an atomic prefix with the value `prefix`.
     pub fn new(prefix: Prefix) -> Self {
         Self(AtomicU64::new(prefix.0))
     }

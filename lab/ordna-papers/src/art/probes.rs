@@ -1,7 +1,7 @@
 //! Counters of a thread for tests: steps and restarts. Compiled with `debug_assertions` only.
 
-/// How many bytes a thread compared with those of records, and through how many nodes it looked for
-/// one. For tests.
+/// Number of bytes that a thread compared with those of records, and of nodes in which it searched
+/// for a record. For tests.
 pub mod steps {
     use std::cell::Cell;
 
@@ -13,13 +13,13 @@ pub mod steps {
         STEPS.set(STEPS.get() + count);
     }
 
-    /// By the calling thread, so far.
+    /// Returns the count of the calling thread.
     pub fn of_this_thread() -> usize {
         STEPS.get()
     }
 }
 
-/// How often operations of a thread restarted, or looked at a node again. For tests.
+/// Number of times that operations of a thread restarted or looked at a node again. For tests.
 pub mod restarts {
     use std::cell::Cell;
 
@@ -31,7 +31,7 @@ pub mod restarts {
         RESTARTS.set(RESTARTS.get() + 1);
     }
 
-    /// By the calling thread, so far.
+    /// Returns the count of the calling thread.
     pub fn of_this_thread() -> u64 {
         RESTARTS.get()
     }

@@ -1,19 +1,21 @@
-//! The search for a key byte in a Node4 or Node16: SIMD where there is some, and a scalar twin.
+//! The search for a key byte in a Node4 or Node16: with SIMD if it is available, and a scalar
+//! version.
 //!
-//! Both return the lowest slot with the byte, or 16 (a number beyond all slots) if there is none.
-//! Slots that were never used hold byte 0 and no child, so a match there means "no child".
+//! Both return the lowest slot with the byte, or 16 (which is beyond all slots) if there is none.
+//! Unused slots have byte 0 and no child, so a match there means "no child".
 
 const NONE: usize = 16;
 const LOW: u64 = 0x0101_0101_0101_0101;
 const HIGH: u64 = LOW << 7;
 
-/// The lowest zero byte has the lowest marker; those above it may be wrong.
+/// Marks zero bytes. The lowest marker is that of the lowest zero byte; those above it may be
+/// wrong.
 #[inline]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(LOW) & !word & HIGH
 }
 
-/// The slot of `byte` among four.
+/// Returns the slot of `byte` among four.
 #[inline]
 pub fn find4(keys: u32, byte: u8) -> usize {
     let spread = u64::from(keys ^ (u32::from(byte) * LOW as u32));
@@ -22,7 +24,7 @@ pub fn find4(keys: u32, byte: u8) -> usize {
     if found == 0 { NONE } else { found.trailing_zeros() as usize / 8 }
 }
 
-/// The slot of `byte` among sixteen, slots 0 to 7 in the first word.
+/// Returns the slot of `byte` among sixteen. Slots 0 to 7 are in the first word.
 #[inline]
 pub fn find16(keys: [u64; 2], byte: u8) -> usize {
     #[cfg(target_arch = "x86_64")]
@@ -41,7 +43,7 @@ fn find16_sse2(keys: [u64; 2], byte: u8) -> usize {
         let keys = _mm_set_epi64x(keys[1] as i64, keys[0] as i64);
         _mm_movemask_epi8(_mm_cmpeq_epi8(keys, _mm_set1_epi8(byte as i8)))
     };
-    // No match: bit 16 stands for it.
+    // Bit 16 represents "no match".
     (matches | 1 << NONE).trailing_zeros() as usize
 }
 
@@ -67,7 +69,7 @@ mod tests {
             state ^ state >> 29
         };
         for round in 0..20_000 {
-            // Few different bytes in half of the rounds, so that there are equal and zero ones.
+            // Half of the rounds have few different bytes, so that there are equal ones and zeros.
             let mask = if round % 2 == 0 { 0x0301_0001_8001_0003 } else { u64::MAX };
             let keys = [next() & mask, next() & mask];
             let byte = if round % 3 == 0 { next() as u8 } else { keys[1] as u8 };

@@ -1,23 +1,24 @@
 //! The tree and its lookups.
 //!
 //! # Contract
-//! [`Tree`] is shared by as many threads as its protocol allows. Each call takes what keeps the
-//! memory alive meanwhile: a guard of the collector under which everything that leaves the tree is
-//! retired, or [`Sole`], if the tree is borrowed by one thread. Lookups write nothing (lock
-//! coupling aside).
+//! [`Tree`] is shared by as many threads as its protocol allows. Each call takes a value that keeps
+//! the memory alive during the call: a guard of the collector, under which everything that leaves
+//! the tree is retired, or [`Sole`] if a single thread has borrowed the tree. Lookups write
+//! nothing, except with lock coupling.
 //!
 //! # Lookups do not compare prefixes
-//! A descent only needs to know by which byte a node branches; whether the bytes in between match
-//! is decided by the whole key of the record at its end. So a lookup reads a node's level, one
-//! slot, and one record. If the key is in the tree, its bytes lead to its record; if not, they lead
-//! to a record with another key, or nowhere.
+//! A descent only needs to know on which byte a node branches. Whether the bytes in between match
+//! is decided by comparing the whole key with that of the record at the end. So a lookup reads the
+//! level of each node, one slot, and one record. If the key is in the tree, its bytes lead to its
+//! record; otherwise, they lead to a record with another key, or nowhere.
 //!
 //! # The root
-//! A Node256 of level 0 without a prefix, which is never replaced: every other node has a parent.
+//! The root is a Node256 of level 0 without a prefix, which is never replaced. So every other node
+//! has a parent.
 //!
 //! # Progress
-//! A lookup that restarted [`LIMIT`] times goes on with exclusive locks. In mode [`Free`] none
-//! restarts or waits.
+//! A lookup that has restarted [`LIMIT`] times continues with exclusive locks. In mode [`Free`], no
+//! lookup restarts or waits.
 //!
 //! [`Free`]: super::protocol::Free
 
@@ -36,56 +37,58 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::{Backoff, check, fault, notice, point};
 use ordna_base::{Key, Value};
 
-/// How often an operation restarts before it takes exclusive locks.
+/// Number of restarts of an operation before it takes exclusive locks.
 pub const LIMIT: u32 = 16;
 
-/// How many descents of a batch are under way at once.
+/// Number of interleaved descents of a batch.
 const LANES: usize = 16;
 
-/// A guard that keeps the memory of a tree alive, also memory that leaves the tree from now on.
+/// A guard that keeps the memory of a tree alive, including memory that leaves the tree from now
+/// on.
 ///
 /// # Safety
-/// As long as the value lives, what was retired through another one of its kind is not freed.
+/// As long as the value lives, memory that was retired through another value of its type is not
+/// freed.
 pub unsafe trait Keep: Dispose {
     /// Retires a record.
     ///
     /// # Safety
-    /// It has left the tree, is retired once, and the caller does not use it any more.
+    /// The record has left the tree, is retired once, and is not used by the caller any more.
     unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>);
 }
 
 impl Dispose for Guard<'_> {
     unsafe fn dispose<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.retire(memory) }
     }
 }
 
-// SAFETY: that is what a guard is.
+// SAFETY: guards of a collector have this property.
 unsafe impl Keep for Guard<'_> {
     unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
         if fault!("art.retire.at_once") {
-            // SAFETY: none: the planted fault frees what readers may hold.
+            // SAFETY: none: the planted fault frees memory that readers may use.
             unsafe { record.free() }
         } else {
-            // SAFETY: the caller's promise, handed on.
+            // SAFETY: the caller upholds the contract.
             unsafe { record.retire(self) }
         }
     }
 }
 
-/// No other thread is in the tree: what leaves it is freed at once.
+/// No other thread is in the tree, so memory that leaves it is freed at once.
 #[derive(Debug)]
 pub struct Sole;
 
 impl Dispose for Sole {
     unsafe fn dispose<T: Retire>(&self, memory: *mut T) {
-        // SAFETY: no other thread can hold the memory, and the caller does not use it any more.
+        // SAFETY: no other thread can use the memory, and the caller does not use it any more.
         unsafe { T::free(memory) }
     }
 }
 
-// SAFETY: only the borrower itself makes anything leave the tree, and then uses it no more.
+// SAFETY: only the borrower removes memory from the tree, and does not use it afterwards.
 unsafe impl Keep for Sole {
     unsafe fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
         // SAFETY: as above.
@@ -109,9 +112,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         self.root
     }
 
-    /// The record of `key`. O(length of the key).
+    /// Returns the record of `key`. O(length of the key).
     ///
-    /// Linearizes where the last node was validated; in mode `Free` see the protocol.
+    /// Linearizes where the last node was validated. For mode `Free`, see the protocol.
     #[inline]
     pub fn get<'g>(&'g self, key: &K, keep: &'g impl Keep) -> Option<RecordRef<'g>> {
         let bytes = key.radix();
@@ -146,15 +149,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Calls `each` with the record of every key, in the order of `keys`. Sixteen descents are
-    /// under way at once, so that their cache misses overlap.
+    /// Calls `each` with the record of every key, in the order of `keys`. Sixteen descents run
+    /// interleaved, so that their cache misses overlap.
     pub fn get_many<'g, Q: Borrow<K>>(
         &'g self,
         keys: &[Q],
         keep: &'g impl Keep,
         mut each: impl FnMut(usize, Option<RecordRef<'g>>),
     ) {
-        // A thread must not wait for a lock while it holds others in no order.
+        // A thread must not wait for a lock while it holds others in no defined order.
         if <P::Read as Mode<P::Lock>>::HOLDS_LOCKS {
             for (at, key) in keys.iter().enumerate() {
                 each(at, self.get(key.borrow(), keep));
@@ -182,7 +185,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                             }
                             *lane = Lane::Done(leaf);
                         }
-                        // A writer was in the way: alone, with its own count of restarts.
+                        // A writer interfered, so this lookup runs separately, with its own count
+                        // of restarts.
                         Err(Restart) => *lane = Lane::Done(self.get(key, keep)),
                     }
                     running -= 1;
@@ -197,18 +201,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     }
 }
 
-/// A way down, one node at a time.
+/// A descent, which advances by one node at a time.
 struct Descent<'g, P: Protocol, M: Mode<P::Lock>> {
     node: NodeRef<'g, P>,
-    /// The node above, from which the link was read.
+    /// The parent, from which the link was read.
     above: Option<M::Token<'g>>,
-    /// Bytes of the key that lie behind.
+    /// Number of bytes of the key that have been passed.
     depth: usize,
 }
 
 enum DescentStep<'g> {
     On,
-    /// The record at the end, if there is one; its key is still to be compared.
+    /// The record at the end, if there is one. Its key must still be compared.
     End(Option<RecordRef<'g>>),
 }
 
@@ -223,7 +227,7 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
         Self { node: root, above: None, depth: 0 }
     }
 
-    /// Goes through one node.
+    /// Passes through one node.
     #[inline]
     fn step(&mut self, bytes: &[u8]) -> Result<DescentStep<'g>, Restart> {
         let node = self.node;
@@ -232,8 +236,9 @@ impl<'g, P: Protocol, M: Mode<P::Lock>> Descent<'g, P, M> {
             point("art.descend.before_child");
         }
         let token = M::enter(node.lock())?;
-        // After the child's version was sampled: at this moment the child was linked here, so its
-        // prefix starts at our depth. What is read of it from now on is checked by its own version.
+        // Validated after the child's version was sampled. At this moment the child was linked
+        // here, so its prefix starts at our depth. From now on, reads from it are checked by its
+        // own version.
         if let Some(above) = self.above.take()
             && !check!("art.descend.validate_parent", M::holds(&above))
         {
@@ -273,7 +278,7 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Notes a restart.
+    /// Counts a restart.
     #[cold]
     pub fn again(&mut self) {
         self.restarts += 1;

@@ -1,32 +1,33 @@
 //! Scans in both directions.
 //!
 //! # Protocol
-//! A [`Cursor`] is a stack of the nodes from the root down to where the scan stands. It takes
-//! entries from a node in chunks, and the node is validated after each. It goes down to a child
-//! from a chunk if the child is still in the tree, be it below another node by now: what it has to
-//! return from the child's slot is below the child. A seek compares the stored bytes of prefixes,
-//! for which the depth has to be right, and takes the others for equal. It validates the parent
-//! after it entered the child, as a lookup does. At its end one record tells of all prefixes that
-//! were taken for equal, and the seek goes back to the first one that is not: O(length of the key).
-//! Whenever a validation fails, the scan seeks anew, behind the last key it took. Records are
-//! gathered in *runs*: fetched while they are gathered, and handed to the caller when no lock is
-//! held. The record in the very slot of the start is compared with it only then, with others under
-//! way from memory already. When a scan takes the last chunk of a node it has the next large one
-//! fetched as a whole.
+//! A [`Cursor`] is a stack of the nodes from the root down to the position of the scan. It takes
+//! entries from a node in chunks, and validates the node after each chunk. It descends from a chunk
+//! to a child if the child is still in the tree, even if it is now below another node, because
+//! everything that the scan has to return from the child's slot is below the child. A seek compares
+//! the stored bytes of prefixes, for which the depth has to be right, and assumes that the others
+//! match. It validates the parent after it has entered the child, as a lookup does. At its end, it
+//! checks all assumed prefixes with a single record, and goes back to the first one that does not
+//! match: O(length of the key). If a validation fails, the scan seeks again, after the last key
+//! that it has taken. Records are gathered in *runs*: they are prefetched while they are gathered,
+//! and passed to the caller when no lock is held. Only then is the record in the slot of the start
+//! compared with it, while others are being loaded from memory. When a scan takes the last chunk of
+//! a node, it prefetches the whole next large node.
 //!
 //! # Why each key that stays is returned once
-//! Entries are taken in the order of keys. All entries below a slot share the bytes that lead to
-//! it, at all times: so no key comes twice or out of order. A key that stays for the whole scan is
-//! below a node from the moment at which the scan came to it. It is in the chunk that covers its
-//! byte; if the node is replaced meanwhile, validation notices, or, in mode `Free`, the scan goes
-//! on in the old node, which is frozen and has the key.
+//! Entries are taken in the order of keys. All entries below a slot always share the bytes that
+//! lead to it, so no key is returned twice or out of order. A key that stays for the whole scan is
+//! below a node from the moment at which the scan reaches the node, and is in the chunk that covers
+//! its byte. If the node is replaced in the meantime, validation notices this. In mode `Free`, the
+//! scan continues in the old node, which is no longer changed and has the key.
 //!
 //! # Progress
-//! A run that restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks. In
-//! mode `Free` nothing restarts. There a seek that needs some record below a node looks for one
-//! again if each slot was empty when it came there (`NodeRef::some_leaf`). A node always has two
-//! entries, so each time writers have filled a slot behind it and emptied one ahead: it looks at
-//! most once more for each two changes of that node meanwhile, and no limit holds for those.
+//! A run that has restarted [`LIMIT`](super::tree::LIMIT) times is gathered with exclusive locks.
+//! In mode `Free`, nothing restarts. There, a seek that needs any record below a node searches
+//! again if each slot was empty when it was visited (`NodeRef::some_leaf`). A node always has two
+//! entries, so each time writers have filled a slot that the search had passed and emptied one
+//! before it. The number of searches is not limited, but there is at most one more for two
+//! concurrent changes of that node.
 
 use std::cmp::Ordering as Order;
 use std::ops::{Bound, ControlFlow};
@@ -43,34 +44,34 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
-/// The most records that a scan fetches ahead of the caller, so that they are there when it comes
-/// to them.
+/// Maximum number of records that a scan prefetches, so that they are loaded when the caller needs
+/// them.
 const AHEAD: usize = 24;
-/// The fewest, but at the end.
+/// Minimum number of prefetched records, except at the end.
 const STAYING: usize = 16;
-/// The most records that are gathered with locks held.
+/// Maximum number of records that are gathered while locks are held.
 const LAST_RUN: usize = 128;
 
-/// A node on the way, and what is left of it.
+/// A node on the path, and the part of it that has not been scanned.
 struct Frame<'g, P: Protocol, M: Mode<P::Lock>> {
     node: NodeRef<'g, P>,
     token: M::Token<'g>,
     chunk: Chunk<'g, P>,
-    /// Where the next chunk starts.
+    /// The position of the next chunk.
     next: Option<Position>,
 }
 
-/// Where a scan stands.
+/// The position of a scan.
 struct Cursor<'g, P: Protocol, M: Mode<P::Lock>> {
     direction: Direction,
-    /// How many entries it takes from a node at once.
+    /// Number of entries that are taken from a node at once.
     step: usize,
     stack: Vec<Frame<'g, P, M>>,
 }
 
 impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
-    /// Ends a seek that took prefixes for equal: goes back to the first node in whose prefix the
-    /// key differs, if there is one. As elsewhere in a seek, a node that is passed over is not
+    /// Ends a seek that has assumed prefixes to match: goes back to the first node in whose prefix
+    /// the key differs, if there is one. As elsewhere in a seek, a node that is skipped is not
     /// validated.
     fn turn_back(&mut self, (at, order): (usize, Order)) {
         let Some(first) = self.stack.iter().position(|frame| frame.node.level() > at) else {
@@ -88,7 +89,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
         }
     }
 
-    /// Prefetches the node behind the last one on the stack, if it is a large one.
+    /// Prefetches the node after the last one on the stack, if it is a large one.
     fn prefetch_next_large(&mut self) -> Result<(), Restart> {
         let Some(above) = self.stack.len().checked_sub(2) else { return Ok(()) };
         let frame = &mut self.stack[above];
@@ -109,7 +110,7 @@ impl<P: Protocol, M: Mode<P::Lock>> Cursor<'_, P, M> {
     }
 }
 
-/// Whether a scan from `start` on comes to this key.
+/// Returns whether a scan from `start` on reaches this key.
 fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Direction) -> bool {
     match (direction, key.cmp(start)) {
         (_, Order::Equal) => inclusive,
@@ -118,7 +119,7 @@ fn is_ahead<K: Key + ?Sized>(key: &K, start: &K, inclusive: bool, direction: Dir
     }
 }
 
-/// Where a scan starts: at this key, or behind it.
+/// The start of a scan: the key, and whether it is included.
 type Start<'k, K> = Option<(&'k K, bool)>;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
@@ -157,7 +158,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             {
                 run.remove(0);
             }
-            // The others stay behind, on their way from memory while these are visited.
+            // The other records stay in the run, and are loaded from memory while these are
+            // visited.
             let are_some_left = more && !seek && run.len() < left;
             let staying = if are_some_left { STAYING.min(run.len() * 2 / 3) } else { 0 };
             let visited = (run.len() - staying).max(run.len().min(1));
@@ -176,14 +178,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             run.drain(..visited);
             left = left.saturating_sub(visited).max(1);
             if seek {
-                // Each run is a seek of its own: longer ones, the longer the scan.
+                // Each run needs a seek, so runs become longer with the length of the scan.
                 size = (size * 2).min(LAST_RUN);
             }
         }
     }
 
-    /// Fills `run` with up to `size` records; returns whether there may be more. Seeks first if
-    /// `seek` says so, and says whether the next run has to.
+    /// Fills `run` with up to `size` records. Returns whether there may be more. Seeks first if
+    /// `seek` is set, and sets it if the next run has to seek.
     fn gather<'g>(
         &'g self,
         cursor: &mut Cursor<'g, P, P::Read>,
@@ -201,7 +203,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     break more;
                 }
                 Err(Restart) => {
-                    // A failed seek may have left locks there: no thread waits while holding them.
+                    // A failed seek may have left locks there, and no thread may wait while it
+                    // holds them.
                     cursor.stack.clear();
                     attempts.again();
                 }
@@ -231,8 +234,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         keep: &'g impl Keep,
     ) -> Result<bool, Restart> {
         if seek {
-            // An entry that was taken unseen may stand before the start; others may by now stand
-            // between.
+            // An entry that was taken without a comparison may be before the start. Others may now
+            // be in between.
             if let (Some(last), Some((key, inclusive))) = (run.last(), start)
                 && !check!(
                     "art.scan.seek_behind_start",
@@ -281,7 +284,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                         return Err(Restart);
                     }
                     let words = chunk.words();
-                    // Most nodes are small ones at the bottom: they need no place on the stack.
+                    // Most nodes are small ones at the bottom, which need not be pushed on the
+                    // stack.
                     if next.is_none() && words.iter().all(|word| word.is_leaf()) {
                         let leaves = words.iter().filter_map(|word| leaf_of(*word));
                         run.extend(leaves.inspect(|leaf| prefetch(leaf.as_ptr())));
@@ -298,8 +302,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok(true)
     }
 
-    /// Puts the cursor in front of the first entry at `start`, in its direction. With `is_lazy` the
-    /// entry in the very slot of the start is taken unseen: the caller compares its key.
+    /// Moves the cursor before the first entry at `start`, in its direction. With `is_lazy`, the
+    /// entry in the slot of the start is taken without a comparison; the caller compares its key.
     fn seek<'g, M: Mode<P::Lock>>(
         &'g self,
         cursor: &mut Cursor<'g, P, M>,
@@ -309,7 +313,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     ) -> Result<(), Restart> {
         cursor.stack.clear();
         let direction = cursor.direction;
-        // Whether every prefix so far was compared in full.
+        // Whether every prefix so far was compared completely.
         let mut is_sure = true;
         let mut node = self.root(keep);
         let mut token = M::enter(node.lock())?;
@@ -332,9 +336,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                 return Ok(());
             }
             if side != Order::Equal {
-                // Not validated here. If the node is scanned through, its chunks are. If it is
-                // passed over, the next chunk is one of the node above, and whatever changes a
-                // prefix changes that one too.
+                // Not validated here. If the node is scanned, its chunks are validated. If it is
+                // skipped, the next chunk is one of its parent, and whatever changes a prefix
+                // changes the parent, too.
                 let ahead = match direction {
                     Direction::Ascending => side == Order::Less,
                     Direction::Descending => side == Order::Greater,
@@ -390,9 +394,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Where a key differs first from a record below `node`, and how it compares there. That is
-    /// `leaf` if the caller has one. All nodes on the way to `node` are above the record too: it
-    /// shares the bytes up to their levels, and so tells of all their prefixes at once.
+    /// Returns where a key first differs from a record below `node`, and how it compares there. The
+    /// record is `leaf` if the caller has one. All nodes on the path to `node` are above the
+    /// record, too, so the record shares the bytes up to their levels. A single comparison checks
+    /// all of their prefixes.
     pub fn difference(
         node: NodeRef<'_, P>,
         leaf: Option<RecordRef<'_>>,
@@ -416,9 +421,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     }
 }
 
-/// How a key compares with all keys below a node, as far as the stored bytes of its prefix tell;
-/// and whether they tell all. They do not if the prefix is longer, or belongs to another depth:
-/// then a node that is being split or merged away stands above.
+/// Compares a key with all keys below a node, as far as the stored bytes of its prefix go, and
+/// returns whether the prefix is compared completely. It is not if the prefix is longer, or belongs
+/// to another depth because a node above is being split or merged.
 pub fn side_of_stored<P: Protocol>(
     node: NodeRef<'_, P>,
     depth: usize,
@@ -482,7 +487,7 @@ mod tests {
         }
     }
 
-    /// The seek fails when the root is on the stack already, each time; then the root is locked.
+    /// Each time, the seek fails when the root is already on the stack; then the root is locked.
     #[test]
     fn a_failed_seek_leaves_no_lock_behind() {
         let (done, ended) = channel();

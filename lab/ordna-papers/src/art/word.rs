@@ -1,13 +1,15 @@
-//! Child slots and what stands in them: nothing, an inner node, or a record.
+//! Child slots and their contents: nothing, an inner node, or a record.
 //!
-//! A slot is one atomic word. Bit 0 marks a record; otherwise bits 1 and 2 tell the kind of the
-//! inner node, so that a reader knows where in the node to look before it has fetched any of it.
+//! A slot is one atomic word. Bit 0 marks a record. Otherwise bits 1 and 2 are the kind of the
+//! inner node, so that a reader knows which part of the node to access before it has loaded any of
+//! it.
 //!
-//! # What makes following a word sound
-//! `'g` is a time during which a guard is held, or the tree is borrowed exclusively. Whatever a
-//! slot of a node that is alive for `'g` holds is alive for `'g`: a node in the tree has only
-//! living children. A node that has left the tree is frozen, with children that were in the tree
-//! when it left: that was during `'g`; what leaves the tree during `'g` is freed after it.
+//! # Why following a word is sound
+//! `'g` is a time during which a guard is held, or the tree is borrowed exclusively. If a node is
+//! alive for `'g`, then so is everything that its slots refer to. The children of a node in the
+//! tree are in the tree. A node that has left the tree during `'g` is no longer changed, and its
+//! children were in the tree when it left. Whatever leaves the tree during `'g` is freed after
+//! `'g`.
 
 #![expect(unsafe_code, reason = "tagged pointers")]
 
@@ -31,7 +33,8 @@ impl Default for Slot {
 }
 
 impl Slot {
-    /// Pairs with the release store: a reader of the word sees the node's or the record's contents.
+    /// Loads the slot. Pairs with the release store, so a reader of the word sees the contents of
+    /// the node or record.
     #[inline]
     pub fn load<'g, P>(&'g self) -> Word<'g, P> {
         Word(self.0.load(Ordering::Acquire), PhantomData)
@@ -60,20 +63,21 @@ impl Kind {
         P::CAPACITY.get(self as usize).copied().unwrap_or(256)
     }
 
-    /// The smallest kind that takes as many children.
+    /// Returns the smallest kind with room for this number of children.
     pub fn holding<P: Protocol>(children: usize) -> Self {
         Self::ALL.into_iter().find(|kind| kind.capacity::<P>() >= children).unwrap_or(Self::Node256)
     }
 
-    /// Whether a node of this kind with so many children is to be replaced by a smaller one. A
-    /// quarter of that one's slots stay free, so that the next insert does not grow it again.
+    /// Returns whether a node of this kind with `children` children should be replaced by a smaller
+    /// one. A quarter of the smaller node's slots stays free, so that the next insert does not grow
+    /// it again.
     pub fn is_underfull<P: Protocol>(self, children: usize) -> bool {
         let smaller = (self as usize).checked_sub(1).map(|below| Self::ALL[below]);
         smaller.is_some_and(|smaller| children <= smaller.capacity::<P>() * 3 / 4)
     }
 }
 
-/// A node that is alive for `'g`: a guard keeps it, or no other thread knows it.
+/// A node that is alive for `'g`, because a guard keeps it or no other thread knows it.
 pub struct NodeRef<'g, P> {
     pub word: Word<'g, P>,
     pub protocol: PhantomData<fn() -> P>,
@@ -91,7 +95,7 @@ impl<P> PartialEq for NodeRef<'_, P> {
     }
 }
 
-/// The content of a slot.
+/// The contents of a slot.
 pub struct Word<'g, P>(*mut u8, Kinds<'g, P>);
 
 type Kinds<'g, P> = PhantomData<(&'g (), fn() -> P)>;
@@ -103,7 +107,7 @@ impl<P> Clone for Word<'_, P> {
 }
 impl<P> Copy for Word<'_, P> {}
 
-/// A word, taken apart.
+/// A decoded word.
 pub enum Child<'g, P> {
     Empty,
     Record(RecordRef<'g>),
@@ -111,7 +115,7 @@ pub enum Child<'g, P> {
 }
 
 impl<'g, P> Word<'g, P> {
-    /// Nothing.
+    /// A word without a node or record.
     pub const EMPTY: Self = Self(ptr::null_mut(), PhantomData);
 
     #[inline]
@@ -119,7 +123,7 @@ impl<'g, P> Word<'g, P> {
         Self(leaf.0.as_ptr().map_addr(|address| address | LEAF), PhantomData)
     }
 
-    /// The address of a node with its kind.
+    /// Creates a word from the address of a node and its kind.
     #[inline]
     pub fn node(node: NonNull<u8>, kind: Kind) -> Self {
         let tag = (kind as usize) << KIND_SHIFT;
@@ -154,7 +158,7 @@ impl<'g, P> Word<'g, P> {
 
 impl<'g, P> NodeRef<'g, P> {
     /// # Safety
-    /// The word is that of a node, which is alive for `'g`.
+    /// The word refers to a node, which is alive for `'g`.
     #[inline]
     pub unsafe fn from_word(word: Word<'g, P>) -> Self {
         Self { word, protocol: PhantomData }
@@ -168,13 +172,13 @@ impl<'g, P: Protocol> Word<'g, P> {
             return Child::Empty;
         }
         if self.is_leaf() {
-            // A record's alignment leaves only bit 0 free.
-            // SAFETY: the tag is set on addresses of records only, which are not null.
+            // A record's alignment leaves only bit 0 free. SAFETY: the tag is set only on addresses
+            // of records, which are not null.
             let address = unsafe { NonNull::new_unchecked(self.0.map_addr(|a| a & !LEAF)) };
             return Child::Record(RecordRef(address, PhantomData));
         }
-        // SAFETY: a word that is neither empty nor a leaf was made by `Word::node`; what it points
-        // to is alive for 'g, as the top of this file argues.
+        // SAFETY: a word that is neither empty nor a leaf was created by `Word::node`. The node is
+        // alive for 'g, as argued at the top of this file.
         Child::Node(unsafe { NodeRef::from_word(self) })
     }
 }

@@ -1,21 +1,22 @@
-//! Changes: one read-modify-write, under every protocol.
+//! Changes: a single read-modify-write operation for all protocols.
 //!
 //! # Protocol
 //! A writer descends to the slot of its key and keeps the tokens of the node and of its parent. The
-//! caller decides, and the writer prepares a record. Only then it takes the locks that it needs:
-//! the node's, and the parent's before it if the node is to be replaced. An upgrade succeeds only
-//! if its node is as it was entered, so what the caller decided upon still holds. In particular the
-//! parent still links to the node: a level that was put in between meanwhile changed the parent,
-//! and is not overwritten.
+//! caller decides, and the writer prepares a record. Only then does it take the locks that it
+//! needs: the node's, and before it the parent's if the node is to be replaced. An upgrade succeeds
+//! only if its node has not changed since it was entered, so the basis of the decision still holds.
+//! In particular, the parent still links to the node: if a level was inserted in between, the
+//! parent has changed, so it is not overwritten.
 //!
-//! A change that touches two nodes is written so that readers without versions are safe at
-//! each step: the protocol [`Rowex`](super::protocol::Rowex) lists what they rely on.
+//! A change of two nodes is written so that each step is safe for readers without versions. The
+//! protocol [`Rowex`](super::protocol::Rowex) lists what they rely on.
 //!
 //! # Prefixes
-//! Only [`STORED`] bytes of a prefix are in the node. Going down, a writer takes the rest for
-//! equal; at the end it compares with a record below the last node, mostly the one it came for. If
-//! that differs further up, the writer descends once more, to the node whose prefix has that byte.
-//! If the tree was changed in between so that this one is not right either, it restarts.
+//! Only [`STORED`] bytes of a prefix are in the node. During the descent, a writer assumes that the
+//! rest matches. At the end it compares with a record below the last node, usually the one that it
+//! was looking for. If that record differs further up, the writer descends once more, to the node
+//! whose prefix has that byte. If the tree has changed in between so that this is not the right
+//! node either, the writer restarts.
 
 #![expect(unsafe_code, reason = "retires what left the tree")]
 
@@ -41,7 +42,7 @@ pub enum Effect {
 
 type HeldLatch<'g, P> = <<P as Protocol>::Lock as Latch>::Held<'g>;
 
-/// A node on the way, and what shows that it did not change.
+/// A node on the path, and the token that shows whether it has changed.
 struct Entered<'g, P: Protocol, M: Mode<P::Lock>> {
     node: NodeRef<'g, P>,
     token: M::Token<'g>,
@@ -54,28 +55,28 @@ fn lock_for_prefix<'g, P: Protocol>(
     if fault!("art.merge.lock_below") { Ok(None) } else { node.lock().lock().map(Some) }
 }
 
-/// Where a key belongs, and the nodes on the way that a change may lock.
+/// The place of a key, and the nodes on the path that a change may lock.
 struct WritePath<'g, P: Protocol, M: Mode<P::Lock>> {
-    /// The node above and the byte of the slot that links to `inner`. The root has none.
+    /// The parent and the byte of the slot that links to `inner`. The root has none.
     above: Option<(Entered<'g, P, M>, u8)>,
     inner: Entered<'g, P, M>,
-    /// Where the prefix of `inner` starts.
+    /// The depth at which the prefix of `inner` starts.
     depth: usize,
     spot: Spot<'g>,
-    /// Number of bytes up to which every prefix was compared in full.
+    /// Number of bytes up to which every prefix was compared completely.
     compared: usize,
 }
 
-/// The descent's result in the last node.
+/// The result of the descent in the last node.
 #[derive(Clone, Copy)]
 enum Spot<'g> {
-    /// The key leaves the node's prefix at this byte.
+    /// The key differs from the node's prefix at this byte.
     Diverges(usize),
-    /// The slot at this position is the key's, and holds this record or none.
+    /// The slot at this position belongs to the key, and contains this record or none.
     Slot(Position, Option<RecordRef<'g>>),
 }
 
-/// A leaf that is not in the tree yet: freed on drop, unless it was linked.
+/// A leaf that is not in the tree yet. It is freed on drop, unless it was linked.
 struct Prepared<'g, K: Key + ?Sized, V: Value + ?Sized, P: Protocol> {
     leaf: RecordRef<'g>,
     tree: PhantomData<Tree<K, V, P>>,
@@ -86,7 +87,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Prepared<'_, K, V, P> {
         Self { leaf: Tree::<K, V, P>::leaf(key, value), tree: PhantomData }
     }
 
-    /// The leaf is the tree's from now on.
+    /// Passes the ownership of the leaf to the tree.
     fn linked(self) {
         std::mem::forget(self);
     }
@@ -94,16 +95,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Prepared<'_, K, V, P> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Drop for Prepared<'_, K, V, P> {
     fn drop(&mut self) {
-        // SAFETY: it was not linked, so no other thread knows it.
+        // SAFETY: the leaf was not linked, so no other thread knows it.
         unsafe { Tree::<K, V, P>::free(self.leaf) }
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
-    /// Lets `change` decide on the entry of `key`, and does what it says.
+    /// Calls `change` with the entry of `key`, and applies its decision.
     ///
-    /// Linearizes at the store that links or unlinks the record or overwrites its word, under the
-    /// node's lock; if nothing is changed, where the node was validated.
+    /// Linearizes at the store under the node's lock that links or unlinks the record or overwrites
+    /// its word. If nothing is changed, linearizes where the node was validated.
     pub fn modify<T, F>(&self, key: &K, mut change: F, keep: &impl Keep) -> Result<Effect, Error>
     where
         T: Borrow<V>,
@@ -154,7 +155,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             None => change(None),
         };
         point("art.modify.decided");
-        // Borrowed once: what is checked is what is written.
+        // Borrowed once, so that the checked value is the one that is written.
         let change = match &change {
             Change::Keep => Change::Keep,
             Change::Put(value) => Change::Put(value.borrow()),
@@ -186,7 +187,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             }
             (Change::Remove, Some((at, leaf))) => {
                 self.unlink::<M>(place, at, keep)?;
-                // SAFETY: unlinked by this thread, once.
+                // SAFETY: this thread has unlinked the leaf, once.
                 unsafe { Self::retire(leaf, keep) };
                 Effect::Removed
             }
@@ -194,7 +195,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok(Ok(effect))
     }
 
-    /// The place of a key, validated. `known` is where it leaves a prefix, if that is known.
+    /// Returns the validated place of a key. `known` is the byte at which the key differs from a
+    /// prefix, if that is known.
     fn locate<'g, M: WriteMode<P::Lock>>(
         &'g self,
         bytes: &[u8],
@@ -215,7 +217,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
             let level = place.depth + prefix.len();
             let diverges = match (diverges(prefix, place.depth, bytes), known) {
                 (Some(at), _) => Some(at),
-                // It was equal before: the tree has changed.
+                // The bytes matched in the first descent, so the tree has changed.
                 (None, Some(at)) if at < place.depth + prefix.stored().1 => return Err(Restart),
                 (None, Some(at)) if at < level => Some(at),
                 (None, _) => (level > bytes.len()).then_some(bytes.len()),
@@ -234,7 +236,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
                     child.prefetch(bytes.get(level + 1));
                     point("art.locate.before_child");
                     let token = M::enter(child.lock())?;
-                    // As in a lookup: after the child's version was sampled.
+                    // As in a lookup, after the child's version was sampled.
                     if !check!("art.locate.validate_parent", M::holds(&place.inner.token)) {
                         return Err(Restart);
                     }
@@ -256,15 +258,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
     }
 
-    /// Where the key leaves a prefix that the descent took for equal, or would have left the one
-    /// that it was said to leave. `None`: the descent came to the right place.
+    /// Returns where the key differs from a prefix that the descent assumed to match, or would have
+    /// differed from the expected one. Returns `None` if the descent reached the right place.
     fn misled_at<M: Mode<P::Lock>>(
         &self,
         place: &WritePath<'_, P, M>,
         bytes: &[u8],
     ) -> Result<Option<usize>, Restart> {
         let (shared, is_exact) = match place.spot {
-            // A stored byte told.
+            // The difference is at a stored byte.
             Spot::Diverges(at) if at < place.depth + STORED => (place.depth, false),
             Spot::Diverges(at) => (at, true),
             Spot::Slot(..) => (place.depth + place.inner.node.prefix().len(), false),
@@ -282,7 +284,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok((!is_right).then_some(at))
     }
 
-    /// Gives a present entry another value.
+    /// Replaces the value of an existing entry.
     fn set<'g, M: WriteMode<P::Lock>>(
         &self,
         inner: Entered<'g, P, M>,
@@ -294,7 +296,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
     ) -> Result<(), Restart> {
         if V::IN_PLACE && !P::LENT {
             let _held = inner.upgrade(fault!("art.upgrade.set"))?;
-            // SAFETY: the lock of the leaf's node is held.
+            // SAFETY: this thread holds the lock of the leaf's node.
             unsafe { Self::overwrite(leaf, value) };
             return Ok(());
         }
@@ -304,7 +306,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         node.replace(at, Word::leaf(record.leaf));
         drop(held);
         record.linked();
-        // SAFETY: the slot held the record when the lock was taken, and no longer does.
+        // SAFETY: the slot contained the record when the lock was taken, and no longer does.
         unsafe { Self::retire(leaf, keep) };
         Ok(())
     }
@@ -367,7 +369,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok(())
     }
 
-    /// The byte of the node's prefix at `level`, and the prefix behind it. The node is locked.
+    /// Returns the byte of the node's prefix at `level`, and the rest of the prefix. The node is
+    /// locked.
     fn cut(
         &self,
         node: NodeRef<'_, P>,
@@ -385,7 +388,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         Ok((key[level], Prefix::new(&key[level + 1..depth + prefix.len()])))
     }
 
-    /// Takes the entry at a position out of the tree.
+    /// Removes the entry at a position from the tree.
     fn unlink<'g, M: WriteMode<P::Lock>>(
         &'g self,
         place: WritePath<'g, P, M>,
@@ -412,7 +415,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
         }
         let (byte, last) = node.other_than(at).ok_or(Restart)?;
         if let Child::Node(below) = last.child() {
-            // Waits, but only downwards; below cannot leave the tree while its parent is locked.
+            // Waits, but only downwards. `below` cannot leave the tree while its parent is locked.
             let _below = lock_for_prefix(below)?;
             let byte = (byte - 1) as u8;
             below.set_prefix(node.prefix().joined(byte, below.prefix()));
@@ -427,9 +430,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, P: Protocol> Tree<K, V, P> {
 }
 
 impl<'g, P: Protocol, M: WriteMode<P::Lock>> Entered<'g, P, M> {
-    /// Takes the lock, if the node is as it was when it was entered.
+    /// Takes the lock, if the node has not changed since it was entered.
     ///
-    /// `unchecked` is the planted fault: the lock alone.
+    /// With `unchecked`, a planted fault, takes the lock without that check.
     fn upgrade(self, unchecked: bool) -> Result<HeldLatch<'g, P>, Restart> {
         if unchecked {
             drop(self.token);
@@ -439,7 +442,7 @@ impl<'g, P: Protocol, M: WriteMode<P::Lock>> Entered<'g, P, M> {
     }
 }
 
-/// The locks of a node and its parent, from above; and the parent.
+/// Takes the locks of the parent and then of the node. Returns the parent, too.
 #[expect(clippy::type_complexity, reason = "both locks, in the order in which they are taken")]
 fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
     above: Entered<'g, P, M>,
@@ -452,14 +455,14 @@ fn take_both<'g, P: Protocol, M: WriteMode<P::Lock>>(
     Ok((outer, outer_held, held))
 }
 
-/// Ends the life of a node that was just unlinked.
+/// Retires a node that was just unlinked.
 fn leave<'g, P: Protocol>(node: NodeRef<'g, P>, held: HeldLatch<'g, P>, keep: &impl Keep) {
     P::Lock::unlock_obsolete(held);
-    // SAFETY: unlinked under the locks of its parent and its own, so once.
+    // SAFETY: the node was unlinked under its parent's and its own lock, so only once.
     unsafe { node.dispose(keep) };
 }
 
-/// Puts an entry into a new node: under its byte, or, if its key ends there, in the terminal slot.
+/// Adds an entry to a new node: under its byte or, if its key ends there, in the terminal slot.
 fn put<P: Protocol>(node: NodeRef<'_, P>, byte: Option<&u8>, word: Word<'_, P>) {
     match byte {
         Some(byte) => node.add(*byte, word),
@@ -467,7 +470,8 @@ fn put<P: Protocol>(node: NodeRef<'_, P>, byte: Option<&u8>, word: Word<'_, P>) 
     }
 }
 
-/// Where the key leaves a prefix that starts at `depth`, as far as its bytes are stored.
+/// Returns where the key differs from a prefix that starts at `depth`, as far as the bytes of the
+/// prefix are stored.
 fn diverges(prefix: Prefix, depth: usize, bytes: &[u8]) -> Option<usize> {
     let (stored, len) = prefix.stored();
     let rest = bytes.get(depth..).unwrap_or(&[]);
@@ -475,7 +479,7 @@ fn diverges(prefix: Prefix, depth: usize, bytes: &[u8]) -> Option<usize> {
     Some(depth + at)
 }
 
-/// The record that a word points to, if it is one.
+/// Returns the record to which a word points, if it points to one.
 pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<RecordRef<'g>> {
     match word.child() {
         Child::Record(leaf) => Some(leaf),
@@ -483,7 +487,8 @@ pub fn leaf_of<'g, P: Protocol>(word: Word<'g, P>) -> Option<RecordRef<'g>> {
     }
 }
 
-/// Where two keys differ: at the end of one, if it is a prefix of the other. `None`: nowhere.
+/// Returns where two keys differ. If one is a prefix of the other, this is its end. Returns `None`
+/// if they are equal.
 pub fn first_difference(one: &[u8], other: &[u8]) -> Option<usize> {
     let shorter = one.len().min(other.len());
     let differs = (0..shorter).find(|at| one[*at] != other[*at]);

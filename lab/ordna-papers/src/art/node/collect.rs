@@ -1,4 +1,4 @@
-//! Entries of a node in the order of keys, a chunk at a time.
+//! Collects the entries of a node in the order of keys, one chunk at a time.
 
 use super::layout::{
     LAST, LINE, Linear, Node48, Node256, Position, TERMINAL, View, byte_at, position,
@@ -11,7 +11,7 @@ use ordna_base::simd::prefetch;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, point};
 
-/// How many entries a scan takes from a node at once.
+/// Maximum number of entries that a scan takes from a node at once.
 pub const CHUNK: usize = 16;
 
 /// Some entries of a node, in the order of a scan.
@@ -19,7 +19,7 @@ pub struct Chunk<'g, P> {
     words: [Word<'g, P>; CHUNK],
     at: u8,
     len: u8,
-    /// How many it is to have.
+    /// Maximum number of entries.
     limit: u8,
 }
 
@@ -33,7 +33,7 @@ impl<'g, P: Protocol> Chunk<'g, P> {
         self.len += 1;
     }
 
-    /// Takes the word if it is not empty; whether the chunk has as many as it is to have.
+    /// Takes the word if it is not empty. Returns whether the chunk is full.
     fn offer(&mut self, word: Word<'g, P>) -> bool {
         if !word.is_empty() {
             self.push(word);
@@ -54,8 +54,8 @@ impl<'g, P: Protocol> Chunk<'g, P> {
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
-    /// Moves up to `limit` entries from position `from` on, in the scan's order, to `chunk`.
-    /// Returns where the next ones start, or `None` if none are left.
+    /// Moves up to `limit` entries from position `from` on to `chunk`, in the order of the scan.
+    /// Returns the position of the next ones, or `None` if none are left.
     pub fn collect(
         self,
         from: Position,
@@ -78,8 +78,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// The first entry from position `from` on, without a chunk. For nodes whose slots keep their
-    /// bytes while readers are in them.
+    /// Returns the first entry from position `from` on, without a chunk. Only for nodes whose slots
+    /// keep their bytes while readers are in them.
     #[inline]
     pub fn nearest(self, from: Position, direction: Direction) -> Option<Word<'g, P>> {
         let descends = direction == Direction::Descending;
@@ -108,7 +108,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             if word.is_empty() {
                 continue;
             }
-            // After the slot: one that is seen filled has its byte.
+            // Loaded after the slot: a slot that is seen filled has its byte.
             let at = position(byte_at(linear.keys.load(), slot));
             let (ahead, nearer) = if descends {
                 (at <= from, best.is_none_or(|best| at > best.0))
@@ -140,9 +140,9 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Fetches what the chunks behind the next position are likely to need: the small nodes in the
-    /// next slots of a Node256, and the lines of the slots behind them. Records are fetched when
-    /// they are taken, and large nodes one at a time.
+    /// Prefetches what the chunks after the next position probably need: the small nodes in the
+    /// next slots of a Node256, and the cache lines of the slots after them. Records are prefetched
+    /// when they are taken, and large nodes one at a time.
     #[inline]
     pub fn prefetch_chunk(self, from: Position, direction: Direction) {
         const SLOTS: usize = LINE / size_of::<Slot>();
@@ -163,7 +163,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         lines.filter_map(ahead).for_each(|slot| prefetch(std::ptr::from_ref(slot)));
     }
 
-    /// Fetches the lines of the slots at the next position.
+    /// Prefetches the cache lines of the slots at the next position.
     #[inline]
     pub fn prefetch_slots(self, from: Position, direction: Direction) {
         if self.kind() != Kind::Node256 {
@@ -180,7 +180,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// `WORDS` is the number of slots, the terminal one included.
+    /// Collects from a Node4 or Node16. `WORDS` is the number of slots, including the terminal one.
     fn collect_linear<const WORDS: usize>(
         self,
         linear: Linear<'g>,
@@ -190,7 +190,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
     ) -> Option<Position> {
         let keys_first = linear.keys.load();
         point("art.collect.before_slots");
-        // Slots before keys: a slot that is seen filled has its byte.
+        // Slots are loaded before keys: a slot that is seen filled has its byte.
         let mut words = [Word::EMPTY; WORDS];
         words[0] = self.terminal();
         for (word, child) in words[1..].iter_mut().zip(linear.children) {
@@ -199,7 +199,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
         let in_order = !fault!("art.collect.slots_first");
         let keys = if in_order { linear.keys.load() } else { keys_first };
-        // Position above, index in `words` below.
+        // The upper bits contain the position, and the lower ones the index in `words`.
         const INDEX_BITS: u32 = 5;
         let mut found = [0_u16; WORDS];
         let mut len = 0;
@@ -212,7 +212,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             if word.is_empty() || !ahead {
                 continue;
             }
-            // Few, and often sorted already.
+            // There are few, and they are often sorted already.
             let entry = at << INDEX_BITS | index as u16;
             let mut place = len;
             while place > 0 && found[place - 1] > entry {
@@ -232,8 +232,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         found.get(limit).map(|entry| entry >> INDEX_BITS)
     }
 
-    /// Takes the terminal entry in its turn. `bytes` offers the children from a byte on, in the
-    /// scan's direction, and returns the byte of the one that made the chunk full.
+    /// Takes the terminal entry in the order of the scan. `bytes` offers the children from a byte
+    /// on, in the scan's direction, and returns the byte of the one that filled the chunk.
     #[inline]
     fn collect_wide(
         self,
@@ -262,7 +262,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Eight bytes of the index at a time.
+    /// Examines eight bytes of the index at a time.
     fn offer48(
         node: &'g Node48<P::Lock>,
         first: usize,

@@ -16,7 +16,8 @@ pub(super) struct Header<L> {
     pub(super) prefix: AtomicPrefix,
     pub(super) terminal: Slot,
     pub(super) level: u16,
-    /// Children alive in the low [`ALIVE_BITS`], slots ever used above (Node4, 16 and 48).
+    /// Number of live children in the low [`ALIVE_BITS`] bits, and of slots ever used in the others
+    /// (Node4, 16 and 48).
     pub(super) counts: AtomicU16,
     /// Key bytes of a Node4.
     pub(super) keys: AtomicU32,
@@ -43,17 +44,17 @@ pub(super) struct Node16<L> {
 #[repr(C)]
 pub(super) struct Node48<L> {
     pub(super) header: Header<L>,
-    /// Slot of each byte, plus one; eight bytes to a word, that of the lowest byte lowest, so that
-    /// a scan passes eight unused ones at once.
+    /// Slot of each byte plus one, with eight bytes per word. The slot of the lowest byte is in the
+    /// lowest bits, so that a scan skips eight unused ones at once.
     pub(super) index: [AtomicU64; 32],
     pub(super) children: [Slot; 48],
 }
 
 impl<L> Node48<L> {
-    /// Slot of the byte, plus one.
+    /// Returns the slot of the byte, plus one.
     #[inline]
     pub(super) fn slot_of(&self, byte: u8) -> usize {
-        // Relaxed: a slot that is not seen filled yet is empty for this reader.
+        // Relaxed: a slot that is not yet seen as filled is empty for this reader.
         let word = self.index[usize::from(byte) / 8].load(Ordering::Relaxed);
         usize::from((word >> (byte % 8 * 8)) as u8)
     }
@@ -80,7 +81,7 @@ pub(super) enum View<'g, L> {
     Node256(&'g Node256<L>),
 }
 
-/// Node4 or Node16, for all that is not the hot search.
+/// A Node4 or Node16, for everything except the frequent search.
 #[derive(Clone, Copy)]
 pub(super) struct Linear<'g> {
     pub(super) keys: Keys<'g>,
@@ -94,7 +95,7 @@ pub(super) enum Keys<'g> {
 }
 
 impl Keys<'_> {
-    /// The key bytes, that of slot 0 lowest.
+    /// Returns the key bytes, with that of slot 0 in the lowest bits.
     #[inline]
     pub(super) fn load(self) -> u128 {
         match self {
@@ -121,14 +122,14 @@ pub(super) fn byte_at(keys: u128, slot: usize) -> u8 {
     (keys >> (slot * 8)) as u8
 }
 
-/// The bytes below `slot`, and those from it on.
+/// Returns the bytes before `slot`, and those from it on.
 fn split_at(keys: u128, slot: usize) -> (u128, u128) {
     let low = keys & !u128::MAX.checked_shl(slot as u32 * 8).unwrap_or(0);
     (low, keys & !low)
 }
 
 impl Linear<'_> {
-    /// The slot of `byte` among the first `used`.
+    /// Returns the slot of `byte` among the first `used`.
     pub(super) fn find(self, byte: u8, used: usize) -> Option<usize> {
         let keys = self.keys.load();
         (0..used).find(|slot| byte_at(keys, *slot) == byte)
@@ -158,19 +159,20 @@ impl Linear<'_> {
     }
 }
 
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 pub(super) const LINE: usize = 64;
-/// How many bytes of a Node256 are fetched before a scan comes to it.
+/// Number of bytes of a Node256 that are prefetched before a scan reaches it.
 pub(super) const AHEAD: usize = 5 * LINE;
 
-/// Where in a node an entry stands, in the order of keys: 0 for the terminal slot, else byte + 1.
+/// Position of an entry in a node, in the order of keys: 0 for the terminal slot, otherwise the
+/// byte plus one.
 pub type Position = u16;
 
-/// The slot of the key that ends at the node.
+/// Position of the key that ends at the node.
 pub const TERMINAL: Position = 0;
 pub(super) const LAST: Position = 256;
 
-/// The position of a byte.
+/// Returns the position of a byte.
 #[inline]
 pub fn position(byte: u8) -> Position {
     Position::from(byte) + 1
@@ -180,7 +182,7 @@ macro_rules! boxed {
     ($($node:ident),+) => {$(
         impl<L> Retire for $node<L> {
             unsafe fn free(memory: *mut Self) {
-                // SAFETY: nodes come from boxes; exclusively the caller's.
+                // SAFETY: nodes come from boxes, and this one belongs to the caller alone.
                 drop(unsafe { Box::from_raw(memory) });
             }
         }

@@ -1,4 +1,4 @@
-//! What can be done to a node: lookups, changes, growing and shrinking.
+//! Methods of nodes: lookups, changes, growing and shrinking.
 
 #![expect(unsafe_code, reason = "nodes behind tagged pointers")]
 
@@ -20,7 +20,7 @@ use ordna_base::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, point};
 
 impl<P: Protocol> Word<'_, P> {
-    /// Fetches the node, if it is a small one.
+    /// Prefetches the node, if it is a small one.
     #[inline]
     pub fn prefetch_small(self) {
         if let Child::Node(node) = self.child()
@@ -31,14 +31,15 @@ impl<P: Protocol> Word<'_, P> {
     }
 }
 
-/// The word to follow from a slot that was loaded once: that word, never a second load.
+/// Returns the word to follow from a slot that was loaded once. The slot must not be loaded a
+/// second time.
 #[inline]
 fn word_to_follow<'g, P: Protocol>(slot: &'g Slot, word: Word<'g, P>) -> Word<'g, P> {
     if fault!("art.some_leaf.one_look") { slot.load() } else { word }
 }
 
 impl<'g, P: Protocol> NodeRef<'g, P> {
-    /// A new node without entries, which no other thread knows.
+    /// Creates a node without entries, which no other thread knows.
     pub fn new(kind: Kind, level: usize, prefix: Prefix) -> Self {
         let header = || Header {
             lock: P::Lock::default(),
@@ -81,14 +82,14 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
 
     #[inline]
     pub(super) fn header(self) -> &'g Header<P::Lock> {
-        // SAFETY: alive for 'g; every layout starts with a header.
+        // SAFETY: the node is alive for 'g, and every layout starts with a header.
         unsafe { &*self.word.address().cast() }
     }
 
     #[inline]
     pub(super) fn node4(self) -> &'g Node4<P::Lock> {
         debug_assert_eq!(self.kind(), Kind::Node4);
-        // SAFETY: alive for 'g; the kind in the word is that of the allocation.
+        // SAFETY: the node is alive for 'g, and the kind in the word is that of the allocation.
         unsafe { &*self.word.address().cast() }
     }
 
@@ -143,13 +144,13 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.header().prefix.store(prefix);
     }
 
-    /// Number of bytes that all keys below share. Never changes.
+    /// Returns the number of bytes that all keys below share, which never changes.
     #[inline]
     pub fn level(self) -> usize {
         usize::from(self.header().level)
     }
 
-    /// The level, for a descent that came to the node with `depth` bytes behind it.
+    /// Returns the level, for a descent that has passed `depth` bytes when it reaches the node.
     #[inline]
     pub fn level_from(self, depth: usize) -> usize {
         if check!("art.rowex.level", P::READERS_NOTICE) {
@@ -164,7 +165,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.header().terminal.load()
     }
 
-    /// The child of `byte`.
+    /// Returns the child for `byte`.
     #[inline]
     pub fn child(self, byte: u8) -> Word<'g, P> {
         match self.kind() {
@@ -189,7 +190,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             }
             Kind::Node48 => {
                 let node = self.node48();
-                // Slot 0 minus one is beyond the end.
+                // Slot 0 minus one is out of bounds.
                 let child = node.children.get(node.slot_of(byte).wrapping_sub(1));
                 child.map_or(Word::EMPTY, Slot::load)
             }
@@ -197,14 +198,14 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Whether a slot found by `byte` in a Node4 or Node16 is that of `byte`. Slots that were never
-    /// used have byte 0, and may be filled for another one after the search.
+    /// Returns whether a slot that was found by `byte` in a Node4 or Node16 belongs to `byte`.
+    /// Slots that were never used have byte 0, and may be filled for another byte after the search.
     #[inline]
     pub(super) fn is_sure_of(byte: u8, word: Word<'g, P>) -> bool {
         check!("art.child.zero_byte", P::READERS_NOTICE || byte != 0 || word.is_empty())
     }
 
-    /// The slot at a position.
+    /// Returns the word in the slot at a position.
     pub fn at(self, position: Position) -> Word<'g, P> {
         match position.checked_sub(1) {
             None => self.terminal(),
@@ -212,9 +213,9 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Fetches what a descent reads next: the header, and the line of the slot of `byte`. That is
-    /// the byte that will be looked up if the node has no prefix, as most large ones; to learn
-    /// whether it has one the header must be there, which would make two misses, one after the
+    /// Prefetches what a descent reads next: the header, and the cache line of the slot of `byte`.
+    /// If the node has no prefix, as most large nodes, that is the byte of the lookup. Finding out
+    /// whether it has a prefix requires the header, which would lead to two misses, one after the
     /// other.
     #[inline]
     pub fn prefetch(self, byte: Option<&u8>) {
@@ -232,14 +233,14 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         prefetch(start.wrapping_add(offset));
     }
 
-    /// Whether the node is one of the two small kinds.
+    /// Returns whether the node is of one of the two small kinds.
     #[inline]
     pub fn is_small(self) -> bool {
         self.kind() <= Kind::Node16
     }
 
-    /// Fetches all that a scan through the node reads; of a Node256 the header and the lines of the
-    /// slots that come first.
+    /// Prefetches everything that a scan through the node reads. In a Node256, this is the header
+    /// and the cache lines of the first slots.
     #[inline]
     pub fn prefetch_whole(self, direction: Direction) {
         let start = self.word.address();
@@ -267,12 +268,12 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.header().counts.store(counts as u16, Ordering::Relaxed);
     }
 
-    /// Children, the terminal entry not counted.
+    /// Returns the number of children, without the terminal entry.
     pub fn children(self) -> usize {
         self.counts().0
     }
 
-    /// Entries, the terminal one included.
+    /// Returns the number of entries, including the terminal one.
     pub fn entries(self) -> usize {
         self.children() + usize::from(!self.terminal().is_empty())
     }
@@ -281,7 +282,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.kind().is_underfull::<P>(children)
     }
 
-    /// Whether a child for `byte`, which has none, can be added.
+    /// Returns whether there is room for a child for `byte`, which has none yet.
     pub fn has_room_for(self, byte: u8) -> bool {
         let (alive, used) = self.counts();
         let capacity = self.kind().capacity::<P>();
@@ -293,7 +294,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Adds a child for `byte`, which has none and for which there is room.
+    /// Adds a child for `byte`, which has none yet. There must be room for it.
     pub fn add(self, byte: u8, word: Word<'_, P>) {
         let (alive, used) = self.counts();
         let used = match self.view() {
@@ -330,7 +331,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.set_counts(alive + 1, used);
     }
 
-    /// Sets what stands at a position that is not empty, or the terminal slot.
+    /// Replaces the word at a position that is not empty, or in the terminal slot.
     pub fn replace(self, position: Position, word: Word<'_, P>) {
         let Some(byte) = position.checked_sub(1).map(usize::from) else {
             return self.header().terminal.store(word);
@@ -350,7 +351,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Empties a position that is not empty.
+    /// Empties the slot at a position that is not empty.
     pub fn remove(self, position: Position) {
         let Some(byte) = position.checked_sub(1).map(usize::from) else {
             return self.header().terminal.store(Word::<P>::EMPTY);
@@ -381,7 +382,8 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         self.set_counts(alive - 1, used);
     }
 
-    /// A copy of the smallest kind that takes `room` more children, without the entry at `without`.
+    /// Returns a copy of the smallest kind with room for `room` more children, without the entry at
+    /// `without`.
     pub fn copy(self, room: usize, without: Option<Position>) -> Self {
         let gone = usize::from(without.is_some_and(|position| position != TERMINAL));
         let kind = Kind::holding::<P>(self.children() - gone + room);
@@ -414,7 +416,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// The entry other than the one at `position`, of a node that has two.
+    /// Returns the other entry of a node that has two, one of them at `position`.
     pub fn other_than(self, position: Position) -> Option<(Position, Word<'g, P>)> {
         let mut other = None;
         self.each(|at, word| {
@@ -425,7 +427,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         other
     }
 
-    /// Where a scan through the whole node starts.
+    /// Returns the position at which a scan through the whole node starts.
     pub fn start(direction: Direction) -> Position {
         match direction {
             Direction::Ascending => TERMINAL,
@@ -433,11 +435,12 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Some record below the node. Any will do where only the bytes that all of them share are
-    /// wanted, and then it may be read at any time: whatever stands in a slot of a node shares
-    /// them.
+    /// Returns any record below the node. It is suitable if only the bytes that all of the records
+    /// share are needed. It may then be read at any time, because everything in a slot of a node
+    /// shares them.
     ///
-    /// `None` if writers emptied slots and filled others during the search, so that it met none.
+    /// Returns `None` if writers emptied slots and filled others during the search, so that it
+    /// found no record.
     pub fn some_leaf(self) -> Option<RecordRef<'g>> {
         let mut node = self;
         loop {
@@ -445,7 +448,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
             crate::art::probes::steps::add(1);
             let mut words = [Word::EMPTY; 2];
             words[0] = node.terminal();
-            // Looked at once: what is emptied behind it tells as well.
+            // Each slot is loaded once, so even a record that is then removed is valid.
             let filled = |slot: &'g Slot| {
                 let word = slot.load::<P>();
                 if word.is_empty() {
@@ -469,7 +472,7 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Bytes asked of the allocator.
+    /// Returns the number of allocated bytes.
     pub fn size(self) -> usize {
         match self.kind() {
             Kind::Node4 => size_of::<Node4<P::Lock>>(),
@@ -479,13 +482,14 @@ impl<'g, P: Protocol> NodeRef<'g, P> {
         }
     }
 
-    /// Calls `retire` with the allocation as what it is.
+    /// Passes the allocation to the disposer with its actual type.
     ///
     /// # Safety
-    /// As for what the disposer does.
+    /// As for the disposer.
     pub unsafe fn dispose(self, with: &impl Dispose) {
         let address = self.word.address();
-        // SAFETY: the kind in the word is that of the allocation; the rest is the caller's promise.
+        // SAFETY: the kind in the word is that of the allocation; the caller upholds the rest of
+        // the contract.
         unsafe {
             match self.kind() {
                 Kind::Node4 => with.dispose(address.cast::<Node4<P::Lock>>()),

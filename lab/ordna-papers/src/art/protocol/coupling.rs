@@ -1,11 +1,12 @@
 //! Lock coupling with read-write spin locks.
 //!
 //! # Contract
-//! A descent holds at most two locks: it takes the child's before it leaves the parent's. A scan
-//! holds those of the way from the root to where it stands, while it gathers records. Readers take
-//! them shared. Writers do too, and upgrade the one or two they need at the end; if another reader
-//! is in the way they restart, and after some restarts go down with exclusive locks. Each lookup
-//! writes to the lock of every node on its way: that is what the paper measures.
+//! A descent holds at most two locks: it takes the child's lock before it releases the parent's.
+//! While a scan gathers records, it holds the locks of the path from the root to its current node.
+//! Readers take shared locks. Writers do the same, and upgrade the one or two locks that they need
+//! at the end. If another reader prevents this, they restart, and after some restarts they descend
+//! with exclusive locks. Each lookup writes to the lock of every node on its path, which is what
+//! the paper measures.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3.
 
@@ -13,7 +14,7 @@ use super::{Concurrent, Latch, Mode, Protocol, Restart, WriteMode};
 use ordna_base::sync::Backoff;
 use ordna_base::sync::atomic::{AtomicU32, Ordering};
 
-/// Lock coupling.
+/// The protocol of lock coupling.
 #[derive(Debug)]
 pub struct Coupling;
 
@@ -24,18 +25,18 @@ impl Protocol for Coupling {
     const READERS_NOTICE: bool = true;
 }
 
-// SAFETY: the lock keeps readers and writers of a node apart.
+// SAFETY: the lock excludes readers of a node while a writer changes it.
 #[expect(unsafe_code, reason = "see the trait")]
 unsafe impl Concurrent for Coupling {
     const NAME: &'static str = "art-coupling";
 }
 
 const WRITER: u32 = 1;
-/// A writer waits: no new readers.
+/// A writer waits, so no new readers are admitted.
 const WAITING: u32 = 2;
 const READER: u32 = 4;
 
-/// A read-write spin lock in one word. A waiting writer keeps new readers out.
+/// A read-write spin lock in one word. A waiting writer blocks new readers.
 #[derive(Debug, Default)]
 pub struct SpinLock(AtomicU32);
 
@@ -67,8 +68,8 @@ impl SpinLock {
         loop {
             let word = self.0.load(Ordering::Relaxed);
             if word & !WAITING == 0 {
-                // Acquire: pairs with the releases of earlier holders. Clears WAITING: other
-                // writers that wait set it again.
+                // Acquire: pairs with the releases of earlier holders. Clears WAITING; other
+                // waiting writers set it again.
                 if self
                     .0
                     .compare_exchange_weak(word, WRITER, Ordering::Acquire, Ordering::Relaxed)
@@ -83,7 +84,7 @@ impl SpinLock {
         }
     }
 
-    /// From the only reader to the writer, or not at all.
+    /// Turns the only reader into the writer. Returns `false` if there are other readers.
     fn try_upgrade(&self) -> bool {
         let alone = self.0.load(Ordering::Relaxed) & WAITING | READER;
         self.0
@@ -92,13 +93,13 @@ impl SpinLock {
     }
 }
 
-/// The lock, held by this reader among others.
+/// The lock, held by a reader.
 #[derive(Debug)]
 pub struct Sharing<'a>(&'a SpinLock);
 
 impl Drop for Sharing<'_> {
     fn drop(&mut self) {
-        // Release: what this reader read was read before a writer comes in.
+        // Release: this reader's loads happen before a writer enters.
         self.0.0.fetch_sub(READER, Ordering::Release);
     }
 }
@@ -122,8 +123,8 @@ impl Latch for SpinLock {
         Ok(Excluding(self))
     }
 
-    /// No thread waits for the lock of a node that leaves the tree: one would have to hold its
-    /// parent's, which the remover does.
+    /// No thread waits for the lock of a node that leaves the tree, because a waiting thread would
+    /// have to hold its parent's lock, which the remover holds.
     fn unlock_obsolete(held: Excluding<'_>) {
         drop(held);
     }
@@ -133,7 +134,7 @@ impl Latch for SpinLock {
     }
 }
 
-/// Shared locks, coupled.
+/// Descends with coupled shared locks.
 #[derive(Debug)]
 pub struct Shared;
 
@@ -157,7 +158,7 @@ impl WriteMode<SpinLock> for Shared {
         if !lock.try_upgrade() {
             return Err(Restart);
         }
-        // The reader has become the writer: its share is gone already.
+        // The reader has become the writer, so it has no share to release.
         std::mem::forget(sharing);
         Ok(Excluding(lock))
     }

@@ -1,8 +1,8 @@
 //! The interface between the tree and its synchronization protocol.
 //!
-//! The descents, the changes and the scans are written once. A protocol states the lock of a node,
-//! the [`Mode`]s in which readers and writers go through nodes, and whether readers notice a change
-//! that is under way ([`Protocol::READERS_NOTICE`]).
+//! Descents, changes and scans are written once. A protocol defines the lock of a node, the
+//! [`Mode`]s in which readers and writers pass through nodes, and whether readers notice a change
+//! in progress ([`Protocol::READERS_NOTICE`]).
 //!
 //! | protocol | lock of a node | readers | writers |
 //! |---|---|---|---|
@@ -11,9 +11,9 @@
 //! | [`Olc`] | version lock | optimistic | optimistic, then upgrade |
 //! | [`Rowex`] | version lock | [`Free`] | optimistic, then upgrade |
 //!
-//! An operation that restarts too often continues in mode [`Exclusive`]: coupled locks from the
-//! root down. All blocking waits go from a node to one of its descendants, and upgrades never wait:
-//! no deadlock.
+//! An operation that restarts too often continues in mode [`Exclusive`], with coupled locks from
+//! the root down. All blocking waits go from a node to one of its descendants, and upgrades never
+//! wait, so there are no deadlocks.
 
 mod coupling;
 mod none;
@@ -25,52 +25,54 @@ pub use none::Unsynchronized;
 pub use olc::Olc;
 pub use rowex::Rowex;
 
-/// The words read may be of several moments, or the node is unlinked: the operation restarts.
+/// The words that were read may be from different moments, or the node is unlinked: the operation
+/// restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart;
 
 /// The lock of a node.
 pub trait Latch: Default + 'static {
-    /// The lock, held exclusively. Unlocks on drop.
+    /// A guard of the exclusive lock, which unlocks on drop.
     type Held<'a>;
 
-    /// Takes the lock; waits for its holder.
+    /// Takes the lock, and waits for its holder if necessary.
     ///
     /// # Errors
-    /// The node is unlinked.
+    /// Returns [`Restart`] if the node is unlinked.
     fn lock(&self) -> Result<Self::Held<'_>, Restart>;
 
-    /// Unlocks the lock of a node that was unlinked meanwhile: no thread may come in any more.
+    /// Unlocks the lock of a node that is now unlinked. No thread may enter it any more.
     fn unlock_obsolete(held: Self::Held<'_>);
 
-    /// Whether no thread is inside and the node is not unlinked. For audits.
+    /// Returns whether no thread is inside and the node is not unlinked. For audits.
     fn is_idle(&self) -> bool;
 }
 
-/// How a descent goes through nodes.
+/// The way in which a descent passes through nodes.
 pub trait Mode<L: Latch> {
-    /// Whether tokens are locks: they must not be kept while the caller's code runs.
+    /// Whether tokens are locks, which must not be held while the caller's code runs.
     const HOLDS_LOCKS: bool;
 
-    /// Stands for having entered a node. Leaves it on drop.
+    /// Represents having entered a node. Leaves it on drop.
     type Token<'a>;
 
     /// Enters a node.
     ///
     /// # Errors
-    /// The node is unlinked.
+    /// Returns [`Restart`] if the node is unlinked.
     fn enter(lock: &L) -> Result<Self::Token<'_>, Restart>;
 
-    /// Whether all that was read of the node since it was entered is of one moment.
+    /// Returns whether everything that was read from the node since it was entered is from one
+    /// moment.
     fn holds(token: &Self::Token<'_>) -> bool;
 }
 
-/// How a descent goes through nodes that it may change.
+/// The way in which a descent passes through nodes that it may change.
 pub trait WriteMode<L: Latch>: Mode<L> {
-    /// Takes the lock exclusively, if the node is as it was when it was entered. Never waits.
+    /// Takes the lock exclusively, if the node has not changed since it was entered. Never waits.
     ///
     /// # Errors
-    /// It may have changed.
+    /// Returns [`Restart`] if the node may have changed.
     fn upgrade<'a>(lock: &'a L, token: Self::Token<'a>) -> Result<L::Held<'a>, Restart>;
 }
 
@@ -78,36 +80,36 @@ pub trait WriteMode<L: Latch>: Mode<L> {
 pub trait Protocol: 'static {
     /// The lock in the header of each node.
     type Lock: Latch;
-    /// How lookups and scans go through nodes.
+    /// The mode of lookups and scans.
     type Read: Mode<Self::Lock>;
-    /// How changes do.
+    /// The mode of changes.
     type Write: WriteMode<Self::Lock>;
 
-    /// Whether a reader is kept out of, or notices, a change under way. Then nodes are changed in
-    /// place: Node4 and Node16 are sorted, free slots are used again, and the depth of a node is
-    /// the sum of the prefixes above. Otherwise a slot is filled once for one byte, and a node's
-    /// immutable level says its depth.
+    /// Whether readers are blocked by, or notice, a change in progress. If so, nodes are changed in
+    /// place: Node4 and Node16 are sorted, free slots are reused, and the depth of a node is the
+    /// sum of the prefixes above it. Otherwise a slot is only ever filled for one byte, and the
+    /// immutable level of a node determines its depth.
     const READERS_NOTICE: bool;
 
-    /// How many children Node4, Node16 and Node48 take.
+    /// Maximum numbers of children of Node4, Node16 and Node48.
     const CAPACITY: [usize; 3] = [4, 16, 48];
 
     /// Whether the leaves are keys in the memory of another structure; see `leaf.rs`.
     const LENT: bool = false;
 }
 
-/// A protocol that serves many threads.
+/// A protocol that supports several threads.
 ///
 /// # Safety
-/// Under [`Protocol::Write`] at most one thread holds a node's lock, and readers in mode
-/// [`Protocol::Read`] get right answers while it does.
+/// Under [`Protocol::Write`], at most one thread holds a node's lock. In the meantime, readers in
+/// mode [`Protocol::Read`] get correct results.
 #[expect(unsafe_code, reason = "what makes a tree Sync")]
 pub unsafe trait Concurrent: Protocol {
-    /// As it stands in audits.
+    /// Name of the protocol in audits.
     const NAME: &'static str;
 }
 
-/// No thread is kept out and nothing is checked.
+/// Does not block any thread, and checks nothing.
 #[derive(Debug)]
 pub struct Free;
 
@@ -125,7 +127,7 @@ impl<L: Latch> Mode<L> for Free {
     }
 }
 
-/// Exclusive locks, coupled: the way out when optimism has failed too often.
+/// Coupled exclusive locks, for operations whose optimistic attempts have failed too often.
 #[derive(Debug)]
 pub struct Exclusive;
 
@@ -147,7 +149,8 @@ impl<L: Latch> WriteMode<L> for Exclusive {
     }
 }
 
-/// The same protocol over nodes that take few children, so that tests grow and shrink nodes often.
+/// The same protocol with nodes that have room for few children, so that tests often grow and
+/// shrink nodes.
 #[derive(Debug)]
 pub struct Minimal<P>(P);
 
@@ -159,14 +162,14 @@ impl<P: Protocol> Protocol for Minimal<P> {
     const CAPACITY: [usize; 3] = [2, 3, 4];
 }
 
-// SAFETY: capacities are no matter of synchronization; the rest is the other protocol's.
+// SAFETY: capacities do not affect synchronization; the rest is the other protocol's.
 #[expect(unsafe_code, reason = "see the trait")]
 unsafe impl<P: Concurrent> Concurrent for Minimal<P> {
     const NAME: &'static str = P::NAME;
 }
 
-/// The same protocol over leaves that another structure owns; see `leaf.rs`. Only for callers
-/// in this crate: each value that they insert must be the address of its key.
+/// The same protocol with leaves that another structure owns; see `leaf.rs`. Only for callers in
+/// this crate, because each value that they insert must be the address of its key.
 #[derive(Debug)]
 pub struct Lent<P>(P);
 
@@ -178,7 +181,7 @@ impl<P: Protocol> Protocol for Lent<P> {
     const LENT: bool = true;
 }
 
-// SAFETY: the owner of leaves is no matter of synchronization; the rest is the other protocol's.
+// SAFETY: the owner of leaves does not affect synchronization; the rest is the other protocol's.
 #[expect(unsafe_code, reason = "see the trait")]
 unsafe impl<P: Concurrent> Concurrent for Lent<P> {
     const NAME: &'static str = P::NAME;

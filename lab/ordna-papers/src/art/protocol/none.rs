@@ -1,4 +1,4 @@
-//! No synchronization: one thread at a time, which the borrow checker sees to.
+//! No synchronization: the borrow checker ensures that only one thread uses the tree.
 
 use super::{Free, Latch, Protocol, Restart, WriteMode};
 

@@ -1,14 +1,14 @@
-//! Optimistic Lock Coupling.
+//! Optimistic lock coupling.
 //!
 //! # Contract
-//! A reader samples a node's version, reads, samples the version of the child it goes to, and only
-//! then validates its own node: so at that moment the child was linked there and its version was
-//! the one sampled. A writer goes down in the same way and takes the locks of the one or two nodes
-//! that it changes by upgrading the versions it has seen.
+//! A reader samples a node's version, reads, and samples the version of the child to which it
+//! descends. Only then does it validate its own node. At that moment, the child was linked there
+//! and had the sampled version. A writer descends in the same way, and takes the locks of the one
+//! or two nodes that it changes by upgrading the versions that it has seen.
 //!
 //! # Progress
-//! A reader or writer that restarted 16 times takes exclusive locks from the root down;
-//! [`crate::art`] tells what restarts even there.
+//! A reader or writer that has restarted 16 times takes exclusive locks from the root down.
+//! [`crate::art`] describes what restarts even then.
 //!
 //! Source: "The ART of Practical Synchronization" (Leis et al., DaMoN 2016), §3, appendices A and
 //! B.
@@ -16,7 +16,7 @@
 use super::{Concurrent, Latch, Mode, Protocol, Restart, WriteMode};
 use ordna_base::sync::{Version, VersionLock, WriteGuard};
 
-/// Optimistic Lock Coupling.
+/// The protocol of optimistic lock coupling.
 #[derive(Debug)]
 pub struct Olc;
 
@@ -27,7 +27,7 @@ impl Protocol for Olc {
     const READERS_NOTICE: bool = true;
 }
 
-// SAFETY: versions exclude writers from each other and show readers that a writer was inside.
+// SAFETY: versions exclude other writers, and show readers that a writer was inside.
 #[expect(unsafe_code, reason = "see the trait")]
 unsafe impl Concurrent for Olc {
     const NAME: &'static str = "art-olc";
@@ -47,11 +47,11 @@ impl Latch for VersionLock {
     }
 }
 
-/// Versions are sampled and compared; nothing is written.
+/// Samples and compares versions, and writes nothing.
 #[derive(Debug)]
 pub struct Optimistic;
 
-/// The version of a node when it was entered.
+/// The version that a node had when it was entered.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     lock: &'a VersionLock,
