@@ -1,17 +1,16 @@
-//! Published concurrent ordered indexes, corrected, behind the contract
-//! [`OrderedIndex`].
+//! Published concurrent ordered indexes, with corrections, that implement [`OrderedIndex`].
 //!
 //! | module | index | synchronization | source |
 //! |---|---|---|---|
 //! | [`art`] | [`ArtNone`], [`ArtCoupling`], [`ArtOlc`], [`ArtRowex`], [`ArtHtm`] | none, lock coupling, optimistic lock coupling, ROWEX, hardware transactions | The ART of Practical Synchronization |
-//! | [`hydralist`] | [`HydraList`] | optimistic slotted list under a search layer that is updated later | HydraList |
+//! | [`hydralist`] | [`HydraList`] | optimistic slotted list, with a search layer that is updated later | HydraList |
 //! | [`skiplist`] | [`SkipList`] | lock-free linked lists in levels | Nitro, §2 |
 //! | [`nitro`] | [`Nitro`] | versions in the skip list, snapshots; access barrier | Nitro, §3, §4, §6 |
 //! | [`pi`] | [`Pi`] | owners by key range for writers, versions for readers; batches | PI |
 //! | [`wormhole`] | [`Wormhole`], [`WormholeFaithful`], [`WormholeUnsafe`] | leaf list under a hashed trie: leaf versions, two tables | Wormhole, §2, §3 |
 //!
-//! What an empty index costs: bytes by [`OrderedIndex::memory_usage`] with `u64` keys and values, and
-//! threads in the background.
+//! The following table has the cost of an empty index: bytes by [`OrderedIndex::memory_usage`] with
+//! `u64` keys and values, and background threads.
 //!
 //! | index | bytes | threads |
 //! |---|---|---|

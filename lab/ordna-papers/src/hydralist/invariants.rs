@@ -10,8 +10,8 @@ use crate::search_layer::{AnchorAddress, SearchLayer};
 use ordna_base::index::InvariantReport;
 use ordna_base::{Key, Value, Violation};
 
-/// Checks nodes, links, bounds, references and counts, and that every replica of the search layer
-/// holds exactly the anchors of the live nodes, the first one's aside.
+/// Checks nodes, links, bounds, references and counts. Every replica of the search layer must
+/// contain exactly the anchors of the live nodes, except that of the first one.
 pub fn check_invariants<K, V, L, const N: usize>(
     list: &DataList<K, V, L, N>,
 ) -> Result<InvariantReport, Violation>
@@ -39,7 +39,7 @@ where
             return Err(broken(at, "the anchor does not follow its predecessor's".to_owned()));
         }
         let replicas = if before.is_some() { list.updates.replicas() } else { 0 };
-        // Dead nodes on their way out may point here.
+        // Dead nodes that are being removed may refer to this one.
         if node.references() < 1 + replicas {
             return Err(broken(at, format!("{} references", node.references())));
         }
@@ -77,7 +77,7 @@ where
     Ok(InvariantReport { entries, nodes: live.len() + 1 })
 }
 
-/// Checks the inside of one node.
+/// Checks the contents of one node.
 fn inside<K, V, const N: usize>(node: &Node<K, V, N>, leaf: NodeSearch) -> Result<(), String>
 where
     K: Key + ?Sized,
@@ -86,7 +86,8 @@ where
     if node.is_dead() {
         return Err("dead, and in the list".to_owned());
     }
-    // SAFETY: the caller's guard, and no thread writes: the successor of a live node is alive.
+    // SAFETY: the caller has a guard, and no thread writes, so the successor of a live node is
+    // alive.
     let next = unsafe { node.next.load(std::sync::atomic::Ordering::Acquire).as_ref() };
     let mut wrong = None;
     let mut before: Option<(super::entry::NodeEntry<K, V>, usize)> = None;

@@ -12,8 +12,8 @@ use crate::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 use ordna_base::Key;
 use ordna_base::index::{Direction, OrderedIndex};
 
-/// The adaptive radix tree under ROWEX: jumps look at no lock. Its leaves are the anchors in the
-/// nodes. A jump that has compared an anchor has fetched the part of the node that a lookup reads
+/// The adaptive radix tree with ROWEX, whose jumps ignore locks. Its leaves are the anchors in the
+/// nodes. A jump that has compared an anchor has loaded the part of the node that a lookup reads
 /// first.
 #[derive(Debug)]
 pub struct ArtLayer<K: Key + ?Sized>(Art<K, u64, Lent<Rowex>>);
@@ -24,7 +24,7 @@ impl<K: Key + ?Sized> Default for ArtLayer<K> {
     }
 }
 
-// SAFETY: jumps find records of the tree. The layer releases an address once its record has been
+// SAFETY: jumps find records of the tree. The layer releases an address after its record has been
 // replaced or removed there.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
     #[inline]
@@ -52,7 +52,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for ArtLayer<K> {
                 removed.map(|done| done.ok().map(|()| address))
             }
         };
-        // An anchor is a key that was stored, so its length has passed.
+        // An anchor is a key that was stored, so its length is valid.
         outcome.unwrap_or_default().map(|address| address as usize)
     }
 
@@ -78,10 +78,10 @@ mod tests {
     use super::*;
     use crate::wormhole::layer::TableLayer;
 
-    /// An anchor as a node has it.
+    /// Returns an anchor in the form in which a node stores it.
     fn stored(anchor: &[u8]) -> Vec<u16> {
         let cell = (anchor.len() as u16).to_ne_bytes();
-        // In words, as a cell is aligned.
+        // As words, because a cell is aligned.
         let bytes: Vec<u8> = [&cell, anchor, &[0]].concat();
         let (words, _) = bytes.as_chunks::<2>();
         words.iter().map(|word| u16::from_ne_bytes(*word)).collect()
@@ -113,7 +113,7 @@ mod tests {
         for (key, near) in jumps {
             assert!(layer.jump(key).is_some_and(|address| near.contains(&address)), "{key:?}");
         }
-        // A later node of the same anchor; then the late removal of the earlier one.
+        // A later node with the same anchor; then the late removal of the earlier one.
         assert_eq!(apply(b"m", LayerStep::Insert(later)), Some(m));
         assert_eq!(apply(b"m", LayerStep::Remove(m)), None);
         assert_eq!(layer.jump(b"m"), Some(later));

@@ -1,4 +1,4 @@
-//! HydraList: a slotted list that is right at every moment, under search layers that follow later.
+//! HydraList: a list of slotted nodes that is always correct, with search layers that lag behind.
 //!
 //! ```
 //! use ordna_papers::{HydraList, OrderedIndex};
@@ -12,30 +12,30 @@
 //! # Ok::<(), ordna_papers::Error>(())
 //! ```
 //!
-//! The entries stand in nodes of up to 64, in a doubly linked list. A search layer maps the
-//! smallest possible key of each node, its *anchor*, to the node. A split or merge is done when the
-//! list is changed; it is written to a log, from which threads in the background bring the search
-//! layer, or one per NUMA node, up to date. An operation that comes to a node too far to the left
-//! or right, or to an obsolete node, scans on in the list.
+//! Entries are in nodes with up to 64 slots, which form a doubly linked list. A search layer maps
+//! the smallest possible key of each node, its *anchor*, to the node. A split or merge is complete
+//! when the list is changed. It is recorded in a log, from which background threads update the
+//! search layer, or one search layer per NUMA node. An operation that reaches a node too far to the
+//! left or right, or an obsolete node, continues with a scan of the list.
 //!
-//! Point operations are linearizable: O(length of the key) in the search layer, then one node and
-//! normally no scan. Scans are live, as [`OrderedIndex`] defines, and copy a few entries at a time.
-//! Readers write nothing shared, except that the first scan through a node after a write leaves the
-//! sorted order of its slots there, and that with several search layers one operation in 64 is
-//! counted.
+//! Point operations are linearizable. They take O(length of the key) in the search layer, then one
+//! node and usually no scan. Scans are live, as [`OrderedIndex`] defines, and copy a few entries at
+//! a time. Readers do not write shared memory, with two exceptions: the first scan through a node
+//! after a write stores the sorted order of its slots, and with several search layers one operation
+//! in 64 is counted.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
-//! | `entry` | what a slot holds, for all kinds of keys and values |
-//! | `node`, `node::run` | a data node: layout, search, sorted order, references; how a scan copies it |
-//! | `order` | how the sorted order of a node is worked out |
+//! | `entry` | the contents of a slot, for all types of keys and values |
+//! | `node`, `node::run` | a data node: layout, search, sorted order, references; copying by scans |
+//! | `order` | computation of the sorted order of a node |
 //! | `list`, `list::node_scan` | lookups, changes, splits and merges; scans |
 //! | [`layer`] | search layers |
 //! | [`updates`] | logs, combiner, updaters |
 //!
 //! Source: "HydraList: A Scalable In-Memory Index Using Asynchronous Updates and Partial
-//! Replication" (Mathew and Min, VLDB 2020), §3 to §5 and §10. What departs from it is told at the
-//! top of each file.
+//! Replication" (Mathew and Min, VLDB 2020), §3 to §5 and §10. The top of each file describes what
+//! differs from it.
 
 mod entry;
 mod invariants;
@@ -63,8 +63,8 @@ use ordna_base::index::{Bounds, Change, Direction, InvariantReport, MemoryUsage,
 use ordna_base::reclaim::Guard;
 use ordna_base::{Error, Key, Value, Violation};
 
-/// An ordered map: list of nodes with `N` slots (2 to 64) under search layers of type `L`; see the
-/// [module](self).
+/// An ordered map: a list of nodes with `N` slots (2 to 64) below search layers of type `L`. See
+/// the [module](self).
 pub struct HydraList<K, V, L = ArtLayer<K>, const N: usize = MOST>
 where
     K: Key + ?Sized,
@@ -83,13 +83,13 @@ where
     V: Value + ?Sized,
     L: SearchLayer<K>,
 {
-    /// An empty index with everything in use.
+    /// Creates an empty index with all features enabled.
     pub fn new() -> Self {
         Self::with(&HydraOptions::default())
     }
 
-    /// An empty index with these options. If the system has no threads left for updates in the
-    /// background, they are synchronous.
+    /// Creates an empty index with these options. If the system cannot start threads for background
+    /// updates, updates are synchronous.
     pub fn with(options: &HydraOptions) -> Self {
         let mut options = options.clone();
         if options.update == Update::Background {
@@ -113,7 +113,8 @@ where
         for replica in (0..replicas).filter(|_| replicas > 1) {
             let topology = topology.clone();
             bodies.push(Box::new(move |list| {
-                // The nodes of a search layer are made by this thread: its memory is theirs.
+                // This thread allocates the nodes of a search layer, so the memory is local to
+                // their NUMA node.
                 topology.bind_this_thread(replica);
                 list.updates.apply_in_background(replica, &list.collector);
             }));
@@ -122,8 +123,8 @@ where
         for body in bodies {
             let shared = list.clone();
             let thread = std::thread::Builder::new().name("hydralist".to_owned());
-            // A panic of the search layer has been reported; the updates after it still are to be
-            // done.
+            // A panic of the search layer has been reported. The updates after it must still be
+            // applied.
             let survive =
                 move || while catch_unwind(AssertUnwindSafe(|| body(&shared))).is_err() {};
             match thread.spawn(survive) {
@@ -138,14 +139,14 @@ where
         Ok(threads)
     }
 
-    /// Brings the search layers up to date, on the calling thread. The index is right without it;
-    /// it is for [`Update::OnDemand`].
+    /// Updates the search layers on the calling thread. The index is correct without it; it is for
+    /// [`Update::OnDemand`].
     pub fn follow(&self) {
         self.list.updates.run(&self.list.collector.pin());
     }
 
-    /// The index's counts since it was made. Counts of other threads' writes under way may
-    /// be missing.
+    /// Returns the counts of the index since its creation. Those of other threads' writes in
+    /// progress may be missing.
     pub fn statistics(&self) -> HydraStatistics {
         let counters = &self.list.counters;
         HydraStatistics {

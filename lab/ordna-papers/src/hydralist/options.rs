@@ -1,39 +1,40 @@
-//! Switches for the parts of the index.
+//! Options that enable or disable parts of the index.
 
 use super::node::{Compare, NodeSearch};
 use crate::topology::Topology;
 use ordna_base::simd::InstructionSet;
 
-/// When search layers follow splits and merges.
+/// The time at which search layers follow splits and merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
     /// Soon, by threads of the index.
     Background,
-    /// Before the write that split or merged returns, by the writer, after it has unlocked the
-    /// nodes.
+    /// By the writer that has split or merged, after it has unlocked the nodes and before its write
+    /// returns.
     Synchronous,
-    /// By the writer, while it holds the nodes' locks: the paper's index before its layers are
-    /// separated (§6.3.1).
+    /// By the writer, while it holds the nodes' locks. This is the paper's index before its layers
+    /// are separated (§6.3.1).
     Inside,
-    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait when the lag is
-    /// above its limit.
+    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait while the lag
+    /// is above its limit.
     OnDemand,
 }
 
-/// Switches for the parts of the index: all are on but in the paper's factor analysis (figure 9).
+/// Options for the parts of the index. All are enabled except in the paper's factor analysis
+/// (figure 9).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HydraOptions {
-    /// Entries stand in order and are searched by bisection, not by fingerprint.
+    /// Whether entries are in sorted order and searched by bisection, instead of by fingerprint.
     pub sorted: bool,
-    /// Fingerprints are compared by vector instructions; otherwise byte by byte.
+    /// Whether fingerprints are compared with vector instructions; otherwise byte by byte.
     pub simd: bool,
-    /// When search layers follow.
+    /// The time at which search layers follow.
     pub update: Update,
-    /// One search layer for each of its nodes.
+    /// The NUMA topology. Each of its nodes has its own search layer.
     pub topology: Topology,
-    /// A reader that meets a writer waits before it restarts.
+    /// Whether a reader that meets a writer waits before it restarts.
     pub backoff: bool,
-    /// Splits and merges that may be waiting for a search layer before writers wait too.
+    /// Maximum number of splits and merges that wait for a search layer, before writers wait, too.
     pub lag_limit: usize,
 }
 
@@ -51,7 +52,7 @@ impl Default for HydraOptions {
 }
 
 impl HydraOptions {
-    /// How a node is searched.
+    /// Returns the way in which a node is searched.
     pub(super) fn leaf(&self) -> NodeSearch {
         match (self.sorted, self.simd) {
             (true, _) => NodeSearch::Sorted,

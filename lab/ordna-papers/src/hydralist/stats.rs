@@ -2,7 +2,7 @@
 
 use ordna_base::sync::StripedCounter;
 
-/// Upper ends of the jump-distance histogram's buckets, in nodes; one more bucket is above the
+/// Upper bounds of the buckets of the jump distances, in nodes. There is one more bucket above the
 /// last.
 pub const DISTANCES: [usize; 4] = [0, 1, 3, 7];
 
@@ -16,7 +16,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Notes how many nodes a writer scanned from its jump node to the node of its key.
+    /// Counts the number of nodes that a writer scanned from its jump node to the node of its key.
     #[inline]
     pub fn jumped(&self, distance: usize) {
         let bucket = DISTANCES.iter().take_while(|end| distance > **end).count();
@@ -28,28 +28,28 @@ impl Counters {
     }
 }
 
-/// The counts of an index since it was made.
+/// The counts of an index since its creation.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HydraStatistics {
-    /// Writes by the distance from the node where the search layer sent them to the node of their
-    /// key: 0, 1, 2 to 3, 4 to 7, more.
+    /// Number of writes by the distance from the node that the search layer returned to the node of
+    /// their key: 0, 1, 2 to 3, 4 to 7, more.
     pub jumps: [usize; DISTANCES.len() + 1],
-    /// Nodes made by splits.
+    /// Number of nodes created by splits.
     pub splits: usize,
-    /// Nodes merged into their predecessors.
+    /// Number of nodes merged into their predecessors.
     pub merges: usize,
-    /// Reads of a node that had to be repeated because of a writer.
+    /// Number of reads of a node that were repeated because of a writer.
     pub retries: usize,
-    /// Splits and merges that the slowest search layer has yet to follow, now.
+    /// Number of splits and merges that the slowest search layer has not followed yet.
     pub lag: usize,
-    /// How often a writer waited because the lag was above its limit.
+    /// Number of times that a writer waited because the lag was above its limit.
     pub stalls: usize,
-    /// Steps that a search layer lost because it panicked.
+    /// Number of updates that a search layer lost because it panicked.
     pub skipped: usize,
-    /// How often threads in the background looked for work. They do when they are woken, not by the
-    /// clock: while no thread writes the number stays.
+    /// Number of times that background threads looked for work. They look when they are woken, not
+    /// periodically, so the number does not change while no thread writes.
     pub looks: usize,
-    /// Operations that began at each replica of the search layer; counted if there are several.
+    /// Number of operations that began at each replica of the search layer, if there are several.
     pub reads: Vec<usize>,
 }

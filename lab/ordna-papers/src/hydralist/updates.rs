@@ -1,45 +1,45 @@
-//! How splits and merges get into the search layers: logs, the combiner, the updaters.
+//! Updates of the search layers after splits and merges: logs, the combiner, the updaters.
 //!
 //! # Contract
-//! [`Updates::log`] is called under the locks of the split or merge that it tells of. It appends to
-//! the log of the calling thread. [`Updates::combine`] empties all logs, sorts what it found by
-//! time, and gives every replica the same merged log; [`Updates::apply`] carries a replica's merged
-//! logs out. Both may be called by any thread: the combiner and each replica have a lock, so that
-//! one thread at a time is at work on each. In the background one thread combines, and one per
-//! replica applies (one thread does both if there is one replica).
+//! [`Updates::log`] is called under the locks of the split or merge that it records, and appends to
+//! the log of the calling thread. [`Updates::combine`] empties all logs, sorts their lines by time,
+//! and passes the same merged log to every replica. [`Updates::apply`] applies the merged logs of a
+//! replica. Any thread may call both: the combiner and each replica have a lock, so that one thread
+//! at a time works on each. In the background, one thread combines, and one per replica applies
+//! (the same thread does both if there is a single replica).
 //!
 //! # Order
-//! Times order what follows from each other (`Clock`), but a merged log is no clean cut: a thread
-//! may log a removal after the combiner has passed its log. The insertion before it, in a log that
-//! the combiner comes to later, or earlier in the next round, is then in another merged log. So a
-//! step decides by the state of the node and not by the order of steps:
+//! Times order events that depend on each other (`Clock`), but a merged log does not contain all
+//! lines up to some time: a thread may log a removal after the combiner has passed its log. The
+//! insertion before it may be in a log that the combiner visits later in this round, or earlier in
+//! the next one, and is then in another merged log. So an update depends on the state of the node
+//! and not on the order of updates:
 //!
 //! - an insertion of a dead node is skipped. A node dies before its removal is logged, so an
-//!   insertion that comes after the removal finds it dead;
-//! - a removal takes an anchor out only if it leads to that very node. A node with the same anchor
-//!   that came later stays.
+//!   insertion that is applied after the removal finds it dead;
+//! - a removal removes an anchor only if it leads to that very node. A later node with the same
+//!   anchor stays.
 //!
-//! From both: when every step has been carried out, in whatever order, a replica holds the anchors
-//! of exactly the live nodes. If a node lives, its insertion was carried out; nothing that is
-//! carried out later replaces it, for other nodes of its anchor died before it was made.
+//! Therefore, when all updates have been applied, in whatever order, a replica has the anchors of
+//! exactly the live nodes. If a node lives, its insertion was applied. No later update replaces it,
+//! because other nodes with its anchor died before it was created.
 //!
 //! # Memory
-//! A logged node has a reference for each replica and each step, given up when the step is carried
-//! out; an anchor in a replica keeps its reference. So a node is retired after it has left every
-//! replica and every log. A merged log is freed by the last replica that carries it out. The paper
-//! counts epochs (two rounds of the combiner) and compares ids of merged logs to the same end
-//! (§4.4.2, §4.4.3); counts do not depend on when threads run.
+//! A logged node has a reference for each replica and each log line, which is dropped when the line
+//! is applied. An anchor in a replica keeps its reference. So a node is retired after it has left
+//! every replica and every log. The last replica that applies a merged log frees it. For the same
+//! purpose, the paper counts epochs (two rounds of the combiner) and compares ids of merged logs
+//! (§4.4.2, §4.4.3). Reference counts do not depend on when threads run.
 //!
 //! # Lag
-//! The number of logged entries is bounded: a writer that finds more than the limit waits,
-//! holding nothing, until the replicas are within it. Threads in the background sleep while there
-//! is nothing to do.
+//! The number of logged lines is bounded: a writer that finds more than the limit waits without
+//! locks until the replicas are within it. Background threads sleep while there is no work.
 //!
 //! # Panics
-//! A search layer that panics in a step loses that step and nothing else: the thread in the
-//! background goes on with the next one, so that no thread waits for it in vain. The node of the
-//! lost step keeps its reference and is never freed. If steps are carried out by the writer, its
-//! call panics after the write.
+//! If a search layer panics in an update, only that update is lost: the background thread continues
+//! with the next one, so that no thread waits forever. The node of the lost update keeps its
+//! reference and is never freed. If the writer itself applies updates, its call panics after the
+//! write.
 //!
 //! Source: HydraList §4.4, §4.5.
 
@@ -59,13 +59,13 @@ use ordna_base::sync::{
     StripedCounter, THREAD_STRIPES, fault, notice, point, stripe_of_this_thread,
 };
 
-/// How long the combiner gathers before it merges again (§4.4.1).
+/// Time for which the combiner gathers lines before it merges again (§4.4.1).
 const INTERVAL: Duration = Duration::from_micros(200);
 
-/// How many operations a counted one stands for; a model runs few.
+/// Number of operations for each counted one. A model runs only few.
 const SAMPLE: i64 = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
-/// 0, and with each 64th call of a thread 64.
+/// Returns 64 for each 64th call of a thread, and otherwise 0.
 #[inline]
 fn sampled() -> i64 {
     thread_local! {
@@ -79,47 +79,48 @@ fn sampled() -> i64 {
     if calls % SAMPLE == 0 { SAMPLE } else { 0 }
 }
 
-/// A node with an anchor that can die and is kept by references: a data node, or a model's
-/// stand-in.
+/// A node with an anchor that can die and is kept alive by references: a data node, or its
+/// replacement in a model.
 ///
 /// # Safety
 /// The anchor and its address never change. The value is not freed before its last reference is
-/// given up and all guards of that moment have ended: those of the collector whose guards its owner
-/// passes to [`Updates::apply`] and [`Updates::run`], and holds while it uses a search layer.
+/// dropped and all guards of that moment have ended. These are guards of the collector whose guards
+/// its owner passes to [`Updates::apply`] and [`Updates::run`], and holds while it uses a search
+/// layer.
 pub unsafe trait Anchored: Send + Sync + 'static {
-    /// The kind of the anchor.
+    /// Type of the anchor.
     type Key: Key + ?Sized;
 
-    /// Its anchor.
+    /// Returns the anchor.
     fn anchor(&self) -> &Self::Key;
 
-    /// Where its anchor stands, as [`SearchLayer::apply`] wants it; the provenance is that of the
-    /// whole value, and exposed.
+    /// Returns the address of the anchor, in the form that [`SearchLayer::apply`] requires. Its
+    /// provenance is that of the whole value, and exposed.
     fn place(&self) -> AnchorAddress;
 
-    /// The address of the value whose [`Anchored::place`] this is.
+    /// Returns the address of the value with this [`Anchored::place`].
     fn at_place(place: AnchorAddress) -> usize;
 
-    /// Whether its range belongs to another node now. Once true it stays so.
+    /// Returns whether its range now belongs to another node. Once it is `true`, it stays so.
     fn is_dead(&self) -> bool;
 
-    /// Gives up references.
+    /// Drops references.
     ///
     /// # Safety
-    /// They are the caller's; the caller does not use the value by them afterwards.
+    /// The references belong to the caller, which does not use the value through them afterwards.
     unsafe fn release(&self, times: usize, guard: &Guard<'_>);
 }
 
 /// A change of the data list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeEvent {
-    /// It came by a split.
+    /// A split has created the node.
     Made,
-    /// It was merged into its predecessor.
+    /// The node was merged into its predecessor.
     Died,
 }
 
-/// A line of a log. Holds one reference to the node for each replica.
+/// A line of a log. Has one reference to the node for each replica.
 struct LogLine<T> {
     time: u64,
     event: NodeEvent,
@@ -133,7 +134,7 @@ impl<T> Clone for LogLine<T> {
 }
 impl<T> Copy for LogLine<T> {}
 
-// SAFETY: a counted reference to something that threads share.
+// SAFETY: a counted reference to a value that threads share.
 unsafe impl<T: Anchored> Send for LogLine<T> {}
 // SAFETY: as above.
 unsafe impl<T: Anchored> Sync for LogLine<T> {}
@@ -144,52 +145,53 @@ struct ThreadLog<T>(Mutex<Vec<LogLine<T>>>);
 struct Replica<L, T> {
     layer: L,
     merged: Mutex<VecDeque<Arc<[LogLine<T>]>>>,
-    /// Held by the one thread that applies.
+    /// Locked by the thread that applies.
     turn: Mutex<()>,
-    /// How many lines have been carried out.
+    /// Number of lines that were applied.
     applied: AtomicUsize,
-    /// How many of those lost to panics at the end of a log count when the next run of steps has
-    /// ended.
+    /// Number of those lines that panicked at the end of a log. They count as applied when the next
+    /// run of updates has ended.
     owed: AtomicUsize,
-    /// About how many operations began here; counted only if there are several replicas.
+    /// Approximate number of operations that began here, counted only if there are several
+    /// replicas.
     reads: StripedCounter,
 }
 
-/// Logs, and the replicas that they are for.
+/// The logs, and the replicas that they update.
 pub struct Updates<T: Anchored, L> {
     logs: Box<[ThreadLog<T>]>,
     replicas: Box<[Replica<L, T>]>,
-    /// How many lines were logged, and how many of them merged.
+    /// Number of lines that were logged, and of those that were merged.
     logged: AtomicUsize,
     merged: AtomicUsize,
     combiner: Mutex<()>,
-    /// Most lines that may be logged and not applied when a writer goes on.
+    /// Maximum number of lines that are logged and not applied when a writer continues.
     limit: usize,
-    /// Set to stop the threads.
+    /// Set when the threads must stop.
     stop: Mutex<bool>,
     work: Condvar,
     progress: Condvar,
-    /// The combiner sleeps, or is about to.
+    /// Whether the combiner sleeps or is about to.
     idle: AtomicBool,
-    /// How many threads wait for progress.
+    /// Number of threads that wait for progress.
     waiting: AtomicUsize,
-    /// How often a writer had to wait.
+    /// Number of times that a writer had to wait.
     pub stalls: StripedCounter,
-    /// Steps in which a search layer panicked.
+    /// Number of updates in which a search layer panicked.
     pub skipped: StripedCounter,
-    /// How often threads in the background looked for work.
+    /// Number of times that background threads looked for work.
     pub looks: StripedCounter,
 }
 
-/// A merged log that is being carried out. When it is dropped, be it by a panic of the search
-/// layer, what was done counts and the rest is the first thing to do: be it no step, but the end of
-/// the run, without which jumps may not see the steps before.
+/// A merged log that is being applied. When it is dropped, even by a panic of the search layer, the
+/// applied lines count, and the rest is put first in the queue. The rest may have no lines, but
+/// only the end of the run, without which jumps may not see the updates before it.
 struct Turn<'a, T: Anchored, L> {
     updates: &'a Updates<T, L>,
     replica: &'a Replica<L, T>,
     merged: &'a [LogLine<T>],
     done: usize,
-    /// A step is under way, or the end of the run is.
+    /// Whether an update or the end of the run is in progress.
     in_step: bool,
     panicked: bool,
 }
@@ -210,8 +212,8 @@ impl<T: Anchored, L> Drop for Turn<'_, T, L> {
         if self.panicked {
             self.updates.skipped.add(1);
         }
-        // Relaxed: both are under the turn's lock. A thread that waits for the last step waits for
-        // the end.
+        // Relaxed: both are accessed under the lock of the turn. A thread that waits for the last
+        // update waits for the end.
         if ends_run && self.in_step {
             self.replica.owed.fetch_add(1, Ordering::Relaxed);
             done -= 1;
@@ -228,12 +230,12 @@ impl<T: Anchored, L> Drop for Turn<'_, T, L> {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The data behind these locks are whole between any two statements.
+    // The data under these locks are consistent between any two statements.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
-    /// Empty logs, and this many empty replicas (at least one).
+    /// Creates empty logs, and this many empty replicas (at least one).
     pub fn new(replicas: usize, limit: usize) -> Self {
         let replica = |_| Replica {
             layer: L::default(),
@@ -243,7 +245,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             owed: AtomicUsize::new(0),
             reads: StripedCounter::new(),
         };
-        // Under loom every thread has the same stripe.
+        // Under loom, every thread has the same stripe.
         let logs = if cfg!(loom) { 2 } else { THREAD_STRIPES };
         Self {
             logs: (0..logs).map(|_| ThreadLog(Mutex::new(Vec::new()))).collect(),
@@ -263,12 +265,12 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// How many replicas there are.
+    /// Returns the number of replicas.
     pub fn replicas(&self) -> usize {
         self.replicas.len()
     }
 
-    /// The search layer of a NUMA node.
+    /// Returns the search layer of a NUMA node.
     #[inline]
     pub fn layer(&self, node: usize) -> &L {
         let replica = &self.replicas[node];
@@ -281,13 +283,13 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         &replica.layer
     }
 
-    /// The search layers of all replicas.
+    /// Returns the search layers of all replicas.
     pub fn layers(&self) -> impl Iterator<Item = &L> {
         self.replicas.iter().map(|replica| &replica.layer)
     }
 
-    /// About how many operations began at each replica, if there are several: each thread counts one
-    /// in 64, for all of them.
+    /// Returns the approximate number of operations that began at each replica, if there are
+    /// several. Each thread counts one operation in 64.
     pub fn reads(&self) -> Vec<usize> {
         self.replicas.iter().map(|replica| replica.reads.sum()).collect()
     }
@@ -296,25 +298,26 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// gives the line a reference to the node for each replica.
     ///
     /// # Safety
-    /// That of [`Updates::log_at`].
+    /// As for [`Updates::log_at`].
     pub unsafe fn log(&self, time: u64, event: NodeEvent, node: &T) {
         let log = stripe_of_this_thread() % self.logs.len();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.log_at(log, time, event, node) };
     }
 
     /// Appends to one of the logs.
     ///
     /// # Safety
-    /// The caller gives up a reference to the node for each replica.
+    /// The caller gives the line a reference to the node for each replica.
     pub unsafe fn log_at(&self, log: usize, time: u64, event: NodeEvent, node: &T) {
         let mut lines = lock(&self.logs[log].0);
         lines.push(LogLine { time, event, node });
-        // Within the lock: the combiner never has merged more than was counted. SeqCst: see `wake`.
+        // Counted under the lock, so that the combiner has never merged more lines than were
+        // counted. SeqCst: see `wake`.
         self.logged.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Lines that the slowest replica has yet to carry out.
+    /// Returns the number of lines that the slowest replica has not applied yet.
     pub fn lag(&self) -> usize {
         let logged = self.logged.load(Ordering::SeqCst);
         let slowest =
@@ -322,7 +325,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         logged.saturating_sub(slowest.unwrap_or(logged))
     }
 
-    /// Merges what is in the logs and gives it to all replicas; returns how many lines it was.
+    /// Merges the contents of the logs and passes them to all replicas. Returns the number of
+    /// lines.
     pub fn combine(&self) -> usize {
         let _turn = lock(&self.combiner);
         let mut lines: Vec<LogLine<T>> = Vec::new();
@@ -344,7 +348,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         merged.len()
     }
 
-    /// Carries out all that was merged for one replica.
+    /// Applies everything that was merged for one replica.
     pub fn apply(&self, replica: usize, guard: &Guard<'_>) {
         let replica = &self.replicas[replica];
         let _turn = lock(&replica.turn);
@@ -365,21 +369,22 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
                 unsafe { Self::carry_out(&replica.layer, *line, guard) };
             }
             turn.in_step = false;
-            // SAFETY: what leaves the layer leaves the layer's reference behind.
+            // SAFETY: for each address that leaves the layer, this thread takes over the layer's
+            // reference.
             replica.layer.publish(|left| unsafe { Self::node_at(left).release(1, guard) });
             turn.panicked = false;
         }
     }
 
     /// # Safety
-    /// The line's reference for this replica is given up here.
+    /// This call drops the line's reference for this replica.
     unsafe fn carry_out(layer: &L, line: LogLine<T>, guard: &Guard<'_>) {
-        // SAFETY: alive by the reference.
+        // SAFETY: the reference keeps the node alive.
         let node = unsafe { &*line.node };
         let place = node.place();
-        // SAFETY: the node is kept as long as the layer leads to it, by the reference that the
-        // line's becomes, and then as long as any thread's guard; all calls on layers are under
-        // one.
+        // SAFETY: as long as the layer leads to the node, the reference that the line passes to it
+        // keeps the node alive, and then any thread's guard does. All calls of layers are under a
+        // guard.
         let apply = |step| unsafe { layer.apply(node.anchor(), step) };
         let (left, references) = match line.event {
             NodeEvent::Made if notice!("hydralist_updates.dead", node.is_dead()) => (None, 1),
@@ -396,8 +401,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
             }
             NodeEvent::Died => (apply(LayerStep::Remove(place)), 1),
         };
-        // SAFETY: a place that leaves the layer leaves the layer's reference behind; the line's is
-        // ours.
+        // SAFETY: for each address that leaves the layer, this thread takes over the layer's
+        // reference; that of the line is already its own.
         unsafe {
             if let Some(left) = left {
                 Self::node_at(left).release(1, guard);
@@ -408,18 +413,19 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// The node of a place.
+    /// Returns the node of an address.
     ///
     /// # Safety
-    /// The place came from a search layer of this index, under a guard that is held for `'g`, or
+    /// The address came from a search layer of this index, under a guard that is held for `'g`, or
     /// with the layer's reference.
     #[inline]
     pub unsafe fn node_at<'g>(place: AnchorAddress) -> &'g T {
-        // SAFETY: places are made from nodes in `carry_out`; alive by the caller.
+        // SAFETY: addresses are created from nodes in `carry_out`, and the caller ensures that the
+        // node is alive.
         unsafe { &*std::ptr::with_exposed_provenance::<T>(T::at_place(place)) }
     }
 
-    /// Merges and carries out everything, on the calling thread.
+    /// Merges and applies everything, on the calling thread.
     pub fn run(&self, guard: &Guard<'_>) {
         self.combine();
         for replica in 0..self.replicas.len() {
@@ -430,16 +436,16 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
     /// Wakes the combiner if it sleeps.
     #[inline]
     pub fn wake(&self) {
-        // SeqCst, as in `combine_in_background`: of "sleeps" and "has logged", one side sees the
-        // other's.
+        // SeqCst, as in `combine_in_background`: either the combiner sees the log line, or this
+        // thread sees that it sleeps.
         if self.idle.load(Ordering::SeqCst) {
             drop(lock(&self.stop));
             self.work.notify_all();
         }
     }
 
-    /// Waits until the lag is within the limit. A caller that holds a guard, as a batch does, holds
-    /// up the freeing of memory meanwhile, but not the updater.
+    /// Waits until the lag is within the limit. If the caller holds a guard, as a batch does, this
+    /// delays reclamation, but not the updater.
     pub fn wait_for_limit(&self) {
         if notice!("hydralist.log.pressure", self.lag() > self.limit) {
             self.stalls.add(1);
@@ -447,7 +453,7 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// Waits until all that is logged now has been carried out everywhere.
+    /// Waits until all lines that are logged now have been applied everywhere.
     pub fn wait_until_applied(&self) {
         let logged = self.logged.load(Ordering::SeqCst);
         let is_there = || {
@@ -459,7 +465,8 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
 
     fn wait_for(&self, done: impl Fn() -> bool) {
         let mut stop = lock(&self.stop);
-        // SeqCst: of "I wait" and "I have applied", one side sees the other's.
+        // SeqCst: either the updater sees that this thread waits, or this thread sees what was
+        // applied.
         self.waiting.fetch_add(1, Ordering::SeqCst);
         while !done() && !*stop {
             self.work.notify_all();
@@ -469,10 +476,11 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Combines until told to stop, and applies too if there is one replica.
+    /// Combines until it is stopped. If there is a single replica, applies as well.
     pub fn combine_in_background(&self, collector: &Collector) {
         let has_work = || {
-            // Announced before the look: a writer logs first and looks here second, both SeqCst.
+            // Set before the check: a writer logs first and then checks this flag, both with
+            // SeqCst.
             self.idle.store(true, Ordering::SeqCst);
             self.logged.load(Ordering::SeqCst) != self.merged.load(Ordering::SeqCst)
                 || self.replicas.len() == 1 && !lock(&self.replicas[0].merged).is_empty()
@@ -493,14 +501,14 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// Applies to one replica until told to stop.
+    /// Applies to one replica until it is stopped.
     pub fn apply_in_background(&self, replica: usize, collector: &Collector) {
         while self.sleep(|| !lock(&self.replicas[replica].merged).is_empty()) {
             self.apply(replica, &collector.pin());
         }
     }
 
-    /// Sleeps until there is work; `false` if it is time to stop.
+    /// Sleeps until there is work. Returns `false` if the thread must stop.
     fn sleep(&self, has_work: impl Fn() -> bool) -> bool {
         let mut stop = lock(&self.stop);
         loop {
@@ -515,17 +523,17 @@ impl<T: Anchored, L: SearchLayer<T::Key>> Updates<T, L> {
         }
     }
 
-    /// Tells the threads to stop.
+    /// Makes the threads stop.
     pub fn stop(&self) {
         *lock(&self.stop) = true;
         self.work.notify_all();
         self.progress.notify_all();
     }
 
-    /// Bytes of logs, and of each search layer.
+    /// Returns the sizes in bytes of the logs, and of each search layer.
     pub fn memory_usage(&self) -> (usize, Vec<usize>) {
         let lines: usize = self.logs.iter().map(|log| lock(&log.0).capacity()).sum();
-        // All replicas share what was merged; the slowest has the most of it.
+        // All replicas share the merged lines, and the slowest has the most of them.
         let waiting = |replica: &Replica<L, T>| -> usize {
             lock(&replica.merged).iter().map(|merged| merged.len()).sum()
         };

@@ -1,32 +1,36 @@
 //! The data list: lookups, changes, splits and merges.
 //!
 //! # Contract
-//! Any number of threads call the operations at once. Each holds a guard of the collector, and
-//! starts at a node that the search layer names, or at the first.
+//! All operations may be called concurrently by any number of threads. Each operation holds a guard
+//! of the collector, and starts at a node that the search layer returns, or at the first node.
 //!
 //! # Invariants
-//! 1. A live node holds the keys from its anchor up to the anchor of its successor. The first node
-//!    has the smallest key for an anchor and never dies. So every key has one live node.
-//! 2. `next` and the upper bound change under the node's own lock, `prev` under that of the
-//!    predecessor, which is the one whose `next` points here.
-//! 3. A node dies by being merged into its predecessor, under both locks, taken from left to right.
-//!    Its lock is then obsolete, and its `prev` never changes again: it leads to the node that has
-//!    its range.
-//! 4. A dead node's `prev` counts as a reference to the heir. So the way exists as long as any
-//!    thread can come to the dead node (see `node`). Its `next` does not: no thread follows it.
+//! 1. A live node contains the keys from its anchor up to the anchor of its successor. The anchor
+//!    of the first node is the smallest key, and this node never dies. So every key belongs to
+//!    exactly one live node.
+//! 2. `next` and the upper bound change under the node's own lock. `prev` changes under the lock of
+//!    the predecessor, which is the node whose `next` points here.
+//! 3. A node dies when it is merged into its predecessor, under both locks, which are taken from
+//!    left to right. Its lock is then obsolete, and its `prev` never changes again: it leads to the
+//!    node that has taken over its range.
+//! 4. The `prev` of a dead node counts as a reference to the node that took over its range, which
+//!    is called its heir. So the path exists as long as any thread can reach the dead node (see
+//!    `node`). Its `next` does not count, because no thread follows it.
 //!
 //! # Finding the node of a key
-//! From wherever the search began: off a dead node to its heir, back while the anchor is above the
-//! key, forward while the end is not. `next` is followed if the node is seen alive *after* the
-//! pointer was read: then it pointed to a live node during the caller's guard. That finds the right
-//! node whatever the search layer says; whether it is right is decided under a version or the lock:
+//! From the node at which the search starts, it goes from a dead node to its heir, back while the
+//! anchor is above the key, and forward while the upper bound is not above it. `next` is followed
+//! if the node is seen alive *after* the pointer was read, because the pointer then referred to a
+//! live node during the caller's guard. This leads to the right node whatever the search layer
+//! returns. Whether the node is right is decided under a version or the lock:
 //!
-//! - a reader takes a version, checks that the key is in range, looks for it, validates, and only
-//!   then uses what it found. It linearizes at a moment between the two;
-//! - a writer takes the lock and checks the range again. It linearizes where it unlocks.
+//! - a reader takes a version, checks that the key is in range, searches for it, validates, and
+//!   only then uses the result. It linearizes at a moment between taking the version and validating
+//!   it;
+//! - a writer takes the lock and checks the range again. It linearizes when it unlocks.
 //!
 //! # Progress
-//! Finding a node is lock-free. A reader whose versions did not hold [`LIMIT`] times takes the
+//! Finding a node is lock-free. A reader whose versions were invalid [`LIMIT`] times takes the
 //! lock.
 //!
 //! Source: HydraList §4.2, §4.3, §4.7, §10.
@@ -54,16 +58,16 @@ use ordna_base::sync::atomic::{AtomicPtr, Ordering};
 use ordna_base::sync::{Backoff, StripedCounter, WriteGuard, check, notice, point, spin_hint};
 use ordna_base::{Error, Key, Value};
 
-/// How often a reader validates in vain before it takes the lock.
+/// Number of failed validations of a reader before it takes the lock.
 pub const LIMIT: u32 = 16;
 
-/// The fixed part of the smallest key of each kind.
+/// The fixed part of the smallest key of each type.
 static ZERO: u64 = 0;
 
-/// How many lookups of a batch are under way at once.
+/// Number of interleaved lookups of a batch.
 const LANES: usize = 16;
 
-/// The key whose node a descent looks for.
+/// The key whose node a search is looking for.
 pub enum Goal<'k, K: ?Sized> {
     /// A key, with its head.
     At(u64, &'k K),
@@ -80,10 +84,10 @@ impl<K: ?Sized> Clone for Goal<'_, K> {
 }
 impl<K: ?Sized> Copy for Goal<'_, K> {}
 
-/// The data list with what it stands on.
+/// The data list with its search layers and collector.
 pub struct DataList<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> {
     first: AtomicPtr<Node<K, V, N>>,
-    /// Written under the lock of the last node.
+    /// Changed under the lock of the last node.
     last: AtomicPtr<Node<K, V, N>>,
     pub updates: Updates<Node<K, V, N>, L>,
     pub collector: Collector,
@@ -97,7 +101,7 @@ pub struct DataList<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const
     pub pool: Pool,
 }
 
-// SAFETY: the anchor never changes; references keep the node.
+// SAFETY: the anchor never changes, and references keep the node alive.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Anchored for Node<K, V, N> {
     type Key = K;
 
@@ -119,12 +123,13 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Anchored for Nod
     }
 
     unsafe fn release(&self, times: usize, guard: &Guard<'_>) {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.release(times, guard) }
     }
 }
 
-// SAFETY: nodes are atomics and immutable anchors of Send + Sync kinds, shared as the top says.
+// SAFETY: nodes contain atomics and immutable anchors of types that are Send + Sync, shared as
+// described at the top.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Send
     for DataList<K, V, L, N>
 {
@@ -137,7 +142,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usiz
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
     pub fn new(options: &HydraOptions) -> Self {
-        // SAFETY: zeroes are the number 0, and a tail of no bytes is empty.
+        // SAFETY: zeros are the number 0, and a tail without bytes is empty.
         let smallest: &K = unsafe { K::view((&raw const ZERO).cast(), (&raw const ZERO).cast()) };
         let pool = Node::<K, V, N>::pool();
         let first = Node::new(smallest, 1, &pool);
@@ -159,24 +164,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
 
     #[inline]
     pub fn first<'g>(&self, _guard: &'g Guard<'_>) -> &'g Node<K, V, N> {
-        // SAFETY: set at the start, never changed; the first node dies with the list, which the
-        // guard borrows by its collector.
+        // SAFETY: the pointer is set at the start and never changed. The first node lives as long
+        // as the list, which the guard borrows through its collector.
         unsafe { &*self.first.load(Ordering::Relaxed) }
     }
 
     /// # Safety
-    /// The pointer was read during the guard from where it pointed to a node that was alive, or had
-    /// a reference, at that time.
+    /// The pointer was read during the guard from where it referred to a node that was alive, or
+    /// had a reference, at that time.
     #[inline]
     unsafe fn node<'g>(
         node: *const Node<K, V, N>,
         _guard: &'g Guard<'_>,
     ) -> Option<&'g Node<K, V, N>> {
-        // SAFETY: what was alive or referenced during the guard is freed after it.
+        // SAFETY: a node that was alive or referenced during the guard is freed after it.
         unsafe { node.as_ref() }
     }
 
-    /// The successor of a node that was alive when it was read; see the top.
+    /// Returns the successor of a node that was alive when the pointer was read; see the top.
     #[inline]
     fn next<'g>(node: &'g Node<K, V, N>, guard: &'g Guard<'_>) -> Option<&'g Node<K, V, N>> {
         let next = node.next.load(Ordering::Acquire);
@@ -185,12 +190,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         unsafe { Self::node(next, guard) }
     }
 
-    /// Where the search layer says to begin.
+    /// Returns the node at which the search layer says to start.
     #[inline]
     fn jump<'g>(&self, key: &K, guard: &'g Guard<'_>) -> &'g Node<K, V, N> {
         let layer = self.updates.layer(self.topology.node_of_this_thread());
         match layer.jump(key) {
-            // SAFETY: the place was in the layer during the guard.
+            // SAFETY: the address was in the layer during the guard.
             Some(place) => unsafe { Updates::<Node<K, V, N>, L>::node_at(place) },
             None => self.first(guard),
         }
@@ -215,14 +220,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// Whether the goal is in the node's range. Right if the node's token holds afterwards.
+    /// Returns whether the goal is in the node's range. The result is valid if the node's token is
+    /// valid afterwards.
     #[inline]
     fn is_in(goal: Goal<'_, K>, node: &Node<K, V, N>, next: Option<&Node<K, V, N>>) -> bool {
         let is_first = node.prev.load(Ordering::Acquire).is_null();
         (is_first || !Self::lies_before(goal, node)) && !Self::lies_behind(goal, node, next)
     }
 
-    /// Scans to the node of the goal; counts the steps.
+    /// Scans to the node of the goal, and counts the steps.
     #[inline]
     fn scan_with<'g>(
         &self,
@@ -234,19 +240,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let mut node = from;
         loop {
             let next = node.next.load(Ordering::Acquire);
-            // Looked at after the pointer was read. No thread stays at a dead node.
+            // Checked after the pointer was read. No thread stays at a dead node.
             let is_dead = notice!("hydralist.scan.dead", node.is_dead());
             let step_back = is_dead || Self::lies_before(goal, node);
             if step_back {
-                // SAFETY: a live node's `prev` points to its predecessor, a dead one's has a
-                // reference.
+                // SAFETY: the `prev` of a live node refers to its predecessor, and that of a dead
+                // one counts as a reference.
                 let Some(prev) = (unsafe { Self::node(node.prev.load(Ordering::Acquire), guard) })
                 else {
                     return node;
                 };
                 node = prev;
             } else {
-                // SAFETY: the node was alive after the pointer was read, so then it had been right.
+                // SAFETY: the node was alive after the pointer was read, so the pointer was valid
+                // at that time.
                 let next = unsafe { Self::node(next, guard) };
                 if !Self::lies_behind(goal, node, next) {
                     return node;
@@ -257,7 +264,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// A version of the node to read under; `None` if it is dead.
+    /// Returns a version of the node for a reader, or `None` if the node is dead.
     #[inline]
     fn read<'g>(&self, node: &'g Node<K, V, N>) -> Option<Token<'g>> {
         let mut patience = Patience::new(self.backoff);
@@ -269,7 +276,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// The node's lock; `None` if it is dead.
+    /// Takes the node's lock. Returns `None` if the node is dead.
     #[inline]
     fn lock<'g>(&self, node: &'g Node<K, V, N>) -> Option<WriteGuard<'g>> {
         let mut patience = Patience::new(self.backoff);
@@ -283,8 +290,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// Reads the goal's node: `read` is given it, its successor and a token, and what it returns
-    /// counts if the token holds.
+    /// Reads the goal's node. `read` receives the node, its successor and a token; its result
+    /// counts if the token is valid afterwards.
     fn read_at<'g, R>(
         &self,
         from: &'g Node<K, V, N>,
@@ -303,7 +310,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             node = self.scan_with(node, goal, &mut 0, guard);
             if failed < LIMIT {
                 point("hydralist.read.before_version");
-                // A node that died meanwhile: the scan goes on from there.
+                // The node has died in the meantime: the scan continues from there.
                 let Some(token) = self.read(node) else { continue };
                 let next = Self::next(node, guard);
                 if !check!("hydralist.read.range", Self::is_in(goal, node, next)) {
@@ -326,7 +333,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 } else {
                     None
                 };
-                // It has read: other readers' versions, and the sorted order, stay valid.
+                // The node was only read, so other readers' versions and the sorted order stay
+                // valid.
                 lock.unlock_unchanged();
                 if let Some(found) = found {
                     return found;
@@ -362,7 +370,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     }
 
     /// Calls `each` with the value of every key, in order. The memory accesses of sixteen lookups
-    /// overlap: those of the search layer, of the nodes, of the slots, and of the records.
+    /// overlap: those to the search layer, to the nodes, to the slots, and to the records.
     pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
         let guard = self.collector.pin();
         let layer = self.updates.layer(self.topology.node_of_this_thread());
@@ -375,8 +383,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             layer.jump_many(keys, &mut places[..keys.len()]);
             let starts: [&Node<K, V, N>; LANES] = std::array::from_fn(|lane| {
                 let start = match places[lane] {
-                    // SAFETY: the place was in the layer during the guard; a lane beyond the keys
-                    // has one of an earlier group, under the same guard.
+                    // SAFETY: the address was in the layer during the guard. A lane beyond the keys
+                    // has an address from an earlier group under the same guard.
                     Some(place) => unsafe { Updates::<Node<K, V, N>, L>::node_at(place) },
                     None => self.first(&guard),
                 };
@@ -436,7 +444,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         Ok(())
     }
 
-    /// The part of a change under the lock; `true` if nodes were split or merged.
+    /// The part of a change under the lock. Returns `true` if nodes were split or merged.
     fn change_locked<T, F>(
         &self,
         node: &Node<K, V, N>,
@@ -467,7 +475,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             node.add(entry, self.leaf);
             return Ok(false);
         };
-        // SAFETY: the entry stands in the node, whose lock is held.
+        // SAFETY: the entry is in the node, whose lock is held.
         match unsafe { entry.with_value(|value| change(Some(value))) } {
             Change::Keep => {
                 lock.unlock_unchanged();
@@ -492,19 +500,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 let left = node.len();
                 drop(lock);
                 point("hydralist.change.before_retire");
-                // SAFETY: it has left its slot.
+                // SAFETY: the record has left its slot.
                 unsafe { entry.retire(guard) };
-                // Of two neighbours that fit together, one has at most this many.
+                // If two neighbours fit together, one of them has at most this many entries.
                 Ok(left <= Node::<K, V, N>::MERGED / 2 && self.merge_around(node, guard))
             }
         }
     }
 
-    /// Splits a full node at its median and adds the entry to the right half. The caller holds the
-    /// lock.
+    /// Splits a full node at its median and adds the entry to the half to which it belongs. The
+    /// caller holds the lock.
     fn split(&self, node: &Node<K, V, N>, entry: NodeEntry<K, V>, guard: &Guard<'_>) {
         let made = node.split_off(self.leaf, 1 + self.updates.replicas(), entry, &self.pool);
-        // SAFETY: new, and it cannot die before the lock is given up.
+        // SAFETY: the node is new, and cannot die before the lock is released.
         let upper = unsafe { &*made };
         let time = self.clock.after(node.stamp.load(Ordering::Relaxed));
         node.stamp.store(time, Ordering::Relaxed);
@@ -513,21 +521,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         debug_assert!(!node.is_dead() && node.anchor_head() <= upper.anchor_head());
         upper.set_next(next, node.upper_head());
         upper.prev.store(std::ptr::from_ref(node).cast_mut(), Ordering::Release);
-        // From here on the new node is known, from behind: whole, and what it holds is nowhere
-        // else. SAFETY: the successor of a locked node is alive.
+        // From here on, other threads can reach the new node through its successor. It is complete,
+        // and its entries are nowhere else. SAFETY: the successor of a locked node is alive.
         match unsafe { Self::node(next, guard) } {
             Some(next) => next.prev.store(made, Ordering::Release),
             None => self.last.store(made, Ordering::Release),
         }
         point("hydralist.split.half_linked");
         node.set_next(made, upper.anchor_head());
-        // SAFETY: it was made with the line's references.
+        // SAFETY: the node was created with the references of the log entry.
         unsafe { self.updates.log(time, NodeEvent::Made, upper) };
         self.update_inside(guard);
         self.counters.splits.add(1);
     }
 
-    /// Merges the node with a neighbour, if they fit.
+    /// Merges the node with a neighbour, if they fit into one node.
     fn merge_around(&self, node: &Node<K, V, N>, guard: &Guard<'_>) -> bool {
         // SAFETY: as in `scan`.
         let prev = unsafe { Self::node(node.prev.load(Ordering::Acquire), guard) };
@@ -577,11 +585,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             None => self.last.store(std::ptr::from_ref(left).cast_mut(), Ordering::Release),
         }
         left.set_next(next, right.upper_head());
-        // For the way from the dead node to its heir, and for the lines in the logs.
+        // For the path from the dead node to its heir, and for the log entries.
         left.refer(1);
         right.refer(self.updates.replicas());
         point("hydralist.merge.before_death");
-        // Dead before it is logged: see `updates`.
+        // Marked dead before it is logged: see `updates`.
         right_lock.unlock_obsolete();
         // SAFETY: the references were taken above.
         unsafe { self.updates.log(time, NodeEvent::Died, right) };
@@ -591,21 +599,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             self.pool.forget();
         }
         drop(left_lock);
-        // SAFETY: the list's own reference; the guard keeps the node until the caller is done.
+        // SAFETY: this is the list's own reference; the guard keeps the node alive until the caller
+        // returns.
         unsafe { right.release(1, guard) };
         true
     }
 
-    /// Carries the step out within the critical section, for [`Update::Inside`]. No thread that
-    /// carries out steps takes a node's lock, so the caller may hold some.
+    /// Applies the update within the critical section, for [`Update::Inside`]. A thread that
+    /// applies updates takes no node's lock, so the caller may hold some.
     fn update_inside(&self, guard: &Guard<'_>) {
         if self.update == Update::Inside {
             self.updates.run(guard);
         }
     }
 
-    /// Sees to it that the search layers follow. Holds no locks; a guard only if its caller's batch
-    /// does.
+    /// Makes the search layers follow the change. Called without locks, and without a guard except
+    /// that of the caller's batch.
     fn after_restructuring(&self) {
         match self.update {
             Update::Synchronous => self.updates.run(&self.collector.pin()),
@@ -618,7 +627,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// Carries out, or waits for, all that is logged.
+    /// Applies all logged updates, or waits for them.
     pub fn settle(&self) {
         match self.update {
             Update::Background => self.updates.wait_until_applied(),
@@ -628,7 +637,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         }
     }
 
-    /// All live nodes, in order. They do not change while no thread writes.
+    /// Returns all live nodes, in order. They do not change while no thread writes.
     pub fn nodes<'g>(&self, guard: &'g Guard<'_>) -> impl Iterator<Item = &'g Node<K, V, N>> {
         std::iter::successors(Some(self.first(guard)), |node| Self::next(node, guard))
     }
@@ -643,8 +652,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
     fn free_nodes(&mut self) {
         let mut node = self.first.load(Ordering::Relaxed);
         while !node.is_null() {
-            // SAFETY: the list is this thread's own; a live node is in it once, and dead ones are
-            // the collector's.
+            // SAFETY: this thread owns the list. A live node is in it once, and dead ones belong to
+            // the collector.
             unsafe {
                 (*node).free_entries();
                 let next = (*node).next.load(Ordering::Relaxed);
@@ -659,15 +668,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Drop
     for DataList<K, V, L, N>
 {
     fn drop(&mut self) {
-        // Dead nodes are then in no log and no layer, so they are retired. A search layer that
-        // panics loses a step each time, and has said so.
+        // Dead nodes are then in no log and no layer, so they are retired. If a search layer
+        // panics, it loses one update each time, which was reported.
         let run = || self.updates.run(&self.collector.pin());
         while catch_unwind(AssertUnwindSafe(run)).is_err() {}
         self.free_nodes();
     }
 }
 
-/// Waiting for another thread's critical section.
+/// Waits for another thread's critical section.
 struct Patience {
     backoff: Option<Backoff>,
 }
@@ -677,8 +686,8 @@ impl Patience {
         Self { backoff: on.then(Backoff::new) }
     }
 
-    /// Waits longer each time, a random while at last, so that two threads do not stay in step
-    /// (§4.6.2). Without back-off: tries again at once.
+    /// Waits longer each time, and finally for a random time, so that two threads do not stay
+    /// synchronized (§4.6.2). Without back-off, retries at once.
     #[cold]
     fn wait(&mut self) {
         let Some(backoff) = &mut self.backoff else { return spin_hint() };
@@ -689,7 +698,7 @@ impl Patience {
     }
 }
 
-/// Spins up to 255 times.
+/// Spins a random number of times, up to 255.
 fn random_spin() {
     thread_local! {
         static STATE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -700,7 +709,7 @@ fn random_spin() {
         state.set(next);
         next >> 56
     });
-    // Under a model checker every spin is a switch.
+    // Under a model checker, every spin switches threads.
     let spins = if cfg!(any(loom, shuttle)) { 1 } else { spins };
     (0..spins).for_each(|_| spin_hint());
 }

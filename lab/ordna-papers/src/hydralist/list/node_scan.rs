@@ -1,8 +1,8 @@
 //! Scans through the data list, in either direction.
 //!
-//! A node is copied a few entries at a time, under one version; a scan whose version no longer
-//! holds comes back by key. On from a node it goes by the boundary that was seen with the entries.
-//! Memory is asked for before it is needed: of the next node, and of the records to come.
+//! A node is copied a few entries at a time, under one version. A scan whose version is no longer
+//! valid continues by key. It continues from a node with the boundary that was seen with the
+//! entries. Memory is prefetched: that of the next node, and of the following records.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -15,8 +15,8 @@ use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> DataList<K, V, L, N> {
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks; about `want` of
-    /// them are asked for.
+    /// Calls `visit` with the entries within the bounds, in order, until it breaks. The caller
+    /// expects to need about `want` of them.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -35,7 +35,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         let mut node = match (direction, start) {
             (_, Bound::Included(key) | Bound::Excluded(key)) => self.jump(key, &guard),
             (Direction::Ascending, Bound::Unbounded) => self.first(&guard),
-            // SAFETY: the last node is alive when it is read there.
+            // SAFETY: the last node is alive when the pointer is read.
             (Direction::Descending, Bound::Unbounded) => unsafe {
                 &*self.last.load(Ordering::Acquire)
             },
@@ -56,7 +56,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 (_, Bound::Included(key) | Bound::Excluded(key)) => Goal::At(key.head(), key),
             };
             let mut parts = 0..0;
-            // Where the scan probably goes on. Followed only to ask for memory.
+            // The node at which the scan probably continues. The pointer is used only for
+            // prefetching.
             let mut ahead = std::ptr::null();
             let (read, next, token) = self.read_at(node, goal, &guard, |node, next, token| {
                 ahead = match direction {
@@ -65,7 +66,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 };
                 parts = 0..Node::<K, V, N>::PARTS;
                 if is_first && want > 1 && !ahead.is_null() {
-                    // Nothing else is under way yet.
+                    // No other prefetches are in progress yet.
                     parts.by_ref().for_each(|part| Node::prefetch_part(ahead, part));
                 }
                 // A node that begins where the last one ended is copied from its start.
@@ -84,17 +85,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
             run.entries().iter().for_each(|entry| entry.prefetch());
             loop {
                 point("hydralist.visit.copied");
-                // The next records are prefetched at once: misses wait for each other's page
-                // tables unless they stand close together.
+                // The next records are prefetched at once, because misses wait for each other's
+                // page tables unless they are close together.
                 read.prefetch_records(&run);
                 if want > run.entries().len() + run.left() && !ahead.is_null() {
                     let some = parts.by_ref().take(Node::<K, V, N>::AT_ONCE);
                     some.for_each(|part| Node::prefetch_part(ahead, part));
                 }
                 for (at, entry) in run.entries().iter().enumerate() {
-                    // Its lines were asked for some entries ago.
+                    // The cache lines of the next node were prefetched some entries ago.
                     if run.left() == 0 && at == CHUNK / 2 && want > run.entries().len() {
-                        // SAFETY: as where the scan goes on.
+                        // SAFETY: as where the scan continues.
                         let ahead = unsafe { Self::node(ahead, &guard) };
                         ahead.inspect(|ahead| ahead.prefetch_first(direction));
                     }
@@ -121,7 +122,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                 }
                 last = run.entries()[run.entries().len() - 1];
                 let copied = read.copy_on(want, &mut run);
-                // Later copies are of the same moment, or the scan comes back by key.
+                // Later copies are from the same moment; otherwise the scan continues by key.
                 let holds = matches!(token, Token::Version(..)) && token.holds();
                 let goes_on = check!("hydralist.visit.validate", holds);
                 if copied.is_err() || !goes_on {
@@ -130,7 +131,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
                     continue 'nodes;
                 }
             }
-            // On from the boundary that was seen with the entries, by key: wherever that is by now.
+            // Continues by key from the boundary that was seen with the entries, wherever that is
+            // now.
             match direction {
                 Direction::Ascending => {
                     let Some(next) = next else { return };

@@ -1,10 +1,10 @@
-//! A data node: its layout, and what is done inside one.
+//! A data node: its layout, and the operations on a single one.
 //!
 //! # Contract
 //! All fields that change are atomics. The lock of the node covers all writes, except to `prev`,
-//! which is written under the lock of the predecessor, and `order`, which belongs to the thread
-//! that set [`BUSY`]. Readers hold a guard of the list's collector; they take a [`Token`] of the
-//! node, read, and use what they read once the token holds.
+//! which is written under the lock of the predecessor, and to `order`, which belongs to the thread
+//! that has set [`BUSY`]. Readers hold a guard of the list's collector. They take a [`Token`] of
+//! the node, read, and use what they have read if the token is still valid.
 //!
 //! # Layout (64 slots)
 //!
@@ -14,34 +14,34 @@
 //! | 1024 | the slots' numbers in the order of their keys |
 //! | 1088 | a fingerprint for each slot |
 //! | 1152 | lock, bitmap of the slots in use, next, previous, head of the anchor, head of the upper bound, version of the sorted order, time of the last split or merge |
-//! | 1216 | the number of references, where the memory is from, the anchor |
+//! | 1216 | the number of references, the origin of the memory, the anchor |
 //!
-//! The anchor is that of the search layer too, so a jump that compares it has fetched this end of
-//! the node. Of an integer the head is the anchor; a byte string stands behind its length, up to 52
-//! bytes of it in the 1280 of the node, a longer one beyond.
+//! The search layer uses the same anchor, so a jump that compares it has loaded this end of the
+//! node. For an integer, the head is the anchor. A byte string is stored after its length: up to 52
+//! bytes are in the 1280 of the node, and the rest of a longer one follows.
 //!
-//! The head of the upper bound (the next node's anchor) is there so that a lookup need not touch
-//! the next node. For byte strings it decides unless the heads are equal.
+//! The head of the upper bound (the next node's anchor) is stored so that a lookup need not access
+//! the next node. For byte strings it is sufficient unless the heads are equal.
 //!
 //! # The sorted order
-//! It is worked out (see `order`) by the first scan that comes by after a write, and stands beside
-//! the version for which it is right. A split leaves the entries of both halves in slots that stand
-//! in order. `BUSY` keeps two scans from writing it at once. A scan that reads it while another one
-//! replaces it, which can only be for a later version, is told by its own token: the bytes are
-//! stored with release ordering after the later version was read.
+//! The first scan after a write computes the sorted order (see `order`) and stores it with the
+//! version for which it is valid. After a split, the entries of both halves are in slots in sorted
+//! order. `BUSY` prevents two scans from writing it concurrently. A scan may read it while another
+//! one replaces it, which happens only for a later version. The reader's own token then becomes
+//! invalid, because the bytes are stored with release ordering after the later version was read.
 //!
 //! # Following records
-//! A reader follows a record's address before it validates, so the address must be sound whatever
-//! has happened since it took its token. It loads the bitmap with acquire ordering, after it took
-//! its guard. It follows only words of slots that were in use in that bitmap, or that a sorted
-//! order names: all of them were in use during the guard. What such a slot holds from then on is
-//! the record that was in use, or one that came later: both are freed after the guard. (What a slot
-//! out of use still holds may be long freed.) Whether it is the right record, the token tells.
+//! A reader follows a record's address before it validates, so the address must be valid whatever
+//! has happened since it took its token. It loads the bitmap with acquire ordering, after it has
+//! taken its guard. It follows only words of slots that were in use in that bitmap, or that a
+//! sorted order names; all of them were in use during the guard. From then on, such a slot contains
+//! the record that was in use, or a later one: both are freed after the guard. (The record in an
+//! unused slot may have been freed long ago.) The token shows whether it is the right record.
 //!
 //! # References
-//! A node stands in the list, in search layers, in log entries, and in the forward pointers of dead
-//! nodes. Each of them counts as one reference; the thread that drops the last one retires the
-//! node.
+//! A node is referred to by the list, by search layers, by log entries, and by the forward pointers
+//! of dead nodes. Each of them counts as one reference. The thread that drops the last one retires
+//! the node.
 //!
 //! Source: HydraList §4.1, figure 4.
 
@@ -64,34 +64,34 @@ use ordna_base::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering, fenc
 use ordna_base::sync::{Obsolete, Version, VersionLock, fault, notice, point};
 use ordna_base::{Key, Value};
 
-/// The sorted order is being written.
+/// Bit that is set while the sorted order is being written.
 const BUSY: u64 = 1;
-/// Behind the last slot of an order.
+/// Marks the end of an order.
 const NO_SLOT: u8 = u8::MAX;
 
-/// No sorted order has been worked out yet. Versions have neither bit.
+/// No sorted order has been computed yet. Versions have neither bit.
 const NO_ORDER: u64 = 2;
 
-/// How a node is searched.
+/// The way in which a node is searched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NodeSearch {
-    /// The entries stand in order, and are searched by bisection.
+    /// Entries are in sorted order, and are searched by bisection.
     Sorted,
-    /// The entries stand where there was room, and are searched by fingerprint.
+    /// Entries are in any slots, and are searched by fingerprint.
     Fingerprints(Compare),
 }
 
-/// How the fingerprints of a node are compared.
+/// The way in which the fingerprints of a node are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compare {
-    /// Many at a time.
+    /// Several at a time.
     Vectors(InstructionSet),
-    /// Byte by byte, as before the paper's SIMD step (§6.3.1).
+    /// Byte by byte, as in the paper before its SIMD step (§6.3.1).
     Bytes,
 }
 
 impl Compare {
-    /// Bit i says whether fingerprint i equals `print`.
+    /// Returns a bitmap in which bit i shows whether fingerprint i equals `print`.
     #[inline]
     fn equal(self, prints: &Bytes, print: u8) -> u64 {
         match self {
@@ -100,7 +100,7 @@ impl Compare {
         }
     }
 
-    /// The instructions that work out a sorted order.
+    /// Returns the instructions that compute a sorted order.
     fn instructions(self) -> InstructionSet {
         match self {
             Self::Vectors(simd) => simd,
@@ -109,7 +109,7 @@ impl Compare {
     }
 }
 
-/// One comparison for each byte.
+/// Compares each byte separately.
 fn bytewise(prints: &Bytes, print: u8) -> u64 {
     let mut found = 0;
     for at in 0..Bytes::LEN {
@@ -120,21 +120,21 @@ fn bytewise(prints: &Bytes, print: u8) -> u64 {
     found
 }
 
-/// The words read have changed meanwhile.
+/// The error for words that have changed while they were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Changed;
 
-/// A right to read a node.
+/// The right to read a node.
 #[derive(Debug, Clone, Copy)]
 pub enum Token<'a> {
-    /// As long as the version is the same.
+    /// Valid as long as the version is the same.
     Version(&'a VersionLock, Version),
-    /// As long as the caller holds the lock.
+    /// Valid as long as the caller holds the lock.
     Lock,
 }
 
 impl Token<'_> {
-    /// Whether all that was read under the token is of one moment.
+    /// Returns whether everything that was read under the token is from one moment.
     #[inline]
     pub fn holds(self) -> bool {
         match self {
@@ -144,13 +144,13 @@ impl Token<'_> {
     }
 }
 
-/// An entry and the slot in which it stands.
+/// An entry with the number of its slot.
 type SlotEntry<K, V> = (usize, NodeEntry<K, V>);
 
-/// Entries with their slots, and how many they are.
+/// Entries with their slots, and their number.
 type Gathered<K, V> = ([(NodeEntry<K, V>, u8); MOST], usize);
 
-/// A node of the data list, at the start of an allocation that ends with the anchor.
+/// A node of the data list. The anchor is at the end of its allocation.
 #[repr(C, align(64))]
 pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
     slots: [Slot; N],
@@ -159,7 +159,7 @@ pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
     pub lock: VersionLock,
     live: AtomicU64,
     pub next: AtomicPtr<Self>,
-    /// The predecessor; of a dead node, the node that took its range.
+    /// The predecessor or, for a dead node, the node that has taken over its range.
     pub prev: AtomicPtr<Self>,
     anchor_head: u64,
     upper_head: AtomicU64,
@@ -169,7 +169,7 @@ pub struct Node<K: Key + ?Sized, V: Value + ?Sized, const N: usize> {
     /// Whether its memory is from a [`Pool`].
     is_pooled: bool,
     kinds: std::marker::PhantomData<Box<V>>,
-    /// Its tail stands behind, in what else there is of the struct and beyond.
+    /// The fixed part of the anchor. Its tail follows, in the rest of the struct and beyond.
     anchor: K::Cell,
 }
 
@@ -179,12 +179,12 @@ const _: () = assert!(size_of::<Node<u64, u64, 64>>() == 1280);
 const _: () = assert!(size_of::<Node<[u8], u64, 64>>() == 1280);
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
-    /// Below this many entries in two neighbours together, they become one.
+    /// Two neighbours with fewer entries than this together are merged.
     pub const MERGED: usize = N / 2;
 
     const ALL: u64 = if N == MOST { u64::MAX } else { (1 << N) - 1 };
 
-    /// From a node to where its anchor stands.
+    /// Offset of the anchor in the node.
     const ANCHOR: usize =
         if K::HEAD_IS_KEY { offset_of!(Self, anchor_head) } else { offset_of!(Self, anchor) };
 
@@ -194,12 +194,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             .expect("checked lengths stay far below isize")
     }
 
-    /// Where nodes get their memory from.
+    /// Creates a pool for the memory of nodes.
     pub fn pool() -> Pool {
         Pool::new(Layout::new::<Self>())
     }
 
-    /// An empty node that no other thread knows yet; to be freed by [`Node::free`].
+    /// Creates an empty node that no other thread knows yet. It is freed by [`Node::free`].
     pub fn new(anchor: &K, references: usize, pool: &Pool) -> *mut Self {
         const { assert!(N >= 2 && N <= MOST, "a node has 2 to 64 slots") };
         let tail = anchor.tail();
@@ -222,8 +222,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             kinds: std::marker::PhantomData,
             anchor: anchor.cell(),
         };
-        // SAFETY: the layout has the size of a node at least. The tail fits behind the cell by its
-        // construction, and is written last: padding of the node may be written with it.
+        // SAFETY: the layout is at least as large as a node. The tail fits after the cell by its
+        // construction. It is written last, because writing the node may overwrite its padding.
         unsafe {
             let memory = pooled.map_or_else(|| alloc(layout), NonNull::as_ptr);
             if memory.is_null() {
@@ -232,18 +232,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             memory.cast::<Self>().write(node);
             let start = offset_of!(Self, anchor) + size_of::<K::Cell>();
             memory.add(start).copy_from_nonoverlapping(tail.as_ptr(), tail.len());
-            // Places lead back to all of it.
+            // The addresses of anchors lead back to the whole allocation.
             let _ = memory.expose_provenance();
             memory.cast()
         }
     }
 
-    /// Frees a node, but not what is behind its entries.
+    /// Frees a node, but not the records of its entries.
     ///
     /// # Safety
-    /// It comes from [`Node::new`], and no thread uses it, now or later.
+    /// The node was created by [`Node::new`], and no thread uses it now or later.
     pub unsafe fn free(node: *mut Self) {
-        // SAFETY: made by `new` with this same layout.
+        // SAFETY: allocated by `new` with the same layout.
         unsafe {
             let layout = Self::layout((*node).anchor().tail().len());
             let is_pooled = (*node).is_pooled;
@@ -255,18 +255,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Where the anchor stands: a [`Key::cell`] with its tail behind it.
+    /// Returns the address of the anchor: a [`Key::cell`], followed by its tail.
     pub fn place(&self) -> usize {
         std::ptr::from_ref(self).addr() + Self::ANCHOR
     }
 
-    /// The address of the node with this [`Node::place`].
+    /// Returns the address of the node with this [`Node::place`].
     #[inline]
     pub fn at_place(place: usize) -> usize {
         place - Self::ANCHOR
     }
 
-    /// The smallest key that the node may hold.
+    /// Returns the smallest key that the node may contain.
     #[inline]
     pub fn anchor(&self) -> &K {
         let place = std::ptr::with_exposed_provenance::<u8>(self.place());
@@ -274,7 +274,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         unsafe { K::view(place.cast(), place.add(size_of::<K::Cell>())) }
     }
 
-    /// Bytes of the anchor outside the node's own.
+    /// Returns the number of bytes of the anchor that are outside the node.
     pub fn anchor_bytes(&self) -> usize {
         Self::layout(self.anchor().tail().len()).size() - size_of::<Self>()
     }
@@ -292,27 +292,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.live.load(Ordering::Relaxed) == Self::ALL
     }
 
-    /// A token to read under; `None` if a writer is inside.
+    /// Returns a token for reading, or `None` if a writer is inside.
     #[inline]
     pub fn try_read(&self) -> Result<Option<Token<'_>>, Obsolete> {
         Ok(self.lock.try_read()?.map(|version| Token::Version(&self.lock, version)))
     }
 
-    /// How the key stands to the start of the range, which never changes.
+    /// Compares the key with the start of the range, which never changes.
     #[inline]
     pub fn compare_anchor(&self, head: u64, key: &K) -> Order {
         let order = head.cmp(&self.anchor_head);
         if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(self.anchor()) }
     }
 
-    /// How the key stands to the end of the range, which is the anchor of `next`.
+    /// Compares the key with the end of the range, which is the anchor of `next`.
     #[inline]
     pub fn compare_upper(&self, head: u64, key: &K, next: &Self) -> Order {
         let order = head.cmp(&self.upper_head());
         if K::HEAD_IS_KEY || order != Order::Equal { order } else { key.cmp(next.anchor()) }
     }
 
-    /// Where the key stands, and its entry. To be used once a token that was taken before holds.
+    /// Returns the slot and the entry of the key. They may be used if a token that was taken before
+    /// is still valid.
     #[inline]
     pub fn find(&self, key: &K, head: u64, leaf: NodeSearch) -> Option<SlotEntry<K, V>> {
         // Acquire: see "Following records".
@@ -325,7 +326,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
                     count,
                     |at| at,
                     |entry| {
-                        // SAFETY: `bisect` hands out entries that stood in slots in use.
+                        // SAFETY: `bisect` passes entries from slots that were in use.
                         unsafe { entry.compare(head, key) }.is_lt()
                     },
                 )?;
@@ -351,14 +352,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         None
     }
 
-    /// Whether an entry with the key's head has the key.
+    /// Returns whether an entry with the key's head has the key.
     #[inline]
     fn is_key(entry: NodeEntry<K, V>, key: &K) -> bool {
-        // SAFETY: the entry stood in a slot in use while the guard was held.
+        // SAFETY: the slot of the entry was in use while the guard was held.
         K::HEAD_IS_KEY || unsafe { entry.with_key(|own| own == key) }
     }
 
-    /// Fetches where the key probably stands.
+    /// Prefetches the slot that the key is probably in.
     #[inline]
     pub fn prefetch_slot(&self, key: &K, leaf: NodeSearch) -> Option<&Slot> {
         let NodeSearch::Fingerprints(simd) = leaf else { return None };
@@ -369,27 +370,27 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Some(slot)
     }
 
-    /// Fetches what a lookup reads first.
+    /// Prefetches what a lookup reads first.
     #[inline]
     pub fn prefetch(node: *const Self) {
         Self::prefetch_line(node, offset_of!(Self, lock) / 64);
         Self::prefetch_line(node, offset_of!(Self, fingerprints) / 64);
     }
 
-    /// Fetches one of a node's lines.
+    /// Prefetches one cache line of a node.
     #[inline]
     fn prefetch_line(node: *const Self, line: usize) {
         ordna_base::simd::prefetch(node.wrapping_byte_add(line * 64));
     }
 
-    /// Into how many parts a node is divided for [`Node::prefetch_part`].
+    /// Number of parts of a node for [`Node::prefetch_part`].
     pub const PARTS: usize = (N * 3 / 4).div_ceil(4) + 1;
-    /// How many of them a scan asks for with each chunk of entries.
+    /// Number of parts that a scan prefetches with each chunk of entries.
     pub const AT_ONCE: usize = Self::PARTS.div_ceil(2);
 
-    /// Fetches a part of what a scan reads of a node that it passes through: what it reads first
-    /// has the lowest number. The slots are filled from the first one on; the last quarter is left
-    /// to chance.
+    /// Prefetches a part of what a scan reads of a node through which it passes. The parts that are
+    /// read first have the lowest numbers. Slots are filled from the first one on, so the last
+    /// quarter is not prefetched.
     #[inline]
     pub fn prefetch_part(node: *const Self, part: usize) {
         if part == 0 {
@@ -400,14 +401,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Fetches a node that a scan is going to pass through.
+    /// Prefetches a node through which a scan is going to pass.
     #[inline]
     pub fn prefetch_scan(node: *const Self) {
         (0..Self::PARTS).for_each(|part| Self::prefetch_part(node, part));
     }
 
-    /// The first of `count` positions whose entry is not `before`; `None` if the slots changed
-    /// meanwhile.
+    /// Returns the first of `count` positions whose entry is not `before`, or `None` if the slots
+    /// have changed in the meantime.
     fn bisect(
         &self,
         count: usize,
@@ -423,20 +424,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Some(low)
     }
 
-    /// The slot at `at`. The caller holds the lock, and `at` came from [`Node::find`].
+    /// Returns the slot at `at`. The caller holds the lock, and `at` came from [`Node::find`].
     pub fn slot(&self, at: usize) -> &Slot {
         &self.slots[at]
     }
 
-    /// Adds an entry whose key the node does not hold. The caller holds the lock, and there is
-    /// room.
+    /// Adds an entry whose key is not in the node. The caller holds the lock, and there is room.
     pub fn add(&self, entry: NodeEntry<K, V>, leaf: NodeSearch) {
         // SAFETY: a new entry is alive.
         let print = unsafe { entry.with_key(|key| fingerprint(key, entry.head())) };
         self.put(entry, print, leaf);
     }
 
-    /// [`Node::add`], with the key's fingerprint.
+    /// Works like [`Node::add`], with the fingerprint of the key.
     fn put(&self, entry: NodeEntry<K, V>, print: u8, leaf: NodeSearch) {
         let live = self.live.load(Ordering::Relaxed);
         debug_assert!(live != Self::ALL);
@@ -460,7 +460,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.live.store(live | 1 << at, Ordering::Release);
     }
 
-    /// Takes the entry at `at` out. The caller holds the lock.
+    /// Removes the entry at `at`. The caller holds the lock.
     pub fn take(&self, at: usize, leaf: NodeSearch) {
         let live = self.live.load(Ordering::Relaxed);
         let mut freed = at;
@@ -473,7 +473,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.live.store(live & !(1 << freed), Ordering::Release);
     }
 
-    /// The entries and their slots as they stand, and how many they are.
+    /// Returns the entries and their slots in the order of the slots, and their number.
     #[inline]
     fn entries(&self) -> ([NodeEntry<K, V>; MOST], [u8; MOST], usize) {
         let mut live = self.live.load(Ordering::Acquire);
@@ -487,11 +487,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         (entries, slots, count)
     }
 
-    /// The entries with their slots, in the order of their keys.
+    /// Returns the entries with their slots, in the order of their keys.
     fn gather(&self, leaf: NodeSearch) -> Gathered<K, V> {
         let (entries, slots, count) = self.entries();
         let places = match leaf {
-            // SAFETY: they stood in slots in use, under the caller's guard.
+            // SAFETY: the slots were in use under the caller's guard.
             NodeSearch::Fingerprints(compare) => unsafe {
                 NodeEntry::sorted(&entries[..count], compare.instructions())
             },
@@ -501,14 +501,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         (all, count)
     }
 
-    /// The slots in the order of their keys, with [`NO_SLOT`] behind them.
+    /// Returns the slots in the order of their keys, followed by [`NO_SLOT`].
     fn sorted_slots(&self, leaf: NodeSearch, token: Token<'_>) -> ([u8; MOST], usize) {
         // Acquire: see "Following records".
         let count = self.live.load(Ordering::Acquire).count_ones() as usize;
         let NodeSearch::Fingerprints(simd) = leaf else {
             return (std::array::from_fn(|at| at as u8), count);
         };
-        // Acquire: the bytes are those of this version, or later ones.
+        // Acquire: the bytes belong to this version or a later one.
         let kept = self.order_version.load(Ordering::Acquire);
         let version = match token {
             Token::Version(_, version) => Some(version.number()),
@@ -516,13 +516,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         };
         if is_of_version(kept, version) {
             let order = self.order.load();
-            // A byte of a later order may name a slot that was filled since: with the fence what is
-            // in it is seen to be that record, or a later one, and not one freed before this guard.
+            // A byte of a later order may name a slot that was filled since. With the fence, this
+            // thread sees that record or a later one in the slot, and not one that was freed before
+            // this guard.
             fence(Ordering::Acquire);
             return (order, count);
         }
         let (entries, slots, count) = self.entries();
-        // SAFETY: they stood in slots in use, under the caller's guard.
+        // SAFETY: the slots were in use under the caller's guard.
         let places = unsafe { NodeEntry::sorted(&entries[..count], simd.instructions()) };
         let order = places.map(|place| slots[usize::from(place)]);
         if let Some(version) = version
@@ -539,11 +540,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         (order, count)
     }
 
-    /// Moves the upper half of a full node to a new one, which is not yet in the list, and adds the
-    /// entry to the right half. The caller holds the lock.
+    /// Moves the upper half of a full node to a new one, which is not in the list yet, and adds the
+    /// entry to the half to which it belongs. The caller holds the lock.
     ///
-    /// Behind the last entry of the last node nothing is moved: keys that come in ascending order
-    /// would leave every node half full.
+    /// If the entry belongs after the last entry of the last node, nothing is moved: otherwise keys
+    /// in ascending order would leave every node half full.
     pub fn split_off(
         &self,
         leaf: NodeSearch,
@@ -557,14 +558,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         if is_last && self.next.load(Ordering::Relaxed).is_null() {
             // SAFETY: as above.
             let made = unsafe { entry.with_key(|anchor| Self::new(anchor, references, pool)) };
-            // SAFETY: new.
+            // SAFETY: the node is new.
             unsafe { &*made }.add(entry, leaf);
             return made;
         }
         let (stay, go) = all[..count].split_at(count / 2);
-        // SAFETY: entries of a locked node are alive, and a full node has two at least.
+        // SAFETY: entries of a locked node are alive, and a full node has at least two.
         let made = unsafe { go[0].0.with_key(|anchor| Self::new(anchor, references, pool)) };
-        // SAFETY: new.
+        // SAFETY: the node is new.
         let upper = unsafe { &*made };
         let prints = self.fingerprints.load();
         upper.refill(go, &prints);
@@ -578,9 +579,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         made
     }
 
-    /// Holds these entries from now on, in slots that stand in order, so that a scan finds
-    /// neighbours together. They come with where in `prints` their fingerprints are. The caller
-    /// holds the lock.
+    /// Replaces the contents by these entries, in slots in sorted order, so that a scan finds
+    /// neighbours together. Each entry comes with the index of its fingerprint in `prints`. The
+    /// caller holds the lock.
     fn refill(&self, entries: &[(NodeEntry<K, V>, u8)], prints: &[u8; MOST]) {
         let mut own = [0; MOST];
         for (at, (entry, from)) in entries.iter().enumerate() {
@@ -600,7 +601,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.next.store(next, Ordering::Release);
     }
 
-    /// Takes over all that `other` holds. The caller holds both locks, and there is room.
+    /// Takes over all entries of `other`. The caller holds both locks, and there is room.
     pub fn absorb(&self, other: &Self, leaf: NodeSearch) {
         let (all, count) = other.gather(leaf);
         for (entry, at) in &all[..count] {
@@ -623,42 +624,43 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.references.fetch_add(times, Ordering::Relaxed);
     }
 
-    /// Drops references. The thread that drops the last one retires the node, and gives up the
+    /// Drops references. The thread that drops the last one retires the node, and drops the
     /// reference that its forward pointer was.
     ///
     /// # Safety
-    /// The references are the caller's, and it does not use the node by them afterwards.
+    /// The references belong to the caller, which does not use the node through them afterwards.
     pub unsafe fn release(&self, mut times: usize, guard: &Guard<'_>) {
         let mut node = self;
         loop {
-            // Release and acquire: what others did with the node before is behind its end.
+            // Release and acquire: earlier accesses of other threads happen before the node is
+            // freed.
             let before = node.references.fetch_sub(times, Ordering::AcqRel);
             debug_assert!(before >= times, "a reference was given up twice");
             if notice!("hydralist.retire.count", before != times) {
                 return;
             }
-            // Only dead nodes get here: a live one has the list's reference.
+            // Only dead nodes reach this point, because a live one has the list's reference.
             let forward = node.prev.load(Ordering::Acquire);
-            // SAFETY: without references no thread can come to the node any more.
+            // SAFETY: without references, no thread can reach the node any more.
             unsafe { guard.retire(std::ptr::from_ref(node).cast_mut()) };
-            // SAFETY: the forward pointer was a reference, so the node is there.
+            // SAFETY: the forward pointer was a reference, so the node is alive.
             let Some(next) = (unsafe { forward.as_ref() }) else { return };
             (node, times) = (next, 1);
         }
     }
 
-    /// How many references there are, for the audit.
+    /// Returns the number of references, for the audit.
     pub fn references(&self) -> usize {
         self.references.load(Ordering::Relaxed)
     }
 
-    /// Calls `each` with the entries and their slots, in order, while no thread writes.
+    /// Calls `each` with the slots and their entries, in order, while no thread writes.
     pub fn for_each(&self, leaf: NodeSearch, mut each: impl FnMut(usize, NodeEntry<K, V>)) {
         let (all, count) = self.gather(leaf);
         all[..count].iter().for_each(|(entry, at)| each(usize::from(*at), *entry));
     }
 
-    /// Bytes behind the entries, while no thread writes.
+    /// Returns the size of the entries' records in bytes, while no thread writes.
     pub fn record_bytes(&self) -> usize {
         let mut live = self.live.load(Ordering::Acquire);
         let mut bytes = 0;
@@ -675,14 +677,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.fingerprints.get(at)
     }
 
-    /// Frees what is behind the entries.
+    /// Frees the records of the entries.
     ///
     /// # Safety
-    /// No other thread uses the node, now or later.
+    /// No other thread uses the node now or later.
     pub unsafe fn free_entries(&self) {
         let mut live = self.live.load(Ordering::Relaxed);
         while live != 0 {
-            // SAFETY: handed on from the caller; each entry stands in one slot.
+            // SAFETY: the caller upholds the contract, and each entry is in one slot.
             unsafe { self.slots[live.trailing_zeros() as usize].load::<K, V>().free() };
             live &= live - 1;
         }
@@ -691,12 +693,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Retire for Node<K, V, N> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: the caller's promise. A dead node's entries are in its heir.
+        // SAFETY: the caller upholds the contract. The entries of a dead node are in its heir.
         unsafe { Self::free(memory) }
     }
 }
 
-/// Whether the kept order is that of the version which the reader holds.
+/// Returns whether the stored order belongs to the version that the reader holds.
 fn is_of_version(kept: u64, version: Option<u64>) -> bool {
     if fault!("hydralist.order.version") {
         return version.is_some() && kept & 3 == 0 || version == Some(kept);

@@ -1,7 +1,7 @@
-//! A scan's way through one node: entries are copied a few at a time, and memory is asked for
-//! ahead.
+//! The part of a scan in one node: entries are copied a few at a time, and memory is prefetched.
 //!
-//! The contract is that of [`super`]: what is copied counts if the reader's token holds afterwards.
+//! The contract is that of [`super`]: copied entries count if the reader's token is still valid
+//! afterwards.
 
 use std::ops::Bound;
 
@@ -11,14 +11,14 @@ use ordna_base::index::Direction;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
-/// How many entries a scan copies before it hands them out.
+/// Number of entries that a scan copies before it passes them on.
 pub const CHUNK: usize = 16;
 
-/// A scan through one node: the slots that it has before it, and the entries that it copied last.
+/// A scan through one node: the remaining slots, and the entries that were copied last.
 pub struct Run<K: Key + ?Sized, V: Value + ?Sized> {
-    /// In the direction of the scan.
+    /// Slots in the direction of the scan.
     slots: [u8; MOST],
-    /// The slots from `next` to `end` are still to be copied.
+    /// The slots from `next` to `end` have not been copied yet.
     next: usize,
     end: usize,
     entries: [NodeEntry<K, V>; CHUNK],
@@ -34,15 +34,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Run<K, V> {
         &self.entries[..self.len]
     }
 
-    /// How many entries of the node are still to be copied.
+    /// Returns the number of entries of the node that have not been copied yet.
     pub fn left(&self) -> usize {
         self.end - self.next
     }
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
-    /// Begins to copy the entries from `from` on in the given direction. What is in the run is
-    /// right if the token holds afterwards; as long as it holds, [`Node::copy_on`] goes on.
+    /// Begins to copy the entries from `from` on in the given direction. The contents of the run
+    /// are valid if the token is valid afterwards. As long as it is, [`Node::copy_on`] continues.
     pub fn copy(
         &self,
         from: Bound<&K>,
@@ -57,11 +57,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
             self.prefetch_from(key, &order[..count], direction, leaf);
         }
         let slot_at = |at: usize| usize::from(order[at]);
-        // How many entries are below the bound, or at it if `with` says so.
+        // Returns the number of entries below the bound, or also at it if `with` is set.
         let below = |key: &K, with: bool| {
             let head = key.head();
-            // Bounds are often keys that are there; then the fingerprint finds the one record to
-            // look at.
+            // A bound is often an existing key. Then the fingerprint finds its record with a single
+            // comparison.
             if let NodeSearch::Fingerprints(_) = leaf
                 && let Some((slot, _)) = self.find(key, head, leaf)
                 && let Some(at) = order[..count].iter().position(|at| usize::from(*at) == slot)
@@ -69,7 +69,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
                 return Some(at + usize::from(with));
             }
             self.bisect(count, slot_at, |entry| {
-                // SAFETY: `bisect` hands out entries that stood in slots in use.
+                // SAFETY: `bisect` passes entries from slots that were in use.
                 let order = unsafe { entry.compare(head, key) };
                 order.is_lt() || with && order.is_eq()
             })
@@ -97,7 +97,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         self.copy_on(want, run)
     }
 
-    /// Copies the next entries of a run, `want` at most.
+    /// Copies the next entries of a run, up to `want`.
     pub fn copy_on(&self, want: usize, run: &mut Run<K, V>) -> Result<(), Changed> {
         let slots = &run.slots[run.next..run.end];
         run.len = slots.len().min(CHUNK).min(want);
@@ -108,8 +108,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         Ok(())
     }
 
-    /// Asks for the records with which a scan through the node probably begins. Nothing is
-    /// followed.
+    /// Prefetches the records with which a scan through the node probably begins, without reading
+    /// them.
     #[inline]
     pub fn prefetch_first(&self, direction: Direction) {
         if NodeEntry::<K, V>::INLINE {
@@ -130,8 +130,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Asks for the records behind a bound that is probably a key that is there, together with that
-    /// of the bound itself, which is soon compared.
+    /// Prefetches the records after a bound that is probably an existing key, together with the
+    /// record of the bound itself, which is compared soon.
     #[inline]
     fn prefetch_from(&self, key: &K, order: &[u8], direction: Direction, leaf: NodeSearch) {
         if NodeEntry::<K, V>::INLINE {
@@ -153,7 +153,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, const N: usize> Node<K, V, N> {
         }
     }
 
-    /// Asks for the records of the entries that are copied next.
+    /// Prefetches the records of the entries that are copied next.
     #[inline]
     pub fn prefetch_records(&self, run: &Run<K, V>) {
         if !NodeEntry::<K, V>::INLINE {
