@@ -1,30 +1,30 @@
-//! Versions and how a read finds one.
+//! The versions, and how a read finds one.
 //!
 //! # Contract
-//! All methods may run at once. A version that was found stays in memory as long as the guard under
-//! which it was found.
+//! All methods may be called concurrently. A version that was found stays in memory as long as the
+//! guard under which it was found is held.
 //!
 //! # Invariants
-//! 1. The versions of a key stand from the oldest to the youngest. At most one was born in the
-//!    current epoch. All but the last are dead, or claimed by the writer of the last.
-//! 2. A linked version whose death is [`LIVE`] is the last one of its key: the next one is inserted
-//!    only after a claim. A reader that observes a version first as linked and then as live has
-//!    observed the key's latest state, at whatever level of the list it met the version.
-//! 3. Younger versions are inserted behind older ones, and an older one is unlinked only after
-//!    that. A reader that scans on from a version that is no longer current comes to the current
-//!    one.
+//! 1. The versions of a key are ordered from the oldest to the youngest. At most one was born in
+//!    the current epoch. All except the last are dead, or claimed by the writer of the last one.
+//! 2. A linked version whose death is [`LIVE`] is the last one of its key, because the next one is
+//!    inserted only after a claim. A reader that observes a version first as linked and then as
+//!    live has observed the key's latest state, on whatever level of the list it found the version.
+//! 3. Younger versions are inserted after older ones, and an older one is unlinked only after that.
+//!    A reader that continues from a version that is no longer current reaches the current one.
 //!
 //! # Reading the latest state
-//! A search returns any version of the key. A live one is the answer (invariant 2). Otherwise the
-//! reader looks for the last one and scans from there to the end of the key's versions (invariant
-//! 3). A claimed version is the latest state if no version of the key stands behind it and it is
-//! still claimed afterwards: the remover of a successor ends it first. At the end of the scan the
-//! last version passed was dead or unlinked and had no successor: at that moment the key was
-//! absent.
+//! A search returns any version of the key. If it is live, it is the result (invariant 2).
+//! Otherwise the reader looks for the last one, and scans from there to the end of the key's
+//! versions (invariant 3). A claimed version is the latest state if no version of the key follows
+//! it and it is still claimed afterwards: whoever removes a successor ends the claimed version
+//! first. If the scan reaches the end, the last version was dead or unlinked and had no successor,
+//! so at that moment the key was absent.
 //!
 //! # Reading at an epoch
 //! At most one version of a key was alive at the end of a quiesced epoch. It stays linked while a
-//! snapshot of the epoch lives. It is the last one born up to the epoch, unless it died by then.
+//! snapshot of the epoch lives. It is the last one that was born up to that epoch, unless it had
+//! died by then.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -41,20 +41,21 @@ use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::{check, fault, notice, point};
 use ordna_base::{Key, Value, Violation};
 
-/// A scan leaves and enters its reading section again after this many versions.
+/// Number of versions after which a scan leaves its reading section and enters it again.
 const REFRESH: usize = 512;
-/// Versions in the first section of a scan: many scans end in it.
+/// Number of versions in the first section of a scan, because many scans end in it.
 const FIRST_SECTION: usize = 64;
-/// A thread passes its retired versions to the collector once it has this many.
+/// Number of retired versions at which a thread passes them to the collector.
 const RETIRED: usize = 256;
-/// Cache lines over which the announcements of writers are spread.
+/// Number of cache lines over which the announcements of writers are spread.
 const WRITER_STRIPES: usize = 32;
 
 pub type Versions<K, V> = List<Version<K, V>>;
 pub type VersionPlace<K, V> = Place<Version<K, V>>;
 
 pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
-    // Before the collector: dropping the list frees linked versions, the collector the others.
+    // Declared before the collector: dropping the list frees linked versions, and the collector
+    // frees the others.
     pub versions: Versions<K, V>,
     pub collector: Collector,
     pub epochs: Epochs,
@@ -65,9 +66,9 @@ pub struct Engine<K: Key + ?Sized, V: Value + ?Sized> {
 /// The state that a reader sees.
 #[derive(Debug, Clone, Copy)]
 pub enum View {
-    /// The latest.
+    /// The latest state.
     Latest,
-    /// The end of a quiesced epoch, of which the reader holds a snapshot.
+    /// The state at the end of a quiesced epoch, of which the reader holds a snapshot.
     At(u64),
 }
 
@@ -83,10 +84,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Whether the view shows this version.
+    /// Returns whether the view shows this version.
     #[inline]
     fn shows(&self, view: View, node: Node<K, V>, guard: &Guard<'_>) -> bool {
-        // Linked before live, for invariant 2.
+        // Linked is checked before live, for invariant 2.
         if !node.is_live() {
             return false;
         }
@@ -104,14 +105,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         check!("nitro.scan.filters", self.shows(view, node, guard))
     }
 
-    /// Whether the key had no later version yet at some moment of this call. The version was
+    /// Returns whether the key had no later version at some moment of this call. The version was
     /// claimed when the call began.
     fn is_unsucceeded(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
         point("nitro.read.claimed");
         self.is_last(node, guard) && is_still_claimed(node)
     }
 
-    /// Whether no version of the key stands behind this one.
+    /// Returns whether no version of the key follows this one.
     fn is_last(&self, node: Node<K, V>, guard: &Guard<'_>) -> bool {
         if fault!("nitro.read.claimed_is_last") {
             return true;
@@ -120,14 +121,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         next.is_none_or(|next| next.key(guard) != node.key(guard))
     }
 
-    /// The version of `key` that the view shows. O(log n).
+    /// Returns the version of `key` that the view shows. O(log n).
     #[inline]
     pub fn get(&self, view: View, key: &K, guard: &Guard<'_>) -> Option<Node<K, V>> {
         let met = self.versions.get(Rank { key, born: ANY }, guard)?;
         self.resolve(view, key, met, guard)
     }
 
-    /// The version of `key` that the view shows, given some version of it.
+    /// Returns the version of `key` that the view shows, given any version of it.
     #[inline]
     fn resolve(
         &self,
@@ -222,7 +223,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 if is_above(key, upper) {
                     return ControlFlow::Break(());
                 }
-                // In the latest state a writer may insert a version behind one that was just
+                // In the latest state, a writer may insert a version after one that was just
                 // visited.
                 let repeated = matches!(view, View::Latest) && visited == Some(key);
                 if shown && !repeated && !is_below(key, lower) {
@@ -245,7 +246,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     }
 
     /// Passes `length` versions one after the other. Returns the version at which the next section
-    /// begins, or (1) behind which it does.
+    /// begins, or (1) after which it begins.
     fn pass_section(
         &self,
         view: View,
@@ -268,9 +269,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         None
     }
 
-    /// Passes about [`REFRESH`] versions in several lanes at once, each from one version of a row
-    /// to the next, so that their cache misses overlap. A lane decides whether a version is shown
-    /// when it comes by. The caller sees the versions in order.
+    /// Passes about [`REFRESH`] versions in several concurrent lanes, so that their cache misses
+    /// overlap. The lanes begin at the versions of a row. A lane decides whether a version is shown
+    /// when it reaches it. The caller sees the versions in order.
     fn pass_lanes(
         &self,
         view: View,
@@ -294,8 +295,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         (!ended).then_some((last, 0))
     }
 
-    /// Goes back by sections, and scans each forwards in lanes. A section begins behind the
-    /// versions of a key; they are the last ones of the next section.
+    /// Scans backwards by sections, each of which is scanned forwards in lanes. A section begins
+    /// after the versions of a key, which are the last ones of the next section.
     fn descend(
         &self,
         view: View,
@@ -304,7 +305,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         each: &mut impl FnMut(Node<K, V>, &K) -> ControlFlow<()>,
     ) {
         let mut lanes: Vec<Vec<Node<K, V>>> = Vec::new();
-        // The last section began behind this key: all keys above it were visited.
+        // The last section began after this key, so all keys above it were visited.
         let mut resume: Option<K::Owned> = None;
         for section in 0.. {
             let guard = self.collector.pin();
@@ -315,7 +316,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
             };
             let (count, spacing) = LANES[section.min(LANES.len() - 1)];
             let mut row = self.versions.tall_before(to, spacing, count, &guard);
-            // Of the nodes below the bound the row needs the last one only.
+            // Of the nodes below the bound, the row needs only the last one.
             let below = row.iter().take_while(|node| is_below(node.key(&guard), lower)).count();
             row.drain(..below.saturating_sub(1));
             let start = row.first().copied();
@@ -332,7 +333,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                 if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
                     break;
                 }
-                // The lanes may have met two versions of a key that was overwritten meanwhile.
+                // The lanes may have found two versions of a key that was overwritten concurrently.
                 if last != Some(key) && each(*node, key).is_break() {
                     return;
                 }
@@ -347,7 +348,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Bytes of the list: live versions, and dead ones. O(n).
+    /// Returns the sizes in bytes of live versions and of dead ones. O(n).
     pub fn bytes(&self) -> (usize, usize) {
         let mut bytes = (0, 0);
         let guard = self.collector.pin();
@@ -360,8 +361,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         bytes
     }
 
-    /// Audits list and counts; returns live versions and all. No other thread may use the index.
-    /// Its collectors wait.
+    /// Checks the list and the counts. Returns the numbers of live versions and of all versions. No
+    /// other thread may use the index; its collectors wait.
     pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let _queue = self.garbage.at_rest();
         let broken = |what: String| Err(Violation(format!("nitro: {what}")));
@@ -394,33 +395,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         Ok((live, all))
     }
 
-    /// Dead versions that wait for collection.
+    /// Returns the number of dead versions that wait for collection.
     pub fn dead(&self) -> usize {
         self.garbage.waiting()
     }
 }
 
-/// Whether a claimed version stayed claimed while a reader looked for the next one, which another
-/// writer may have removed: that writer ends the claimed version first.
+/// Returns whether a claimed version stayed claimed while a reader looked for the next one. Another
+/// writer that removes the next one ends the claimed version first.
 fn is_still_claimed<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>) -> bool {
     check!("nitro.read.still_claimed", node.dead() == CLAIMED)
 }
 
-/// Whether a version that the view does not show leads to one that it may show (invariant 3).
+/// Returns whether a version that the view does not show leads to one that it may show (invariant
+/// 3).
 fn scans_on(view: View) -> bool {
     notice!("nitro.get.scans_on", matches!(view, View::Latest))
 }
 
-/// Where a scan enters its next section.
+/// The position at which a scan enters its next section.
 struct Resume<K: Key + ?Sized> {
     key: K::Owned,
     born: u64,
-    /// The scan has returned this key.
+    /// Whether the scan has returned this key.
     visited: bool,
 }
 
 impl<K: Key + ?Sized> Resume<K> {
-    /// The rank, and the key if it was visited.
+    /// Returns the rank, and the key if it was visited.
     fn rank(&self) -> (Rank<'_, K>, Option<&K>) {
         let key = self.key.borrow();
         if fault!("nitro.refresh.by_key_and_birth") {
@@ -430,9 +432,9 @@ impl<K: Key + ?Sized> Resume<K> {
     }
 }
 
-/// The offset in births at which a section goes on: behind a version that was shown, at one that
-/// was not. The latter may have been exchanged, and its replacement, of the same rank, stands
-/// behind it.
+/// Returns the offset in births at which a section continues: after a version that was shown, but
+/// at one that was not. The latter may have been replaced by a version with the same rank, which
+/// follows it.
 fn behind_if(shown: bool) -> u64 {
     u64::from(check!("nitro.refresh.meets_exchanged", shown))
 }

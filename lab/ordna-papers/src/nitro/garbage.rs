@@ -1,5 +1,5 @@
-//! Dead versions on their way to collection: the garbage lists of writers, the queue of batches,
-//! the state of the collectors. [`super::collect`] has the protocol.
+//! Dead versions that wait for collection: the garbage lists of writers, the queue of batches, and
+//! the state of the collectors. [`super::collect`] describes the protocol.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -22,9 +22,9 @@ pub enum Order {
 }
 
 const STRIPES: usize = 64;
-/// A writer passes its garbage list to the queue once the list has this many versions.
+/// Number of versions at which a writer passes its garbage list to the queue.
 const LIST: usize = 512;
-/// A collector takes small batches together, up to this many versions.
+/// Number of versions up to which a collector takes small batches together.
 const BATCH: usize = 2048;
 
 pub type Batch<K, V> = Vec<DeadVersion<K, V>>;
@@ -34,28 +34,29 @@ struct GarbageList<K: Key + ?Sized, V: Value + ?Sized>(Mutex<Batch<K, V>>);
 
 pub struct GarbageQueue<K: Key + ?Sized, V: Value + ?Sized> {
     pub batches: VecDeque<Batch<K, V>>,
-    /// Threads that have taken batches and have not finished them.
+    /// Number of threads that have taken batches and have not finished them.
     at_work: usize,
     pub threads: Vec<JoinHandle<()>>,
-    /// Threads are running, or the system gave none.
+    /// Whether threads are running, or the system was unable to start any.
     pub started: bool,
     pub stop: bool,
 }
 
-/// Dead versions on their way to collection.
+/// Dead versions that wait for collection.
 pub struct Garbage<K: Key + ?Sized, V: Value + ?Sized> {
     lists: Box<[GarbageList<K, V>]>,
     queue: Mutex<GarbageQueue<K, V>>,
-    /// Versions in the queue.
+    /// Number of versions in the queue.
     queued: AtomicUsize,
     /// Versions that wait for the end of a snapshot, by its epoch.
     kept: Mutex<BTreeMap<u64, Vec<Batch<K, V>>>>,
-    /// A batch was queued, or the collectors must stop.
+    /// Notified when a batch was queued, or the collectors must stop.
     pub wake: Condvar,
-    /// No thread is at work.
+    /// Notified when no thread is at work.
     calm: Condvar,
     pub collectors: usize,
-    /// Callers collect: no threads are wanted, or the system gave none.
+    /// Whether callers collect, because no threads are configured or the system was unable to start
+    /// any.
     pub unattended: AtomicBool,
     order: Order,
     collected: StripedCounter,
@@ -87,7 +88,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         lock(&self.queue)
     }
 
-    /// The oldest snapshot that would keep the version.
+    /// Returns the oldest snapshot that would keep the version.
     pub fn first_that_keeps(&self, dead: &DeadVersion<K, V>) -> u64 {
         match self.order {
             Order::LiveSet => dead.born,
@@ -95,7 +96,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         }
     }
 
-    /// Puts a dead version into the calling thread's list. Returns whether that is full.
+    /// Adds a dead version to the calling thread's list. Returns whether the list is full.
     pub fn list(&self, dead: DeadVersion<K, V>) -> bool {
         let mut list = lock(&self.lists[stripe_of_this_thread() % STRIPES].0);
         list.push(dead);
@@ -112,7 +113,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         }
     }
 
-    /// Puts batches into the queue as they are: the end of a snapshot costs no more than that.
+    /// Adds batches to the queue unchanged, so that the end of a snapshot is cheap.
     pub fn enqueue(&self, batches: Vec<Batch<K, V>>) {
         if !batches.is_empty() {
             let versions = batches.iter().map(Vec::len).sum();
@@ -138,7 +139,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         Some(Taken { garbage: self, batches })
     }
 
-    /// The queue, once no thread is at work. No batch is taken while it is locked.
+    /// Returns the locked queue when no thread is at work. No batch is taken while it is locked.
     pub fn at_rest(&self) -> MutexGuard<'_, GarbageQueue<K, V>> {
         let mut queue = self.queue();
         while is_busy(&queue) {
@@ -151,12 +152,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         self.collected.add(1);
     }
 
-    /// Versions unlinked because no snapshot saw them.
+    /// Returns the number of versions that were unlinked because no snapshot saw them.
     pub fn collected(&self) -> usize {
         self.collected.sum()
     }
 
-    /// Versions in the queue: the lag of collection.
+    /// Returns the number of versions in the queue, which is the lag of collection.
     pub fn queued(&self) -> usize {
         self.queued.load(Ordering::Relaxed)
     }
@@ -170,12 +171,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Garbage<K, V> {
         lock(&self.kept).entry(epoch).or_default().push(versions);
     }
 
-    /// Takes the versions that an ended snapshot kept.
+    /// Returns the versions that an ended snapshot kept.
     pub fn release(&self, epoch: u64) -> Vec<Batch<K, V>> {
         lock(&self.kept).remove(&epoch).unwrap_or_default()
     }
 
-    /// Versions in lists, in the queue and at snapshots.
+    /// Returns the number of versions in lists, in the queue and at snapshots.
     pub fn waiting(&self) -> usize {
         let listed: usize = self.lists.iter().map(|list| lock(&list.0).len()).sum();
         let kept: usize = lock(&self.kept).values().flatten().map(Vec::len).sum();
@@ -191,8 +192,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Batches that a thread works on until it drops this, a panic included: other threads wait for
-/// that.
+/// Batches on which a thread works. It must be dropped even after a panic, because other threads
+/// wait for this.
 pub struct Taken<'a, K: Key + ?Sized, V: Value + ?Sized> {
     garbage: &'a Garbage<K, V>,
     pub batches: Vec<Batch<K, V>>,

@@ -1,4 +1,4 @@
-//! Nitro as an [`OrderedIndex`]: its latest state.
+//! The latest state of Nitro as an [`OrderedIndex`].
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
@@ -13,15 +13,15 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::stripe_of_this_thread;
 use ordna_base::{Error, InvariantReport, Key, MemoryUsage, OrderedIndex, Value, Violation};
 
-/// Counts of an index. Exact while no thread writes.
+/// The counts of an index, which are exact while no thread writes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NitroStatistics {
-    /// Keys of the latest state.
+    /// Number of keys in the latest state.
     pub items: usize,
-    /// Dead versions that live snapshots keep, or that wait for their examination.
+    /// Number of dead versions that live snapshots keep, or that wait for their examination.
     pub dead: usize,
-    /// Versions unlinked because no snapshot saw them any more.
+    /// Number of versions that were unlinked because no snapshot saw them any more.
     pub collected: usize,
 }
 
@@ -33,18 +33,18 @@ pub struct Nitro<K: Key + ?Sized, V: Value + ?Sized> {
 crate::shell!("Nitro" [K: Key + ?Sized, V: Value + ?Sized] Nitro<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
-    /// An empty index with one collector, and collection by the live set.
+    /// Creates an empty index with one collector, and collection by the live set.
     pub fn new() -> Self {
         Self::with_options(NitroOptions::default())
     }
 
-    /// An empty index with `collectors` threads that collect dead versions. With 0, the threads
-    /// that end snapshots collect, and so do writers after their writes.
+    /// Creates an empty index with `collectors` threads that collect dead versions. With 0, the
+    /// threads that end snapshots collect, and so do writers after their writes.
     pub fn with(collectors: usize, order: Order) -> Self {
         Self::with_options(NitroOptions { collectors, order, ..NitroOptions::default() })
     }
 
-    /// An empty index with these options.
+    /// Creates an empty index with these options.
     pub fn with_options(options: NitroOptions) -> Self {
         let engine = Arc::new_cyclic(|me| Engine::new(options, me.clone()));
         Self { owner: Arc::new(Owner(engine)) }
@@ -54,15 +54,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
         &self.owner.0
     }
 
-    /// A snapshot: every write that ended before this call, no write that begins after it. O(log s)
-    /// with s live snapshots. The call waits for no writer. The first read of the snapshot waits
-    /// for the writes that were under way.
+    /// Takes a snapshot of every write that ended before this call, and of no write that begins
+    /// after it. O(log s) with s live snapshots. The call does not wait for writers. The first read
+    /// of the snapshot waits for writes that were in progress.
     pub fn snapshot(&self) -> Snapshot<K, V> {
         Snapshot::take(Arc::clone(&self.owner))
     }
 
-    /// Collects all garbage that can be, and waits for the collectors at work. Gives back the
-    /// removed versions that shortcuts hold, in O(n).
+    /// Collects all garbage that no snapshot needs, and waits for busy collectors. Releases the
+    /// removed versions to which shortcuts refer, in O(n).
     pub fn collect_garbage(&self) {
         let engine = self.engine();
         engine.collect();
@@ -73,7 +73,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Nitro<K, V> {
         guard.flush();
     }
 
-    /// Counts. O(live snapshots).
+    /// Returns the counts of the index. O(live snapshots).
     pub fn statistics(&self) -> NitroStatistics {
         let engine = self.engine();
         let (items, dead) = (engine.epochs.items.sum(), engine.dead());

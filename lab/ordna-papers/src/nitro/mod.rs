@@ -16,16 +16,16 @@
 //!
 //! # Consistency
 //! Writes and reads of the latest state are linearizable: [`Nitro`] is an
-//! [`OrderedIndex`](ordna_base::OrderedIndex), with live scans. A [`Snapshot`] is a *cut*: it holds
-//! every write that ended before it was taken and no write that began after. If it holds a write,
-//! it holds all writes before that one. It never changes.
+//! [`OrderedIndex`](ordna_base::OrderedIndex), with live scans. A [`Snapshot`] is a *cut*: it
+//! contains every write that ended before it was taken and no write that began after. If it
+//! contains a write, it contains all writes before that one. It never changes.
 //!
 //! # How it works
-//! An item is an immutable version in one skip list, ordered by key and epoch of birth. A write ends
-//! one version and inserts another. Each snapshot increments the epoch. A version that no snapshot
-//! sees is unlinked, and freed when no reader can hold it any more.
+//! An item is an immutable version in a single skip list, ordered by key and epoch of birth. A
+//! write ends one version and inserts another. Each snapshot increments the epoch. A version that
+//! no snapshot sees is unlinked, and freed when no reader can use it any more.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | `version` | the layout of a version |
 //! | `engine` | the invariants of versions; searches and scans |
@@ -36,7 +36,7 @@
 //! The epochs are those of the store ([`ordna::store::epochs`]). Backup and recovery (§5) are in
 //! [`ordna::durability`].
 //!
-//! Source: the Nitro paper (VLDB 2016), §3, §4, §6. The modules state the departures.
+//! Source: the Nitro paper (VLDB 2016), §3, §4, §6. The modules state what differs from it.
 
 pub mod barrier;
 mod collect;

@@ -3,15 +3,15 @@
 use super::garbage::Order;
 use crate::skiplist::{Fanout, ListOptions};
 
-/// How an index works.
+/// Options of an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NitroOptions {
-    /// Threads that collect dead versions. With 0, the threads that end snapshots collect, and so do
-    /// writers after their writes.
+    /// Number of threads that collect dead versions. With 0, the threads that end snapshots
+    /// collect, and so do writers after their writes.
     pub collectors: usize,
     /// The condition under which a dead version is kept.
     pub order: Order,
-    /// The skip list of the versions.
+    /// Options of the skip list of the versions.
     pub list: ListOptions,
 }
 
@@ -22,9 +22,9 @@ impl Default for NitroOptions {
 }
 
 impl NitroOptions {
-    /// The index as the paper describes it: fanout 4, searches from the head, and collection in the
-    /// order of snapshots (§2, §4). The access barrier (§6) is in [`barrier`](super::barrier) and is
-    /// not used by the index.
+    /// Returns the options of the index in the paper: fanout 4, searches from the head, and
+    /// collection in the order of snapshots (§2, §4). The access barrier (§6) is in
+    /// [`barrier`](super::barrier) and is not used by the index.
     pub fn published() -> Self {
         let list = ListOptions { fanout: Fanout::Four, shortcuts: false };
         Self { order: Order::Epochs, list, ..Self::default() }

@@ -1,4 +1,4 @@
-//! A stable state of the index.
+//! Snapshots: stable states of the index.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow, RangeBounds};
@@ -33,10 +33,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Registration<K, V> {
     }
 }
 
-/// A stable state of a [`Nitro`](super::Nitro), as of the moment it was taken.
+/// A stable state of a [`Nitro`](super::Nitro), from the moment at which it was taken.
 ///
-/// Clones share it; it ends with the last of them. It keeps the versions that it sees. The index
-/// may be dropped first.
+/// Clones share the snapshot, which ends with the last of them. It keeps the versions that it sees.
+/// The index may be dropped first.
 pub struct Snapshot<K: Key + ?Sized, V: Value + ?Sized>(Arc<Registration<K, V>>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Clone for Snapshot<K, V> {
@@ -51,7 +51,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         Self(Arc::new(Registration { owner, epoch }))
     }
 
-    /// The engine, once all writes that the snapshot holds are done.
+    /// Returns the engine when all writes that the snapshot contains are complete.
     fn engine(&self) -> &Engine<K, V> {
         let engine = &self.0.owner.0;
         if !fault!("nitro.read.quiesces") {
@@ -64,31 +64,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         View::At(self.0.epoch.get())
     }
 
-    /// The last epoch whose writes the snapshot holds. Two snapshots with no write begun and
-    /// completed between them may share it; then they hold the same versions.
+    /// Returns the last epoch whose writes the snapshot contains. Two snapshots may have the same
+    /// epoch if no write began and ended between them; then they contain the same versions.
     pub fn epoch(&self) -> u64 {
         self.0.epoch.get()
     }
 
-    /// Number of items, exact. O(1).
+    /// Returns the exact number of items. O(1).
     pub fn len(&self) -> usize {
         self.engine().epochs.len_at(self.0.epoch)
     }
 
-    /// Whether there are no items.
+    /// Returns whether there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The value of `key`, copied. O(log n).
+    /// Returns a copy of the value of `key`. O(log n).
     pub fn get(&self, key: &K) -> Option<V::Owned> {
         let engine = self.engine();
         let guard = engine.collector.pin();
         engine.get(self.view(), key, &guard).map(|node| node.with_value(ToOwned::to_owned))
     }
 
-    /// Appends the value of every key to `out`, in the order of `keys`, overlapping the memory
-    /// accesses of the searches.
+    /// Appends the value of every key to `out`, in the order of `keys`. The memory accesses of the
+    /// searches overlap.
     pub fn get_many<Q: Borrow<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.reserve(keys.len());
         let each = |_, value: Option<&V>| out.push(value.map(ToOwned::to_owned));
@@ -96,8 +96,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
     }
 
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. O(log n), and
-    /// O(1) amortized for each version passed. However long the scan, it delays the freeing of
-    /// memory for short stretches only.
+    /// O(1) amortized for each version passed. Even a long scan delays reclamation only for short
+    /// periods.
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -110,13 +110,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Snapshot<K, V> {
         }
     }
 
-    /// The entries within `bounds`, from both ends.
+    /// Returns an iterator over the entries within `bounds`, from both ends.
     pub fn range<R: RangeBounds<K>>(&self, bounds: R) -> Range<'_, Self> {
         let owned = |bound: Bound<&K>| bound.map(ToOwned::to_owned);
         Range::new(self, owned(bounds.start_bound()), owned(bounds.end_bound()))
     }
 
-    /// All entries, from both ends.
+    /// Returns an iterator over all entries, from both ends.
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }

@@ -1,38 +1,39 @@
-//! How a key is changed.
+//! Changes of a key.
 //!
 //! # Contract
-//! One call of [`Engine::apply`] is one step for readers of the latest state, and lies wholly in
-//! the epoch of its announcement. It holds an announcement and a guard throughout.
+//! One call of [`Engine::apply`] is one step for readers of the latest state, and is completely in
+//! the epoch of its announcement. It holds an announcement and a guard for its whole duration.
 //!
 //! # Protocol
-//! All writers at one time write in one epoch *t* (see [`ordna::store::epochs`]). A write of a key
-//! finds one of three:
+//! At any time, all writers write in one epoch *t* (see [`ordna::store::epochs`]). A write of a key
+//! finds one of three cases:
 //!
 //! 1. *A version born in t.* No snapshot sees it. It is replaced or unlinked, in one step.
 //! 2. *A live version V born before t.* A removal sets its epoch of death, in one step. A put first
-//!    *claims* V (its death becomes [`CLAIMED`]), inserts the new version behind it, which is the
-//!    linearization point, and then ends V's life. Other writers of the key wait for the insertion.
-//! 3. *None, or a dead one.* A put inserts.
+//!    *claims* V (its death becomes [`CLAIMED`]), then inserts the new version after it, which is
+//!    the linearization point, and then ends V. Other writers of the key wait for the insertion.
+//! 3. *No version, or a dead one.* A put inserts a version.
 //!
-//! Without the claim a removal that has found V could end it after the put's insertion, and the put
-//! would report a predecessor that was gone. Nor may V be still claimed once the new version is
-//! unlinked in the same epoch, or V would become the latest version again. So the remover of a
-//! version born in *t* first ends the claimed one in front of it, in its claimer's stead.
+//! Without the claim, a removal that has found V could end it after the put's insertion, and the
+//! put would report a predecessor that no longer existed. V must not be claimed any more when the
+//! new version is unlinked in the same epoch, because V would become the latest version again. So
+//! the remover of a version born in *t* first ends the claimed one before it, on behalf of its
+//! claimer.
 //!
-//! In case 3 a closure that decides to do nothing needs more than a dead version: another writer
-//! may have inserted the next one between the search and the load of the death. So the writer
-//! checks that the place is still current.
+//! In case 3, if a closure decides to do nothing, a dead version is not enough: another writer may
+//! have inserted the next one between the search and the load of the death. So the writer checks
+//! that the place is still current.
 //!
 //! # The ended version
-//! A version that a write ended is unlinked at once if no live snapshot sees it. Otherwise it goes
-//! to the writer's garbage list, and the writer looks at the live set once more: the last snapshot
-//! that sees the version may have ended between the first look and the entry in the list.
+//! A version that a write has ended is unlinked at once if no live snapshot sees it. Otherwise the
+//! writer adds it to its garbage list, and reads the live set again: the last snapshot that sees
+//! the version may have ended between the first read and the addition to the list.
 //!
 //! # Progress
-//! Blocking per key, between a claim and its insertion; otherwise lock-free, behind the gate of the
+//! Blocking per key, between a claim and its insertion; otherwise lock-free, after the gate of the
 //! epochs.
 //!
-//! Source: the Nitro paper, §3.1 (there an update is a removal and an insertion, two steps).
+//! Source: the Nitro paper, §3.1 (where an update is a removal and an insertion, in two steps).
 
 use std::borrow::Borrow;
 
@@ -44,8 +45,8 @@ use ordna_base::sync::{Backoff, check, fault, notice, point};
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
-    /// Shows the value of `key` to `change` and carries out its answer. The key has passed its
-    /// check.
+    /// Calls `change` with the value of `key` and applies its decision. The key must have been
+    /// checked.
     pub fn apply<T, F>(
         &self,
         key: &K,
@@ -99,7 +100,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                             place = self.versions.find(rank, guard);
                         }
                         point("nitro.put.inserted");
-                        // Fails if a faster remover of the new version has ended it.
+                        // This fails if a concurrent remover of the new version has already ended
+                        // it.
                         node.end(claimed(), epoch);
                         self.dispose(node, epoch, guard);
                         return Ok(());
@@ -147,13 +149,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         }
     }
 
-    /// Whether no live snapshot, and none to come, has an epoch of at least `born`; for a writer that
-    /// has ended the version in its own epoch. `false` may be overcautious.
+    /// Returns whether no live or future snapshot has an epoch of at least `born`, for a writer
+    /// that has ended the version in its own epoch. May return `false` although there is none.
     fn is_unseen(&self, born: u64) -> bool {
         self.epochs.youngest().get() < born
     }
 
-    /// Whether the last snapshot that sees a version ended before the version stood in its list.
+    /// Returns whether the last snapshot that sees a version ended before the version was in its
+    /// list.
     fn became_unseen(&self, born: u64) -> bool {
         notice!("nitro.dispose.second_look", self.is_unseen(born))
     }
@@ -179,22 +182,22 @@ where
     Ok(NewVersion { key, value, born })
 }
 
-/// Claims a live version; `false` if it is live no more.
+/// Claims a live version. Returns `false` if it is no longer live.
 fn claim<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>) -> bool {
     check!("nitro.put.claims", node.end(LIVE, CLAIMED))
 }
 
-/// The death of a version that this thread has claimed.
+/// Returns the death of a version that this thread has claimed.
 fn claimed() -> u64 {
     if fault!("nitro.put.claims") { LIVE } else { CLAIMED }
 }
 
-/// Ends a live version; exactly one of all threads that race gets `true`.
+/// Ends a live version. Returns `true` in exactly one of several concurrent calls.
 fn end_live<K: Key + ?Sized, V: Value + ?Sized>(node: Node<K, V>, epoch: u64) -> bool {
     check!("nitro.remove.every_racer_wins", node.end(LIVE, epoch))
 }
 
-/// Ends the claimed version in front of one born in `epoch`: that one's insertion used the claim.
+/// Ends the claimed version before one born in `epoch`, whose insertion used the claim.
 fn end_claimed<K, V>(last: Option<Node<K, V>>, key: &K, epoch: u64, guard: &Guard<'_>)
 where
     K: Key + ?Sized,
@@ -208,7 +211,7 @@ where
     }
 }
 
-/// Whether the versions around the place still are neighbours, and linked.
+/// Returns whether the versions around the place are still neighbours, and linked.
 fn is_current<K: Key + ?Sized, V: Value + ?Sized>(place: &VersionPlace<K, V>) -> bool {
     check!("nitro.apply.absent_is_current", place.is_current())
 }
