@@ -1,13 +1,13 @@
-//! Batches: searches, inserts, deletes and range queries, mixed.
+//! Batches: searches, inserts, deletes and range queries, in any combination.
 //!
 //! # Semantics
-//! The answers are as if the queries had been applied one after the other in the order of
-//! submission, and so is the content afterwards. Batches are admitted one after the other: no other
-//! batch and no other write comes between two queries of one. Single reads do not wait for batches,
-//! and may see some of a batch's writes before others.
+//! The answers and the resulting contents are the same as if the queries had been applied one after
+//! the other in the order of submission. Batches are admitted one after the other: no other batch
+//! and no other write happens between two queries of one batch. Single reads do not wait for
+//! batches, and may see some of a batch's writes before others.
 //!
-//! All range queries of a batch are answered before the first of its writes ([`super::ranges`]),
-//! then its point queries are executed, piece by piece.
+//! All range queries of a batch are answered before the first of its writes ([`super::ranges`]).
+//! Then its point queries are executed, piece by piece.
 
 use super::Pi;
 use super::execute::Admitted;
@@ -19,19 +19,21 @@ use ordna_base::index::Change;
 use ordna_base::{Error, Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
-    /// Executes a batch; the answers are in the order of the queries.
+    /// Executes a batch. The answers are in the order of the queries.
     ///
-    /// The answers, and the content afterwards, are as if the queries had been applied one after
-    /// the other in the order of the batch. Batches are admitted one after the other: no other
-    /// batch and no other write comes between two queries of one, so a range query sees one moment.
-    /// Single reads do not wait for batches, and may see some of a batch's writes before others.
+    /// The answers and the resulting contents are the same as if the queries had been applied one
+    /// after the other in the order of the batch. Batches are admitted one after the other: no
+    /// other batch and no other write happens between two queries of one batch, so a range query
+    /// sees one moment. Single reads do not wait for batches, and may see some of a batch's writes
+    /// before others.
     ///
-    /// O(n log n) for the sort, O(log N) for each query, overlapped, and the entries of ranges.
-    /// Linearization point of each write: the end of the write section of its data node, or the
-    /// store of its value. Source: the PI paper, §3.2.
+    /// O(n log n) for the sort, O(log N) for each query, with overlapping memory accesses, and the
+    /// entries of ranges. A write linearizes at the end of the write section of its data node, or
+    /// at the store of its value. Source: the PI paper, §3.2.
     ///
     /// # Errors
-    /// A key or value to be inserted is too long: nothing of the batch is executed.
+    /// Returns an error if a key or value to be inserted is too long. In this case, nothing of the
+    /// batch is executed.
     pub fn execute(&self, batch: &[Query<'_, K, V>]) -> Result<Vec<Answer<K, V>>, Error> {
         batch.iter().try_for_each(Query::check)?;
         let least = self.shared.storage.least();
@@ -59,7 +61,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
     }
 }
 
-/// Answers a point query; `None` if it is a range.
+/// Answers a point query. Returns `None` for a range query.
 fn answer_point<K: Key + ?Sized, V: Value + ?Sized>(
     query: &Query<'_, K, V>,
     owner: &mut Owner<'_, K, V>,
@@ -88,8 +90,8 @@ fn answer_point<K: Key + ?Sized, V: Value + ?Sized>(
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
-    /// Takes the turn, cuts the sorted queries at interceptions, and lets `body` have the pieces
-    /// done.
+    /// Takes the turn, cuts the sorted queries at interceptions, and calls `body`, which executes
+    /// the pieces.
     fn in_turn<'k>(
         &self,
         items: &[Item],
@@ -109,7 +111,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         self.shared.rebuild_if_due();
     }
 
-    /// Goes through the queries of a piece in groups.
+    /// Passes through the queries of a piece in groups.
     #[inline]
     pub(super) fn in_groups<'k>(
         &self,
@@ -124,7 +126,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Pi<K, V> {
         });
     }
 
-    /// Changes many keys; returns for how many `counts` said yes. All have passed their checks.
+    /// Changes many keys. Returns for how many of them `counts` returned `true`. All keys must have
+    /// been checked.
     pub(super) fn change_many<'k, 'v>(
         &self,
         count: usize,

@@ -1,27 +1,27 @@
-//! Turns among writers, and the threads that share the work of the one whose turn it is.
+//! Turns of writers, and the threads that share the work of the one whose turn it is.
 //!
 //! # Contract
 //! Batches with writes are admitted one after the other: [`Crew::enter`] gives the *turn* to one
-//! caller at a time. Its batch is cut into pieces, and [`Turn::run`] shares them among the threads
-//! at hand: the caller itself, the pool's workers, and the callers that wait for their own turn.
-//! Each piece is done once, by one thread; `run` returns when all are done.
+//! caller at a time. Its batch is cut into pieces, and [`Turn::run`] shares them among the
+//! available threads: the caller itself, the pool's workers, and the callers that wait for their
+//! own turn. Each piece is done once, by one thread. `run` returns when all are done.
 //!
 //! # Progress
-//! Waiting callers are parked on a condition variable and woken by a job or the end of a turn; idle
-//! workers wait on one of their own, which only a job notifies. A caller that comes when the turn is
-//! free takes it, before those that are still waking up: turns in the order of their callers would
-//! cost single writes a switch of threads each, forty times as much where two threads load. So a
-//! caller may wait for any number of turns. A reader comes here only after too many restarts.
+//! Waiting callers park on a condition variable, and are woken by a job or the end of a turn. Idle
+//! workers wait on a separate one, which only a job notifies. A caller that arrives when the turn
+//! is free takes it, before callers that are just waking up. Turns in the order of arrival would
+//! cost each single write a switch of threads, which is forty times as slow when two threads load.
+//! So a caller may wait for any number of turns. A reader enters only after too many restarts.
 //!
 //! # NUMA
-//! Pieces belong to the node that holds their part of the key range, and pieces are of about equal
-//! size: a node's share of them is its share of the queries. Threads take pieces of their own node
-//! first and then what other nodes have left. So the threads at work on a node's queries are in
-//! proportion to them. Workers are bound to their node; the data nodes that they make there are of its
-//! memory. A node whose threads are used up has its work offloaded (§4.3.2, §4.3.3),
-//! without a plan made beforehand.
+//! Pieces belong to the NUMA node that has their part of the key range, and all have about the same
+//! size, so a node's share of the pieces is its share of the queries. Threads first take pieces of
+//! their own node, and then remaining pieces of other nodes. So the number of threads that work on
+//! a node's queries is in proportion to them. Workers are bound to their node, and data nodes that
+//! they create use its memory. If a node has no free threads, its work is offloaded (§4.3.2,
+//! §4.3.3), without a plan made in advance.
 //!
-//! Source: the PI paper, Algorithm 1; that waiting callers lend a hand is ours.
+//! Source: the PI paper, Algorithm 1. That waiting callers help is our own.
 
 #![expect(unsafe_code, reason = "a job on the leader's stack, done by other threads")]
 
@@ -37,16 +37,16 @@ use ordna_base::sync::point;
 
 type Work<'a> = dyn Fn(usize) + Sync + 'a;
 
-/// A job under way: pieces not yet taken, and the threads at work.
+/// A job in progress: the remaining pieces, and the threads that work on it.
 struct Job {
     work: *const Work<'static>,
-    /// Pieces not taken, by NUMA node.
+    /// Remaining pieces, by NUMA node.
     left: Vec<VecDeque<usize>>,
     inside: usize,
     panic: Option<Box<dyn Any + Send>>,
 }
 
-// SAFETY: the work is `Sync`, and `Turn::run` keeps it alive while the job is there.
+// SAFETY: the work is `Sync`, and `Turn::run` keeps it alive as long as the job exists.
 unsafe impl Send for Job {}
 
 #[derive(Default)]
@@ -54,16 +54,16 @@ struct CrewState {
     busy: bool,
     stop: bool,
     job: Option<Job>,
-    /// Callers that wait on `changed`.
+    /// Number of callers that wait on `changed`.
     parked: usize,
-    /// Workers that wait on `work`, and how often one was woken.
+    /// Number of workers that wait on `work`, and how often one was woken.
     idle: usize,
     woken: usize,
-    /// Pieces done by threads of their NUMA node, and by others.
+    /// Numbers of pieces that threads of their NUMA node and other threads have done.
     done: (usize, usize),
 }
 
-/// The turn, and the pool.
+/// The turn and the pool.
 pub struct Crew {
     shared: Arc<Shared>,
     topology: Topology,
@@ -73,9 +73,10 @@ pub struct Crew {
 #[derive(Default)]
 struct Shared {
     state: Mutex<CrewState>,
-    /// The turn is free, a piece of a job is to be had, or a job's last piece is done.
+    /// Notified when the turn is free, a piece of a job is available, or the last piece of a job is
+    /// done.
     changed: Condvar,
-    /// Work for the pool: a job has come, or it is time to stop. Of its own, so that a single write
+    /// Notified when a job begins or the workers must stop. It is separate, so that a single write
     /// wakes no worker.
     work: Condvar,
 }
@@ -92,7 +93,7 @@ impl Shared {
         state
     }
 
-    /// Does one piece of the job, if there is one left; prefers those of the NUMA node.
+    /// Does one remaining piece of the job, if there is one. Prefers pieces of the NUMA node.
     fn help<'a>(
         &'a self,
         mut state: MutexGuard<'a, CrewState>,
@@ -101,7 +102,7 @@ impl Shared {
         let Some(job) = &mut state.job else { return (state, false) };
         let own = job.left.get_mut(node).and_then(VecDeque::pop_front);
         let is_own = own.is_some();
-        // Offload: what other nodes' threads have not come to, the fullest node first.
+        // Offload: takes a piece of another node, namely the one with the most pieces.
         let piece = own.or_else(|| job.left.iter_mut().max_by_key(|left| left.len())?.pop_back());
         let Some(piece) = piece else { return (state, false) };
         job.inside += 1;
@@ -109,7 +110,7 @@ impl Shared {
         let done = &mut state.done;
         *(if is_own { &mut done.0 } else { &mut done.1 }) += 1;
         drop(state);
-        // SAFETY: the leader keeps the work alive until no thread is inside.
+        // SAFETY: the leader keeps the work alive until no thread executes it.
         let done = catch_unwind(AssertUnwindSafe(|| unsafe { (*work)(piece) }));
         let mut state = self.state();
         if let Some(job) = &mut state.job {
@@ -140,8 +141,8 @@ impl Shared {
 }
 
 impl Crew {
-    /// A crew with this many worker threads, dealt out among the NUMA nodes in turn. Threads that
-    /// the system refuses are missing, and their work is done by the callers.
+    /// Creates a crew with this number of worker threads, which are distributed over the NUMA nodes
+    /// in turn. If the system cannot start all of them, the callers do their work.
     pub fn new(workers: usize, topology: Topology) -> Self {
         let shared = Arc::<Shared>::default();
         let spawn = |number: usize| {
@@ -157,17 +158,18 @@ impl Crew {
         Self { shared, topology, workers }
     }
 
-    /// Number of NUMA nodes.
+    /// Returns the number of NUMA nodes.
     pub fn nodes(&self) -> usize {
         self.topology.nodes()
     }
 
-    /// Pieces done by threads of their own NUMA node, and by others.
+    /// Returns the numbers of pieces that threads of their own NUMA node and other threads have
+    /// done.
     pub fn done(&self) -> (usize, usize) {
         self.shared.state().done
     }
 
-    /// Waits for the turn; works for the batch in front meanwhile.
+    /// Waits for the turn, and meanwhile works for the current batch.
     pub fn enter(&self) -> Turn<'_> {
         let mut state = self.shared.state();
         while state.busy {
@@ -188,27 +190,27 @@ impl Drop for Crew {
         self.shared.state().stop = true;
         self.shared.work.notify_all();
         for worker in self.workers.drain(..) {
-            // A worker's panics are caught and handed to the leader: there is none to report.
+            // A worker's panics are caught and passed to the leader, so there is none to report.
             let _ = worker.join();
         }
     }
 }
 
-/// The right to write; given back on drop.
+/// The right to write, which is given back on drop.
 pub struct Turn<'a>(&'a Crew);
 
 impl Turn<'_> {
-    /// Does the pieces, given by the NUMA nodes that they belong to, and returns when all are done.
+    /// Does the pieces, which are grouped by their NUMA nodes. Returns when all are done.
     ///
     /// # Panics
-    /// If the work of a piece does, once all others are done.
+    /// Panics if the work of a piece panics, after all others are done.
     pub fn run(&self, pieces: Vec<VecDeque<usize>>, work: &Work<'_>) {
         let shared = &self.0.shared;
         let node = self.0.topology.node_of_this_thread();
         let mut state = shared.state();
         let work: *const Work<'_> = work;
-        // SAFETY: only the lifetime is changed. The work is borrowed for this call, which does not
-        // return before the job is gone and no thread is inside.
+        // SAFETY: only the lifetime is changed. The work is borrowed for this call, which returns
+        // only when the job is removed and no thread executes it.
         let work = unsafe { std::mem::transmute::<*const Work<'_>, *const Work<'static>>(work) };
         state.job = Some(Job { work, left: pieces, inside: 0, panic: None });
         if state.parked > 0 {

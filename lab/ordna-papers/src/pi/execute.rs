@@ -1,17 +1,17 @@
-//! The executor: sorted queries, cut at interceptions, traversed in groups.
+//! The executor: queries are sorted, cut at interceptions, and traversed in groups.
 //!
 //! # Protocol
-//! A batch is sorted by key, queries of one key in the order of submission. It is cut into pieces
-//! of about equal numbers of queries. Each cut is moved down to the *interception* of its first
-//! query, the data node to which the layer routes it (Definition 4): all queries from that node's
-//! anchor on go to the piece behind (Algorithm 3). So a piece owns the stretch of the list from its
-//! first interception up to that of the next piece. No two threads touch a node. The paper's
-//! threads find all interceptions first and then hand queries to their neighbours by message; here
-//! each cut is found by routing one key, before the work is given out, so there is no barrier
-//! between traversing and executing.
+//! A batch is sorted by key, with queries of the same key in the order of submission. It is cut
+//! into pieces with about the same number of queries. Each cut is moved down to the *interception*
+//! of its first query, which is the data node to which the layer routes it (Definition 4): all
+//! queries from that node's anchor on belong to the following piece (Algorithm 3). So a piece owns
+//! the part of the list from its first interception to that of the next piece, and no two threads
+//! access the same node. The paper's threads find all interceptions first and then send queries to
+//! their neighbours. Here, each cut is found by routing one key before the work is distributed, so
+//! there is no barrier between traversal and execution.
 //!
-//! A piece is worked on in groups: all keys of a group go one level down before any goes the next,
-//! and what each needs there is fetched meanwhile (§4.3.4).
+//! A piece is processed in groups: all keys of a group descend one level before any of them
+//! descends to the next, and what each of them needs there is prefetched in the meantime (§4.3.4).
 //!
 //! Source: the PI paper, §3.2 and §4.3.4.
 
@@ -29,42 +29,44 @@ use ordna_base::sync::fault;
 use ordna_base::sync::lock::Mutex;
 use ordna_base::{Key, Value};
 
-/// Keys that go down the layer together.
+/// Number of keys that descend the layer together.
 pub const GROUP: usize = 32;
-/// Queries below which a piece is not worth another thread.
+/// Minimum number of queries for which a piece is worth another thread.
 pub const PIECE: usize = 512;
-/// Most pieces of a batch.
+/// Maximum number of pieces of a batch.
 const PIECES: usize = 64;
 
-/// How to traverse: the switches of Figure 15.
+/// Options of the traversal: the switches of Figure 15.
 #[derive(Debug, Clone, Copy)]
 pub struct Traversal {
-    /// Keys that go down together, at most [`GROUP`]; 1: one after the other.
+    /// Number of keys that descend together, up to [`GROUP`]. With 1, they descend one after the
+    /// other.
     pub group: usize,
-    /// Whether what the next step needs is fetched ahead.
+    /// Whether the memory for the next step is prefetched.
     pub prefetch: bool,
-    /// Fewest queries of a piece.
+    /// Minimum number of queries of a piece.
     pub piece: usize,
 }
 
 impl Traversal {
-    /// Pieces that a batch of this size is worth.
+    /// Returns the number of pieces for a batch of this size.
     pub fn pieces(&self, queries: usize) -> usize {
         (queries / self.piece.max(1)).clamp(1, PIECES)
     }
 }
 
-/// A stretch of the sorted batch, and of the list.
+/// A part of the sorted batch, and of the list.
 pub struct Piece<'a, K: Key + ?Sized> {
-    /// Its number, from the lowest keys on.
+    /// Number of the piece, beginning with the lowest keys.
     pub number: usize,
-    /// Where its queries begin and end.
+    /// Positions at which its queries begin and end.
     pub from: usize,
     pub to: usize,
-    /// The anchors of its first node and of the next piece's; `None`: the ends of the list.
+    /// The anchors of its first node and of the next piece's first node. `None` means the start or
+    /// the end of the list.
     pub lower: Option<&'a K>,
     pub upper: Option<&'a K>,
-    /// The NUMA node that it belongs to.
+    /// The NUMA node to which the piece belongs.
     pub numa_node: usize,
 }
 
@@ -74,7 +76,8 @@ fn moved_to_interception(cut: usize, interception: usize) -> usize {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
-    /// Routes a group of keys and fetches what their nodes need. `places` has room for all.
+    /// Routes a group of keys and prefetches what their nodes need. `places` has room for all of
+    /// them.
     #[inline]
     pub fn route_group<'k>(
         &self,
@@ -103,8 +106,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
     }
 
-    /// Cuts a sorted batch at interceptions: into about `count` pieces, and where the part of the
-    /// key range of one of the `nodes` NUMA nodes ends. Each node has as many data nodes (§4.3.1).
+    /// Cuts a sorted batch at interceptions: into about `count` pieces, and at the ends of the key
+    /// ranges of the `nodes` NUMA nodes. Each NUMA node has the same number of data nodes (§4.3.1).
     pub fn cut<'g, 'k>(
         &self,
         layer: &'g Layer<K, V>,
@@ -118,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             }
             place
         };
-        // Where each cut may be: the place of a live node, and the first query from its anchor on.
+        // Possible cuts: the place of a live node, and the first query from its anchor on.
         let begin = |place: usize| {
             let anchor = anchor_of(layer, place);
             (place, items.partition_point(|item| key(item.at) < anchor))
@@ -159,8 +162,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         pieces
     }
 
-    /// Goes through the queries of a piece in groups: `each` gets a query's position and the place
-    /// that the layer routes its key to.
+    /// Passes through the queries of a piece in groups. `each` receives the position of a query and
+    /// the place to which the layer routes its key.
     #[inline]
     pub fn in_groups<'k>(
         &self,
@@ -189,8 +192,8 @@ pub struct Admitted<'a, K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
-    /// Does `work` for each piece, each on one thread that owns its stretch; returns the results by
-    /// piece.
+    /// Calls `work` for each piece, on one thread that owns its part of the list. Returns the
+    /// results by piece.
     pub fn each_piece<R: Send>(
         &self,
         work: impl Fn(&Piece<'a, K>, &mut Owner<'_, K, V>) -> R + Sync,
@@ -198,7 +201,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
         self.do_pieces(self.pieces.iter(), work)
     }
 
-    /// The same for some of the pieces.
+    /// Works like `each_piece` for some of the pieces.
     pub fn do_pieces<'p, R: Send>(
         &self,
         pieces: impl Iterator<Item = &'p Piece<'a, K>>,
@@ -212,9 +215,9 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Admitted<'a, K, V> {
             let (piece, result) = &done[number];
             let guard = self.storage.collector.pin();
             let stretch = (piece.lower, piece.upper);
-            // A stretch begins at a node that was alive when the batch was cut. Only the owner of
-            // the node in front could absorb it, and does not. SAFETY: the turn is ours, so all
-            // owners are of this batch, whose pieces' stretches are apart.
+            // A part begins at a node that was alive when the batch was cut. Only the owner of the
+            // preceding node could absorb it, and does not. SAFETY: this thread has the turn, so
+            // all owners belong to this batch, whose pieces have disjoint parts.
             let mut owner = unsafe { Owner::new(self.storage, self.layer, &guard, stretch) };
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(work(piece, &mut owner));
         };

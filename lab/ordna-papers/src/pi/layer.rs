@@ -1,24 +1,24 @@
-//! The index layer: levels of packed keys over the data nodes, each level contiguous.
+//! The index layer: levels of packed keys over the data nodes, each level contiguous in memory.
 //!
 //! # Contract
 //! A layer is immutable once built, and shared by any number of threads. It is exact for the list
-//! of nodes that it was built from: [`Layer::route`] gives the last of *those* nodes whose anchor
-//! is not above the key. Nodes split off since are found by scanning on; a node that has become
-//! obsolete is gone into the live one before it ([`super::storage`]). Nodes are not freed while a
-//! layer that names them is in use ([`super::rebuild`]).
+//! of nodes from which it was built: [`Layer::route`] returns the last of *those* nodes whose
+//! anchor is not above the key. Nodes that were split off since are found by scanning from there.
+//! An obsolete node was absorbed by the live one before it ([`super::storage`]). Nodes are not
+//! freed while a layer that names them is in use ([`super::rebuild`]).
 //!
 //! # Layout
-//! An entry is eight keys, one cache line, compared at once; it routes to nine places of the level
-//! below, as the paper's four keys route to five (Figure 2). Place 9e + j of the next level belongs
-//! to entry e, so the routing table is arithmetic. The lowest level routes to the data nodes. The
-//! paper draws heights at random with p = 1/4, so that nodes can be linked into upper levels one by
-//! one; but its layer is only ever built whole. So here every node is in the lowest level, and
-//! every ninth entry of a level in the one above: the same search with fewer levels and no scanning
-//! along them.
+//! An entry consists of eight keys in one cache line, which are compared at once. It routes to nine
+//! places of the level below, as the paper's four keys route to five (Figure 2). Place 9e + j of
+//! the next level belongs to entry e, so the routing table is arithmetic. The lowest level routes
+//! to the data nodes. The paper chooses heights at random with p = 1/4, so that nodes can be linked
+//! into upper levels individually, but its layer is only ever built as a whole. So here every node
+//! is in the lowest level, and every ninth entry of a level is in the level above: this is the same
+//! search with fewer levels and without scans along them.
 //!
-//! Byte-string keys: an entry holds eight-byte heads behind the bytes that all keys of its range
-//! share. A key that comes to an entry lies in its range, so the heads decide; only where the key's
-//! head equals one of the entry's are whole anchors compared.
+//! For byte-string keys, an entry has the eight-byte heads that follow the bytes shared by all keys
+//! of its range. A key that reaches an entry is in its range, so the heads are sufficient. Whole
+//! anchors are compared only if the key's head equals one of the entry's.
 //!
 //! Source: the PI paper, §3.1, §3.2.1, §4.1.
 
@@ -27,33 +27,33 @@ use super::node::NodeRef;
 use ordna_base::simd::{InstructionSet, LANES, Line, prefetch};
 use ordna_base::{Key, Value};
 
-/// Places that an entry routes to.
+/// Number of places to which an entry routes.
 const FAN: usize = LANES + 1;
 
 struct Level {
     entries: Box<[Line]>,
-    /// Bytes shared by all keys of each entry's range; empty for `u64` keys.
+    /// Number of bytes shared by all keys of each entry's range. Empty for `u64` keys.
     skips: Box<[u32]>,
-    /// Data nodes below one place that an entry routes to.
+    /// Number of data nodes below one place to which an entry routes.
     span: usize,
 }
 
 /// An index layer.
 pub struct Layer<K: Key + ?Sized, V: Value + ?Sized> {
-    /// From the top.
+    /// Levels from the top.
     levels: Vec<Level>,
     nodes: Box<[NodeRef<K, V>]>,
-    /// Bytes shared by the keys between a node's anchor and the next one's when this was built;
-    /// empty for `u64` keys.
+    /// Number of bytes shared by the keys between a node's anchor and the next one's when the layer
+    /// was built. Empty for `u64` keys.
     shared: Box<[u32]>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
-    /// The layer over these nodes, which are in order of their anchors, and at least one.
+    /// Builds the layer over these nodes, of which there is at least one. They are in the order of
+    /// their anchors.
     pub fn build(nodes: Vec<NodeRef<K, V>>) -> Self {
         let anchor = |at: usize| nodes.get(at).map(|node| node.anchor());
-        // Bytes that all keys from one node's anchor up to another's share; none if there is no
-        // end.
+        // Number of bytes that all keys between two nodes' anchors share; 0 if there is no end.
         let between = |from: usize, to: usize| match (anchor(from), anchor(to)) {
             (Some(from), Some(to)) => common(from, to) as u32,
             _ => 0,
@@ -88,34 +88,34 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
         Self { levels, nodes: nodes.into(), shared }
     }
 
-    /// Number of nodes.
+    /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The node at a place of the lowest level.
+    /// Returns the node at a place of the lowest level.
     #[inline]
     pub fn node(&self, at: usize) -> NodeRef<K, V> {
         self.nodes[at]
     }
 
-    /// How many first bytes a key that was routed to a place shares with the node's anchor.
+    /// Returns how many first bytes a key that was routed to a place shares with the node's anchor.
     #[inline]
     pub fn shared(&self, at: usize) -> usize {
         self.shared.get(at).map_or(0, |shared| *shared as usize)
     }
 
-    /// All nodes, in order.
+    /// Returns all nodes, in order.
     pub fn nodes(&self) -> &[NodeRef<K, V>] {
         &self.nodes
     }
 
-    /// Number of levels above the nodes.
+    /// Returns the number of levels above the nodes.
     pub fn height(&self) -> usize {
         self.levels.len()
     }
 
-    /// Where the search of a key goes on below an entry: one step of Algorithm 2.
+    /// Returns where the search of a key continues below an entry: one step of Algorithm 2.
     #[inline]
     pub fn step(&self, level: usize, entry: usize, key: &K, set: InstructionSet) -> usize {
         let Level { entries, skips, span } = &self.levels[level];
@@ -124,7 +124,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
         let head = head_beyond(key, skip);
         let first = entry * FAN;
         let above = first + set.at_most(line, head).count_ones() as usize;
-        // The last entry is filled up with the maximum, which a key may have.
+        // The last entry is filled up with the maximum, which may also be a key.
         let last = self.levels.get(level + 1).map_or(self.nodes.len(), |l| l.entries.len()) - 1;
         let mut to = above.min(last);
         if !K::HEAD_IS_KEY {
@@ -142,7 +142,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
         to
     }
 
-    /// Fetches the entry, or behind the last level the link to the node, at a place.
+    /// Prefetches the entry at a place or, after the last level, the link to the node.
     #[inline]
     pub fn prefetch(&self, level: usize, at: usize) {
         match self.levels.get(level) {
@@ -156,13 +156,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Layer<K, V> {
         }
     }
 
-    /// The place of the last node whose anchor is not above the key: O(log n).
+    /// Returns the place of the last node whose anchor is not above the key. O(log n).
     #[inline]
     pub fn route(&self, key: &K, set: InstructionSet) -> usize {
         (0..self.levels.len()).fold(0, |at, level| self.step(level, at, key, set))
     }
 
-    /// Bytes asked of the allocator.
+    /// Returns the number of allocated bytes.
     pub fn size(&self) -> usize {
         let levels = self.levels.iter().map(|level| {
             size_of::<Level>() + size_of_val(&*level.entries) + size_of_val(&*level.skips)
@@ -189,7 +189,7 @@ mod tests {
             }
         }
         #[expect(unsafe_code, reason = "frees the test's own nodes")]
-        // SAFETY: the nodes are this test's own, and have no records.
+        // SAFETY: the nodes belong to this test, and have no records.
         nodes.into_iter().for_each(|node| unsafe { node.free() });
     }
 

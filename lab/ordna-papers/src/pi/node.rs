@@ -1,28 +1,30 @@
-//! Data nodes of the storage layer: up to [`CAPACITY`] entries in order, behind a version.
+//! Data nodes of the storage layer: up to [`CAPACITY`] entries in order, protected by a version.
 //!
 //! # Contract
-//! A node has one writer at a time: its *owner*, by the executor's distribution of work
-//! ([`super::storage`]). Readers are optimistic: they take a version of the node, read its fields
-//! (all of them atomics) and validate. Functions that say "owner" in their name or docs are for the
-//! owner only, and read without validating.
+//! A node has one writer at a time, its *owner*, which the executor's distribution of work
+//! determines ([`super::storage`]). Readers are optimistic: they take a version of the node, read
+//! its fields (all of which are atomics) and validate. Functions with "owner" in their names or
+//! docs are only for the owner, and read without validation.
 //!
 //! # Invariants
-//! 1. A node holds the keys from its anchor (inclusive, never changes) up to the anchor of the next
-//!    node (exclusive). All keys of that range share their first `skip` bytes.
-//! 2. `heads[i]` is the head of entry i's key beyond `skip`, and heads ascend. Equal heads are
-//!    ordered by their records' whole keys. For `u64` keys the head is the key.
-//! 3. `slots[i]` is entry i's value if both kinds are words, or else the address of its record.
-//! 4. `upper` is the head, beyond `skip`, of the next node's anchor: whether to scan on is known
-//!    without touching the next node. `splits[i]` is the head of entry 8(i + 1), or the maximum:
-//!    which eight entries to look at is known from the first line.
-//! 5. A node that was absorbed by its predecessor is obsolete for ever. Its `next` stays.
+//! 1. A node contains the keys from its anchor (inclusive, never changes) up to the anchor of the
+//!    next node (exclusive). All keys of that range share their first `skip` bytes.
+//! 2. `heads[i]` is the head of entry i's key after `skip` bytes, and heads ascend. Entries with
+//!    equal heads are ordered by their whole keys. For `u64` keys, the head is the key.
+//! 3. `slots[i]` is entry i's value if both types are words, and otherwise the address of its
+//!    record.
+//! 4. `upper` is the head, after `skip` bytes, of the next node's anchor, so that a reader knows
+//!    whether to continue without accessing the next node. `splits[i]` is the head of entry 8(i +
+//!    1), or the maximum, so that a reader knows from the first cache line which eight entries to
+//!    examine.
+//! 5. A node that was absorbed by its predecessor stays obsolete. Its `next` does not change.
 //!
 //! # Layout
-//! The paper's data node holds one entry (Definition 1). A dependent miss costs a lookup more than
-//! anything else, so here 32 share a node: a lookup touches the first line, one line of heads
-//! and one of slots, and the index layer is a twentieth the size. With it comes a delete that takes
-//! its entry out instead of marking it: the memory of a record comes back at once, and "clear the
-//! mark and set the value" is a plain insert in one write section.
+//! The paper's data node contains one entry (Definition 1). Dependent misses are the largest cost
+//! of a lookup, so here 32 entries share a node: a lookup accesses the first cache line, one line
+//! of heads and one of slots, and the index layer has a twentieth of the size. This also allows a
+//! delete to remove its entry instead of marking it. The memory of a record is reclaimed at once,
+//! and "clear the mark and set the value" is a plain insert in one write section.
 
 #![expect(unsafe_code, reason = "records behind words, and words that are values")]
 
@@ -39,7 +41,7 @@ use ordna_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ordna_base::sync::{VersionLock, fault, point};
 use ordna_base::{Key, Value};
 
-/// Most entries of a node.
+/// Maximum number of entries of a node.
 pub const CAPACITY: usize = 32;
 const BLOCKS: usize = CAPACITY / LANES;
 
@@ -77,18 +79,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::ops::Deref for NodeRef<K, V> {
 
     #[inline]
     fn deref(&self) -> &Node<K, V> {
-        // SAFETY: alive by the type's promise. Everything that changes in a node is atomic.
+        // SAFETY: the node is alive, as the type guarantees. Everything that changes in a node is
+        // atomic.
         unsafe { self.0.as_ref() }
     }
 }
 
-// SAFETY: nodes hold atomics, and keys and records of Send + Sync kinds.
+// SAFETY: nodes contain atomics, and keys and records of types that are Send + Sync.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Send for NodeRef<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized> Sync for NodeRef<K, V> {}
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    /// An empty node that no other thread knows.
+    /// Creates an empty node that no other thread knows.
     pub fn new(anchor: K::Owned) -> Self {
         let node = Box::new(Node {
             lock: VersionLock::new(),
@@ -106,14 +109,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
     }
 
     /// # Safety
-    /// No other thread can reach the node, no thread uses it afterwards, and its records are gone
+    /// No other thread can reach the node, no thread uses it afterwards, and its records are freed
     /// or have moved to another node.
     pub unsafe fn free(self) {
-        // SAFETY: made by `NodeRef::new`, and exclusively the caller's.
+        // SAFETY: created by `NodeRef::new`, and it belongs to the caller alone.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 
-    /// Fetches the line that every visit begins with.
+    /// Prefetches the cache line with which every access begins.
     #[inline]
     pub fn prefetch(self) {
         prefetch(self.0.as_ptr().cast_const());
@@ -121,7 +124,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
-    /// Fetches the lines that a scan over about this many entries reads.
+    /// Prefetches the cache lines that a scan over about `entries` entries reads.
     #[inline]
     pub fn prefetch_all(self, entries: usize) {
         self.prefetch();
@@ -135,31 +138,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
-    /// Whether slots are values and not addresses of records.
+    /// Whether slots are values instead of addresses of records.
     pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
 
-    /// The smallest key that may be here.
+    /// Returns the smallest key that the node may contain.
     #[inline]
     pub fn anchor(&self) -> &K {
         self.anchor.borrow()
     }
 
-    /// Number of entries. Acquire: pairs with the release store behind each entry, so that what
-    /// stands in the first so many slots was an entry since the caller's guard was taken. Never
-    /// more than the capacity, however stale.
+    /// Returns the number of entries, which never exceeds the capacity, even if it is stale.
+    /// Acquire: pairs with the release store after each entry. So everything in the slots below
+    /// this number has been an entry since the caller took its guard.
     #[inline]
     pub fn len(&self) -> usize {
         self.len.load(Ordering::Acquire) as usize
     }
 
-    /// How many bytes all keys of the node's range share.
+    /// Returns the number of bytes that all keys of the node's range share.
     #[inline]
     pub fn skip(&self) -> usize {
         self.skip.load(Ordering::Relaxed) as usize
     }
 
-    /// The node behind. Acquire: pairs with the release store of the owner that linked it, so its
-    /// contents are seen.
+    /// Returns the next node. Acquire: pairs with the release store of the owner that linked it, so
+    /// its contents are visible.
     #[inline]
     pub fn next(&self) -> Option<NodeRef<K, V>> {
         NonNull::new(self.next.load(Ordering::Acquire)).map(NodeRef)
@@ -175,31 +178,33 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.slots[at / LANES].get(at % LANES)
     }
 
-    /// The next node, if the key, which is not below the anchor, lies in its range or behind.
-    /// `shared`: how many first bytes the key is known to share with the anchor.
+    /// Returns the next node if the key, which is not below the anchor, is in its range or after
+    /// it. `shared` is the number of first bytes that the key is known to share with the anchor.
     ///
-    /// Readers: the node was not obsolete after the guard was taken, and the answer counts once
-    /// validated.
+    /// For readers: the node was not obsolete after the guard was taken, and the result counts once
+    /// it is validated.
     #[inline]
     pub fn beyond(&self, key: &K, shared: usize) -> Option<NodeRef<K, V>> {
         let next = self.next()?;
         point("pi.beyond.after_next");
         let skip = self.skip();
         if !K::HEAD_IS_KEY && skip > shared && !starts_alike(key, self.anchor(), skip) {
-            // Not below the anchor and without the prefix: above every key that has it.
+            // The key is not below the anchor and does not have the prefix, so it is above every
+            // key with the prefix.
             return Some(next);
         }
         let is_beyond = match head_beyond(key, skip).cmp(&self.upper.load(Ordering::Relaxed)) {
             Order::Less => false,
             Order::Greater => true,
-            // The next node lives: it was linked when this one was seen alive under the guard, so
-            // it is not retired before the guard is dropped.
+            // The next node is alive: it was linked when this node was seen alive under the guard,
+            // so it is not retired before the guard is dropped.
             Order::Equal => K::HEAD_IS_KEY || key >= next.anchor(),
         };
         is_beyond.then_some(next)
     }
 
-    /// How many of the first `len` heads satisfy a comparison that holds for a prefix of them.
+    /// Returns how many of the first `len` heads satisfy a comparison that holds for a prefix of
+    /// them.
     #[inline]
     fn rank(&self, len: usize, holds: impl Fn(u64) -> bool, mask: impl Fn(&Line) -> u32) -> usize {
         let block = self.splits.iter().filter(|split| holds(split.load(Ordering::Relaxed))).count();
@@ -209,8 +214,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         block * LANES + (mask(&self.heads[block]) & valid).count_ones() as usize
     }
 
-    /// Where the key is (`Ok`), or would have to be inserted (`Err`). For readers it counts once
-    /// they have validated.
+    /// Returns the position of the key (`Ok`), or where it would have to be inserted (`Err`). For
+    /// readers, the result counts once they have validated.
     #[inline]
     pub fn find(&self, key: &K, set: InstructionSet) -> Result<usize, usize> {
         let len = self.len();
@@ -225,9 +230,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         while from < to {
             let middle = from.midpoint(to);
             let Some(record) = self.record(middle) else { return Err(from) };
-            // Below the length as read under the guard, or by the owner: only the owner removes
-            // entries. SAFETY: the address in such a slot was that of an entry at that moment or
-            // later, so its record is not freed before the guard is dropped.
+            // The position is below the length that was read under the guard, or by the owner, and
+            // only the owner removes entries. SAFETY: the address in such a slot belonged to an
+            // entry at that moment or later, so its record is not freed before the guard is
+            // dropped.
             match unsafe { record.key() }.cmp(key) {
                 Order::Less => from = middle + 1,
                 Order::Equal => return Ok(middle),
@@ -237,16 +243,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         Err(from)
     }
 
-    /// The record at a position; `None` for a slot that never held one. Acquire: pairs with the
-    /// release stores of `write` and `set`, so its contents are seen.
+    /// Returns the record at a position, or `None` for a slot that never contained one. Acquire:
+    /// pairs with the release stores of `write` and `set`, so its contents are visible.
     #[inline]
     fn record(&self, at: usize) -> Option<Record<K, V>> {
         let address = self.slots[at / LANES].0[at % LANES].load(Ordering::Acquire) as usize;
-        // SAFETY: without inline values, slots hold addresses from `Record::as_ptr` or zero.
+        // SAFETY: without inline values, slots contain addresses from `Record::as_ptr`, or zero.
         unsafe { Record::from_ptr(ptr::with_exposed_provenance_mut(address)) }
     }
 
-    /// Fetches what a lookup of the key will touch. Only hints: nothing is validated.
+    /// Prefetches what a lookup of the key accesses. Nothing is validated.
     #[inline]
     pub fn prefetch_block(&self, key: &K) {
         let head = head_beyond(key, self.skip());
@@ -256,7 +262,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         prefetch(&raw const self.slots[block]);
     }
 
-    /// Fetches the record that a lookup of the key will touch. Only a hint.
+    /// Prefetches the record that a lookup of the key accesses. Nothing is validated.
     #[inline]
     pub fn prefetch_record(&self, key: &K, set: InstructionSet) {
         if !Self::INLINE {
@@ -267,38 +273,39 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
     }
 
-    /// The entry at a position, for readers to use once they have validated, and for the owner.
+    /// Returns the entry at a position. Readers may use it once they have validated.
     #[inline]
     pub fn entry(&self, at: usize) -> DataEntry<K, V> {
         DataEntry { head: self.head(at), slot: self.slot(at), kinds: PhantomData }
     }
 
-    /// Owner: the key at a position.
+    /// For the owner: calls `read` with the key at a position.
     fn key_at<R>(&self, at: usize, read: impl FnOnce(&K) -> R) -> R {
         // SAFETY: the caller is the owner, and only the owner removes entries.
         unsafe { self.entry(at).with_key(read) }
     }
 
-    /// Owner: overwrites the value at a position; returns the record that was replaced.
+    /// For the owner: overwrites the value at a position. Returns the record that was replaced.
     pub fn set(&self, at: usize, key: &K, value: &V) -> Option<Record<K, V>> {
         let slot = &self.slots[at / LANES].0[at % LANES];
         if Self::INLINE {
-            // One atomic word: readers see the old or the new value. Release: with what its writer
-            // did before.
+            // A single atomic word, so readers see the old or the new value. Release: together with
+            // earlier stores of its writer.
             slot.store(word_of(value), Ordering::Release);
             return None;
         }
         let old = self.record(at)?;
-        // SAFETY: the owner alone removes records, so it is alive and ours to overwrite.
+        // SAFETY: only the owner removes and overwrites records, so this one is alive.
         if unsafe { old.overwrite(value) } {
             return None;
         }
-        // Release: a reader of the address sees the record's contents.
+        // Release: a reader of the address sees the contents of the record.
         slot.store(slot_of(key, value), Ordering::Release);
         Some(old)
     }
 
-    /// Owner: puts a new entry at a position that [`Node::find`] gave. There is room.
+    /// For the owner: inserts an entry at a position that [`Node::find`] returned. There must be
+    /// room.
     pub fn insert(&self, at: usize, key: &K, value: &V) {
         let len = self.len();
         let slot = slot_of(key, value);
@@ -311,7 +318,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.set_len(len + 1);
     }
 
-    /// Owner: takes the entry at a position out; returns its record, to be retired.
+    /// For the owner: removes the entry at a position. Returns its record, which must be retired.
     pub fn remove(&self, at: usize) -> Option<Record<K, V>> {
         let len = self.len();
         let record = if Self::INLINE { None } else { self.record(at) };
@@ -332,9 +339,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
 
     /// Sets the length, and the splits that depend on it.
     fn set_len(&self, len: usize) {
-        // Release, as every store of a length that readers can see: see `len`. Behind the last
-        // entry slots keep addresses of freed records. A reader of this length that lacks what was
-        // written to the slots before it could find such an address in one of them, and follow it.
+        // Release, as for every store of a length that readers can see: see `len`. Slots after the
+        // last entry may contain addresses of freed records. A reader that saw this length, but not
+        // the earlier stores to the slots, could follow such an address.
         self.len.store(len as u32, Ordering::Release);
         for (block, split) in self.splits.iter().enumerate() {
             let first = (block + 1) * LANES;
@@ -343,7 +350,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
     }
 
-    /// Sets what depends on the node's range, which ends at `next`'s anchor, for its `len` entries.
+    /// Sets what depends on the node's range, which ends at the anchor of `next`, for its `len`
+    /// entries.
     fn set_range(&self, next: Option<NodeRef<K, V>>, len: usize) {
         let (mut skip, mut upper) = (0, 0);
         if let Some(next) = next {
@@ -359,12 +367,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         }
         self.upper.store(upper, Ordering::Relaxed);
         let next = next.map_or(ptr::null_mut(), |next| next.0.as_ptr());
-        // Release: a reader of the link sees the node that was built before.
+        // Release: a reader of the link sees the node, which was built before.
         self.next.store(next, Ordering::Release);
     }
 
-    /// Owner: moves the entries from position `from` on into a new node, and links that behind this
-    /// one. `anchor`: that of the new node, if no entry moves.
+    /// For the owner: moves the entries from position `from` on into a new node, and links that
+    /// node after this one. `anchor` is the anchor of the new node if no entry moves.
     pub fn split(&self, from: usize, anchor: Option<&K>) -> NodeRef<K, V> {
         let len = self.len();
         let anchor = match anchor {
@@ -372,7 +380,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
             None => self.key_at(from, ToOwned::to_owned),
         };
         let right = NodeRef::new(anchor);
-        // Heads are for the same `skip` until the range is set.
+        // Heads are computed for the same `skip` until the range is set.
         right.skip.store(self.skip() as u32, Ordering::Relaxed);
         for at in from..len {
             right.write(at - from, self.head(at), self.slot(at));
@@ -385,8 +393,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         right
     }
 
-    /// Owner of both: takes the entries and the range of the next node, which becomes obsolete.
-    /// They fit.
+    /// For the owner of both: takes over the entries and the range of the next node, which becomes
+    /// obsolete. The entries must fit.
     pub fn absorb(&self, next: NodeRef<K, V>) {
         let (own, other) = (self.len(), next.len());
         let section = self.lock.enter_owned();
@@ -395,12 +403,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
             self.write(own + at, next.head(at), next.slot(at));
         }
         if !K::HEAD_IS_KEY {
-            // The two nodes' heads are for different prefixes: all are written anew.
+            // The heads of the two nodes are for different prefixes, so all are computed again.
             self.skip.store(u32::MAX, Ordering::Relaxed);
         }
         self.set_range(next.next(), own + other);
         self.set_len(own + other);
-        // Both at once: a reader of the absorbed node finds it obsolete, and its entries here.
+        // Both nodes are locked at once: a reader of the absorbed node finds it obsolete, and its
+        // entries here.
         if fault!("pi.absorb.not_obsolete") {
             drop(emptied);
         } else {
@@ -409,14 +418,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         drop(section);
     }
 
-    /// Owner: calls `each` with every record.
+    /// For the owner: calls `each` with every record.
     pub fn records(&self, mut each: impl FnMut(Record<K, V>)) {
         if !Self::INLINE {
             (0..self.len()).filter_map(|at| self.record(at)).for_each(&mut each);
         }
     }
 
-    /// Owner: what is wrong with the node, if anything.
+    /// For the owner: checks the invariants of the node.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (len, next) = (self.len(), self.next());
         let mut last: Option<K::Owned> = None;
@@ -478,16 +487,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> DataEntry<K, V> {
     }
 
     /// # Safety
-    /// The entry was read from a node that validated afterwards, under a guard that is still held;
-    /// or by the owner.
+    /// The entry was read by the owner, or from a node that was validated afterwards, under a guard
+    /// that is still held.
     #[inline]
     pub unsafe fn with_key<R>(&self, read: impl FnOnce(&K) -> R) -> R {
         if K::HEAD_IS_KEY {
-            // SAFETY: the kind is `u64`: its cell is a word, and the head is the key.
+            // SAFETY: the type is `u64`, whose cell is a word, and the head is the key.
             return read(unsafe { K::view((&raw const self.head).cast(), ptr::null()) });
         }
         let record = self.record().expect("a validated slot holds a record");
-        // SAFETY: alive by the caller.
+        // SAFETY: the caller keeps the record alive.
         read(unsafe { record.key() })
     }
 
@@ -497,26 +506,26 @@ impl<K: Key + ?Sized, V: Value + ?Sized> DataEntry<K, V> {
     pub unsafe fn with_value<R>(&self, read: impl FnOnce(&V) -> R) -> R {
         if Node::<K, V>::INLINE {
             let word = AtomicU64::new(self.slot);
-            // SAFETY: the kind is `u64`, whose cell is an atomic word and which has no tail.
+            // SAFETY: the type is `u64`, whose cell is an atomic word and which has no tail.
             return unsafe { V::with(&*(&raw const word).cast::<V::Cell>(), ptr::null(), read) };
         }
         let record = self.record().expect("a validated slot holds a record");
-        // SAFETY: alive by the caller.
+        // SAFETY: the caller keeps the record alive.
         unsafe { record.with_value(read) }
     }
 }
 
-/// The word of an inline value.
+/// Returns the word of an inline value.
 #[inline]
 fn word_of<V: Value + ?Sized>(value: &V) -> u64 {
     const { assert!(size_of::<u64>() == 8) };
     let cell = AtomicU64::new(0);
-    // SAFETY: called for the kind `u64` only, whose cell is an atomic word.
+    // SAFETY: only called for the type `u64`, whose cell is an atomic word.
     value.overwrite(unsafe { &*(&raw const cell).cast::<V::Cell>() });
     cell.load(Ordering::Relaxed)
 }
 
-/// The slot of a new entry: its value, or the address of a new record.
+/// Returns the slot of a new entry: its value, or the address of a new record.
 fn slot_of<K: Key + ?Sized, V: Value + ?Sized>(key: &K, value: &V) -> u64 {
     if Node::<K, V>::INLINE {
         return word_of(value);

@@ -7,28 +7,28 @@ use ordna_base::{Entries, Error, Key, Value};
 /// One query of a batch.
 #[derive(Debug)]
 pub enum Query<'a, K: Key + ?Sized, V: Value + ?Sized> {
-    /// The value of a key.
+    /// Returns the value of a key.
     Search(&'a K),
     /// Sets the value of a key.
     Insert(&'a K, &'a V),
     /// Removes a key.
     Delete(&'a K),
-    /// The first `limit` entries within bounds, in ascending order.
+    /// Returns the first `limit` entries within bounds, in ascending order.
     Range {
-        /// Where it begins.
+        /// Lower bound.
         lower: Bound<&'a K>,
-        /// Where it ends.
+        /// Upper bound.
         upper: Bound<&'a K>,
-        /// At most this many entries.
+        /// Maximum number of entries.
         limit: usize,
     },
 }
 
 /// The answer to a query.
 pub enum Answer<K: Key + ?Sized, V: Value + ?Sized> {
-    /// To a search: the value. To an insert or a delete: the value before it.
+    /// The value for a search. For an insert or a delete, the previous value.
     Value(Option<V::Owned>),
-    /// To a range query.
+    /// The entries for a range query.
     Entries(Entries<K, V>),
 }
 
@@ -42,20 +42,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Answer<K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Query<'_, K, V> {
-    /// Refuses a key or value to be inserted that is too long.
+    /// Returns an error if a key or value to be inserted is too long.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self {
             Self::Insert(key, value) => {
                 key.check()?;
                 value.check()
             }
-            // Too long a key is not there: nothing is written for it.
+            // A key that is too long is absent, and nothing is written for it.
             _ => Ok(()),
         }
     }
 }
 
-/// By what a query is sorted: its key, or where its range begins.
+/// Returns the key by which a query is sorted: its own, or the lower bound of its range.
 pub(super) fn key_of<'q, K: Key + ?Sized, V: Value + ?Sized>(
     batch: &[Query<'q, K, V>],
     at: usize,

@@ -1,18 +1,20 @@
-//! Range queries of a batch: split at the borders between pieces, and joined again (§3.2.5).
+//! Range queries of a batch, which are split at the borders between pieces and joined again
+//! (§3.2.5).
 //!
 //! # Protocol
 //! All ranges of a batch are answered before its first write is executed, while no thread writes.
-//! The *overlay* separates queries submitted before a range from those behind it: over the
-//! entries of the list are laid those inserts and deletes of the batch that lie in the range and
-//! were submitted earlier. They are at hand: the batch is sorted.
+//! The *overlay* separates queries that were submitted before a range from later ones: it adds to
+//! the entries of the list those inserts and deletes of the batch that are in the range and were
+//! submitted earlier. They are easy to find, because the batch is sorted.
 //!
-//! A piece's owner answers the parts of ranges in its stretch. The pieces are asked in order: first
-//! that in which the range begins; where it ends there, or has as many entries as its limit, no
-//! other is. The ranges that are left go on in the next two pieces at once, then in four, and so
-//! on. So fewer pieces are asked beyond the one that fills a limit than up to it. A range over the
-//! whole index is done by all threads after a few rounds.
+//! The owner of a piece answers the parts of ranges that belong to it. Pieces are queried in order,
+//! starting with the one in which the range begins. If the range ends there, or has as many entries
+//! as its limit, no other piece is queried. Otherwise it continues in the next two pieces at once,
+//! then in four, and so on. So the number of unnecessary pieces after the one that reaches a limit
+//! is less than the number of pieces up to it. For a range over the whole index, all threads work
+//! after a few rounds.
 //!
-//! Source: the PI paper, §3.2.5; the rounds and the overlay are ours.
+//! Source: the PI paper, §3.2.5. The rounds and the overlay are our own.
 
 use std::ops::{Bound, ControlFlow};
 
@@ -24,23 +26,23 @@ use ordna_base::index::{bounds_cross, is_above, is_below};
 use ordna_base::sync::check;
 use ordna_base::{Entries, Key, Value};
 
-/// Entries that room is made for before any is found.
+/// Number of entries for which memory is reserved in advance.
 const ROOM: usize = 128;
 
-/// A range query under way.
+/// A range query in progress.
 struct Open<'q, K: Key + ?Sized, V: Value + ?Sized> {
-    /// Its position in the batch.
+    /// Position of the query in the batch.
     query: usize,
     lower: Bound<&'q K>,
     upper: Bound<&'q K>,
     limit: usize,
-    /// The next piece to be asked, and the one behind the last.
+    /// The next piece to query, and the end of the pieces.
     next: usize,
     end: usize,
     found: Entries<K, V>,
 }
 
-/// Answers the range queries of a batch: by position, with those that are empty.
+/// Answers the range queries of a batch, including empty ones. Returns the answers by position.
 pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
     admitted: &Admitted<'_, K, V>,
     batch: &[Query<'_, K, V>],
@@ -68,14 +70,14 @@ pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
     }
     let counts = |query: &Query<'_, K, V>| matches!(query, Query::Insert(..) | Query::Delete(_));
     let has_writes = batch.iter().any(counts);
-    // A piece's writes, in order.
+    // The writes of a piece, in order.
     let writes = |piece: &Piece<'_, K>| -> Vec<Item> {
         let own = if has_writes { &items[piece.from..piece.to] } else { &[] };
         own.iter().copied().filter(|item| counts(&batch[item.at])).collect()
     };
     let mut width = 1;
     loop {
-        // By piece, the ranges that ask it in this round; within a piece in order of their keys.
+        // For each piece, the ranges that query it in this round, in the order of their keys.
         let mut asked: Vec<Vec<usize>> = pieces.iter().map(|_| Vec::new()).collect();
         for (number, range) in ranges.iter_mut().enumerate() {
             if range.found.len() < range.limit {
@@ -111,7 +113,7 @@ pub fn answer<K: Key + ?Sized, V: Value + ?Sized>(
     ranges.into_iter().map(|range| (range.query, range.found)).collect()
 }
 
-/// Where the part of a range begins that lies in a piece's stretch.
+/// Returns where the part of a range begins that belongs to a piece.
 fn begin<'a, K: Key + ?Sized, V: Value + ?Sized>(
     range: &Open<'a, K, V>,
     piece: &Piece<'a, K>,
@@ -122,7 +124,7 @@ fn begin<'a, K: Key + ?Sized, V: Value + ?Sized>(
     }
 }
 
-/// Routes the beginnings of parts in groups; `each` gets them one by one with their places.
+/// Routes the lower bounds of parts in groups. `each` receives them one by one with their places.
 fn in_groups<'a, K: Key + ?Sized, V: Value + ?Sized>(
     admitted: &Admitted<'a, K, V>,
     piece: &Piece<'a, K>,
@@ -152,8 +154,8 @@ fn first_key<'a, K: Key + ?Sized>(lower: Bound<&'a K>, least: &'a K) -> &'a K {
     }
 }
 
-/// The part of a range that lies in a piece's stretch, as of the query's turn in the batch.
-/// `writes`: those of the piece.
+/// Returns the part of a range that belongs to a piece, as of the query's turn in the batch.
+/// `writes` are those of the piece.
 fn part<K: Key + ?Sized, V: Value + ?Sized>(
     range: &Open<'_, K, V>,
     piece: &Piece<'_, K>,
@@ -178,7 +180,7 @@ fn part<K: Key + ?Sized, V: Value + ?Sized>(
         if is_above(key, to) {
             return ControlFlow::Break(());
         }
-        // Keys of the batch in front of this one that are not in the list.
+        // Keys of the batch before this one that are not in the list.
         while let Some((written, put)) = writes.peek(to).filter(|(written, _)| *written < key) {
             writes.skip();
             if let Some(put) = put {
@@ -208,21 +210,22 @@ fn part<K: Key + ?Sized, V: Value + ?Sized>(
     out
 }
 
-/// The writes of a piece that were submitted before a query, by key: the last one of each key, in
-/// ascending order.
+/// The writes of a piece that were submitted before a query: the last one of each key, in ascending
+/// order of the keys.
 struct Writes<'b, 'q, K: Key + ?Sized, V: Value + ?Sized> {
     batch: &'b [Query<'q, K, V>],
     /// Inserts and deletes.
     items: &'b [Item],
     query: usize,
-    /// The first item not yet looked at.
+    /// The first item that has not been examined.
     next: usize,
-    /// The key in front of it, and what it was set to: each key's writes are looked at once.
+    /// The key before it, and the value to which it was set. The writes of each key are examined
+    /// once.
     ahead: Option<(&'q K, Option<&'q V>)>,
 }
 
 impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
-    /// The key of a write, and what it is set to if that counts.
+    /// Returns the key of a write, and the value to which it is set if the write counts.
     #[inline]
     fn point(&self, at: usize) -> Option<(&'q K, Option<Option<&'q V>>)> {
         let item = self.items.get(at)?;
@@ -234,7 +237,7 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
         }
     }
 
-    /// The next key up to `to` that was written, and what it was set to last.
+    /// Returns the next written key up to `to`, and the value to which it was last set.
     #[inline]
     fn peek(&mut self, to: Bound<&K>) -> Option<(&'q K, Option<&'q V>)> {
         while self.ahead.is_none() {
@@ -249,7 +252,7 @@ impl<'q, K: Key + ?Sized, V: Value + ?Sized> Writes<'_, 'q, K, V> {
         self.ahead
     }
 
-    /// Goes past the key that was peeked at.
+    /// Skips the key that `peek` has returned.
     fn skip(&mut self) {
         self.ahead = None;
     }

@@ -1,24 +1,25 @@
-//! Sorting a batch by key, queries of one key in the order of submission.
+//! Sorts a batch by key, with queries of the same key in the order of submission.
 //!
-//! Two counting passes over the sixteen bits behind what all heads share, then each run of equal
-//! digits by comparison: O(n) for keys that differ there, O(n log n) for those that do not.
+//! There are two counting passes over the sixteen bits after the common prefix of all heads, and
+//! then each run of equal digits is sorted by comparison. This takes O(n) for keys that differ in
+//! these bits, and O(n log n) for others.
 
 use ordna_base::Key;
 
-/// A query's place in a sorted batch.
+/// The place of a query in a sorted batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Item {
-    /// The head of its key.
+    /// Head of the key.
     pub head: u64,
-    /// Its position in the batch.
+    /// Position of the query in the batch.
     pub at: usize,
 }
 
 const DIGIT: u32 = 8;
-/// Below this the passes cost more than they save.
+/// Number of queries below which the passes cost more than they save.
 const SMALL: usize = 128;
 
-/// The queries of a batch, sorted. `key`: the key of a position.
+/// Returns the queries of a batch, sorted. `key` returns the key of a position.
 pub fn sorted<'k, K: Key + ?Sized>(count: usize, key: impl Fn(usize) -> &'k K) -> Vec<Item> {
     let items = (0..count).map(|at| Item { head: key(at).head(), at });
     let mut items: Vec<Item> = items.collect();
@@ -36,7 +37,7 @@ pub fn sorted<'k, K: Key + ?Sized>(count: usize, key: impl Fn(usize) -> &'k K) -
     let (low, high) = items
         .iter()
         .fold((u64::MAX, 0), |(low, high), item| (low.min(item.head), high.max(item.head)));
-    // The highest bit in which two heads differ, and the fifteen below.
+    // The highest bit in which two heads differ, and the fifteen bits below it.
     let top = 64 - (low ^ high).leading_zeros();
     let shift = top.saturating_sub(2 * DIGIT);
     let mut other = vec![Item { head: 0, at: 0 }; items.len()];

@@ -1,29 +1,31 @@
-//! The storage layer: the list of data nodes, how readers go along it and how owners change it.
+//! The storage layer: the list of data nodes, how readers traverse it, and how owners change it.
 //!
 //! # Contract
-//! Any number of readers, at any time, without locks: they route a key through the layer, scan on
-//! to the node whose range holds it, and validate what they read. Writers are [`Owner`]s: each owns
-//! a stretch of the list, and no two stretches overlap. [`super::execute`] hands out the
-//! stretches; that makes every node's writer the only one, without a latch on any node.
+//! Any number of readers may run at any time, without locks. They route a key through the layer,
+//! scan to the node whose range contains it, and validate what they read. Writers are [`Owner`]s:
+//! each owns a part of the list, and the parts do not overlap. [`super::execute`] assigns the
+//! parts. So each node has a single writer, without a latch.
 //!
 //! # Protocol
-//! - An owner's stretch begins at a node that is alive when it is handed out, and ends before the
-//!   next owner's. It never absorbs a node outside: the first node of a stretch outlives the
-//!   stretch, so an owner's scan from the layer's node before a key stays within.
-//! - A split links the new node behind the old one; readers of the old one find the key beyond
-//!   `upper` and scan on. The layer does not know the new node until it is rebuilt.
-//! - A merge moves the entries of a node to the one in front, and makes it obsolete. Layers that
-//!   name it send readers there; they go back to the layer's node before, from which the scan leads
-//!   to the live one. The first node of the list is never absorbed.
-//! - Absorbed nodes are *dead*: not freed before a layer has taken over whose building began after
-//!   they were unlinked ([`super::rebuild`]).
+//! - The part of an owner begins at a node that is alive when the part is assigned, and ends before
+//!   the next owner's part. The owner never absorbs a node outside. The first node of a part
+//!   therefore outlives the assignment, so a scan from the layer's node before a key stays within
+//!   the part.
+//! - A split links the new node after the old one. Readers of the old node find that the key is not
+//!   below `upper`, and continue with the next node. The layer does not know the new node until it
+//!   is rebuilt.
+//! - A merge moves the entries of a node to its predecessor, and makes the node obsolete. A layer
+//!   that names it still leads readers there. They go back to the layer's preceding node, from
+//!   which a scan reaches the live one. The first node of the list is never absorbed.
+//! - Absorbed nodes are *dead*. They are not freed before the layer was replaced by one whose
+//!   construction began after they were unlinked ([`super::rebuild`]).
 //!
 //! # Progress
-//! A reader waits for the owner that writes its node; write sections are bounded by a node's size.
-//! After [`RETRIES`] failed validations in a row it reports [`Contended`], and the caller takes a
-//! turn among the writers instead.
+//! A reader waits for the owner that writes its node; write sections are bounded by the size of a
+//! node. After [`RETRIES`] consecutive failed validations it returns [`Contended`], and the caller
+//! takes a turn among the writers.
 //!
-//! Source: the PI paper, §3.2.2 to §3.2.4; deleting and splitting nodes are ours.
+//! Source: the PI paper, §3.2.2 to §3.2.4. Deleting and splitting nodes is our own.
 
 #![expect(unsafe_code, reason = "entries of validated nodes, and retiring")]
 
@@ -41,36 +43,38 @@ use ordna_base::sync::lock::Mutex;
 use ordna_base::sync::{Backoff, StripedCounter, Version, check, point};
 use ordna_base::{Error, Key, Value, Violation};
 
-/// Failed validations after which a reader takes a turn. Going back over dead places is none.
+/// Number of failed validations after which a reader takes a turn. Going back over dead places does
+/// not count.
 const RETRIES: usize = 256;
 
-/// Nodes that a scan fetches ahead.
+/// Number of nodes that a scan prefetches ahead.
 const AHEAD: usize = 2;
 
-/// The reader was overtaken by writers too often.
+/// The error of a reader that writers have invalidated too often.
 #[derive(Debug)]
 pub struct Contended;
 
-/// The list, and the layer over it.
+/// The list and its index layer.
 pub struct Storage<K: Key + ?Sized, V: Value + ?Sized> {
     layer: AtomicPtr<Layer<K, V>>,
     first: NodeRef<K, V>,
-    /// Nodes absorbed since the last rebuild began.
+    /// Nodes that were absorbed since the last rebuild began.
     dead: Mutex<Vec<NodeRef<K, V>>>,
-    /// Nodes split off and absorbed since the last rebuild began.
+    /// Number of nodes that were split off and absorbed since the last rebuild began.
     pub changed: AtomicUsize,
-    /// Nodes scanned over and dead places gone back over since then: what a stale layer costs.
+    /// Number of extra nodes scanned and dead places skipped since then, which is the cost of a
+    /// stale layer.
     pub scanned: AtomicUsize,
     pub len: StripedCounter,
     pub set: InstructionSet,
-    /// Entries at which a node is split.
+    /// Number of entries at which a node is split.
     pub limit: usize,
-    // Last: what is retired is freed when all else is gone.
+    // Declared last, so that retired memory is freed when everything else is dropped.
     pub collector: Collector,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
-    /// An empty list under a layer of one node, whose anchor is the smallest of all keys.
+    /// Creates an empty list below a layer with one node, whose anchor is the smallest of all keys.
     pub fn new(least: K::Owned, set: InstructionSet, limit: usize) -> Self {
         let first = NodeRef::new(least);
         let layer = Box::new(Layer::build(vec![first]));
@@ -91,27 +95,29 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         self.first
     }
 
-    /// The smallest key of the kind.
+    /// Returns the smallest key of the type.
     pub fn least(&self) -> &K {
         self.first.anchor()
     }
 
-    /// The layer of now, for as long as the guard: it and the nodes that it names are not freed.
+    /// Returns the current layer for the lifetime of the guard. Neither it nor the nodes that it
+    /// names are freed in that time.
     #[inline]
     pub fn layer<'g>(&self, _guard: &'g Guard<'_>) -> &'g Layer<K, V> {
         // SAFETY: never null. Acquire pairs with the swap in `replace_layer`. The thread that swaps
-        // retires the old layer afterwards, which the guard, taken before this load, holds up.
+        // retires the old layer afterwards, and the guard, which was taken before this load, keeps
+        // it alive.
         unsafe { &*self.layer.load(Ordering::Acquire) }
     }
 
-    /// Nodes that are unlinked by now and that no layer names whose building begins after this
-    /// call.
+    /// Returns nodes that are unlinked now, so that no layer whose construction begins after this
+    /// call names them.
     pub fn take_dead(&self) -> Vec<NodeRef<K, V>> {
         std::mem::take(&mut *self.dead.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Puts a layer into use; returns the one before, which was made by [`Box::into_raw`] and is
-    /// the caller's to give back once no thread uses it any more.
+    /// Publishes a layer. Returns the previous one, which was created by [`Box::into_raw`] and must
+    /// be freed by the caller when no thread uses it any more.
     pub fn replace_layer(&self, layer: Layer<K, V>) -> *mut Layer<K, V> {
         let new = Box::into_raw(Box::new(layer));
         let old = self.layer.swap(new, Ordering::AcqRel);
@@ -119,8 +125,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         old
     }
 
-    /// Calls `read` with the node whose range holds the key as of a version, until it gives an
-    /// answer: it does if that version validates. `place`: where the layer routes the key.
+    /// Calls `read` with the node whose range contains the key and repeats this until the node's
+    /// version is valid afterwards. `place` is the place to which the layer routes the key.
     #[inline]
     pub fn read_at<R>(
         &self,
@@ -134,10 +140,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         let mut shared = layer.shared(place);
         for _ in 0..RETRIES {
             let Ok(version) = node.lock.try_read() else {
-                // Absorbed: its keys are in a node before. A key routed to it may share less with
-                // that one's anchor. Any number of places side by side may have died since the
-                // layer was built, and while it is in use they stay dead: to count them as retries
-                // would end every try with the same layer alike.
+                // The node was absorbed, so its keys are in an earlier node. A key that was routed
+                // to it may share fewer bytes with that node's anchor. Any number of neighbouring
+                // places may have died since the layer was built, and they stay dead while it is in
+                // use. If they counted as retries, every attempt with the same layer would fail in
+                // the same way.
                 while place > 0 && layer.node(place).lock.is_obsolete() {
                     place -= 1;
                 }
@@ -149,7 +156,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 continue;
             };
             let mut at = (node, version);
-            // Scanning on is no retry.
+            // Continuing with the next node is not a retry.
             let version = loop {
                 let (here, version) = at;
                 let Some(next) = here.beyond(key, shared) else { break Some(version) };
@@ -169,7 +176,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         Err(Contended)
     }
 
-    /// The entry of a key.
+    /// Returns the entry of a key.
     #[inline]
     pub fn get(
         &self,
@@ -189,8 +196,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Storage<K, V> {
     fn drop(&mut self) {
-        // SAFETY: `&mut self`: no reader, no owner, no rebuild. Each node is met once: linked nodes
-        // along the list, absorbed ones in `dead`, retired ones in the collector.
+        // SAFETY: `&mut self` excludes readers, owners and rebuilds. Each node is visited once:
+        // linked nodes in the list, absorbed ones in `dead`, and retired ones in the collector.
         unsafe {
             drop(Box::from_raw(self.layer.load(Ordering::Relaxed)));
             let mut at = Some(self.first);
@@ -204,17 +211,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Storage<K, V> {
     }
 }
 
-/// The one writer of a stretch of the list, while it lasts.
+/// The single writer of a part of the list, for its lifetime.
 ///
-/// Keys that it is asked for lie in its stretch, in ascending order.
+/// It is called only with keys in its part, in ascending order.
 pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
     storage: &'a Storage<K, V>,
     layer: &'a Layer<K, V>,
     guard: &'a Guard<'a>,
-    /// The anchors of the stretch's first node, and of the first node behind it.
+    /// The anchors of the first node of the part, and of the first node after it.
     begin: Option<&'a K>,
     end: Option<&'a K>,
-    /// The node of the last key, and the place of the layer behind which it is.
+    /// The node of the last key, and the preceding place of the layer.
     finger: Option<(usize, NodeRef<K, V>)>,
     changed: usize,
     scanned: usize,
@@ -223,11 +230,12 @@ pub struct Owner<'a, K: Key + ?Sized, V: Value + ?Sized> {
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
-    /// The owner of the stretch from one anchor up to another; `None`: from or to the list's end.
+    /// Creates the owner of the part between two anchors. `None` means the start or the end of the
+    /// list.
     ///
     /// # Safety
-    /// No other owner's stretch overlaps this one while it lives. Both are anchors of nodes that
-    /// are alive, and that no thread but the owner in front of them would absorb.
+    /// No other owner's part overlaps this one during its lifetime. Both anchors belong to live
+    /// nodes, which no thread except the owner before them would absorb.
     pub unsafe fn new(
         storage: &'a Storage<K, V>,
         layer: &'a Layer<K, V>,
@@ -239,7 +247,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         Self { storage, layer, guard, begin, end, finger, changed, scanned, grown, dead }
     }
 
-    /// The node whose range holds the key. `place`: where the layer routes the key.
+    /// Returns the node whose range contains the key. `place` is the place to which the layer
+    /// routes the key.
     #[inline]
     fn locate(&mut self, key: &K, place: usize) -> NodeRef<K, V> {
         let (mut node, mut shared) = (self.layer.node(place), self.layer.shared(place));
@@ -270,18 +279,18 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         node
     }
 
-    /// The value of a key, as of now.
+    /// Returns the current value of a key.
     #[inline]
     pub fn get<R>(&mut self, key: &K, place: usize, read: impl FnOnce(&V) -> R) -> Option<R> {
         let node = self.locate(key, place);
         let at = node.find(key, self.storage.set).ok()?;
-        // SAFETY: this owner alone removes entries.
+        // SAFETY: only this owner removes entries.
         Some(unsafe { node.entry(at).with_value(read) })
     }
 
-    /// Visits the entries from a bound on, up to the end of the stretch, while no thread writes
-    /// there. `place`: where the layer routes the bound; `hint`: how many entries are wanted,
-    /// about.
+    /// Visits the entries from a bound to the end of the part, while no thread writes there.
+    /// `place` is the place to which the layer routes the bound, and `hint` is the approximate
+    /// number of entries that are needed.
     pub fn scan(
         &mut self,
         from: Bound<&K>,
@@ -297,7 +306,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         };
         let mut node = self.locate(key, place);
         let mut at = node.find(key, self.storage.set).map_or_else(|at| at, |at| at + past);
-        // The layer knows most of the nodes that come: fetched before the scan comes to them.
+        // The layer knows most of the following nodes, so they are prefetched before the scan
+        // reaches them.
         let places = hint.saturating_sub(1) / (self.storage.limit / 2) + 1;
         let mut ahead = self.layer.nodes()[place + 1..].iter().take(places.min(self.layer.len()));
         ahead.by_ref().take(AHEAD).for_each(|node| node.prefetch_all(CAPACITY));
@@ -321,12 +331,12 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
     }
 
-    /// The smallest key of the kind.
+    /// Returns the smallest key of the type.
     pub fn least(&self) -> &'a K {
         self.storage.least()
     }
 
-    /// Reads, lets `change` decide, and does what it says, as one step for all readers.
+    /// Reads, calls `change` for a decision, and applies it, as one step for all readers.
     #[inline]
     pub fn modify<T, F>(&mut self, key: &K, place: usize, mut change: F) -> Result<(), Error>
     where
@@ -343,14 +353,15 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
                 self.insert(node, at, key, value);
             }
             Ok(at) => {
-                // SAFETY: this owner alone removes entries.
+                // SAFETY: only this owner removes entries.
                 match unsafe { node.entry(at).with_value(|value| change(Some(value))) } {
                     Change::Keep => {}
                     Change::Put(value) => {
                         let value = value.borrow();
                         value.check()?;
                         if let Some(old) = node.set(at, key, value) {
-                            // SAFETY: no slot holds the address any more; it was taken out once.
+                            // SAFETY: no slot contains the address any more, and it was removed
+                            // once.
                             unsafe { old.retire(self.guard) };
                         }
                     }
@@ -377,7 +388,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
         self.changed += 1;
         if at == len && node.next().is_none() {
-            // Ascending inserts leave full nodes behind.
+            // With ascending inserts, the preceding nodes stay full.
             return node.split(len, Some(key)).insert(0, key, value);
         }
         let middle = len / 2;
@@ -390,8 +401,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
     }
 
-    /// Makes one node of this one and a neighbour, if they are one node's worth. An empty node
-    /// takes in any.
+    /// Merges the node with a neighbour if they fit into one node. An empty node absorbs any
+    /// neighbour.
     fn tidy(&mut self, node: NodeRef<K, V>) {
         let (len, limit) = (node.len(), self.storage.limit);
         if len > limit / 4 {
@@ -406,7 +417,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
                 return self.absorb(node, next);
             }
         }
-        // The node in front is some steps away: not looked for at every removal.
+        // Finding the preceding node takes some steps, so not every removal does it.
         if (len == 0 || len.is_power_of_two())
             && let Some((place, before)) = self.before(node)
             && fit(before.len(), len)
@@ -424,8 +435,8 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         self.changed += 1;
     }
 
-    /// The node in front of the one last located, if it is of the stretch, and the place of the
-    /// layer behind which it is.
+    /// Returns the node before the one that was last located, if it is in the part, and the
+    /// preceding place of the layer.
     fn before(&self, node: NodeRef<K, V>) -> Option<(usize, NodeRef<K, V>)> {
         if node == self.storage.first || self.begin.is_some_and(|begin| node.anchor() <= begin) {
             return None;
@@ -445,7 +456,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Owner<'a, K, V> {
         }
     }
 
-    /// The layer that keys are routed through.
+    /// Returns the layer through which keys are routed.
     pub fn layer(&self) -> &'a Layer<K, V> {
         self.layer
     }
@@ -471,7 +482,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Drop for Owner<'_, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
-    /// Audits the list and the layer, while no thread writes or rebuilds.
+    /// Checks the list and the layer, while no thread writes or rebuilds.
     pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         let broken = |what: String| Err(Violation(format!("pi: {what}")));
         let guard = self.collector.pin();

@@ -1,10 +1,10 @@
-//! Scans along the storage layer, in both directions, beside owners that change it.
+//! Scans of the storage layer in both directions, concurrent with owners that change it.
 //!
-//! A node's entries are copied in one validated section and visited afterwards. Ascending scans
-//! resume at the node that was next in that section; if it has been absorbed since, by key, at its
-//! anchor. Descending scans collect the nodes from the layer's place up to the bound, and visit the
-//! last one only if it still reaches up to the bound: what was split off meanwhile is scanned first.
-//! So each key is returned once, and none that stays is skipped.
+//! The entries of a node are copied in one validated section and visited afterwards. Ascending
+//! scans continue at the node that was next in that section or, if it has been absorbed since, by
+//! key at its anchor. Descending scans collect the nodes from the layer's place up to the bound.
+//! They visit the last one only if it still reaches the bound; otherwise the nodes that were split
+//! off are scanned first. So each key is returned at most once, and no key that stays is skipped.
 
 #![expect(unsafe_code, reason = "entries of validated nodes")]
 
@@ -17,7 +17,7 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::{Backoff, check, notice, point, yield_now};
 use ordna_base::{Key, Value};
 
-/// The entries of a node at one moment, and its successor then.
+/// The entries of a node at one moment, and its successor at that time.
 struct Section<K: Key + ?Sized, V: Value + ?Sized> {
     entries: Vec<DataEntry<K, V>>,
     next: Option<NodeRef<K, V>>,
@@ -28,7 +28,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Section<K, V> {
         Self { entries: Vec::with_capacity(CAPACITY), next: None }
     }
 
-    /// Copies the node; `false` if it was absorbed.
+    /// Copies the node. Returns `false` if it was absorbed.
     fn copy(&mut self, node: NodeRef<K, V>) -> bool {
         let mut backoff = Backoff::new();
         loop {
@@ -64,18 +64,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
             Bound::Unbounded => self.first(),
             Bound::Included(key) | Bound::Excluded(key) => self.covering(key, guard),
         };
-        // Below this anchor everything has been visited. It only moves up.
+        // Everything below this anchor has been visited. It only increases.
         let mut from: Option<NodeRef<K, V>> = None;
         loop {
             if !section.copy(node) {
-                // Everything below its anchor is done, or it is the one the lower bound led to.
+                // Everything below its anchor is done, or it is the node that the lower bound led
+                // to.
                 node = self.covering(node.anchor(), guard);
                 point("pi.scan.found_again");
                 continue;
             }
             let mut ended = false;
             for entry in &section.entries {
-                // SAFETY: the section validated under the guard.
+                // SAFETY: the section was validated under the guard.
                 let flow = unsafe {
                     entry.with_key(|key| {
                         let done = from.is_some_and(|from| key < from.anchor());
@@ -97,7 +98,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 Some(next) if !is_above(next.anchor(), upper) => next,
                 _ => return,
             };
-            // A node that was split after `covering` gave it may have a successor further back.
+            // If a node was split after `covering` returned it, its successor may be before the
+            // position of the scan.
             let is_ahead = from.is_none_or(|from| from.anchor() < node.anchor());
             if check!("pi.scan.goes_back", is_ahead) {
                 from = Some(node);
@@ -118,7 +120,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
     ) {
         let mut section = Section::new();
-        // The entries left lie below this node's anchor; `None`: below the upper bound.
+        // The remaining entries are below this node's anchor or, if it is `None`, below the upper
+        // bound.
         let mut limit: Option<NodeRef<K, V>> = None;
         let layer = self.layer(guard);
         let mut chain: Vec<NodeRef<K, V>> = Vec::new();
@@ -155,7 +158,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
                 continue;
             }
             for entry in section.entries.iter().rev() {
-                // SAFETY: the section validated under the guard.
+                // SAFETY: the section was validated under the guard.
                 let flow = unsafe {
                     entry.with_key(|key| {
                         if is_above(key, upper) || limit.is_some_and(|end| key >= end.anchor()) {
@@ -180,17 +183,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Storage<K, V> {
         }
     }
 
-    /// The live node whose range holds the key, or did a moment ago.
+    /// Returns the live node whose range contains the key, or contained it a moment ago.
     fn covering(&self, key: &K, guard: &Guard<'_>) -> NodeRef<K, V> {
         loop {
-            // The layer of now: a newer one has less to scan.
+            // Uses the current layer, because a newer one leads to shorter scans.
             let layer = self.layer(guard);
             let place = layer.route(key, self.set);
-            // No validation: a scan may begin at any live node whose anchor is not above the key.
+            // Without validation, because a scan may begin at any live node whose anchor is not
+            // above the key.
             match self.read_at(key, layer, place, |node, _| Some(node)) {
                 Ok(node) => return node,
-                // Writers move on: their sections are short, and there is no turn to take here that
-                // a scan's closure could not be holding up.
+                // Writers make progress: their sections are short. A scan cannot take a turn,
+                // because its closure might be blocking the current one.
                 Err(Contended) => yield_now(),
             }
         }
