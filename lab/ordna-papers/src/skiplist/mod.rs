@@ -1,4 +1,4 @@
-//! A lock-free skip list: the safe shell over `raw`, whose top states the protocol.
+//! A lock-free skip list: the safe interface to `raw`, whose top describes the protocol.
 //!
 //! ```
 //! use ordna_papers::{OrderedIndex, SkipList};
@@ -11,16 +11,17 @@
 //! # Ok::<(), ordna_papers::Error>(())
 //! ```
 //!
-//! Point operations O(log n) expected, linearizable at one CAS or load on a level-0 link. Scans
-//! follow level 0, long ones in several lanes at once; descending ones go back by sections of up to
-//! some five hundred nodes and scan each forwards. Nodes are immutable: a new value comes with a
-//! new node, put in the old one's place in one step. 32 bytes per `u64` pair on average, before the
-//! allocator's rounding, and one for the table at which searches begin (`raw::shortcuts`).
+//! Point operations take expected O(log n), and are linearizable at one CAS or load of a level-0
+//! link. Scans follow level 0; long ones do so in several concurrent lanes. Descending scans go
+//! back by sections of up to about five hundred nodes and scan each of them forwards. Nodes are
+//! immutable: a new value is stored in a new node, which replaces the old one in a single step. A
+//! `u64` pair takes 32 bytes on average, before the allocator's rounding, and one byte for the
+//! table at which searches begin (`raw::shortcuts`).
 //!
-//! Removed nodes of that table, a fiftieth of the list's at most, are freed when the next table is
-//! made: after a quarter of its nodes have come or gone.
+//! Removed nodes of that table, which are at most a fiftieth of the list's nodes, are freed when
+//! the next table is built: after a quarter of its nodes have been added or removed.
 //!
-//! Source: the Nitro paper (VLDB 2016), §2; the table is the index layer of the PI paper (2016),
+//! Source: the Nitro paper (VLDB 2016), §2. The table is the index layer of the PI paper (2016),
 //! §3.1.
 
 pub(crate) mod item;
@@ -39,12 +40,13 @@ use ordna_base::reclaim::{Collector, Guard};
 use ordna_base::sync::StripedCounter;
 use ordna_base::{Error, Key, Value, Violation};
 
-/// The first section of an ascending scan: many end in it.
+/// Length of the first section of an ascending scan, in which many scans end.
 const SECTION: usize = 64;
 
 /// A lock-free ordered map; see the [module](self).
 pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
-    // Before the collector: dropping the list frees linked nodes, the collector the others.
+    // Declared before the collector: dropping the list frees linked nodes, and the collector frees
+    // the others.
     list: List<Pair<K, V>>,
     collector: Collector,
     len: StripedCounter,
@@ -53,12 +55,12 @@ pub struct SkipList<K: Key + ?Sized, V: Value + ?Sized> {
 crate::shell!("SkipList" [K: Key + ?Sized, V: Value + ?Sized] SkipList<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
-    /// An empty index.
+    /// Creates an empty index.
     pub fn new() -> Self {
         Self::with(ListOptions::default())
     }
 
-    /// An empty index with a list of these options.
+    /// Creates an empty index whose list has these options.
     pub fn with(options: ListOptions) -> Self {
         let (list, collector) = (List::with(options), Collector::new());
         Self { list, collector, len: StripedCounter::new() }
@@ -132,7 +134,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
             };
             let (count, level) = LANES[section.min(LANES.len() - 1)];
             let mut row = self.list.tall_before(to, level, count, guard);
-            // Of the nodes below the bound the row needs the last one only.
+            // Of the nodes below the bound, the row needs only the last one.
             let below = row.iter().take_while(|node| is_below(node.key(), lower)).count();
             row.drain(..below.saturating_sub(1));
             let start = row.first().copied();
@@ -148,7 +150,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> SkipList<K, V> {
                 if is_below(key, lower) || begins_behind.is_some_and(|start| key <= start) {
                     break;
                 }
-                // The lanes may have met both nodes of a replacement.
+                // The lanes may have found both nodes of a replacement.
                 let repeated = last.is_some_and(|last| last.key() == key);
                 if !repeated && node.with_value(|value| visit(key, value)).is_break() {
                     return;

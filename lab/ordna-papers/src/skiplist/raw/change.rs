@@ -1,4 +1,5 @@
-//! The three changes of the list: insert, replace, remove. The top of [`super`] has the protocol.
+//! The three changes of the list: insert, replace, remove. The top of [`super`] describes the
+//! protocol.
 
 #![expect(unsafe_code, reason = "changes free nodes that were not published, and retire others")]
 
@@ -14,8 +15,8 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{check, fault, notice, point};
 
 impl<I: Item> List<I> {
-    /// Links a new node at `place`, which says that the key is absent. `false` if the list has
-    /// changed there: nothing is done.
+    /// Links a new node at `place`, at which the key is absent. Returns `false` without an effect
+    /// if the list has changed there.
     pub fn insert(&self, place: &mut Place<I>, item: &I::New<'_>, guard: &Guard<'_>) -> bool {
         let node = self.prepare(place, item);
         point("skiplist.insert.before_link");
@@ -28,8 +29,8 @@ impl<I: Item> List<I> {
         true
     }
 
-    /// Puts a new node in the place of `old`, the node found at `place`. `false` if `old` is
-    /// removed already: nothing is done.
+    /// Replaces `old`, the node found at `place`, by a new node. Returns `false` without an effect
+    /// if `old` is already removed.
     pub fn replace(
         &self,
         place: &mut Place<I>,
@@ -48,7 +49,7 @@ impl<I: Item> List<I> {
                 return false;
             }
             node.tower().store(0, unmarked(next));
-            // One step for removal and insertion: see the file's top.
+            // One step for removal and insertion: see the top of the module.
             if let Some(word) = old.tower().exchange(0, next, marked(node.0.as_ptr())) {
                 break word;
             }
@@ -60,15 +61,15 @@ impl<I: Item> List<I> {
             *place = self.find_all(old.rank(), guard);
         }
         if replaced.has(LINKED) {
-            // SAFETY: the inserter is done, we are the remover, and the node is unlinked.
+            // SAFETY: the inserter is done, this thread is the remover, and the node is unlinked.
             unsafe { self.retire(old, guard) };
         }
         self.link_upper(node, place, guard);
         true
     }
 
-    /// Removes `old`, the node found at `place`. `false` if another thread did: exactly one of all
-    /// that race gets `true`.
+    /// Removes `old`, the node found at `place`. Exactly one of several concurrent calls returns
+    /// `true`.
     pub fn remove(&self, place: &mut Place<I>, old: NodeRef<I>, guard: &Guard<'_>) -> bool {
         mark_upper(old);
         point("skiplist.remove.before_mark");
@@ -79,18 +80,19 @@ impl<I: Item> List<I> {
         point("skiplist.remove.after_mark");
         if inserter_is_done(before) {
             self.unlink_everywhere(place, old, guard);
-            // SAFETY: the inserter is done, we are the one remover, and the node is unlinked.
+            // SAFETY: the inserter is done, this thread is the only remover, and the node is
+            // unlinked.
             unsafe { self.retire(old, guard) };
         }
         true
     }
 
-    /// Unlinks a node, all of whose links are marked, where it was found. `false` if it may still
-    /// be linked somewhere: the list has changed there, and a search must do it.
+    /// Unlinks a node, all of whose links are marked, where it was found. Returns `false` if it may
+    /// still be linked somewhere, because the list has changed there. A search must then unlink it.
     ///
-    /// Each predecessor's link led, unmarked, to the node and was swung past it. Then no link that
-    /// a later search follows leads to it: a link to it from a removed node is frozen, and a search
-    /// passes such a node without going down through it.
+    /// Each predecessor's link was unmarked, led to the node, and was changed to skip it.
+    /// Afterwards, no link that a later search follows leads to it: a link from a removed node is
+    /// frozen, and a search passes such a node without descending through it.
     fn unlink_at(&self, place: &mut Place<I>, old: NodeRef<I>) -> bool {
         let mut all = true;
         for level in (0..old.height()).rev() {
@@ -101,7 +103,7 @@ impl<I: Item> List<I> {
         all
     }
 
-    /// Unlinks a node, all of whose links are marked, at every level.
+    /// Unlinks a node, all of whose links are marked, on every level.
     fn unlink_everywhere(&self, place: &mut Place<I>, old: NodeRef<I>, guard: &Guard<'_>) {
         if !check!("skiplist.remove.search", self.unlink_at(place, old)) {
             self.find_all(old.rank(), guard);
@@ -115,10 +117,11 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// A node for `place`, its links set, not published.
+    /// Creates a node for `place` and sets its links. It is not published yet.
     fn prepare(&self, place: &Place<I>, item: &I::New<'_>) -> NodeRef<I> {
         let height = place.height;
-        // Before the node can be found: searches that have to unlink it start high enough.
+        // Raised before the node can be found, so that searches that have to unlink it start high
+        // enough.
         if height > self.height() {
             self.height.fetch_max(height, Ordering::Relaxed);
         }
@@ -130,10 +133,11 @@ impl<I: Item> List<I> {
         node
     }
 
-    /// Links a node that is in the list at its upper levels, and says so by `LINKED`.
+    /// Links a node that is in the list on its upper levels, and sets `LINKED`.
     ///
-    /// If the node is removed meanwhile, the remover may have unlinked it before an upper level was
-    /// linked here: it has left the node to us, and we search once no more links to it are made.
+    /// If the node is removed concurrently, the remover may have unlinked it before an upper level
+    /// was linked here. It then leaves the node to this thread, which searches again when no more
+    /// links to the node are made.
     fn link_upper(&self, node: NodeRef<I>, place: &mut Place<I>, guard: &Guard<'_>) {
         let height = node.height();
         if height == 1 {
@@ -142,8 +146,8 @@ impl<I: Item> List<I> {
         'levels: for level in 1..height {
             loop {
                 let after = place.after[level];
-                // A twin that the search still saw alive up here (invariant 3): it is dead by now,
-                // and the next search unlinks it.
+                // A twin that the search still saw alive on this level (invariant 3). It is dead
+                // now, and the next search unlinks it.
                 if NonNull::new(after).map(NodeRef).is_some_and(|after| is_twin(after, node)) {
                     *place = self.find_all(node.rank(), guard);
                     if place.found != Some(node) {
@@ -152,7 +156,7 @@ impl<I: Item> List<I> {
                     continue;
                 }
                 let planned = node.tower().load(level);
-                // A marked link is frozen: the node is being removed, and needs no more levels.
+                // A marked link is frozen: the node is being removed, and needs no further levels.
                 if is_marked(planned)
                     || (planned != after && !node.tower().relink(level, planned, after))
                 {
@@ -171,7 +175,8 @@ impl<I: Item> List<I> {
         if node.tower().tag(0, LINKED).has(MARK) {
             self.unlink_late(node, guard);
             // SAFETY: every link of the node is marked, no thread links it again, and the search
-            // has unlinked it at every level; the remover saw it not `LINKED` and left it to us.
+            // has unlinked it on every level. The remover did not see `LINKED`, so it has left the
+            // node to this thread.
             unsafe { self.retire(node, guard) };
         }
         if height > LEVEL {
@@ -190,22 +195,24 @@ fn mark_upper<I: Item>(node: NodeRef<I>) {
     }
 }
 
-/// Whether a node's link 0 says that it was removed.
+/// Returns whether link 0 of a node shows that the node was removed.
 fn is_removed<I: Item>(link: *mut Node<I>) -> bool {
     notice!("skiplist.replace.ignores_removal", is_marked(link))
 }
 
-/// Whether another remover marked link 0 before: exactly one of all that race gets `false`.
+/// Returns whether another remover had already marked link 0. Exactly one of several concurrent
+/// removers gets `false`.
 fn was_removed(before: Word) -> bool {
     notice!("skiplist.remove.every_racer_wins", before.has(MARK))
 }
 
-/// Whether the inserter had linked the upper levels before link 0 was marked.
+/// Returns whether the inserter had linked the upper levels before link 0 was marked.
 fn inserter_is_done(before: Word) -> bool {
     check!("skiplist.remove.before_linked", before.has(LINKED))
 }
 
-/// Whether `after` has the node's rank: a dead node that the search saw alive (invariant 3).
+/// Returns whether `after` has the node's rank. If so, it is a dead node that the search saw alive
+/// (invariant 3).
 fn is_twin<I: Item>(after: NodeRef<I>, node: NodeRef<I>) -> bool {
     notice!("skiplist.link_upper.twin", I::compare(after.rank(), node.rank()).is_eq())
 }

@@ -1,4 +1,4 @@
-//! The list itself, its audit and its end. The top of [`super`] has the protocol.
+//! The list itself, its audit and its drop. The top of [`super`] describes the protocol.
 
 #![expect(unsafe_code, reason = "the list owns its nodes")]
 
@@ -14,25 +14,25 @@ use ordna_base::Violation;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
-/// The steps in which a scan goes on: how many lanes, and that their starts have towers above which
-/// level, so that they are about 2^level nodes apart. Short scans are over before many lanes run;
-/// in long ones the misses of sixteen lanes overlap.
+/// The stages of a scan: the number of lanes, and the level above which the towers of their first
+/// nodes are, so that these are about 2^level nodes apart. Short scans end before many lanes run;
+/// in long ones, the misses of sixteen lanes overlap.
 pub const LANES: [(usize, usize); 4] = [(1, 3), (1, 5), (4, 5), (16, 5)];
 
-/// The list itself. Knows nothing of collectors: each call takes a guard of the one that the list
-/// is used with.
+/// The list itself, without a collector: each call takes a guard of the collector with which the
+/// list is used.
 pub struct List<I: Item> {
     head: Box<[Link<I>; MAX_HEIGHT]>,
-    /// No node is higher. Raised before such a node is published.
+    /// Upper bound of the heights of all nodes. Raised before a higher node is published.
     pub(super) height: AtomicUsize,
     pub(super) shortcuts: Shortcuts<I>,
     pub(super) options: ListOptions,
     kinds: PhantomData<I>,
 }
 
-// SAFETY: nodes hold plain data and atomics of Send + Sync kinds.
+// SAFETY: nodes contain plain data and atomics of types that are Send + Sync.
 unsafe impl<I: Item> Send for List<I> {}
-// SAFETY: as above; shared access follows the protocol at the top of this file.
+// SAFETY: as above; shared access follows the protocol at the top of the module.
 unsafe impl<I: Item> Sync for List<I> {}
 
 impl<I: Item> List<I> {
@@ -52,22 +52,24 @@ impl<I: Item> List<I> {
     }
 
     pub(super) fn head(&self) -> Tower<I> {
-        // SAFETY: the pointer is to the array's end, and of its provenance.
+        // SAFETY: the pointer is to the end of the array, and has its provenance.
         Tower(unsafe { NonNull::from(&*self.head).cast::<Link<I>>().add(MAX_HEIGHT) })
     }
 
     pub(super) fn height(&self) -> usize {
-        // A thread that reaches a node through its links sees the height that its inserter
-        // published before it (the CAS that linked it releases).
+        // A thread that reaches a node through its links sees the height that the inserter
+        // published before, because the CAS that linked the node releases it.
         self.height.load(Ordering::Relaxed)
     }
 
-    /// Bytes beside the linked nodes: of the shortcuts, and of removed nodes that they hold back.
+    /// Returns the numbers of bytes in addition to the linked nodes: those of the shortcuts, and of
+    /// removed nodes that the shortcuts keep.
     pub fn overhead(&self, guard: &Guard<'_>) -> (usize, usize) {
         self.shortcuts.bytes(guard)
     }
 
-    /// Audits order and links; returns entries and nodes. No other thread may use the list.
+    /// Checks the order and the links. Returns the numbers of entries and of nodes. No other thread
+    /// may use the list.
     pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let broken = |what: String| Err(Violation(format!("skip list: {what}")));
         let mut below: HashSet<usize> = HashSet::new();
@@ -114,9 +116,10 @@ impl<I: Item> Drop for List<I> {
         let mut at = unmarked(self.head().load(0));
         while let Some(node) = NonNull::new(at).map(NodeRef) {
             at = unmarked(node.tower().load(0));
-            // A removed node that is still linked was not retired: no call is under way, so the
-            // later of its inserter and remover, which unlinks before it retires, never existed.
-            // SAFETY: `&mut self`: no other thread can reach the nodes, and each is met once.
+            // A removed node that is still linked was not retired: no call is in progress, and the
+            // later of its inserter and its remover would have unlinked it before retiring it.
+            // SAFETY: `&mut self`, so no other thread can reach the nodes, and each is visited
+            // once.
             unsafe { node.free() };
         }
     }

@@ -1,7 +1,7 @@
-//! Scans: where they begin, and how they go on.
+//! Scans: where they begin, and how they continue.
 //!
-//! Scans write nothing. They may come to a removed node; its frozen links lead on to all nodes that
-//! stood behind it, and to the node that replaced it.
+//! Scans write nothing. They may reach a removed node, whose frozen links lead to all nodes that
+//! were after it, and to the node that replaced it.
 
 use std::cmp::Ordering as Order;
 use std::collections::VecDeque;
@@ -15,8 +15,8 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::{fault, point};
 
 impl<I: Item> List<I> {
-    /// The first node at level 0 whose key is not below the bound (`inclusive`) or above it. It may
-    /// have been removed: callers check [`NodeRef::is_live`].
+    /// Returns the first node on level 0 whose key is not below the bound (`inclusive`) or is above
+    /// it. The node may have been removed, so callers check [`NodeRef::is_live`].
     pub fn locate(
         &self,
         from: Option<(I::Rank<'_>, bool)>,
@@ -37,15 +37,15 @@ impl<I: Item> List<I> {
         }
         point("skiplist.locate.found_before");
         let mut at = NonNull::new(unmarked(before.load(0))).map(NodeRef);
-        // Other nodes before the bound may have come behind `before` meanwhile.
+        // Other nodes before the bound may have been inserted after `before` in the meantime.
         while let Some(node) = at.filter(|node| passes_inserted() && is_before(node)) {
             at = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
         }
         at
     }
 
-    /// A live node some way in front of `key`, for scanning backwards in stretches: the last one
-    /// with a tower above `level`. `None`: the head is.
+    /// Returns a live node some way before `key`, for scanning backwards in stretches: the last one
+    /// with a tower above `level`. `None` means the head.
     pub fn stretch_before(
         &self,
         rank: Option<I::Rank<'_>>,
@@ -57,7 +57,7 @@ impl<I: Item> List<I> {
         })
     }
 
-    /// Where the link leads, unmarked, of the last node at `level` that is not above `rank`.
+    /// Returns the unmarked link on `level` of the last node that is not above `rank`.
     pub(super) fn link_behind(
         &self,
         rank: I::Rank<'_>,
@@ -69,8 +69,8 @@ impl<I: Item> List<I> {
         unmarked(before.map_or(self.head(), |node| node.tower()).load(level))
     }
 
-    /// The last node reachable at `level` or above for which `is_before` holds, as it does for all
-    /// below `rank`.
+    /// Returns the last node reachable on `level` or above for which `is_before` returns `true`, as
+    /// it does for all nodes below `rank`.
     fn last_before(
         &self,
         level: usize,
@@ -84,8 +84,8 @@ impl<I: Item> List<I> {
         found.or_else(|| self.last_behind(level, None, &is_before))
     }
 
-    /// The same, from the start or the head. `None`: there is none, or the start is too [`FAR`]
-    /// away.
+    /// Works like [`last_before`](Self::last_before), from the start or the head. Returns `None` if
+    /// there is no such node, or the start is too [`FAR`] away.
     fn last_behind(
         &self,
         level: usize,
@@ -122,7 +122,7 @@ impl<I: Item> List<I> {
         last
     }
 
-    /// The node behind at level 0, removed or not.
+    /// Returns the next node on level 0, removed or not.
     #[inline]
     pub fn next(&self, node: NodeRef<I>, _guard: &Guard<'_>) -> Option<NodeRef<I>> {
         let next = NonNull::new(unmarked(node.tower().load(0))).map(NodeRef);
@@ -132,7 +132,8 @@ impl<I: Item> List<I> {
         next
     }
 
-    /// Up to `limit` live nodes with towers above `level`, in order: the first ones above `from`.
+    /// Returns up to `limit` live nodes with towers above `level`, in order: the first ones above
+    /// `from`.
     pub fn tall_behind(
         &self,
         from: I::Rank<'_>,
@@ -147,7 +148,7 @@ impl<I: Item> List<I> {
                 break;
             }
             at = node.tower().load(level);
-            // One not above may have come behind `before` meanwhile.
+            // A node that is not above may have been inserted after `before` in the meantime.
             if !is_marked(at) && I::compare(node.rank(), from).is_gt() {
                 row.push(node);
             }
@@ -155,8 +156,8 @@ impl<I: Item> List<I> {
         row
     }
 
-    /// Up to `limit` live nodes with towers above `level`, in order: some of the last ones below
-    /// `to`, if there are any.
+    /// Returns up to `limit` live nodes with towers above `level`, in order: some of the last ones
+    /// below `to`, if there are any.
     pub fn tall_before(
         &self,
         to: Option<I::Rank<'_>>,
@@ -165,7 +166,7 @@ impl<I: Item> List<I> {
         guard: &Guard<'_>,
     ) -> Vec<NodeRef<I>> {
         let is_before = |node: &NodeRef<I>| to.is_none_or(|to| I::compare(node.rank(), to).is_lt());
-        // At this level stands one node for twice as many as are wanted: the row begins there.
+        // On this level, there is one node for twice as many as are needed. The row begins there.
         let higher = level + limit.next_power_of_two().trailing_zeros() as usize + 1;
         let higher = if limit == 1 { level } else { higher.min(MAX_HEIGHT - 1) };
         let first = self.last_before(higher, to, guard, is_before);
@@ -184,11 +185,11 @@ impl<I: Item> List<I> {
         row.into()
     }
 
-    /// Scans from each of the nodes `starts`, in order, to the next of them, and from the last one
-    /// to the first node that is `beyond`. A lane gets its nodes for which `keep` held when it
-    /// passed them.
+    /// Scans from each of the nodes `starts`, which are in order, to the next one, and from the
+    /// last one to the first node that is `beyond`. A lane receives those of its nodes for which
+    /// `keep` returned `true` when it passed them.
     ///
-    /// The lanes take a step in turns, so that their cache misses overlap.
+    /// The lanes are interleaved, so that their cache misses overlap.
     pub fn scan_lanes(
         &self,
         starts: &[NodeRef<I>],
@@ -225,7 +226,7 @@ impl<I: Item> List<I> {
     }
 }
 
-/// Whether a scan passes nodes before its bound that were inserted during the search.
+/// Returns whether a scan skips nodes before its bound that were inserted during the search.
 fn passes_inserted() -> bool {
     !fault!("nitro.locate.passes_inserted")
 }

@@ -1,4 +1,4 @@
-//! Nodes and their links; the top of [`super`] has the layout and the protocol.
+//! Nodes and their links. The top of [`super`] describes the layout and the protocol.
 
 #![expect(unsafe_code, reason = "nodes of variable height in one allocation")]
 
@@ -13,16 +13,17 @@ use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, Ordering};
 use ordna_base::{Key, Value};
 
-/// Highest tower: levels for 2^24 entries, beyond which searches grow slowly.
+/// Maximum height of a tower: levels for 2^24 entries, above which searches become slower
+/// gradually.
 pub const MAX_HEIGHT: usize = 24;
 
-/// The link is frozen: its node is removed at this level.
+/// The link is frozen: its node is removed on this level.
 pub(super) const MARK: usize = 1;
-/// The link is the node's highest.
+/// The link is the highest one of the node.
 pub(super) const TOP: usize = 2;
-/// On link 0: the inserter will link the node nowhere any more.
+/// On link 0: the inserter will not link the node any more.
 pub(super) const LINKED: usize = 4;
-/// Tags that a link keeps when it is swung; callers of [`Tower`] do not see them.
+/// Tags that a link keeps when its target changes. Callers of [`Tower`] do not see them.
 pub(super) const KEPT: usize = TOP | LINKED;
 
 impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
@@ -41,8 +42,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> NodeRef<Pair<K, V>> {
     }
 }
 
-/// Stands for a node in pointers, and for its cells in offsets. Never read as a whole: a node may
-/// be shorter than this type with its padding.
+/// Represents a node in pointers, and its cells in offsets. It is never read as a whole, because a
+/// node may be shorter than this type with its padding.
 #[repr(C)]
 pub struct Node<I: Item> {
     first: I::First,
@@ -80,23 +81,24 @@ impl<I: Item> PartialEq for NodeRef<I> {
 
 impl<I: Item> NodeRef<I> {
     pub(super) const SECOND: usize = offset_of!(Node<I>, second);
-    /// Where the bytes begin: behind the cells, without padding.
+    /// Offset of the bytes: after the cells, without padding.
     pub(super) const TAIL: usize = Self::SECOND + size_of::<I::Second>();
 
     pub(super) fn layout(height: usize, tail: usize) -> Layout {
         const { assert!(align_of::<Node<I>>() <= align_of::<Link<I>>()) };
-        // An address has no bit of its own where the tags are; on 32-bit targets it would.
+        // Addresses must have unused bits for the tags, which they would not have on 32-bit
+        // targets.
         const { assert!(align_of::<Link<I>>() > MARK | TOP | LINKED) };
         let size = height * size_of::<Link<I>>() + Self::TAIL + tail;
         Layout::from_size_align(size, align_of::<Link<I>>())
             .expect("checked lengths stay far below isize")
     }
 
-    /// A node that is not published. Key and value have passed their `check`.
+    /// Creates a node that is not published. Key and value must have been checked.
     pub(super) fn new(item: &I::New<'_>, height: usize) -> Self {
         let (first, second, tails) = I::parts(item);
         let layout = Self::layout(height, tails.iter().map(|tail| tail.len()).sum());
-        // SAFETY: the layout is not of size zero; tower, cells and tails are written within it.
+        // SAFETY: the size of the layout is not zero; tower, cells and tails are written within it.
         let node = unsafe {
             let Some(start) = NonNull::new(alloc::alloc(layout)) else {
                 alloc::handle_alloc_error(layout)
@@ -122,7 +124,7 @@ impl<I: Item> NodeRef<I> {
         node
     }
 
-    /// O(height): follows the tags of the links.
+    /// Returns the height of the node, by following the tags of the links. O(height).
     pub(super) fn height(&self) -> usize {
         let mut height = 1;
         while !self.tower().has(height - 1, TOP) {
@@ -139,24 +141,25 @@ impl<I: Item> NodeRef<I> {
         self.0.as_ptr().cast::<u8>().wrapping_add(Self::TAIL)
     }
 
-    /// The rank, by which the list orders its nodes.
+    /// Returns the rank, by which the list orders its nodes.
     #[inline]
     pub fn rank(&self) -> I::Rank<'_> {
-        // SAFETY: the cells and the tail were written by `new` from one item; what a rank reads of
-        // them never changes, and the node is alive by the type's promise.
+        // SAFETY: `new` wrote the cells and the tail from one item. What a rank reads from them
+        // never changes, and the node is alive, as the type guarantees.
         unsafe { I::rank(self.first(), self.second(), self.tail()) }
     }
 
-    /// The rank, for as long as the guard that keeps the node alive.
+    /// Returns the rank, for the lifetime of the guard that keeps the node alive.
     pub fn rank_under<'g>(&self, _guard: &'g Guard<'_>) -> I::Rank<'g> {
-        // SAFETY: as in `rank`; the guard was there before the node was reached.
+        // SAFETY: as in `rank`; the guard was taken before the node was reached.
         unsafe { I::rank(self.first(), self.second(), self.tail()) }
     }
 
-    /// The two cells and the tail, as the item laid them out.
+    /// Calls `read` with the two cells and the tail of the item.
     #[inline]
     pub fn with_parts<R>(&self, read: impl FnOnce(&I::First, &I::Second, *const u8) -> R) -> R {
-        // SAFETY: alive by the type's promise, initialized before it was published.
+        // SAFETY: the node is alive, as the type guarantees, and was initialized before it was
+        // published.
         let (first, second) = unsafe { (&*self.first(), &*self.second()) };
         read(first, second, self.tail())
     }
@@ -175,12 +178,12 @@ impl<I: Item> NodeRef<I> {
         self.with_parts(|first, second, _| I::tail_len(first, second))
     }
 
-    /// Bytes asked of the allocator.
+    /// Returns the number of allocated bytes.
     pub fn size(&self) -> usize {
         Self::layout(self.height(), self.tail_len()).size()
     }
 
-    /// Whether the node is in the list: its level-0 link is not marked.
+    /// Returns whether the node is in the list: its level-0 link is not marked.
     #[inline]
     pub fn is_live(&self) -> bool {
         !is_marked(self.tower().load(0))
@@ -191,8 +194,8 @@ impl<I: Item> NodeRef<I> {
     pub(super) unsafe fn free(self) {
         let height = self.height();
         let layout = Self::layout(height, self.tail_len());
-        // SAFETY: exclusively ours by the caller; allocated by `new` with this layout, which begins
-        // with the highest link.
+        // SAFETY: the node belongs to this thread alone, as the caller guarantees. `new` allocated
+        // it with this layout, which begins with the highest link.
         unsafe { alloc::dealloc(self.0.cast::<Link<I>>().sub(height).as_ptr().cast(), layout) }
     }
 }
@@ -200,13 +203,13 @@ impl<I: Item> NodeRef<I> {
 impl<I: Item> Retire for Node<I> {
     unsafe fn free(memory: *mut Self) {
         if let Some(node) = NonNull::new(memory) {
-            // SAFETY: a retired node is exclusively the collector's when it calls this.
+            // SAFETY: a retired node belongs to the collector alone when it calls this.
             unsafe { NodeRef(node).free() }
         }
     }
 }
 
-/// The links of a node, or of the head: points behind link 0, which follows the higher ones.
+/// The links of a node, or of the head. Points after link 0, which follows the higher ones.
 pub(super) struct Tower<I: Item>(pub(super) NonNull<Link<I>>);
 
 impl<I: Item> Clone for Tower<I> {
@@ -222,34 +225,34 @@ impl<I: Item> PartialEq for Tower<I> {
 }
 
 impl<I: Item> Tower<I> {
-    /// The node that the links are of, if they are not the head's.
+    /// Returns the node to which the links belong, if they are not the head's.
     pub(super) fn node(self) -> NodeRef<I> {
         NodeRef(self.0.cast())
     }
 
     #[inline]
     pub(super) fn link(&self, level: usize) -> &Link<I> {
-        // SAFETY: towers are reached at levels below their height only (a node is linked at a
-        // level, or the head has all). They live as long as their node or list.
+        // SAFETY: towers are reached only on levels below their height, because a node is linked on
+        // that level, and the head has all levels. They live as long as their node or list.
         unsafe { self.0.sub(level + 1).as_ref() }
     }
 
-    /// The link with its mark. Pairs with the release half of every CAS below: a thread that
-    /// sees a node sees its contents.
+    /// Returns the link with its mark. Pairs with the release half of every CAS below, so that a
+    /// thread that sees a node sees its contents.
     #[inline]
     pub(super) fn load(&self, level: usize) -> *mut Node<I> {
         self.link(level).load(Ordering::Acquire).map_addr(|address| address & !KEPT)
     }
 
-    /// Sets link and mark of a node that is not published; keeps the tags.
+    /// Sets the link and mark of a node that is not published, and keeps its tags.
     pub(super) fn store(&self, level: usize, to: *mut Node<I>) {
         let link = self.link(level);
         let kept = link.load(Ordering::Relaxed).addr() & KEPT;
         link.store(to.map_addr(|address| address | kept), Ordering::Relaxed);
     }
 
-    /// Puts `to` where `from` stands, both with their marks; the word that was replaced, if it was.
-    /// May fail in vain if the link is tagged meanwhile.
+    /// Replaces `from` by `to`, both with their marks. Returns the previous word if it was
+    /// replaced. May fail spuriously if the link is tagged concurrently.
     #[inline]
     pub(super) fn exchange(
         &self,
@@ -278,7 +281,7 @@ impl<I: Item> Tower<I> {
         self.link(level).load(Ordering::Relaxed).addr() & tag != 0
     }
 
-    /// Adds a tag; returns the word before.
+    /// Adds a tag. Returns the previous word.
     pub(super) fn tag(&self, level: usize, tag: usize) -> Word {
         let link = self.link(level);
         let mut word = link.load(Ordering::Relaxed);
@@ -292,7 +295,7 @@ impl<I: Item> Tower<I> {
     }
 }
 
-/// The word of a link before a change.
+/// The previous word of a link after a change.
 #[derive(Clone, Copy)]
 pub(super) struct Word(usize);
 
@@ -303,11 +306,12 @@ impl Word {
 }
 
 thread_local! {
-    /// The state of the generator of heights; zero before its first use.
+    /// The state of the generator of heights, or zero before its first use.
     pub(super) static HEIGHTS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// 1 with probability 1/2, 2 with 1/4, and so on; with a fanout of four 3/4, 3/16, and so on.
+/// Returns 1 with probability 1/2, 2 with 1/4, and so on. With a fanout of four, the probabilities
+/// are 3/4, 3/16, and so on.
 pub(super) fn random_height(fanout: Fanout) -> usize {
     let random = HEIGHTS.with(|state| {
         let mut x = state.get();
@@ -329,7 +333,7 @@ pub(super) fn random_height(fanout: Fanout) -> usize {
     (random.leading_zeros() as usize / bits + 1).min(MAX_HEIGHT)
 }
 
-/// Fetches the cells that searches read.
+/// Prefetches the cells that searches read.
 pub(super) fn prefetch<I: Item>(node: *mut Node<I>) {
     ordna_base::simd::prefetch(node.cast::<u8>().wrapping_add(NodeRef::<I>::SECOND));
 }

@@ -1,15 +1,15 @@
-//! The options of a list.
+//! Options of a list.
 
-/// How a list is built; the papers' switches.
+/// Options of a list, which correspond to variants in the papers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListOptions {
-    /// Nodes of a level for each node of the level above: 2, or 4 as in the Nitro paper.
+    /// Ratio of the numbers of nodes on a level and on the level above.
     pub fanout: Fanout,
-    /// Whether searches begin at shortcuts; otherwise at the head, as in the paper.
+    /// Whether searches begin at shortcuts; otherwise they begin at the head, as in the paper.
     pub shortcuts: bool,
 }
 
-/// Nodes of a level for each node of the level above, on average.
+/// Average ratio of the numbers of nodes on a level and on the level above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fanout {
     /// Two.

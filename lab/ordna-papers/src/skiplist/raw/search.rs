@@ -1,7 +1,7 @@
-//! Searches: for the live node of a key, and for the place where it belongs.
+//! Searches for the live node of a key, and for the place to which the key belongs.
 //!
-//! Both are taken a node at a time, so that those of a group can take turns: each asks for its next
-//! node before the others go on, and their cache misses overlap.
+//! Both advance one node at a time, so that those of a group can be interleaved: each prefetches
+//! its next node before the others continue, so that their cache misses overlap.
 
 use std::cmp::Ordering as Order;
 use std::ptr::{self, NonNull};
@@ -13,16 +13,16 @@ use crate::skiplist::item::Item;
 use ordna_base::reclaim::Guard;
 use ordna_base::sync::{fault, point};
 
-/// Searches of a group that take turns.
+/// Number of interleaved searches of a group.
 const GROUP: usize = 16;
 
-/// Levels down that a search fetches ahead.
+/// Number of lower levels that a search prefetches.
 const FETCHED_LEVELS: usize = 3;
 
-/// Fetches the nodes that a search may look at next: the one behind, and those some levels down.
-/// All are known before the key of the present node, which is on its way, has been compared; a
-/// search that goes down and not on finds them there, where one after the other would be a miss
-/// each.
+/// Prefetches the nodes that a search may access next: the next node, and those some levels below.
+/// All of them are known before the key of the current node, which is being loaded, has been
+/// compared. If the search descends, it finds them in the cache, where otherwise there would be one
+/// miss after the other.
 #[inline]
 fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) {
     prefetch(behind);
@@ -33,22 +33,23 @@ fn prefetch_ways<I: Item>(behind: *mut Node<I>, before: Tower<I>, level: usize) 
     }
 }
 
-/// Where a key belongs: its predecessor and successor at the lowest levels, or at all of them.
+/// The place to which a key belongs: its predecessor and successor on the lowest levels, or on all
+/// of them.
 pub struct Place<I: Item> {
     /// Number of known levels.
     pub(super) levels: usize,
-    /// Height of the node that is to be put here: not above the known levels.
+    /// Height of the node to be inserted here, which is not above the known levels.
     pub(super) height: usize,
     pub(super) before: [Tower<I>; MAX_HEIGHT],
     pub(super) after: [*mut Node<I>; MAX_HEIGHT],
-    /// The last node before the place, live when it was passed. `None`: the head is.
+    /// The last node before the place, which was live when it was passed. `None` means the head.
     pub last: Option<NodeRef<I>>,
-    /// The live node with the rank, if there is one.
+    /// The live node with this rank, if there is one.
     pub found: Option<NodeRef<I>>,
 }
 
 impl<I: Item> Place<I> {
-    /// Before the search: nothing is known.
+    /// Creates a place before the search, when nothing is known.
     fn new(list: &List<I>) -> Self {
         Self {
             levels: 0,
@@ -60,15 +61,16 @@ impl<I: Item> Place<I> {
         }
     }
 
-    /// Whether the two nodes around the place still stand next to each other, the first one live.
+    /// Returns whether the two nodes around the place are still neighbours and the first one is
+    /// live.
     pub fn is_current(&self) -> bool {
         self.before[0].load(0) == self.after[0]
     }
 }
 
 impl<I: Item> List<I> {
-    /// Where `rank` belongs. Unlinks every marked node on its way. O(log n). One of many begins at
-    /// the head, so that a tall node can be put there.
+    /// Returns the place to which `rank` belongs. Unlinks every marked node on the path. O(log n).
+    /// A small share of the searches begins at the head, so that a tall node can be inserted.
     #[inline]
     pub fn find(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
         let mut place = Place::new(self);
@@ -78,14 +80,14 @@ impl<I: Item> List<I> {
         place
     }
 
-    /// The same at all levels.
+    /// Works like [`find`](Self::find), on all levels.
     pub(super) fn find_all(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Place<I> {
         let mut place = Place::new(self);
         self.follow(Descent::new(self, rank, self.start_at_head(rank, guard)), &mut place);
         place
     }
 
-    /// The start of a search at all levels: the head.
+    /// Returns the start of a search on all levels, which is the head.
     fn start_at_head(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<Start<I>> {
         if fault!("skiplist.find_all.begins_low") {
             self.shortcuts.start(rank, guard)
@@ -105,8 +107,8 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// Visits the place of each rank, in order. The searches of a group overlap, and are over
-    /// before its first visit: places may have changed since. Not for inserts: all new nodes would
+    /// Visits the place of each rank, in order. The searches of a group overlap, and end before its
+    /// first visit, so places may have changed since. Not for inserts, because all new nodes would
     /// be low.
     pub fn find_many<'k>(
         &self,
@@ -148,10 +150,11 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// The live node with `key`. Writes nothing; begins again at most once, at the head. O(log n).
+    /// Returns the live node with `key`. Writes nothing, and restarts at most once, at the head.
+    /// O(log n).
     ///
-    /// Linearizes at the load that saw a link of the node unmarked; if there is no such node, at
-    /// the moment at which the last link followed was current.
+    /// Linearizes at the load that saw a link of the node unmarked. If there is no such node,
+    /// linearizes at the moment at which the last link that was followed was current.
     pub fn get(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<NodeRef<I>> {
         let mut search = ListSearch::new(self, self.shortcuts.start(rank, guard));
         loop {
@@ -164,7 +167,7 @@ impl<I: Item> List<I> {
         }
     }
 
-    /// Calls `each` with the live node of every key, overlapping the searches of a group.
+    /// Calls `each` with the live node of every key. The searches of a group overlap.
     pub fn get_many<'k>(
         &self,
         mut ranks: impl ExactSizeIterator<Item = I::Rank<'k>>,
@@ -211,10 +214,10 @@ impl<I: Item> List<I> {
     }
 }
 
-/// One search for a place.
+/// A search for a place.
 struct Descent<'k, I: Item> {
     rank: I::Rank<'k>,
-    /// Levels that the search has come by at its end.
+    /// Number of levels that the search has passed at its end.
     levels: usize,
     before: Tower<I>,
     level: usize,
@@ -230,7 +233,7 @@ impl<'k, I: Item> Descent<'k, I> {
         Self { rank, levels, before, level, at, left }
     }
 
-    /// Looks at one node.
+    /// Examines one node.
     #[inline(always)]
     fn step(&mut self, list: &List<I>, place: &mut Place<I>) -> Way {
         let Self { level, before, at, .. } = *self;
@@ -270,31 +273,32 @@ impl<'k, I: Item> Descent<'k, I> {
         }
         self.level = level - 1;
         self.at = before.load(level - 1);
-        // Marked: `before` was removed since it was seen unmarked one level up.
+        // If it is marked, `before` was removed since it was seen unmarked on the level above.
         if is_marked(self.at) { Way::Restart } else { Way::On }
     }
 }
 
-/// How a descent goes on.
+/// The way in which a descent continues.
 enum Way {
     On,
     Over,
-    /// From the head: the list has changed on the way, or the rank is too [`FAR`] from the start.
+    /// Restart at the head: the list has changed on the path, or the rank is too [`FAR`] from the
+    /// start.
     Restart,
 }
 
-/// One lookup, taken a step at a time so that several can be interleaved.
+/// A lookup, which advances one step at a time so that several can be interleaved.
 struct ListSearch<I: Item> {
     before: Tower<I>,
     level: usize,
     at: *mut Node<I>,
-    /// Nodes at [`LEVEL`] after which it begins again at the head.
+    /// Number of nodes on [`LEVEL`] after which the lookup restarts at the head.
     left: usize,
 }
 
 enum SearchStep<I: Item> {
     On,
-    /// From the head: the rank is too [`FAR`] from the start.
+    /// Restart at the head: the rank is too [`FAR`] from the start.
     Restart,
     Found(NodeRef<I>),
     Absent,
@@ -313,7 +317,7 @@ impl<I: Item> ListSearch<I> {
         }
     }
 
-    /// Looks at one node.
+    /// Examines one node.
     #[inline]
     fn step(&mut self, rank: I::Rank<'_>) -> SearchStep<I> {
         if let Some(node) = NonNull::new(self.at).map(NodeRef) {
@@ -333,7 +337,7 @@ impl<I: Item> ListSearch<I> {
                     }
                     return SearchStep::On;
                 }
-                // The link was seen unmarked: the node was in the list at that moment, whatever
+                // The link was seen unmarked, so the node was in the list at that moment, whatever
                 // the level (invariant 2), and its value never changes.
                 Order::Equal => return SearchStep::Found(node),
                 Order::Greater => {}

@@ -1,29 +1,31 @@
-//! Shortcuts: where searches begin.
+//! Shortcuts: the nodes at which searches begin.
 //!
-//! The upper levels of a large list cost a search a third of its time or more, and are much the
-//! same for all searches. So a sorted table lists the nodes with towers above [`LEVEL`], one of
-//! sixteen, by their keys' heads. A search begins at the last of them below its rank. The table is
-//! PI's index layer (§3.1), packed and made anew behind the updates, over Nitro's list.
+//! The upper levels of a large list take a third of a search's time or more, and are similar for
+//! all searches. So a sorted table lists the nodes with towers above [`LEVEL`], which are one of
+//! sixteen, by the heads of their keys. A search begins at the last of them below its rank. The
+//! table is PI's index layer (§3.1), which is packed and rebuilt after updates, for Nitro's list.
 //!
 //! # Contract
-//! Any number of threads search and note changes at once, each under a guard of the list's
-//! collector. A table in use never changes. It may lag: a missing node costs a step, too many of
-//! them cost a search from the head, and no search begins at a removed node.
+//! Any number of threads may concurrently search and record changes, each under a guard of the
+//! list's collector. A table in use never changes. It may lag: a missing node costs a step, too
+//! many of them cost a search from the head, and no search begins at a removed node.
 //!
 //! # Invariants
 //! 1. A node of the table stays in memory while a guard from before the table's replacement is
-//!    held. A remover puts a node that may stand in a table on a stack and does not retire it. The
-//!    thread that makes a table takes the stack first, then collects nodes that are not marked,
-//!    publishes the table, and only then retires the nodes taken. Those were marked before it
-//!    collected the first node: the new table does not have them. Nodes removed later stand on the
-//!    stack for the next table; so the table in the making outlives guards.
-//! 2. A search begins at a node whose link at `LEVEL` it saw unmarked under its own guard. The node
-//!    was in the list then (invariant 2 of [`super`]), as if the search had come to it from above.
+//!    held. A remover pushes a node that may be in a table on a stack instead of retiring it. The
+//!    thread that builds a table first takes the stack, then collects nodes that are not marked,
+//!    publishes the table, and only then retires the nodes that it has taken. They were marked
+//!    before it collected the first node, so the new table does not contain them. Nodes that are
+//!    removed later are on the stack for the next table. So a table that is being built may outlive
+//!    guards.
+//! 2. A search begins at a node whose link on `LEVEL` it saw unmarked under its own guard. The node
+//!    was in the list at that time (invariant 2 of [`super`]), as if the search had reached it from
+//!    above.
 //!
 //! # Progress
-//! A table is due when a quarter of its nodes have come or gone. The thread that notes a change
-//! makes a piece of it, some microseconds, or goes on if another thread does: no thread waits. The
-//! stack holds a fiftieth of the list's nodes at most, and a handful.
+//! A table is due when a quarter of its nodes have been added or removed. The thread that records a
+//! change builds a piece of it, which takes some microseconds, or continues if another thread is
+//! building: no thread waits. The stack has at most a fiftieth of the list's nodes, plus a few.
 
 #![expect(unsafe_code, reason = "tables and stacked nodes are owned through pointers")]
 
@@ -39,40 +41,41 @@ use ordna_base::reclaim::{Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::{Mutex, check};
 
-/// Nodes with a link at this level are in the table; searches begin there.
+/// Level on which searches begin. Nodes with a link on this level are in the table.
 pub(super) const LEVEL: usize = 4;
 
-/// Entries that are fetched together.
+/// Number of entries that are prefetched together.
 pub(super) const BLOCK: usize = 32;
 
-/// Removed entries that a search steps over before it begins at the head.
+/// Number of removed entries that a search skips before it begins at the head.
 const TRIES: usize = 4;
 
-/// A search that passed this many nodes at [`LEVEL`] begins again at the head. The table may lag by
-/// a quarter of its nodes, and where keys ascend all of them are behind one entry.
+/// Number of nodes on [`LEVEL`] after which a search restarts at the head. The table may lag by a
+/// quarter of its nodes, and with ascending keys all of them are after a single entry.
 pub(super) const FAR: usize = 16;
 
-/// A list's shortcuts.
+/// The shortcuts of a list.
 pub(super) struct Shortcuts<I: Item> {
-    /// Null: no table yet.
+    /// The table, or null if there is none yet.
     pub(super) table: AtomicPtr<ShortcutTable<I>>,
-    /// Removed nodes that may stand in the table, or in the next one.
+    /// Removed nodes that may be in the table, or in the next one.
     dead: AtomicPtr<Dead<I>>,
-    /// Their bytes.
+    /// Size of these nodes in bytes.
     pub(super) held: AtomicUsize,
-    /// Tall nodes that came or went since the last table was begun.
+    /// Number of tall nodes that were added or removed since the construction of the last table
+    /// began.
     pub(super) changes: AtomicUsize,
     pub(super) upkeep: Mutex<Upkeep<I>>,
 }
 
 pub(super) struct Upkeep<I: Item> {
-    /// The next table, as far as it is made.
+    /// The part of the next table that is already built.
     pub(super) next: Option<ShortcutTable<I>>,
-    /// The nodes taken from the stack, to be retired once that table is published.
+    /// The nodes taken from the stack, which are retired when that table is published.
     pub(super) taken: *mut Dead<I>,
 }
 
-// SAFETY: no other thread has the nodes taken, and nodes are plain data and atomics.
+// SAFETY: no other thread has the nodes that were taken, and nodes are plain data and atomics.
 unsafe impl<I: Item> Send for Upkeep<I> {}
 
 pub(super) struct Dead<I: Item> {
@@ -83,7 +86,7 @@ pub(super) struct Dead<I: Item> {
 pub(super) struct ShortcutTable<I: Item> {
     /// The heads of the first entries of all blocks.
     pub(super) firsts: Vec<u64>,
-    /// In the order of the nodes.
+    /// Entries in the order of the nodes.
     pub(super) entries: Vec<Shortcut<I>>,
 }
 
@@ -93,7 +96,7 @@ pub(super) struct Shortcut<I: Item> {
     pub(super) node: NodeRef<I>,
 }
 
-/// Where a search begins, at [`LEVEL`]: a node below the rank, and the next node.
+/// The start of a search on [`LEVEL`]: a node below the rank, and the next node.
 pub(super) struct Start<I: Item> {
     pub before: NodeRef<I>,
     pub at: *mut Node<I>,
@@ -107,7 +110,7 @@ impl<I: Item> ShortcutTable<I> {
         }
     }
 
-    /// The block where heads cease to be below `head`; it is fetched.
+    /// Returns the block in which heads are no longer below `head`, and prefetches it.
     pub(super) fn block(&self, head: u64) -> usize {
         let block = self.firsts.partition_point(|first| *first < head).saturating_sub(1);
         let start = self.entries.as_ptr().wrapping_add(block * BLOCK);
@@ -117,13 +120,13 @@ impl<I: Item> ShortcutTable<I> {
         block
     }
 
-    /// How many entries are below the rank, whose head is in this block. O(log n).
+    /// Returns how many entries are below the rank, whose head is in this block. O(log n).
     pub(super) fn below(&self, block: usize, rank: I::Rank<'_>) -> usize {
         let head = I::head(rank);
         let block = block * BLOCK;
         let rest = self.entries.get(block..).unwrap_or_default();
         let from = block + rest[..rest.len().min(BLOCK)].partition_point(|entry| entry.head < head);
-        // Mostly no entry has the very same head, and rarely many have.
+        // Usually no entry has the same head, and rarely do many.
         let rest = &self.entries[from..];
         let mut reach = 1;
         while rest.get(reach - 1).is_some_and(|entry| entry.head == head) {
@@ -135,8 +138,8 @@ impl<I: Item> ShortcutTable<I> {
         from + rest[..rest.len().min(reach - 1)].partition_point(is_below)
     }
 
-    /// The start for a rank above `below` entries. None behind the last entry: where keys ascend,
-    /// all nodes that the table lacks are there.
+    /// Returns the start for a rank above `below` entries. Returns `None` after the last entry,
+    /// because with ascending keys, all nodes that the table lacks are there.
     fn start(&self, below: usize) -> Option<Start<I>> {
         if below == self.entries.len() {
             return None;
@@ -155,7 +158,7 @@ impl<I: Item> ShortcutTable<I> {
 
 impl<I: Item> Retire for ShortcutTable<I> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: boxed by `keep_up`, and exclusively the caller's.
+        // SAFETY: boxed by `keep_up`, and it belongs to the caller alone.
         drop(unsafe { Box::from_raw(memory) });
     }
 }
@@ -172,19 +175,21 @@ impl<I: Item> Shortcuts<I> {
     }
 
     pub(super) fn table<'g>(&self, _guard: &'g Guard<'_>) -> Option<&'g ShortcutTable<I>> {
-        // Acquire: the table was written before. SAFETY: it is retired once it is replaced, and the
-        // guard was there before it was loaded.
+        // Acquire: the table was written before. SAFETY: it is retired after it was replaced, and
+        // the guard was taken before it was loaded.
         unsafe { self.table.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Where a search for the rank begins; `None`: at the head. O(log n), with few cache misses.
+    /// Returns where a search for the rank begins, or `None` for the head. O(log n), with few cache
+    /// misses.
     #[inline]
     pub fn start(&self, rank: I::Rank<'_>, guard: &Guard<'_>) -> Option<Start<I>> {
         let table = self.table(guard)?;
         table.start(table.below(table.block(I::head(rank)), rank))
     }
 
-    /// The same for several, with overlapping misses; `each` gets them in order.
+    /// Works like [`start`](Self::start) for several ranks, with overlapping misses. `each`
+    /// receives the starts in order.
     pub fn starts<const N: usize>(
         &self,
         ranks: &[I::Rank<'_>],
@@ -212,13 +217,13 @@ impl<I: Item> Shortcuts<I> {
         }
     }
 
-    /// Bytes of the table, and of removed nodes that are held back.
+    /// Returns the sizes in bytes of the table, and of removed nodes that are kept.
     pub fn bytes(&self, guard: &Guard<'_>) -> (usize, usize) {
         (self.table(guard).map_or(0, ShortcutTable::bytes), self.held.load(Ordering::Relaxed))
     }
 
-    /// Audits the table, if there is one: entries in order, and each node linked at [`LEVEL`]
-    /// (`is_linked`) or on the stack. No other thread may use the list meanwhile.
+    /// Checks the table, if there is one: entries must be in order, and each node linked on
+    /// [`LEVEL`] (`is_linked`) or on the stack. No other thread may use the list concurrently.
     pub fn check_invariants(
         &self,
         is_linked: impl Fn(NodeRef<I>) -> bool,
@@ -227,11 +232,12 @@ impl<I: Item> Shortcuts<I> {
             Err(Violation(format!("shortcuts: {what} at head {:#x}", entry.head)))
         };
         let upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
-        // The nodes taken are retired once the next table is published, which has none of them.
+        // The nodes that were taken are retired when the next table, which contains none of them,
+        // is published.
         let taken = if upkeep.next.is_some() { upkeep.taken } else { ptr::null_mut() };
         let mut held = HashSet::new();
         for mut at in [self.dead.load(Ordering::Acquire), taken] {
-            // SAFETY: no other thread uses the list, so the stacks stay as they are.
+            // SAFETY: no other thread uses the list, so the stacks do not change.
             while let Some(top) = unsafe { at.as_ref() } {
                 held.insert(top.node.0.as_ptr().addr());
                 at = top.next;
@@ -263,13 +269,13 @@ impl<I: Item> Shortcuts<I> {
         Ok(())
     }
 
-    /// Puts a removed node on the stack.
+    /// Pushes a removed node on the stack.
     pub(super) fn hold(&self, node: NodeRef<I>) {
         self.held.fetch_add(node.size(), Ordering::Relaxed);
         let dead = Box::into_raw(Box::new(Dead { node, next: ptr::null_mut() }));
         let mut top = self.dead.load(Ordering::Relaxed);
         loop {
-            // SAFETY: not published, so this thread's own.
+            // SAFETY: not published, so it belongs to this thread.
             unsafe { (*dead).next = top };
             // Release: the thread that takes the stack sees the node's marks.
             match self.dead.compare_exchange_weak(top, dead, Ordering::Release, Ordering::Relaxed) {
@@ -286,15 +292,16 @@ impl<I: Item> Shortcuts<I> {
     }
 }
 
-/// Whether a search may begin at a node with this link at [`LEVEL`]: the node was not removed.
+/// Returns whether a search may begin at a node with this link on [`LEVEL`]: the node was not
+/// removed.
 fn begins_at<I: Item>(link: *mut Node<I>) -> bool {
     check!("skiplist.shortcuts.dead_start", !is_marked(link))
 }
 
-/// Pops a node from a stack that is the caller's own.
+/// Pops a node from a stack that belongs to the caller.
 pub(super) fn pop<I: Item>(stack: &mut *mut Dead<I>) -> Option<NodeRef<I>> {
     let top = NonNull::new(*stack)?;
-    // SAFETY: boxed by `hold`; the stack is the caller's own.
+    // SAFETY: boxed by `hold`; the stack belongs to the caller.
     let top = unsafe { Box::from_raw(top.as_ptr()) };
     *stack = top.next;
     Some(top.node)
@@ -304,7 +311,7 @@ impl<I: Item> Drop for Shortcuts<I> {
     fn drop(&mut self) {
         let table = self.table.load(Ordering::Acquire);
         if !table.is_null() {
-            // SAFETY: `&mut self`: no thread uses the list.
+            // SAFETY: `&mut self`, so no other thread uses the list.
             drop(unsafe { Box::from_raw(table) });
         }
         let taken = self.upkeep.lock().map_or(ptr::null_mut(), |upkeep| upkeep.taken);

@@ -1,4 +1,4 @@
-//! The upkeep of shortcuts; the top of [`super::shortcuts`] has the protocol.
+//! The maintenance of shortcuts. The top of [`super::shortcuts`] describes the protocol.
 
 #![expect(unsafe_code, reason = "nodes and tables are retired")]
 
@@ -12,20 +12,23 @@ use ordna_base::reclaim::Guard;
 use ordna_base::sync::atomic::Ordering;
 use ordna_base::sync::{fault, notice, point};
 
-/// Changes of tall nodes after which even the smallest table is made anew.
+/// Number of changes of tall nodes after which even the smallest table is rebuilt.
 const FEW: usize = 8;
 
-/// A table of this many bytes does not wait for other garbage before it is freed.
+/// Size in bytes above which a table is freed without waiting for other garbage.
 const LARGE: usize = 64 << 10;
 
-/// Nodes that are collected, or retired, by each note of a change: the table overtakes the changes.
+/// Number of nodes that are collected or retired with each recorded change, so that the table
+/// overtakes the changes.
 const PIECE: usize = 32;
 
 impl<I: Item> ShortcutTable<I> {
-    /// Collects the next few nodes at [`LEVEL`] that are not being removed; `false` at the end.
+    /// Collects the next few nodes on [`LEVEL`] that are not being removed. Returns `false` at the
+    /// end.
     fn collect(&mut self, list: &List<I>, guard: &Guard<'_>) -> bool {
         let last = self.entries.last().map(|last| last.node);
-        // The last one is in memory, removed or not: it was collected after the stack was taken.
+        // The last node is in memory, removed or not, because it was collected after the stack was
+        // taken.
         let mut at = match last {
             None => list.head().load(LEVEL),
             Some(last) => match last.tower().load(LEVEL) {
@@ -53,7 +56,8 @@ impl<I: Item> ShortcutTable<I> {
 }
 
 impl<I: Item> List<I> {
-    /// Retires a node that is removed and unlinked, or leaves it to the maker of the next table.
+    /// Retires a node that is removed and unlinked, or leaves it to the thread that builds the next
+    /// table.
     ///
     /// # Safety
     /// As for [`Guard::retire`].
@@ -62,26 +66,26 @@ impl<I: Item> List<I> {
             self.shortcuts.hold(node);
             self.tall_changed(guard);
         } else {
-            // SAFETY: no new search comes to the node, and no table has it.
+            // SAFETY: no new search reaches the node, and no table contains it.
             unsafe { guard.retire(node.0.as_ptr()) };
         }
     }
 
-    /// Notes that a node above [`LEVEL`] has come or gone. Makes a piece of the next table if it is
-    /// due.
+    /// Records that a node above [`LEVEL`] was added or removed. Builds a piece of the next table
+    /// if it is due.
     pub(super) fn tall_changed(&self, guard: &Guard<'_>) {
         if !self.options.shortcuts {
             return;
         }
         self.shortcuts.changes.fetch_add(1, Ordering::Relaxed);
-        // A thread that holds the lock makes a piece already.
+        // A thread that holds the lock is already building a piece.
         if let Ok(mut upkeep) = self.shortcuts.upkeep.try_lock() {
             self.keep_up(&mut upkeep, guard);
         }
     }
 
-    /// Makes a new table, due or not, and retires the nodes that the former ones held back.
-    /// O(n / 16); waits for a thread that makes a piece.
+    /// Builds a new table, due or not, and retires the nodes that the former ones kept. O(n / 16).
+    /// Waits for a thread that is building a piece.
     pub fn renew_shortcuts(&self, guard: &Guard<'_>) {
         if !self.options.shortcuts {
             return;
@@ -98,7 +102,8 @@ impl<I: Item> List<I> {
         finish(&mut upkeep);
     }
 
-    /// Does a piece of the upkeep: begins a table, goes on with it, or retires the nodes taken.
+    /// Does a piece of the maintenance: begins a table, continues it, or retires the nodes that
+    /// were taken.
     fn keep_up(&self, upkeep: &mut Upkeep<I>, guard: &Guard<'_>) {
         let shortcuts = &self.shortcuts;
         let length = shortcuts.table(guard).map_or(0, |table| table.entries.len());
@@ -121,8 +126,8 @@ impl<I: Item> List<I> {
             next.entries.shrink_to_fit();
             // Release: a thread that loads the table sees its entries.
             let old = shortcuts.table.swap(Box::into_raw(Box::new(next)), Ordering::AcqRel);
-            // SAFETY: a thread that pins from now on finds the new table; the guard keeps the old
-            // one.
+            // SAFETY: a thread that pins from now on finds the new table, and the guard keeps the
+            // old one alive.
             unsafe {
                 match old.as_ref().map(ShortcutTable::bytes) {
                     Some(LARGE..) => guard.retire_at_once(old),
@@ -134,19 +139,20 @@ impl<I: Item> List<I> {
         for _ in 0..PIECE {
             let Some(node) = pop(&mut upkeep.taken) else { return };
             shortcuts.held.fetch_sub(node.size(), Ordering::Relaxed);
-            // SAFETY: the published table does not have the node (invariant 1), and a search that
-            // begins from now on cannot come to it otherwise.
+            // SAFETY: the published table does not contain the node (invariant 1), and a search
+            // that begins from now on cannot reach it in another way.
             unsafe { guard.retire(node.0.as_ptr()) };
         }
     }
 }
 
-/// Whether a table may have the node, which is removed: then it must not be retired yet.
+/// Returns whether a table may contain the node, which is removed. If so, it must not be retired
+/// yet.
 fn may_stand_in_table<I: Item>(node: NodeRef<I>) -> bool {
     notice!("skiplist.shortcuts.retired_at_once", node.height() > LEVEL)
 }
 
-/// The stack, taken before the first node of a table is collected (invariant 1).
+/// Takes the stack before the first node of a table is collected (invariant 1).
 fn taken_first<I: Item>(shortcuts: &Shortcuts<I>) -> *mut Dead<I> {
     if fault!("skiplist.shortcuts.taken_late") { ptr::null_mut() } else { shortcuts.take() }
 }
@@ -166,7 +172,7 @@ mod tests {
         list.insert(&mut place, &(&key, &key), guard)
     }
 
-    /// Whatever the height of the node that is to be put there.
+    /// Holds whatever the height of the node to be inserted.
     #[test]
     fn a_place_is_as_it_was_found_or_refused() {
         let collector = Collector::new();
@@ -191,7 +197,7 @@ mod tests {
         assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(6_000));
     }
 
-    /// A place of a group is known at the lowest levels only, whatever height was drawn for it.
+    /// A place of a group is known only on the lowest levels, whatever height was drawn for it.
     #[test]
     fn a_node_is_put_where_a_group_of_searches_found_its_place() {
         let collector = Collector::new();
@@ -209,7 +215,7 @@ mod tests {
         assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(4_000));
     }
 
-    /// A removed node that is still linked is in no table that is made meanwhile.
+    /// A removed node that is still linked is in no table that is built concurrently.
     #[cfg(debug_assertions)]
     #[test]
     fn no_table_has_a_node_that_is_being_removed() {
@@ -238,7 +244,7 @@ mod tests {
         assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(1_999));
     }
 
-    /// The table has one node of about sixteen, and follows the list as it grows and shrinks.
+    /// The table has about one of sixteen nodes, and follows the list as it grows and shrinks.
     #[test]
     fn tables_follow_the_list() {
         let collector = Collector::new();
@@ -252,7 +258,8 @@ mod tests {
             let guard = collector.pin();
             assert!(insert(&list, key.reverse_bits(), &guard));
         }
-        // A quarter of its nodes may have come since it was begun, and some while it was made.
+        // A quarter of its nodes may have been added since its construction began, and some during
+        // it.
         assert!((1_600..3_000).contains(&entries()), "{}", entries());
         for key in 0..keys - 200 {
             let guard = collector.pin();
@@ -266,7 +273,7 @@ mod tests {
         assert_eq!(list.check_invariants().map(|(entries, _)| entries), Ok(200));
     }
 
-    /// Keys that begin alike are told apart by the whole of them.
+    /// Keys with equal heads are distinguished by their whole contents.
     #[test]
     fn a_search_begins_just_below_among_equal_heads() {
         let collector = Collector::new();
@@ -290,7 +297,7 @@ mod tests {
         static COMPARED: Cell<usize> = const { Cell::new(0) };
     }
 
-    /// Counts how often keys are compared.
+    /// Counts the comparisons of keys.
     struct Counted;
 
     // SAFETY: as `Pair`.
@@ -322,16 +329,16 @@ mod tests {
             second: *const Self::Second,
             tail: *const u8,
         ) -> &'a u64 {
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             unsafe { Pair::<u64, u64>::rank(first, second, tail) }
         }
     }
 
-    /// All nodes that the table lacks may stand behind one entry, the last one or another.
+    /// All nodes that the table lacks may be after a single entry, the last one or another.
     #[test]
     fn ascending_keys_take_no_more_steps_than_others() {
         const KEYS: u64 = 30_000;
-        // The bound holds for most sequences of heights, not for all of them.
+        // The bound holds for most sequences of heights, but not for all.
         super::super::node::HEIGHTS.set(1);
         let collector = Collector::new();
         let list: List<Counted> = List::new();
@@ -356,7 +363,7 @@ mod tests {
         });
         let guard = collector.pin();
         list.renew_shortcuts(&guard);
-        // As many tall nodes as the table may lack, but for a few.
+        // About as many tall nodes as the table may lack.
         let lacking = list.shortcuts.table(&guard).map_or(0, |table| table.entries.len()) * 3;
         let keys: Vec<u64> = (0..lacking as u64).map(|key| key + 2 * KEYS).collect();
         keys.iter().for_each(|key| insert(*key));
