@@ -1,8 +1,8 @@
-//! Batches of lookups: the memory accesses of sixteen keys overlap.
+//! Batches of lookups, in which the memory accesses of sixteen keys overlap.
 //!
-//! The searches of a group take turns, one slot of the table each, and fetch what their next turn
-//! needs; then the leaves, then the records. Each key is then looked up in its leaf as a single get
-//! would.
+//! The searches of a group are interleaved: each visits one slot of the table, and prefetches what
+//! its next step needs. Then the leaves are prefetched, and then the records. Finally each key is
+//! looked up in its leaf, as in a single get.
 
 use std::borrow::Borrow;
 
@@ -12,7 +12,7 @@ use super::mode::Mode;
 use super::section::Section;
 use ordna_base::{Key, Value};
 
-/// Keys that take turns: as many misses as a core has under way.
+/// Number of interleaved keys, which is the number of concurrent misses of a core.
 const GROUP: usize = 16;
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
@@ -22,7 +22,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         for (number, group) in keys.chunks(GROUP).enumerate() {
             let mut radixes: [Option<K::Radix<'_>>; GROUP] = [None; GROUP];
             for (radix, key) in radixes.iter_mut().zip(group) {
-                // A key beyond the limit is nowhere.
+                // A key that exceeds the limit is absent.
                 let key = key.borrow();
                 *radix = key.check().ok().map(|()| key.radix());
             }
@@ -48,7 +48,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Where the table says the keys are; their leaves are fetched.
+    /// Returns the leaves to which the table leads for the keys, and prefetches them.
     fn targets<B: AsRef<[u8]>>(
         &self,
         keys: &[Option<B>; GROUP],

@@ -1,27 +1,29 @@
 //! The MetaTrieHT as a search layer of HydraList.
 //!
 //! # Contract
-//! That of [`SearchLayer`]: any number of threads jump, one at a time applies and publishes (a lock
-//! sees to it). A jump takes O(log L), writes nothing shared and waits for no thread.
+//! That of [`SearchLayer`]: any number of threads jump, and one at a time applies and publishes,
+//! which a lock ensures. A jump takes O(log L), does not write shared memory, and waits for no
+//! thread.
 //!
 //! # Protocol
-//! Two tables (`twin`). [`apply`](SearchLayer::apply) takes its step into the standby,
-//! [`publish`](SearchLayer::publish) swaps the tables. The next `apply` first waits until no jump
-//! is left in the new standby and brings it up to date. A jump is short and calls no caller's code;
-//! if one stalls all the same the standby is given up for a copy of the published table.
+//! There are two tables (`twin`). [`apply`](SearchLayer::apply) applies its update to the standby
+//! table, and [`publish`](SearchLayer::publish) swaps the tables. The next `apply` first waits
+//! until no jump uses the new standby, and brings it up to date. A jump is short and calls no code
+//! of the caller. If a jump nevertheless stalls, the standby is replaced by a copy of the published
+//! table.
 //!
 //! # Signposts
-//! A *signpost* is a place and its anchor. The tables do not hold the whole anchor but its shortest
-//! prefix above the anchor before it, and one byte more: else each byte of it would be an item. A
-//! jump for a key between that prefix and the anchor ends one node too far right, which HydraList
-//! sees. An anchor that comes to stand in such a gap makes the next signpost longer. The first
-//! signpost has the empty prefix; it is always there, and leads nowhere unless there is an empty
-//! anchor.
+//! A *signpost* is an anchor address with its anchor. The tables do not contain the whole anchor,
+//! but its shortest prefix above the preceding anchor, and one more byte; otherwise each byte of
+//! the anchor would need an item. A jump for a key between that prefix and the anchor ends one node
+//! too far to the right, which HydraList detects. If a new anchor is in such a gap, the prefix of
+//! the next signpost becomes longer. The first signpost has the empty prefix. It always exists, and
+//! has no address unless there is an empty anchor.
 //!
 //! # Memory
-//! A removed signpost is retired once it is in neither table. Its place is given back by the
-//! `publish` that takes it out of the published one: a reader that has the address by then holds a
-//! guard of the list.
+//! A removed signpost is retired when it is in neither table. Its address is released by the
+//! `publish` that removes it from the published table: a reader that already has the address holds
+//! a guard of the list.
 
 #![expect(unsafe_code, reason = "signposts are shared by two tables and by readers")]
 
@@ -39,10 +41,11 @@ use ordna_base::reclaim::{Collector, Guard, Retire};
 use ordna_base::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use ordna_base::sync::{check, point};
 
-/// Looks at a busy standby before it is given up: a copy costs as much as there are anchors.
+/// Number of checks of a busy standby before it is replaced, because a copy costs as much as there
+/// are anchors.
 const PATIENCE: usize = 1000;
 
-/// The radix bytes of an anchor: with the place, if they are few.
+/// The radix bytes of an anchor, stored in the signpost if they are few.
 enum Bytes {
     Few(u8, [u8; 23]),
     Many(Box<[u8]>),
@@ -69,15 +72,15 @@ impl Bytes {
     }
 }
 
-/// A place and its anchor; a cache line.
+/// An anchor address with its anchor, in one cache line.
 #[repr(align(64))]
 struct Signpost<K: Key + ?Sized> {
-    /// 0: none.
+    /// The address, or 0 if there is none.
     place: AtomicUsize,
-    /// Its neighbours: the updater's.
+    /// The neighbours, which only the updater uses.
     next: AtomicPtr<Self>,
     prev: AtomicPtr<Self>,
-    /// So much of the anchor is in the tables.
+    /// Number of bytes of the anchor that are in the tables.
     length: u16,
     cell: K::Cell,
     bytes: Bytes,
@@ -85,12 +88,12 @@ struct Signpost<K: Key + ?Sized> {
 
 impl<K: Key + ?Sized> Retire for Signpost<K> {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: boxed by `Post::new`, exclusively the caller's.
+        // SAFETY: boxed by `Post::new`, and it belongs to the caller alone.
         drop(unsafe { Box::from_raw(memory) });
     }
 }
 
-/// A signpost that lives: in a table that the caller may read, or the updater's.
+/// A live signpost: it is in a table that the caller may read, or belongs to the updater.
 struct Post<K: Key + ?Sized>(NonNull<Signpost<K>>);
 
 impl<K: Key + ?Sized> Clone for Post<K> {
@@ -109,7 +112,7 @@ impl<K: Key + ?Sized> std::fmt::Debug for Post<K> {
         f.debug_tuple("Post").field(&self.0).finish()
     }
 }
-// SAFETY: a signpost is atomics, and bytes that never change.
+// SAFETY: a signpost consists of atomics, and of bytes that never change.
 unsafe impl<K: Key + ?Sized> Send for Post<K> {}
 // SAFETY: as above.
 unsafe impl<K: Key + ?Sized> Sync for Post<K> {}
@@ -121,7 +124,7 @@ impl<K: Key + ?Sized> TableLeaf for Post<K> {
     }
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
-        // SAFETY: the caller promises the word of a signpost, which is not 0.
+        // SAFETY: the caller guarantees that this is the word of a signpost, which is not 0.
         Self(unsafe { NonNull::new_unchecked(ptr::with_exposed_provenance_mut(word as usize)) })
     }
     #[inline]
@@ -140,18 +143,18 @@ impl<K: Key + ?Sized> Post<K> {
             cell: key.cell(),
             bytes: Bytes::new(key.radix().as_ref()),
         }))));
-        // The table keeps 48 bits of an address, which is what user space has.
+        // The table stores 48 bits of an address, which is the size of user-space addresses.
         assert!(TableLeaf::word(post) >> 48 == 0, "a signpost at {post:?}, beyond 48 bits");
         post
     }
 
     #[inline]
     fn get<'a>(self) -> &'a Signpost<K> {
-        // SAFETY: it lives by the type's promise.
+        // SAFETY: the signpost is alive, as the type guarantees.
         unsafe { self.0.as_ref() }
     }
 
-    /// The radix bytes of the whole anchor.
+    /// Returns the radix bytes of the whole anchor.
     #[inline]
     fn whole<'a>(self) -> &'a [u8] {
         self.get().bytes.get()
@@ -159,13 +162,14 @@ impl<K: Key + ?Sized> Post<K> {
 
     fn key<'a>(self) -> &'a K {
         // SAFETY: cell and bytes were stored from one key, and never change. The bytes of a key
-        // without a tail are not looked at; of the others radix and tail are the same.
+        // without a tail are not read; for other keys, radix bytes and tail are the same.
         unsafe { K::view(&raw const self.get().cell, self.whole().as_ptr()) }
     }
 
     #[inline]
     fn place(self) -> Option<AnchorAddress> {
-        // Acquire: pairs with the release of `LayerState::insert`, so the node's content is seen.
+        // Acquire: pairs with the release of `LayerState::insert`, so the contents of the node are
+        // visible.
         Some(self.get().place.load(Ordering::Acquire)).filter(|place| *place != 0)
     }
 
@@ -186,24 +190,25 @@ impl<K: Key + ?Sized> Post<K> {
     }
 }
 
-/// The updater's state.
+/// The state that only the updater uses.
 struct LayerState<K: Key + ?Sized> {
     first: Post<K>,
     standby: Standby<Table<Post<K>>>,
-    /// Steps that the published table has and the standby has not: taken in when that is quiet.
+    /// Updates that the published table has and the standby lacks. They are applied when the
+    /// standby is quiet.
     behind: Vec<TableStep<Post<K>>>,
-    /// Steps that the standby has and the published table has not.
+    /// Updates that the standby has and the published table lacks.
     ahead: Vec<TableStep<Post<K>>>,
-    /// Places that are out with `ahead`.
+    /// Addresses that are removed when `ahead` is published.
     leaving: Vec<AnchorAddress>,
     version: u64,
 }
 
-/// HydraList's search layer by hashing; see the [module](self).
+/// A search layer of HydraList that uses hashing; see the [module](self).
 pub struct TableLayer<K: Key + ?Sized> {
     twin: Twin<Table<Post<K>>>,
     state: Mutex<LayerState<K>>,
-    // Last: it frees what is retired after all else is gone.
+    // Declared last, so that it frees retired memory after everything else is dropped.
     collector: Collector,
 }
 
@@ -230,11 +235,12 @@ impl<K: Key + ?Sized> Default for TableLayer<K> {
 }
 
 impl<K: Key + ?Sized> LayerState<K> {
-    /// The last signpost whose anchor is not above the key. The standby is up to date.
+    /// Returns the last signpost whose anchor is not above the key. The standby is up to date.
     fn at_or_before(&self, bytes: &[u8]) -> Post<K> {
         let found = self.standby.peek().search_by_comparing(bytes);
         let mut post = found.map_or(self.first, |found| found.place);
-        // The prefix in the table is not above the key; the anchor may be. Only the first is empty.
+        // The prefix in the table is not above the key, but the anchor may be. Only the first
+        // anchor is empty.
         while post.whole() > bytes && post != self.first {
             post = post.prev().unwrap_or(self.first);
         }
@@ -242,11 +248,12 @@ impl<K: Key + ?Sized> LayerState<K> {
     }
 
     fn step(&mut self, place: Post<K>, came: bool, left: Post<K>, right: Option<Post<K>>) {
-        // Mostly a byte short of the whole: see `length`.
+        // Usually one byte less than the whole anchor: see `length`.
         let ended = TableLeaf::anchor(&place).len().saturating_sub(1);
         let step = TableStep { place, came, left, right, outer: left.prev(), ended };
         self.version += 1;
-        // SAFETY: `TableLayer::begin` has seen that it is quiet, and it was not published since.
+        // SAFETY: `TableLayer::begin` has seen that the standby is quiet, and it was not published
+        // since.
         unsafe { self.standby.table() }.apply(&step, self.version);
         self.ahead.push(step);
     }
@@ -265,7 +272,8 @@ impl<K: Key + ?Sized> LayerState<K> {
         Post::link(left, right);
     }
 
-    /// How much of an anchor goes into the tables: one byte more than tells it from the one before.
+    /// Returns the number of bytes of an anchor in the tables: one more than distinguish it from
+    /// the preceding anchor.
     fn length(left: &[u8], anchor: &[u8]) -> usize {
         (common_prefix(left, anchor) + 2).min(anchor.len())
     }
@@ -277,12 +285,13 @@ impl<K: Key + ?Sized> LayerState<K> {
         if left.whole() == bytes && (left != self.first || bytes.is_empty()) {
             // Release: a reader of the address sees the node.
             let before = left.get().place.swap(place, Ordering::AcqRel);
-            // Not at once: the published table may know the same anchor by an earlier signpost.
+            // Not released at once, because the published table may have the same anchor in an
+            // earlier signpost.
             self.leaving.extend(Some(before).filter(|before| *before != 0));
             return;
         }
         let right = left.next();
-        // The next one's prefix may be too short to stand behind this anchor.
+        // The prefix of the next signpost may be too short to follow this anchor.
         let short = right.filter(|right| TableLeaf::anchor(right) <= bytes);
         if let Some(short) = short {
             self.go(short);
@@ -318,7 +327,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sees to it that the standby is quiet and up to date.
+    /// Waits until the standby is quiet, and brings it up to date.
     fn begin(&self, state: &mut LayerState<K>) {
         if !state.ahead.is_empty() {
             return;
@@ -327,7 +336,8 @@ impl<K: Key + ?Sized> TableLayer<K> {
             if state.standby.is_quiet() {
                 break;
             }
-            // A thread that leaves reclaims its share of the garbage, and so sets the watch.
+            // A thread that leaves its section reclaims its share of the garbage, which sets the
+            // watch.
             drop(self.collector.pin());
             std::thread::yield_now();
         }
@@ -336,7 +346,7 @@ impl<K: Key + ?Sized> TableLayer<K> {
             let mut version = state.version - state.behind.len() as u64;
             for step in &state.behind {
                 version += 1;
-                // SAFETY: it is quiet.
+                // SAFETY: the standby is quiet.
                 unsafe { state.standby.table() }.apply(step, version);
             }
         } else {
@@ -344,13 +354,13 @@ impl<K: Key + ?Sized> TableLayer<K> {
             self.twin.renew(&mut state.standby, &guard);
         }
         for step in state.behind.drain(..).filter(|step| !step.came) {
-            // SAFETY: in neither table, nor in the list; retired once, by the step that took it
-            // out.
+            // SAFETY: the signpost is neither in a table nor in the list, and is retired once, by
+            // the update that removed it.
             unsafe { guard.retire(step.place.0.as_ptr()) };
         }
     }
 
-    /// A search by tags, and without them where those have lied.
+    /// Searches by tags, and again without tags if a tag was wrong.
     #[inline]
     fn settle(
         table: &Table<Post<K>>,
@@ -364,12 +374,12 @@ impl<K: Key + ?Sized> TableLayer<K> {
     }
 }
 
-// SAFETY: jumps find places in the published table; departures are told by `publish`, when no
-// published table has them and all jumps in the older one are told of by their guards.
+// SAFETY: jumps find addresses in the published table. `publish` releases an address when no
+// published table has it, and the guards of jumps in the older table are still held.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let _guard: Guard<'_> = self.collector.pin();
-        // SAFETY: the guard was taken before, and lasts.
+        // SAFETY: the guard was taken before, and is still held.
         let table = unsafe { self.twin.read() };
         point("wormhole.layer.table");
         let radix = key.radix();
@@ -379,7 +389,7 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
     fn jump_many<Q: Borrow<K>>(&self, keys: &[Q], places: &mut [Option<AnchorAddress>]) {
         const GROUP: usize = 16;
         let _guard: Guard<'_> = self.collector.pin();
-        // SAFETY: the guard was taken before, and lasts.
+        // SAFETY: the guard was taken before, and is still held.
         let table = unsafe { self.twin.read() };
         for (keys, places) in keys.chunks(GROUP).zip(places.chunks_mut(GROUP)) {
             let mut radixes: [Option<K::Radix<'_>>; GROUP] = [None; GROUP];
@@ -436,12 +446,12 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
             size_of::<Signpost<K>>() + apart
         });
         let _guard = self.collector.pin();
-        // SAFETY: the guard was taken before, and lasts.
+        // SAFETY: the guard was taken before, and is still held.
         let published = unsafe { self.twin.read() };
         posts.sum::<usize>() + published.bytes() + state.standby.peek().bytes()
     }
 
-    /// Compares both tables with the signposts, each as far as it has followed.
+    /// Compares both tables with the signposts, each of them up to the last update that it has.
     fn check_invariants(&self) -> Result<(), String> {
         let state = self.state();
         let posts: Vec<_> = std::iter::successors(Some(state.first), |post| post.next()).collect();
@@ -451,13 +461,13 @@ unsafe impl<K: Key + ?Sized> SearchLayer<K> for TableLayer<K> {
             if post.prev() != Some(left) {
                 return Err(format!("the link back of {anchor:?} is wrong"));
             }
-            // The first signpost stands for all keys below the second.
+            // The first signpost represents all keys below the second.
             if left != state.first && anchor <= left.whole() || anchor.is_empty() {
                 return Err(format!("{anchor:?} is not above the anchor before it"));
             }
         }
         let _guard = self.collector.pin();
-        // SAFETY: the guard was taken before, and lasts.
+        // SAFETY: the guard was taken before, and is still held.
         let published = unsafe { self.twin.read() };
         let tables = [(published, &state.ahead), (state.standby.peek(), &state.behind)];
         for (table, lacks) in tables {
@@ -477,8 +487,8 @@ impl<K: Key + ?Sized> Drop for TableLayer<K> {
         let gone = state.behind.drain(..).chain(state.ahead.drain(..));
         let mut posts: Vec<_> = gone.filter(|step| !step.came).map(|step| step.place).collect();
         posts.extend(std::iter::successors(Some(state.first), |post| post.next()));
-        // SAFETY: no thread jumps any more. A signpost is in the list or, once, in the steps that
-        // took it out, unless it is the collector's already.
+        // SAFETY: no thread jumps any more. A signpost is in the list, or once in the updates that
+        // removed it, unless it already belongs to the collector.
         unsafe {
             self.twin.free(&state.standby);
             posts.into_iter().for_each(|post| Signpost::free(post.0.as_ptr()));

@@ -1,14 +1,14 @@
-//! Scans along the list, in both directions.
+//! Scans of the list in both directions.
 //!
-//! A scan copies what it wants of a leaf under a ticket, and then calls the visitor, without any
-//! lock. If the ticket was not valid at the end of the copy, the scan finds the same place again.
-//! From leaf to leaf it goes by anchors: what is at or above the next leaf's anchor (or below this
-//! one's) is all that is left, wherever it stands by then. So a split behind the scan repeats
-//! nothing, and a merge skips nothing.
+//! A scan copies the entries that it needs from a leaf under a ticket, and then calls the visitor
+//! without a lock. If the ticket was not valid at the end of the copy, the scan finds the same
+//! place again. It goes from leaf to leaf by anchors: what is at or above the next leaf's anchor
+//! (or below this one's) remains to be scanned, wherever it is by then. So a split after the
+//! position of the scan repeats nothing, and a merge skips nothing.
 //!
-//! Entries stand in a leaf by hash, so that a few dozen of them are on nearly all of its lines: the
-//! lines are asked for at once. While entries are visited the records of those to come are asked
-//! for, and towards the end of the leaf the lines of the leaf behind it.
+//! Entries are in a leaf by hash, so that a few dozen of them are on nearly all of its cache lines.
+//! Therefore all lines are prefetched at once. While entries are visited, the following records are
+//! prefetched and, towards the end of the leaf, the cache lines of the next leaf.
 
 #![expect(unsafe_code, reason = "calls the visitor with entries that the section keeps")]
 
@@ -23,23 +23,23 @@ use ordna_base::index::{Direction, is_above, is_below};
 use ordna_base::sync::{check, point};
 use ordna_base::{Key, Value};
 
-/// Records that a scan fetches ahead of the visitor.
+/// Number of records that a scan prefetches ahead of the visitor.
 const RECORDS_AHEAD: usize = 16;
-/// Scans to fewer entries do not ask for all lines of a leaf.
+/// Number of entries up to which a scan does not prefetch all cache lines of a leaf.
 const FEW: usize = 8;
 
-/// Where a scan goes on: nothing from there on was returned yet.
+/// Where a scan continues. Nothing from there on has been returned yet.
 #[derive(Clone, Copy)]
 enum Resume<'s, K: ?Sized> {
-    /// At a bound of the caller; the tag of its key.
+    /// At a bound of the caller, with the tag of its key.
     Bound(Bound<&'s K>, u16),
-    /// At this anchor, upwards, or below it, downwards.
+    /// From this anchor on upwards, or below it downwards.
     Anchor(&'s [u8]),
 }
 
-/// Entries copied from a leaf, in the direction of the scan.
+/// Entries that were copied from a leaf, in the direction of the scan.
 struct Run<const LEAF: usize> {
-    /// The first `len` of them are there.
+    /// The first `len` of them are initialized.
     words: [MaybeUninit<Words>; LEAF],
     len: usize,
 }
@@ -47,7 +47,7 @@ struct Run<const LEAF: usize> {
 impl<const LEAF: usize> Run<LEAF> {
     #[inline]
     fn words(&self) -> &[Words] {
-        // SAFETY: `len` of them were written before it was set.
+        // SAFETY: the first `len` words were written before `len` was set.
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.len) }
     }
 }
@@ -69,7 +69,7 @@ impl<'s, S: Mode> Right<'s, S> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K, V, S, LEAF> {
-    /// Calls `visit` with the first `want` entries within the bounds, until it breaks; see
+    /// Calls `visit` with the first `want` entries within the bounds, until it breaks. See
     /// [`ordna_base::OrderedIndex::visit`].
     pub fn scan_with(
         &self,
@@ -118,7 +118,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             tries = 0;
             want -= run.len;
             let ahead = beside.filter(|_| want > 0);
-            // SAFETY: the run was copied under a right found valid, within the section.
+            // SAFETY: the run was copied under a right that was valid afterwards, within the
+            // section.
             let flow = unsafe {
                 Self::visit_run(&run, ahead, &mut tail, |key, value| {
                     if if up { is_above(key, upper) } else { is_below(key, lower) } {
@@ -143,7 +144,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// The leaf at the place, from a leaf anywhere, and the right to read it.
+    /// Returns the leaf of the place, starting from any leaf, and the right to read it.
     fn regain<'s>(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
@@ -163,7 +164,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         };
         let key_side = if up { Side::From } else { Side::Below };
         match place {
-            // Upwards there is nothing below the first leaf, downwards nothing above the last.
+            // Upwards, nothing is below the first leaf; downwards, nothing is above the last.
             Resume::Bound(Bound::Unbounded, _) if up => settle(&[], Side::From),
             Resume::Bound(Bound::Unbounded, _) => settle(&[], Side::Last),
             Resume::Bound(Bound::Included(key), _) => settle(key.radix().as_ref(), Side::From),
@@ -172,9 +173,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Copies up to `want` entries of a leaf, which covers the place, from there on; returns the
-    /// leaf beside it. The right ends here: the visitor may read, so it holds nothing that others
-    /// wait for.
+    /// Copies up to `want` entries of a leaf, which covers the place, from there on. Returns the
+    /// next leaf in the direction of the scan. The right ends here: the visitor may read the index,
+    /// so it must not hold anything for which other threads wait.
     #[inline]
     fn copy(
         leaf: Leaf<K, V, S, LEAF>,
@@ -184,7 +185,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         want: usize,
         run: &mut Run<LEAF>,
     ) -> Result<Option<Leaf<K, V, S, LEAF>>, Stale> {
-        // SAFETY: the right is the caller's, within a section.
+        // SAFETY: the right belongs to the caller, within a section.
         let (order, at) = unsafe {
             let order = leaf.order(|| right.is_valid())?;
             let at = Self::rank_of(leaf, &order, place, up, || right.is_valid())?;
@@ -201,11 +202,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         if counts { Ok(beside) } else { Err(Stale) }
     }
 
-    /// Calls `visit` with the entries of the run until it breaks; meanwhile asks for the leaf
-    /// `ahead`. Records are taken to be as long as the last one: `tail` is the length of its key's.
+    /// Calls `visit` with the entries of the run until it breaks, and meanwhile prefetches the leaf
+    /// `ahead`. Records are assumed to be as long as the last one, whose key has a tail of `tail`
+    /// bytes.
     ///
     /// # Safety
-    /// The entries were copied under a right found valid, within a section that lasts.
+    /// The entries were copied under a right that was valid afterwards, within a section that is
+    /// still held.
     #[inline]
     unsafe fn visit_run(
         run: &Run<LEAF>,
@@ -222,14 +225,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             if let Some(later) = words.get(at + RECORDS_AHEAD) {
                 Leaf::<K, V, S, LEAF>::prefetch_words(later, *tail);
             }
-            // A line with each entry, so that all are asked for at the end of the run: a scan that
-            // ends before has asked for little in vain.
+            // One cache line with each entry, so that all are prefetched at the end of the run. A
+            // scan that ends before has prefetched little in vain.
             if let Some(ahead) = ahead {
                 while lines.len() >= words.len() - at {
                     lines.next().into_iter().for_each(|line| ahead.prefetch_line(line));
                 }
             }
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             unsafe {
                 Leaf::<K, V, S, LEAF>::with_key(*entry, |key| {
                     *tail = key.tail().len();
@@ -243,7 +246,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         ControlFlow::Continue(())
     }
 
-    /// Upwards, how many entries of the leaf are before the place; downwards, how many are not yet.
+    /// Returns how many entries of the leaf are before the place (upwards), or are still to be
+    /// scanned from it (downwards).
     ///
     /// # Safety
     /// As for [`Leaf::find`].
@@ -254,14 +258,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         up: bool,
         valid: impl Fn() -> bool,
     ) -> Result<usize, Stale> {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             match place {
                 Resume::Bound(Bound::Unbounded, _) => Ok(if up { 0 } else { order.len() }),
                 Resume::Bound(Bound::Included(key), tag)
                 | Resume::Bound(Bound::Excluded(key), tag) => {
                     let included = matches!(place, Resume::Bound(Bound::Included(_), _));
-                    // Whether the key itself counts among those below.
+                    // Whether the key itself counts as below.
                     let with = up != included;
                     match leaf.find(key, *tag, &valid)? {
                         Some((position, _)) => {

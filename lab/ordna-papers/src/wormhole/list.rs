@@ -1,26 +1,29 @@
-//! The leaf list: where a key belongs, and how leaves split and merge.
+//! The leaf list: the leaf of a key, and splits and merges of leaves.
 //!
 //! # Contract
-//! Any number of threads at once, each within a [`Section`] of the index. A leaf covers the keys
-//! from its anchor to the next leaf's; the list is the authority on that, the table (`table`,
-//! `upkeep`) a way to get near. The first leaf, whose anchor is empty, is never merged away.
+//! Any number of threads may call the operations concurrently, each within a [`Section`] of the
+//! index. A leaf covers the keys from its anchor to the next leaf's. The list is the authority on
+//! that; the table (`table`, `upkeep`) only leads near the right leaf. The first leaf, whose anchor
+//! is empty, is never merged into another.
 //!
 //! # Writers of each field
 //! - entries, order and `next` of a leaf: the holder of its lock;
-//! - `prev` of a leaf: the holder of the lock of the leaf before it;
+//! - `prev` of a leaf: the holder of the preceding leaf's lock;
 //! - the number of the last split and all links: within a step ([`Tables::step`]), under the locks
 //!   of the leaves concerned. Anchors never change.
 //!
-//! Two locks are taken only from a leaf to a neighbour and only by trying, so there is no deadlock.
+//! Two locks are taken only from a leaf to a neighbour, and only by trying, so there is no
+//! deadlock.
 //!
-//! # A reader's way
-//! Through the table to a leaf. If the leaf's last split is in the table, the leaf has all that the
-//! table said (merges only add to it): no anchor is read. Otherwise, and from obsolete leaves,
-//! along the list by the anchors ([`LeafList::settle`]). All of it under a ticket of the leaf that
-//! stays valid to the end of the reading, or else again.
+//! # The path of a reader
+//! A reader uses the table to find a leaf. If the leaf's last split is in the table, the leaf has
+//! everything that the table promised (merges only add to it), and no anchor is read. Otherwise,
+//! and from obsolete leaves, the reader follows the list by the anchors ([`LeafList::settle`]). All
+//! of this happens under a ticket of the leaf that is valid until the end of the read; otherwise it
+//! is repeated.
 //!
 //! # Progress
-//! Readers retry when a writer comes between, [`RETRIES`] times; then they take the lock.
+//! If a writer interferes, readers retry up to [`RETRIES`] times; then they take the lock.
 //!
 //! Source: the Wormhole paper, §2.2, §2.5.
 
@@ -37,7 +40,7 @@ use ordna_base::reclaim::Collector;
 use ordna_base::sync::{Obsolete, check, fault, point};
 use ordna_base::{Key, Value, Violation};
 
-/// How often a reader tries before it takes the leaf's lock.
+/// Number of attempts of a reader before it takes the leaf's lock.
 pub const RETRIES: usize = 16;
 
 /// Leaves in order, the tables that lead to them, and the collector of retired ones.
@@ -46,26 +49,26 @@ pub struct LeafList<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usi
     tables: Tables<Leaf<K, V, S, LEAF>>,
     pub switches: Switches,
     pools: Pools,
-    // Last: the collector frees what is retired after all else is gone.
+    // Declared last, so that the collector frees retired memory after everything else is dropped.
     collector: Collector,
 }
 
-/// A leaf under a ticket, which was found to cover the key.
+/// A leaf with a ticket under which it was found to cover the key.
 pub type Covered<'s, K, V, S, const LEAF: usize> = (Leaf<K, V, S, LEAF>, <S as Mode>::Ticket<'s>);
 
-/// Where the table says a key is.
+/// The leaf to which the table leads for a key.
 pub struct Target<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
     pub leaf: Leaf<K, V, S, LEAF>,
     /// Tag of the key.
     pub tag: u16,
-    /// Steps up to this one are known to the table.
+    /// Number of the last step that the table contains.
     version: u64,
-    /// The result of the table's search, still to be compared.
+    /// The result of the table's search, which must still be compared.
     found: TableHit<Leaf<K, V, S, LEAF>>,
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Target<K, V, S, LEAF> {
-    /// Asks for the anchor that is perhaps to be compared.
+    /// Prefetches the anchor that may have to be compared.
     #[inline]
     pub fn prefetch_anchor(&self) {
         if !K::HEAD_IS_KEY {
@@ -74,24 +77,24 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Target<K, V
     }
 }
 
-/// The leaf of a point that is an anchor itself.
+/// Selects the leaf of a point that may be an anchor itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The leaf of that anchor: the point is a key.
     From,
-    /// The leaf before: what is wanted are the keys below the point.
+    /// The preceding leaf, because keys below the point are needed.
     Below,
     /// The last leaf, whatever the point.
     Last,
 }
 
 impl Side {
-    /// Whether a leaf with this anchor is beyond the point.
+    /// Returns whether a leaf with this anchor is after the point.
     #[inline]
     fn is_beyond(self, anchor: &[u8], point: &[u8]) -> bool {
         match self {
             Self::From => anchor > point,
-            // The first leaf has nothing before it.
+            // The first leaf has no predecessor.
             Self::Below => anchor >= point && !anchor.is_empty(),
             Self::Last => false,
         }
@@ -111,15 +114,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         Section(S::SHARED.then(|| self.collector.pin()))
     }
 
-    /// The table that is published now.
+    /// Returns the table that is currently published.
     #[inline]
     pub fn table<'s>(&self, _section: &'s Section<'_>) -> &'s Table<Leaf<K, V, S, LEAF>> {
-        // SAFETY: the section was entered before, or this is the only thread; and it makes no step
+        // SAFETY: the section was entered before, or this is the only thread, which makes no step
         // while it holds the reference.
         unsafe { self.tables.read() }
     }
 
-    /// Where the table says the key is.
+    /// Returns the leaf to which the table leads for the key.
     #[inline]
     pub fn search(&self, key: &[u8], section: &Section<'_>) -> Target<K, V, S, LEAF> {
         let table = self.table(section);
@@ -129,7 +132,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         target
     }
 
-    /// The target of a search in the table by tags. Fetches the leaf.
+    /// Returns the target of a search in the table by tags. Prefetches the leaf.
     #[inline]
     pub fn target(
         &self,
@@ -143,19 +146,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         Target { leaf: found.place, tag, version: table.version(), found }
     }
 
-    /// A search without tags.
+    /// Searches without tags.
     #[cold]
     fn compare(
         &self,
         table: &Table<Leaf<K, V, S, LEAF>>,
         key: &[u8],
     ) -> TableHit<Leaf<K, V, S, LEAF>> {
-        // It finds something in an intact table; and the list is right whatever the table says.
+        // In an intact table it finds a leaf. The list is correct whatever the table returns.
         table.search_by_comparing(key).unwrap_or(TableHit::of(self.first))
     }
 
-    /// Whether the target's leaf, of which the caller has a ticket or the lock, covers its key: by
-    /// the heads, or because the table was right and the leaf has not been split since.
+    /// Returns whether the target's leaf, for which the caller has a ticket or the lock, covers its
+    /// key: the heads show it, or the table was right and the leaf has not been split since.
     #[inline]
     fn is_right(&self, target: &Target<K, V, S, LEAF>, key: &K, bytes: &[u8]) -> bool {
         let current = || check!("wormhole.any_version", target.leaf.last_split() <= target.version);
@@ -163,7 +166,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         target.leaf.heads_cover(key) || (current() && agrees())
     }
 
-    /// Where to start scanning if the target is not right.
+    /// Returns where to start scanning if the target is not right.
     #[cold]
     fn near(
         &self,
@@ -178,7 +181,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// A ticket of the leaf that covers the target's key.
+    /// Returns a ticket of the leaf that covers the target's key.
     #[inline]
     pub fn cover<'s>(
         &self,
@@ -195,7 +198,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.settle(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Follows the links of the list, from a leaf anywhere, to the one that covers the point.
+    /// Follows the links of the list, from any leaf, to the one that covers the point.
     #[cold]
     pub fn settle<'s>(
         &self,
@@ -208,13 +211,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             let back = side.is_beyond(leaf.anchor_bytes(), point);
             let ticket = if back { Err(Obsolete) } else { S::read(leaf.lock()) };
             let Ok(ticket) = ticket else {
-                // Only the first leaf has none before it; it is never obsolete, and no point is
+                // Only the first leaf has no predecessor. It is never obsolete, and no point is
                 // below its anchor.
                 leaf = leaf.prev().unwrap_or(self.first);
                 continue;
             };
-            // If this is stale the ticket is too; and it is a leaf all the same, kept by the
-            // section.
+            // If this link is stale, so is the ticket. It refers to a leaf nevertheless, which the
+            // section keeps alive.
             match leaf.next() {
                 Some(next) if !side.is_beyond(next.anchor_bytes(), point) => leaf = next,
                 _ => return (leaf, ticket),
@@ -222,7 +225,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// The same, locked.
+    /// Works like [`settle`](Self::settle), and locks the leaf.
     pub fn settle_locked<'s>(
         &self,
         mut leaf: Leaf<K, V, S, LEAF>,
@@ -241,7 +244,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// The leaf that covers the key, locked.
+    /// Returns the leaf that covers the key, locked.
     #[inline]
     pub fn lock<'s>(
         &self,
@@ -258,12 +261,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.settle_locked(self.near(target, bytes, section), bytes, Side::From, section)
     }
 
-    /// Whether the leaf covers the key. Under the lock, or while no thread writes.
+    /// Returns whether the leaf covers the key. Under the lock, or while no thread writes.
     fn covers(leaf: Leaf<K, V, S, LEAF>, key: &[u8]) -> bool {
         leaf.anchor_bytes() <= key && leaf.next().is_none_or(|next| key < next.anchor_bytes())
     }
 
-    /// Looks for the key in a leaf under a ticket; for the switches of the paper's factor analysis.
+    /// Searches for the key in a leaf under a ticket, depending on the switches of the paper's
+    /// factor analysis.
     #[inline]
     pub fn find(
         &self,
@@ -272,7 +276,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         tag: u16,
         valid: impl Fn() -> bool + Copy,
     ) -> Result<Option<(usize, Words)>, Stale> {
-        // SAFETY: our callers hold the lock, with `valid` always true, or hand on their ticket.
+        // SAFETY: callers hold the lock and pass `valid` that is always `true`, or pass the
+        // validity of their ticket.
         unsafe {
             if !self.switches.sort_by_tag {
                 leaf.find_by_key(key, valid)
@@ -284,7 +289,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// The entry of the target's key. What it points to lives as long as the section.
+    /// Returns the entry of the target's key. Its record is alive as long as the section is held.
     #[inline]
     pub fn get(
         &self,
@@ -306,7 +311,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         self.find(leaf, key, target.tag, || true).ok().flatten().map(|(_, words)| words)
     }
 
-    /// Adds an entry to a leaf that is locked and covers the key; splits it first if it is full.
+    /// Adds an entry to a leaf that is locked and covers the key. Splits the leaf first if it is
+    /// full.
     pub fn insert(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
@@ -323,7 +329,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             }
             return;
         }
-        // SAFETY: the lock is held, by the caller within a section: all that is read counts.
+        // SAFETY: the caller holds the lock within a section, so everything that is read counts.
         let (right, at, order) = unsafe {
             let Ok(order) = leaf.order(|| true) else { return };
             let (at, length) = Self::split_point(leaf, &order);
@@ -332,7 +338,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             });
             (Leaf::new(&anchor, &self.pools), at, order)
         };
-        // SAFETY: as above; the new leaf is ours alone.
+        // SAFETY: as above; the new leaf belongs to this thread alone.
         unsafe { leaf.move_from(&order, at, right) };
         let half = if key >= right.anchor_bytes() { right } else { leaf };
         half.insert(tag, words);
@@ -358,15 +364,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         });
     }
 
-    /// Where to split a full leaf, and how long the right half's anchor is: near the middle, where
-    /// it is short.
+    /// Returns where to split a full leaf, and the length of the right half's anchor: near the
+    /// middle, where the anchor is short.
     ///
     /// # Safety
     /// The lock is held, within a guard, and the order is the leaf's.
     unsafe fn split_point(leaf: Leaf<K, V, S, LEAF>, order: &Order<LEAF>) -> (usize, usize) {
         let shared = |at: usize| {
             let [left, right] = [at - 1, at].map(|at| leaf.words(order.position(at)));
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             unsafe {
                 Leaf::<K, V, S, LEAF>::with_key(left, |left| {
                     Leaf::<K, V, S, LEAF>::with_key(right, |right| {
@@ -388,8 +394,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         best
     }
 
-    /// Merges a leaf that has become small, and is locked, with a neighbour, if that is free and
-    /// both fit. Drops the lock.
+    /// Merges a small leaf, which is locked, with a neighbour if its lock is free and both fit into
+    /// one leaf. Drops the lock.
     pub fn merge(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
@@ -399,7 +405,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         let ended = target.found.item_length();
         let fits = |other: Leaf<K, V, S, LEAF>| leaf.len() + other.len() <= LEAF / 4 * 3;
         if let Some(right) = leaf.next().filter(|right| fits(*right)) {
-            // Our lock keeps it the next, and alive.
+            // This thread's lock keeps it the next leaf, and alive.
             point("wormhole.merge.before_right");
             let still = || check!("wormhole.merge.unrechecked", fits(right));
             if let Some(right_held) = S::try_lock(right.lock()).filter(|_| still()) {
@@ -408,7 +414,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
                 return;
             }
         }
-        // A guess until it is locked: only then is it sure to be the one before, and not obsolete.
+        // Only a guess until it is locked. Then it is certain to be the predecessor, and not
+        // obsolete.
         if let Some(left) = leaf.prev().filter(|left| fits(*left)) {
             let adjacent = || check!("wormhole.merge.any_left", left.next() == Some(leaf));
             point("wormhole.merge.before_left");
@@ -420,7 +427,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Moves all entries of `gone` into the leaf before it and takes it out of the list. Both locks
+    /// Moves all entries of `gone` into the preceding leaf and removes it from the list. Both locks
     /// are held; that of `gone` ends.
     fn absorb(
         &self,
@@ -439,27 +446,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             TableStep { place: gone, came: false, left, right: next, outer: left.prev(), ended }
         });
         if !self.switches.sort_by_tag {
-            // SAFETY: the lock is held, by the caller within a section; the leaf has its new range.
+            // SAFETY: the caller holds the lock within a section, and the leaf has its new range.
             unsafe { left.sort() };
         }
         S::unlock_obsolete(held);
     }
 
-    /// Takes steps into the tables, if there are enough; no leaf is locked.
+    /// Applies steps to the tables, if there are enough. No leaf may be locked.
     #[inline]
     pub fn maintain(&self, section: &Section<'_>) {
         if let Some(guard) = &section.0 {
-            // SAFETY: it is in no table and not in the list, so no new thread can reach it.
+            // SAFETY: the leaf is neither in a table nor in the list, so no new thread can reach
+            // it.
             self.tables.maintain(guard, |leaf| unsafe { guard.retire(leaf.retired()) });
         } else {
-            // SAFETY: without a guard this is the only thread, and it has left the table. The leaf
-            // is in no table and not in the list.
+            // SAFETY: without a guard, this is the only thread, and it does not use the table. The
+            // leaf is neither in a table nor in the list.
             unsafe { self.tables.maintain_alone(|leaf| leaf.free()) }
         }
     }
 
-    /// Sets the value of an entry of a leaf that is locked. A word is overwritten; bytes come with
-    /// a new record, and the old one is retired.
+    /// Sets the value of an entry of a locked leaf. A word is overwritten; bytes need a new record,
+    /// and the old one is retired.
     #[inline]
     pub fn set_value(
         &self,
@@ -470,7 +478,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         section: &Section<'_>,
     ) {
         if let Some(record) = Leaf::<K, V, S, LEAF>::record(words) {
-            // SAFETY: the lock is held: the record is the entry's, and lives.
+            // SAFETY: the lock is held, so the record belongs to the entry and is alive.
             if unsafe { record.overwrite(value) } {
                 return;
             }
@@ -481,7 +489,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Takes an entry out of a leaf that is locked.
+    /// Removes an entry from a locked leaf.
     pub fn remove(
         &self,
         leaf: Leaf<K, V, S, LEAF>,
@@ -494,7 +502,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// Sorts the order of a leaf if it is not, and no thread holds the lock.
+    /// Sorts the order of a leaf if it is not sorted and no thread holds the lock.
     #[inline]
     pub fn try_sort(&self, leaf: Leaf<K, V, S, LEAF>, _section: &Section<'_>) {
         if !leaf.is_sorted()
@@ -505,23 +513,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         }
     }
 
-    /// How many splits and merges the published table does not know yet.
+    /// Returns how many splits and merges the published table does not contain yet.
     pub fn lag(&self) -> u64 {
         self.tables.lag()
     }
 
-    /// The first leaf.
+    /// Returns the first leaf.
     pub fn first(&self) -> Leaf<K, V, S, LEAF> {
         self.first
     }
 
-    /// All leaves, from the first on.
+    /// Returns all leaves, from the first on.
     fn leaves(&self) -> impl Iterator<Item = Leaf<K, V, S, LEAF>> {
         std::iter::successors(Some(self.first), |leaf| leaf.next())
     }
 
-    /// Bytes of leaves, of slabs where no leaf stands, of records and tables. Exact while no thread
-    /// writes.
+    /// Returns the sizes in bytes of leaves, of slabs without a leaf, of records and of tables.
+    /// They are exact while no thread writes.
     pub fn bytes(&self, section: &Section<'_>) -> [usize; 4] {
         let (mut leaves, mut records) = (0, 0);
         let mut at = Some(self.first);
@@ -531,7 +539,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
             let held = S::lock(leaf.lock());
             for (_, words) in leaf.entries() {
                 if let Some(record) = Leaf::<K, V, S, LEAF>::record(words) {
-                    // SAFETY: the lock is held: the record is the entry's, and lives.
+                    // SAFETY: the lock is held, so the record belongs to the entry and is alive.
                     records += unsafe { record.size() };
                 }
             }
@@ -542,7 +550,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
         [leaves, self.pools.spare(), records, self.tables.bytes()]
     }
 
-    /// Audits leaves, links and tables; returns the numbers of entries and of leaves.
+    /// Checks leaves, links and tables. Returns the numbers of entries and of leaves.
     pub fn check_invariants(&self) -> Result<(usize, usize), Violation> {
         let leaves: Vec<_> = self.leaves().collect();
         let mut entries = 0;
@@ -559,7 +567,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> LeafList<K,
                 return broken("the anchors do not ascend");
             }
             for (_, words) in leaf.entries() {
-                // SAFETY: no thread writes, by the caller.
+                // SAFETY: no thread writes, as the caller guarantees.
                 let covered = unsafe {
                     Leaf::<K, V, S, LEAF>::with_key(words, |key| {
                         Self::covers(*leaf, key.radix().as_ref())
@@ -582,8 +590,9 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Drop
     for LeafList<K, V, S, LEAF>
 {
     fn drop(&mut self) {
-        // SAFETY: the index is exclusively ours: no reader is left. A leaf that is out of the list
-        // but waits in the log is in no other place. Records of merged leaves have moved on.
+        // SAFETY: the index belongs to this thread alone, and no reader is left. A leaf that is not
+        // in the list but waits in the log is in no other place. Records of merged leaves have
+        // moved.
         unsafe {
             self.tables.free(|leaf| leaf.free());
             let mut at = Some(self.first);

@@ -1,4 +1,5 @@
-//! Wormhole: lookups in O(log L), where L is the length of the key, however many keys there are.
+//! Wormhole: lookups in O(log L), where L is the length of the key, independently of the number of
+//! keys.
 //!
 //! ```
 //! use ordna_papers::{OrderedIndex, Wormhole};
@@ -11,34 +12,34 @@
 //! # Ok::<(), ordna_papers::Error>(())
 //! ```
 //!
-//! A list of leaves in order, and over it a trie of short separators (*anchors*) kept in a hash
-//! table with all their prefixes. A lookup finds its longest prefix in the table by binary search
-//! on the length, and from there its leaf in constant time; in the leaf the hash of the key tells
-//! where.
+//! The index is a list of leaves in order, and a trie of short separators (*anchors*), which is
+//! stored in a hash table with all their prefixes. A lookup finds its longest prefix in the table
+//! by binary search on the length, and from there its leaf in constant time. In the leaf, the hash
+//! of the key determines the position.
 //!
-//! | type | leaves are shared by | for |
+//! | type | how leaves are shared | purpose |
 //! |---|---|---|
 //! | [`Wormhole`] | versions that readers validate | use |
 //! | [`WormholeFaithful`] | reader-writer locks, as in the paper | comparison |
-//! | [`WormholeUnsafe`] | one thread only | what synchronization costs |
+//! | [`WormholeUnsafe`] | a single thread | the cost of synchronization |
 //!
-//! Point operations O(log L) and linearizable: a read where its leaf was last found valid, a write
-//! where it unlocks the leaf. Scans are live; they copy what they want of a leaf, and go on by
-//! anchors. Readers write nothing shared, except that a scan sorts the leaf it comes to, if that is
-//! not sorted and no thread holds its lock. Splits and merges wait for no reader, and neither for
-//! each other.
+//! Point operations take O(log L) and are linearizable: a read where its leaf was last found valid,
+//! a write where it unlocks the leaf. Scans are live; they copy what they need from a leaf, and
+//! continue by anchors. Readers do not write shared memory, except that a scan sorts a leaf that is
+//! not sorted if no thread holds its lock. Splits and merges wait neither for readers nor for each
+//! other.
 //!
-//! | file | holds |
+//! | file | contents |
 //! |---|---|
 //! | `hash` | incremental CRC32C |
 //! | `table` | the MetaTrieHT |
-//! | `twin`, `upkeep` | two tables, and how steps of the list get into them |
+//! | `twin`, `upkeep` | two tables, and how steps of the list are applied to them |
 //! | `leaf`, `mode` | a leaf, and how it is shared |
 //! | `list` | search, split, merge |
 //! | [`layer`] | the table as a search layer of HydraList |
 //!
 //! Source: "Wormhole: A Fast Ordered Index for In-memory Data Management" (Wu, Ni, Jiang, EuroSys
-//! 2019), §2 and §3. What departs from it is told at the top of each file.
+//! 2019), §2 and §3. The top of each file describes what differs from it.
 
 mod batch;
 mod hash;
@@ -71,10 +72,10 @@ use ordna_base::{Error, Key, Value, Violation};
 /// An ordered map whose lookups take O(log L); see the [module](self).
 pub type Wormhole<K, V, const LEAF: usize = 128> = Index<K, V, Optimistic, LEAF>;
 
-/// The same with the paper's lock per leaf; see the [module](self).
+/// The same index with the paper's lock per leaf; see the [module](self).
 pub type WormholeFaithful<K, V, const LEAF: usize = 128> = Index<K, V, Faithful, LEAF>;
 
-/// The index, in one of the [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
+/// The index in one of the [modes](Mode), with leaves of up to `LEAF` entries (4 to 200).
 pub struct Index<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize = 128> {
     list: LeafList<K, V, S, LEAF>,
     len: StripedCounter,
@@ -99,12 +100,12 @@ macro_rules! constructors {
         }
 
         impl<K: Key + ?Sized, V: Value + ?Sized, const LEAF: usize> Index<K, V, $mode, LEAF> {
-            /// An empty index.
+            /// Creates an empty index.
             pub fn new() -> Self {
                 Self::with_switches(Switches::default())
             }
 
-            /// An empty index with some of the optimizations turned off.
+            /// Creates an empty index with some of the optimizations turned off.
             pub fn with_switches(switches: Switches) -> Self {
                 Self::create(switches)
             }
@@ -120,8 +121,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Index<K, V,
         Self { list: LeafList::new(switches), len: StripedCounter::new() }
     }
 
-    /// How many splits and merges the published table does not know yet: lookups of their leaves
-    /// have a leaf or two more to look at. For observation.
+    /// Returns how many splits and merges the published table does not contain yet. Lookups in the
+    /// affected leaves examine one or two more leaves. For observation.
     pub fn table_lag(&self) -> u64 {
         self.list.lag()
     }

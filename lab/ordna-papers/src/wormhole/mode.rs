@@ -1,4 +1,4 @@
-//! How threads share a leaf: the one thing in which the three types differ.
+//! The modes in which threads share a leaf, which is the only difference between the three types.
 //!
 //! | mode | readers of a leaf | writers of a leaf |
 //! |---|---|---|
@@ -10,18 +10,18 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockE
 
 use ordna_base::sync::{Obsolete, Version, VersionLock, WriteGuard, check};
 
-/// How the leaves of an index are shared. Sealed.
+/// The mode in which the leaves of an index are shared. Sealed.
 pub trait Mode: sealed::Sealed + Send + Sync + Sized + 'static {
-    /// Whether several threads may use the index at once. If not there is one table and no
-    /// collector: what is removed is freed at once.
+    /// Whether several threads may use the index concurrently. If not, there is one table and no
+    /// collector, and removed memory is freed at once.
     const SHARED: bool;
-    /// Stands in every leaf.
+    /// The lock of every leaf.
     #[doc(hidden)]
     type Lock: Default + Send + Sync;
-    /// The right to read a leaf: what was read counts if the ticket is still valid afterwards.
+    /// The right to read a leaf. What was read counts if the ticket is still valid afterwards.
     #[doc(hidden)]
     type Ticket<'a>;
-    /// The right to write a leaf, until dropped.
+    /// The right to write a leaf, until it is dropped.
     #[doc(hidden)]
     type Held<'a>;
 
@@ -31,10 +31,10 @@ pub trait Mode: sealed::Sealed + Send + Sync + Sized + 'static {
     fn is_valid(ticket: &Self::Ticket<'_>) -> bool;
     #[doc(hidden)]
     fn lock(lock: &Self::Lock) -> Result<Self::Held<'_>, Obsolete>;
-    /// The lock, if it is free and the leaf is not obsolete.
+    /// Takes the lock, if it is free and the leaf is not obsolete.
     #[doc(hidden)]
     fn try_lock(lock: &Self::Lock) -> Option<Self::Held<'_>>;
-    /// Unlocks, and makes the leaf obsolete.
+    /// Unlocks the leaf and makes it obsolete.
     #[doc(hidden)]
     fn unlock_obsolete(held: Self::Held<'_>);
 }
@@ -77,18 +77,18 @@ impl Mode for Optimistic {
     }
 }
 
-/// Readers hold the leaf's lock, shared.
+/// Readers hold a shared lock of the leaf.
 #[derive(Debug)]
 pub struct Faithful;
 
 impl Mode for Faithful {
     const SHARED: bool = true;
-    /// Holds whether the leaf is obsolete.
+    /// The lock protects whether the leaf is obsolete.
     type Lock = RwLock<bool>;
     type Ticket<'a> = RwLockReadGuard<'a, bool>;
     type Held<'a> = RwLockWriteGuard<'a, bool>;
 
-    // A caller's closure that panics leaves the leaf whole: poison carries no news.
+    // If a caller's closure panics, the leaf is still consistent, so a poisoned lock is accepted.
     fn read(lock: &RwLock<bool>) -> Result<Self::Ticket<'_>, Obsolete> {
         let ticket = lock.read().unwrap_or_else(PoisonError::into_inner);
         if *ticket { Err(Obsolete) } else { Ok(ticket) }
@@ -113,7 +113,7 @@ impl Mode for Faithful {
     }
 }
 
-/// No synchronization at all.
+/// No synchronization.
 #[derive(Debug)]
 pub struct Single;
 

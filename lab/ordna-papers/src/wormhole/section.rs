@@ -6,14 +6,14 @@ use ordna_base::reclaim::Guard;
 use ordna_base::record::Record;
 use ordna_base::{Key, Value};
 
-/// A reading section: a guard of the collector, or nothing where one thread is alone.
+/// A reading section: a guard of the collector, or nothing if there is a single thread.
 pub struct Section<'a>(pub Option<Guard<'a>>);
 
 impl Section<'_> {
     /// Retires a record that has left its leaf.
     pub fn retire_record<K: Key + ?Sized, V: Value + ?Sized>(&self, record: Record<K, V>) {
-        // SAFETY: callers have taken the record out of its leaf, under the lock. Without a guard
-        // the caller is the only thread there is.
+        // SAFETY: callers have removed the record from its leaf, under the lock. Without a guard,
+        // the caller is the only thread.
         unsafe {
             match &self.0 {
                 Some(guard) => record.retire(guard),

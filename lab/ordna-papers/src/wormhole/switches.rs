@@ -1,18 +1,22 @@
 //! The switches of the paper's factor analysis.
 
-/// The paper's optimizations: all are on but in its factor analysis (figure 11).
+/// The paper's optimizations. All are enabled except in its factor analysis (figure 11).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switches {
-    /// Slots of the table are compared by tag; else every prefix in a bucket is compared in full.
+    /// Whether slots of the table are compared by tag; otherwise every prefix in a bucket is
+    /// compared completely.
     pub tag_matching: bool,
-    /// The hash of a longer prefix goes on from that of a shorter one; else each starts anew.
+    /// Whether the hash of a longer prefix is computed from that of a shorter one; otherwise each
+    /// is computed from the start.
     pub incremental_hashing: bool,
-    /// A leaf is searched by the tags of its entries; else by binary search on the keys.
+    /// Whether a leaf is searched by the tags of its entries; otherwise by binary search on the
+    /// keys.
     pub sort_by_tag: bool,
-    /// The tag tells where to look; else all tags are looked at.
+    /// Whether the tag determines where to look; otherwise all tags are examined.
     pub direct_position: bool,
-    /// A search begins at the length that is kept for the first bytes of the key, and doubles its
-    /// steps from there; else by binary search over all lengths, as in the paper (§2.4).
+    /// Whether a search begins at the length that is stored for the first bytes of the key and
+    /// doubles its steps from there; otherwise it is a binary search over all lengths, as in the
+    /// paper (§2.4).
     pub hints: bool,
 }
 

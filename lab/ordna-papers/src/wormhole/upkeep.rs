@@ -1,20 +1,20 @@
-//! Takes the steps of the leaf list into the two tables, behind the backs of writers and readers.
+//! Applies the steps of the leaf list to the two tables, without delaying writers and readers.
 //!
 //! # Protocol
 //! A writer that splits or merges makes its step *under the log's lock*: it numbers the step, marks
 //! the two halves of a split with the number, relinks the list and appends to the log. So the log
 //! is the history of the list, and the table after step n is exact for the list after step n. A
-//! reader comes to a leaf through the table of version v. If the leaf is marked with a number not
-//! above v, the reader knows that the leaf has all that the table said it has; else it goes by the
-//! anchors.
+//! reader reaches a leaf through the table of version v. If the leaf is marked with a number not
+//! above v, the leaf has everything that the table promised. Otherwise the reader uses the anchors.
 //!
 //! Later, without any leaf's lock, a writer that finds enough steps in the log tries to become the
-//! keeper: it brings the standby table up to date and publishes it (`twin`). If another is the
-//! keeper, or the standby is busy, it goes on: its steps wait. Readers meanwhile follow the links
-//! of the list.
+//! keeper: it brings the standby table up to date and publishes it (`twin`). If another thread is
+//! the keeper, or the standby is busy, the writer continues and its steps wait. In the meantime,
+//! readers follow the links of the list.
 //!
-//! A leaf that was merged away is retired once its step is in both tables, in the order of the
-//! steps. So a reader with a guard can follow the `prev` of an obsolete leaf: that leaf goes later.
+//! A leaf that was merged into another is retired when its step is in both tables, in the order of
+//! the steps. So a reader with a guard can follow the `prev` of an obsolete leaf, because that leaf
+//! is retired later.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, TryLockError};
@@ -25,11 +25,12 @@ use super::twin::{Grace, Standby, Twin};
 use ordna_base::sync::atomic::{AtomicU64, Ordering};
 use ordna_base::sync::{check, fault, point};
 
-/// Steps that may wait before a thread takes them in: one for so many leaves, and no more than…
+/// Number of leaves per waiting step. When more steps wait, a thread applies them.
 const LEAVES_PER_STEP: usize = 64;
-/// …this many: a reader that comes to a leaf whose step waits has two leaves to look at.
+/// Maximum number of waiting steps, because a reader of a leaf whose step waits examines two leaves.
 const MOST_STEPS: u64 = 64;
-/// Steps that may wait for a busy standby: a copy of the table costs as much as it has leaves.
+/// Minimum number of steps that wait for a busy standby, because a copy of the table costs as much
+/// as it has leaves.
 const LEAST_OVERDUE: usize = 64;
 const LEAVES_PER_OVERDUE: usize = 4;
 
@@ -37,14 +38,14 @@ const LEAVES_PER_OVERDUE: usize = 4;
 struct StepLog<P> {
     /// Number of the last step.
     last: u64,
-    /// Those that the keeper has not fetched yet.
+    /// Steps that the keeper has not taken yet.
     steps: Vec<TableStep<P>>,
 }
 
 #[derive(Debug)]
 struct Keeper<P> {
     standby: Standby<Table<P>>,
-    /// Steps that are not in both tables, oldest first; the last has the number `fetched`.
+    /// Steps that are not in both tables, oldest first. The last one has the number `fetched`.
     steps: VecDeque<TableStep<P>>,
     fetched: u64,
 }
@@ -55,8 +56,8 @@ pub struct Tables<P> {
     twin: Twin<Table<P>>,
     log: Mutex<StepLog<P>>,
     keeper: Mutex<Keeper<P>>,
-    /// Copies of the log's last number and the published version, for a thread that only asks
-    /// whether there is something to do.
+    /// Copies of the log's last number and of the published version, for threads that only check
+    /// whether there is work.
     logged: AtomicU64,
     published: AtomicU64,
     wanted: AtomicU64,
@@ -75,19 +76,19 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         }
     }
 
-    /// The published table.
+    /// Returns the published table.
     ///
     /// # Safety
     /// As for [`Twin::read`].
     #[expect(unsafe_code, reason = "hands on a promise")]
     #[inline]
     pub unsafe fn read<'a>(&self) -> &'a Table<P> {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.twin.read() }
     }
 
-    /// Makes a step of the list: `change` gets its number, relinks, and says what it did. It is
-    /// quick and does not panic.
+    /// Makes a step of the list. `change` receives the step's number, relinks the list, and returns
+    /// a description of the step. It is short and does not panic.
     pub fn step(&self, change: impl FnOnce(u64) -> TableStep<P>) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.last += 1;
@@ -96,15 +97,15 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         self.logged.store(log.last, Ordering::Relaxed);
     }
 
-    /// How many steps of the list are not in the published table.
+    /// Returns how many steps of the list are not in the published table.
     pub fn lag(&self) -> u64 {
         let published = self.published.load(Ordering::Relaxed);
         self.logged.load(Ordering::Relaxed).saturating_sub(published)
     }
 
-    /// Applies the log to the standby table and publishes that. Does nothing if the log is short,
-    /// if another thread publishes, or while readers use the standby. Calls `retire` with leaves
-    /// that are now in neither table. Waits for no thread.
+    /// Applies the log to the standby table and publishes that table. Does nothing if the log is
+    /// short, if another thread publishes, or while readers use the standby. Calls `retire` with
+    /// leaves that are now in neither table. Waits for no thread.
     pub fn maintain(&self, grace: &impl Grace, retire: impl FnMut(P)) {
         if self.lag() < self.wanted.load(Ordering::Relaxed) {
             return;
@@ -126,7 +127,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
             keeper.fetched = log.last;
         }
         #[expect(unsafe_code, reason = "the keeper reads the published table")]
-        // SAFETY: we are the keeper.
+        // SAFETY: this thread is the keeper.
         let (published, leaves) = unsafe {
             let table = self.twin.read();
             (table.version(), table.leaves())
@@ -144,11 +145,11 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
             version += 1;
             if check!("wormhole.apply.twice", version > before) {
                 #[expect(unsafe_code, reason = "changes the standby")]
-                // SAFETY: it was quiet, or is a fresh copy.
+                // SAFETY: the standby was quiet, or is a new copy.
                 unsafe { keeper.standby.table() }.apply(step, version);
             }
         }
-        // Up to `published` all is in both tables now. What goes out of use goes in that order.
+        // Steps up to `published` are now in both tables. Leaves are retired in this order.
         let both = keeper.steps.len() as u64 - (keeper.fetched - published);
         let early = fault!("wormhole.retire.before_both_tables");
         let done = if early { keeper.steps.len() as u64 } else { both };
@@ -164,8 +165,8 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         self.wanted.store(wanted.min(MOST_STEPS), Ordering::Relaxed);
     }
 
-    /// Takes what is in the log into the published table, in place. Calls `free` with leaves that
-    /// are in it no longer.
+    /// Applies the log to the published table, in place. Calls `free` with leaves that are no
+    /// longer in it.
     ///
     /// # Safety
     /// The caller is the only thread that uses the tables, and holds no reference to them.
@@ -178,7 +179,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         let mut version = log.last - log.steps.len() as u64;
         for step in log.steps.drain(..) {
             version += 1;
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             unsafe { self.twin.published_mut() }.apply(&step, version);
             if !step.came {
                 free(step.place);
@@ -189,24 +190,24 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         keeper.fetched = version;
     }
 
-    /// Bytes of both tables.
+    /// Returns the size of both tables in bytes.
     pub fn bytes(&self) -> usize {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         #[expect(unsafe_code, reason = "the keeper reads the published table")]
-        // SAFETY: we are the keeper.
+        // SAFETY: this thread is the keeper.
         let published = unsafe { self.twin.read() };
         published.bytes() + keeper.standby.peek().bytes()
     }
 
-    /// Compares the published table, with what is still in the log, with the list.
+    /// Compares the list with the published table, after applying the remaining log.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn check_invariants(&self, leaves: &[P]) -> Result<(), String> {
         let keeper = self.keeper.lock().unwrap_or_else(PoisonError::into_inner);
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         #[expect(unsafe_code, reason = "the keeper reads the published table")]
-        // SAFETY: we are the keeper.
+        // SAFETY: this thread is the keeper.
         let mut table = unsafe { self.twin.read() }.clone();
         let mut version = keeper.fetched - keeper.steps.len() as u64;
         for step in keeper.steps.iter().chain(&log.steps) {
@@ -218,7 +219,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         table.check_invariants(leaves)
     }
 
-    /// Frees the tables; calls `free` with the leaves that are out of the list but not retired yet.
+    /// Frees the tables. Calls `free` with the leaves that are not in the list but not retired yet.
     ///
     /// # Safety
     /// No reader is left, and the tables are not used afterwards.
@@ -228,7 +229,7 @@ impl<P: TableLeaf + Send + Sync> Tables<P> {
         let log = self.log.get_mut().unwrap_or_else(PoisonError::into_inner);
         let steps = keeper.steps.drain(..).chain(log.steps.drain(..));
         steps.filter(|step| !step.came).map(|step| step.place).for_each(free);
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.twin.free(&keeper.standby) }
     }
 }

@@ -17,12 +17,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Calls `f` with the key of an entry.
     ///
     /// # Safety
-    /// The words were read under the lock, or under a ticket found valid afterwards, within the
+    /// The words were read under the lock, or under a ticket that was valid afterwards, within a
     /// guard that is still held.
     #[inline]
     pub unsafe fn with_key<R>(words: Words, f: impl FnOnce(&K) -> R) -> R {
-        // SAFETY: a record lives by the caller's promise. Of inline entries the kind of the key is
-        // `u64`, whose cell is the word itself.
+        // SAFETY: the caller guarantees that a record is alive. For inline entries, the type of the
+        // key is `u64`, whose cell is the word itself.
         unsafe {
             match Self::record(words) {
                 Some(record) => f(record.key()),
@@ -38,19 +38,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     #[inline]
     pub unsafe fn with_value<R>(words: Words, f: impl FnOnce(&V) -> R) -> R {
         match Self::record(words) {
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             Some(record) => unsafe { record.with_value(f) },
             None => {
                 let cell = AtomicU64::new(words.1);
-                // SAFETY: of inline entries the kind of the value is `u64`, whose cell is an
-                // AtomicU64.
+                // SAFETY: for inline entries, the type of the value is `u64`, whose cell is an
+                // `AtomicU64`.
                 unsafe { V::with(&*(&raw const cell).cast::<V::Cell>(), ptr::null(), f) }
             }
         }
     }
 
-    /// The position of a key with this tag. `valid` tells whether what was read until then counts;
-    /// if it does not, neither does the answer.
+    /// Returns the position of a key with this tag. `valid` returns whether everything read so far
+    /// counts; if it does not, neither does the result.
     ///
     /// # Safety
     /// `valid` is true only if the lock is held or the caller's ticket is valid, within a guard.
@@ -75,12 +75,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                     }
                     continue;
                 }
-                // All its lines at once: the comparison learns the length from the first.
+                // All of its cache lines at once, because the comparison would learn the length
+                // only from the first one.
                 Self::prefetch_words(&words, key.tail().len());
                 if !valid() {
                     return Err(Stale);
                 }
-                // SAFETY: the words were read before `valid` was true, by the caller's promise.
+                // SAFETY: the words were read before `valid` returned `true`, as the caller
+                // guarantees.
                 if unsafe { Self::with_key(words, |other| other == key) } {
                     return Ok(Some((position, words)));
                 }
@@ -93,7 +95,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(None)
     }
 
-    /// As [`Leaf::find`], by tags but from the first group on (the paper without direct
+    /// Works like [`Leaf::find`], by tags but from the first group on (the paper without direct
     /// positioning).
     ///
     /// # Safety
@@ -110,7 +112,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                 if !valid() {
                     return Err(Stale);
                 }
-                // SAFETY: handed on from the caller.
+                // SAFETY: the caller upholds the contract.
                 if unsafe { Self::with_key(words, |other| other == key) } {
                     return Ok(Some((position, words)));
                 }
@@ -119,7 +121,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(None)
     }
 
-    /// Asks for the record that the key, with this tag, probably has: a guess.
+    /// Prefetches the record that the key, with this tag, probably has.
     #[inline]
     pub fn prefetch_record(self, tag: u16, key: &K) {
         let group = Self::home(tag);
@@ -142,7 +144,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         word.store(tags, Ordering::Relaxed);
     }
 
-    /// Puts an entry into the first group with room. Under the lock; the leaf is not full.
+    /// Stores an entry in the first group with room. Under the lock; the leaf is not full.
     pub(super) fn place(self, tag: u16, words: Words) -> usize {
         let mut group = Self::home(tag);
         loop {
@@ -157,8 +159,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Adds an entry of a key that is not there. Under the lock, or before the leaf is known; the
-    /// leaf is not full.
+    /// Adds an entry whose key is absent. Under the lock, or before other threads know the leaf;
+    /// the leaf is not full.
     pub fn insert(self, tag: u16, words: Words) {
         let position = self.place(tag, words);
         let (len, sorted) = self.fill();
@@ -169,7 +171,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.set_fill(len + 1, sorted);
     }
 
-    /// Takes an entry out, and brings back those that had to go past its group. Under the lock.
+    /// Removes an entry, and moves back entries that did not fit into their group. Under the lock.
     pub fn remove(self, position: usize) {
         let (len, sorted) = self.fill();
         let mut order = self.load_order(len);
@@ -206,7 +208,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.store_order(order);
     }
 
-    /// The words of all entries, unordered. Under the lock, or while no thread writes.
+    /// Returns the words of all entries, in no order. Under the lock, or while no thread writes.
     pub fn entries(self) -> impl Iterator<Item = (u16, Words)> {
         (0..Self::SLOTS)
             .map(move |position| (self.tag_at(position), position))
@@ -214,7 +216,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             .map(move |(tag, position)| (tag, self.words(position)))
     }
 
-    /// Audits what the leaf promises itself: counts, tags and their places, order.
+    /// Checks the leaf's own invariants: counts, tags and their places, order.
     pub fn check_invariants(self) -> Result<(), String> {
         let (len, sorted) = self.fill();
         if len != self.entries().count() || sorted > len || len > LEAF {
@@ -231,7 +233,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
                 return Err(format!("rank {rank} is position {position}: vacant or ranked twice"));
             }
             let words = self.words(position);
-            // SAFETY: no thread writes, by the caller of the audit; and entries of the leaf live.
+            // SAFETY: no thread writes, as the caller of the audit guarantees, and the leaf's
+            // entries are alive.
             unsafe {
                 let hash = Self::with_key(words, |k| hash::extend(hash::EMPTY, k.radix().as_ref()));
                 if Self::tag(hash) != self.tag_at(position) {
@@ -253,10 +256,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     }
 }
 
-/// The lanes of a word of tags that equal `tag`: their top bits.
+/// Returns the lanes of a word of tags that equal `tag`, by their top bits.
 #[inline]
 fn lanes_with(tags: u64, tag: u16) -> u64 {
     let differ = tags ^ (u64::from(tag) * LOW);
-    // Exact: no borrow or carry crosses a lane.
+    // Exact, because no borrow or carry crosses a lane.
     !((differ & !HIGH).wrapping_add(!HIGH) | differ | !HIGH)
 }

@@ -21,12 +21,12 @@ use ordna_base::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use ordna_base::{Key, Value};
 
 const LINE: usize = 64;
-/// Entries of a group: as many tags as a word has.
+/// Number of entries in a group, which is the number of tags in a word.
 pub(super) const LANES: usize = 4;
 pub(super) const LOW: u64 = 0x0001_0001_0001_0001;
 pub(super) const HIGH: u64 = 0x8000_8000_8000_8000;
 
-/// The words read have changed: the reader restarts.
+/// The error for words that have changed while they were read; the reader restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stale;
 
@@ -35,24 +35,24 @@ pub(super) struct Header<S: Mode> {
     lock: S::Lock,
     next: AtomicPtr<Header<S>>,
     prev: AtomicPtr<Header<S>>,
-    /// Number of the last step that took something of this leaf's range away, or made it.
+    /// Number of the last step that reduced this leaf's range or created the leaf.
     split: AtomicU64,
-    /// Number of entries; above bit 16, how many of them the order has sorted.
+    /// Number of entries and, from bit 16 on, how many of them are sorted in the order.
     fill: AtomicU32,
     anchor_length: u16,
-    /// Whether its memory is from a [`Pool`].
+    /// Whether the memory is from a [`Pool`].
     is_pooled: bool,
-    /// The first eight bytes of the anchor, and of the next leaf's, as [`Key::head`] gives them;
-    /// `u64::MAX` without a next leaf.
+    /// The first eight bytes of the anchor and of the next leaf's anchor, as [`Key::head`] returns
+    /// them. `u64::MAX` if there is no next leaf.
     pub(super) anchor_head: u64,
     pub(super) upper_head: AtomicU64,
 }
 
 /// Memory for leaves, by their size.
 pub struct Pools {
-    /// Bytes of the smallest leaf, in whole lines.
+    /// Size in bytes of the smallest leaf, in whole cache lines.
     least: usize,
-    /// For leaves of this many lines more.
+    /// Pools for leaves with this many more cache lines.
     pools: [Pool; 4],
 }
 
@@ -64,22 +64,22 @@ impl Pools {
         Self { least: least.size(), pools }
     }
 
-    /// The pool for leaves of this layout; `None` if they are too large.
+    /// Returns the pool for leaves of this layout, or `None` if they are too large.
     fn of(&self, layout: Layout) -> Option<&Pool> {
         self.pools.get((layout.pad_to_align().size() - self.least) / LINE)
     }
 
-    /// Bytes of slabs that no leaf stands in.
+    /// Returns the number of bytes of slabs that contain no leaf.
     pub fn spare(&self) -> usize {
         self.pools.iter().map(Pool::spare).sum()
     }
 }
 
-/// An entry's words: key and value, or the address of the record and nothing.
+/// The words of an entry: key and value, or the address of the record and an unused word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Words(pub u64, pub u64);
 
-/// A leaf that lives: the caller's guard keeps it, or the caller owns the whole index.
+/// A live leaf: the caller's guard keeps it alive, or the caller owns the whole index.
 pub struct Leaf<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> {
     header: NonNull<Header<S>>,
     kinds: PhantomData<(*const K, *const V)>,
@@ -105,7 +105,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> std::fmt::D
         f.debug_tuple("Leaf").field(&self.header).finish()
     }
 }
-// SAFETY: a leaf is atomics and bytes that never change; its records are Send + Sync.
+// SAFETY: a leaf consists of atomics and of bytes that never change; its records are Send + Sync.
 unsafe impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Send
     for Leaf<K, V, S, LEAF>
 {
@@ -117,7 +117,7 @@ unsafe impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Sync
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, S, LEAF> {
-    /// Whether key and value stand in the leaf themselves.
+    /// Whether keys and values are stored in the leaf itself.
     pub const INLINE: bool = K::HEAD_IS_KEY && V::IN_PLACE;
     pub(super) const WORDS: usize = if Self::INLINE { 2 } else { 1 };
     pub(super) const GROUPS: usize = if LEAF < 8 { 2 } else { (LEAF * 39).div_ceil(128) };
@@ -126,7 +126,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     pub(super) const TAGS_END: usize = Self::TAGS + Self::GROUPS * 8;
     pub(super) const ORDER: usize =
         (Self::TAGS_END + if K::HEAD_IS_KEY { 8 } else { 0 }).next_multiple_of(64);
-    /// On a cache line: the four entries of a group are one, or half of one.
+    /// Aligned to a cache line: the four entries of a group fill a line or half of one.
     pub(super) const ENTRIES: usize = (Self::ORDER + LEAF.div_ceil(8) * 8).next_multiple_of(64);
     pub(super) const ENTRIES_END: usize = Self::ENTRIES + Self::SLOTS * Self::WORDS * 8;
     pub(super) const ANCHOR: usize =
@@ -140,13 +140,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             .expect("anchors are no longer than keys")
     }
 
-    /// An empty leaf that no other thread knows yet.
+    /// Creates an empty leaf that no other thread knows yet.
     pub fn new(anchor: &[u8], pools: &Pools) -> Self {
         let layout = Self::layout(anchor.len());
         let pooled = pools.of(layout).and_then(Pool::allocate);
-        // SAFETY: the layout is not of size zero, and a pool's memory has room for it. Zeroed
-        // memory is what every part but the header begins with; the header is written whole, and
-        // the anchor has its room.
+        // SAFETY: the size of the layout is not zero, and memory of a pool has room for it. Every
+        // part except the header begins with zeroed memory. The header is written completely, and
+        // there is room for the anchor.
         let header = unsafe {
             let Some(memory) = pooled.or_else(|| NonNull::new(alloc::alloc(layout))) else {
                 alloc::handle_alloc_error(layout)
@@ -169,22 +169,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             header
         };
         let leaf = Self { header, kinds: PhantomData };
-        // The table keeps 48 bits of an address, which is what user space has.
+        // The table stores 48 bits of an address, which is the size of user-space addresses.
         assert!(leaf.word() >> 48 == 0, "a leaf at {header:?}, beyond 48 bits");
         leaf
     }
 
     #[inline]
     pub(super) fn header<'a>(self) -> &'a Header<S> {
-        // SAFETY: the leaf lives by the type's promise.
+        // SAFETY: the leaf is alive, as the type guarantees.
         unsafe { self.header.as_ref() }
     }
 
     #[inline]
     pub(super) fn word_at<'a>(self, part: usize, at: usize) -> &'a AtomicU64 {
         debug_assert!(part + at * 8 + 8 <= Self::ENTRIES_END);
-        // SAFETY: the parts are words, initialized, and callers stay within theirs: positions are
-        // below SLOTS, groups below GROUPS, order words below LEAF / 8. The leaf lives.
+        // SAFETY: the parts are initialized words, and callers stay within them: positions are
+        // below SLOTS, groups below GROUPS, order words below LEAF / 8. The leaf is alive.
         unsafe { self.header.byte_add(part + at * 8).cast().as_ref() }
     }
 
@@ -193,17 +193,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.word_at(Self::TAGS, group)
     }
 
-    /// The anchor: not above any key of this leaf, above every key of the one before.
+    /// Returns the anchor, which is not above any key of this leaf and above every key of the
+    /// preceding one.
     #[inline]
     pub fn anchor_bytes<'a>(self) -> &'a [u8] {
         let length = usize::from(self.header().anchor_length);
-        // SAFETY: written by `new`, never changed; the leaf lives.
+        // SAFETY: written by `new` and never changed; the leaf is alive.
         unsafe {
             std::slice::from_raw_parts(self.header.byte_add(Self::ANCHOR).cast().as_ptr(), length)
         }
     }
 
-    /// Whether the heads tell that the key is in the leaf's range. If not it may be all the same.
+    /// Returns whether the heads show that the key is in the leaf's range. If not, it may be in the
+    /// range nevertheless.
     #[inline]
     pub fn heads_cover(self, key: &K) -> bool {
         let header = self.header();
@@ -212,7 +214,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         from && head < header.upper_head.load(Ordering::Relaxed)
     }
 
-    /// The leaf's lock.
+    /// Returns the leaf's lock.
     #[inline]
     pub fn lock<'a>(self) -> &'a S::Lock {
         &self.header().lock
@@ -222,22 +224,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         NonNull::new(header).map(|header| Self { header, kinds: PhantomData })
     }
 
-    /// The leaf behind. To be followed only under a ticket found valid after this, or the lock.
+    /// Returns the next leaf. It may be accessed only under the lock, or under a ticket that was
+    /// valid after this call.
     #[inline]
     pub fn next(self) -> Option<Self> {
         // Pairs with the release store of `set_next`.
         Self::of(self.header().next.load(Ordering::Acquire))
     }
 
-    /// The leaf before; its lock protects this link. An obsolete leaf's is the one it was merged
-    /// into.
+    /// Returns the preceding leaf, whose lock protects this link. For an obsolete leaf, this is the
+    /// one into which it was merged.
     #[inline]
     pub fn prev(self) -> Option<Self> {
         // Pairs with the release store of `set_prev`.
         Self::of(self.header().prev.load(Ordering::Acquire))
     }
 
-    /// Sets the leaf behind. Under the lock.
+    /// Sets the next leaf. Under the lock.
     pub fn set_next(self, next: Option<Self>) {
         let head = next.map_or(u64::MAX, |next| next.header().anchor_head);
         self.header().upper_head.store(head, Ordering::Relaxed);
@@ -245,13 +248,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.header().next.store(next, Ordering::Release);
     }
 
-    /// Sets the leaf before. Under that one's lock, as the links at the new one.
+    /// Sets the preceding leaf. Under that leaf's lock, as for the links of the new one.
     pub fn set_prev(self, prev: Option<Self>) {
         let prev = prev.map_or(ptr::null_mut(), |leaf| leaf.header.as_ptr());
         self.header().prev.store(prev, Ordering::Release);
     }
 
-    /// Number of the last step that took something of this leaf's range away, or made it.
+    /// Returns the number of the last step that reduced this leaf's range or created the leaf.
     #[inline]
     pub fn last_split(self) -> u64 {
         self.header().split.load(Ordering::Relaxed)
@@ -261,13 +264,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         self.header().split.store(step, Ordering::Relaxed);
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     #[inline]
     pub fn len(self) -> usize {
         self.fill().0
     }
 
-    /// Number of entries, and how many of them the order has sorted.
+    /// Returns the number of entries, and how many of them are sorted in the order.
     #[inline]
     pub(super) fn fill(self) -> (usize, usize) {
         let fill = self.header().fill.load(Ordering::Relaxed) as usize;
@@ -285,7 +288,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         len == sorted
     }
 
-    /// The tag of a key with this hash: 1 to 65,535.
+    /// Returns the tag of a key with this hash: 1 to 65,535.
     #[inline]
     pub fn tag(key_hash: u32) -> u16 {
         ((hash::spread(key_hash) >> 48) as u16).max(1)
@@ -301,7 +304,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         if group + 1 == Self::GROUPS { 0 } else { group + 1 }
     }
 
-    /// Asks for the lines on which a lookup of the tag will probably end.
+    /// Prefetches the cache lines on which a lookup of the tag probably ends.
     #[inline]
     pub fn prefetch(self, tag: u16) {
         let home = Self::home(tag);
@@ -311,14 +314,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         prefetch(start.wrapping_add(Self::ENTRIES + home * LANES * Self::WORDS * 8));
     }
 
-    /// Asks for the anchor.
+    /// Prefetches the anchor.
     #[inline]
     pub fn prefetch_anchor(self) {
         prefetch(self.header.as_ptr().cast::<u8>());
         prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(Self::ANCHOR));
     }
 
-    /// Asks for the lines that a scan begins with.
+    /// Prefetches the cache lines with which a scan begins.
     pub fn prefetch_order(self) {
         let start = self.header.as_ptr().cast::<u8>();
         prefetch(start);
@@ -327,18 +330,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// How many lines a scan reads.
+    /// Number of cache lines that a scan reads.
     pub const LINES: usize = 1 + (Self::ENTRIES_END - Self::ORDER).div_ceil(64);
 
-    /// Asks for one of them: header, order, entries.
+    /// Prefetches one of these cache lines, which contain header, order and entries.
     #[inline]
     pub fn prefetch_line(self, line: usize) {
         let offset = if line == 0 { 0 } else { Self::ORDER + (line - 1) * 64 };
         prefetch(self.header.as_ptr().cast::<u8>().wrapping_add(offset));
     }
 
-    /// Prefetches the record of an entry that has one, up to the end of a key with a tail of `tail`
-    /// bytes, but for four lines at most. A record of one line's length is on two lines as a rule.
+    /// Prefetches the record of an entry, if it has one, up to the end of a key with a tail of
+    /// `tail` bytes, but at most four cache lines. A record of the length of one line is usually on
+    /// two.
     #[inline]
     pub fn prefetch_words(words: &Words, tail: usize) {
         if !Self::INLINE {
@@ -350,7 +354,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// The words at a position.
+    /// Returns the words at a position.
     #[inline]
     pub fn words(self, position: usize) -> Words {
         let at = position * Self::WORDS;
@@ -374,7 +378,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// The words of a new entry.
+    /// Returns the words of a new entry.
     pub fn entry(key: &K, value: &V) -> Words {
         if Self::INLINE {
             Words(key.head(), word_of(value))
@@ -386,48 +390,48 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// Calls `read` with the value of an entry that was found within the section.
     #[inline]
     pub fn read<R>(words: Words, _section: &Section<'_>, read: impl FnOnce(&V) -> R) -> R {
-        // SAFETY: `LeafList::get` and `LeafList::find` give only words that count, and the section
-        // lasts.
+        // SAFETY: `LeafList::get` and `LeafList::find` return only words that were validated, and
+        // the section is still held.
         unsafe { Self::with_value(words, read) }
     }
 
-    /// The record of an entry that has one.
+    /// Returns the record of an entry, if it has one.
     #[inline]
     pub fn record(words: Words) -> Option<Record<K, V>> {
         let address = ptr::with_exposed_provenance_mut::<u8>(words.0 as usize);
-        // SAFETY: entries that are not inline hold null or what `entry` exposed.
+        // SAFETY: entries that are not inline contain null or an address that `entry` exposed.
         if Self::INLINE { None } else { unsafe { Record::from_ptr(address) } }
     }
 
-    /// Where leaves get their memory from.
+    /// Creates the pools for the memory of leaves.
     pub fn pools() -> Pools {
         Pools::new(Self::layout(0))
     }
 
-    /// Bytes that the leaf itself takes, of a slab or of the allocator.
+    /// Returns the number of bytes of the leaf itself, in a slab or from the allocator.
     pub fn bytes(self) -> usize {
         let layout = Self::layout(self.anchor_bytes().len());
         if self.header().is_pooled { layout.pad_to_align().size() } else { layout.size() }
     }
 
-    /// Tells the pools that this leaf is left.
+    /// Tells the pools that this leaf is no longer used.
     pub fn forget(self, pools: &Pools) {
         pools.of(Self::layout(self.anchor_bytes().len())).into_iter().for_each(Pool::forget);
     }
 
-    /// The address, for [`Guard::retire`](ordna_base::reclaim::Guard::retire).
+    /// Returns the address, for [`Guard::retire`](ordna_base::reclaim::Guard::retire).
     pub fn retired(self) -> *mut Retired<K, V, S, LEAF> {
         self.header.as_ptr().cast()
     }
 
-    /// Frees the leaf, not its records.
+    /// Frees the leaf, but not its records.
     ///
     /// # Safety
     /// No other thread can reach the leaf, and no thread uses it afterwards.
     pub unsafe fn free(self) {
         let layout = Self::layout(self.anchor_bytes().len());
-        // SAFETY: exclusively ours by the caller; allocated by `new`, with this layout if from no
-        // pool.
+        // SAFETY: the leaf belongs to the caller alone. `new` allocated it, with this layout if it
+        // is not from a pool.
         unsafe {
             let is_pooled = self.header().is_pooled;
             self.header.drop_in_place();
@@ -450,7 +454,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> TableLeaf
     #[inline]
     unsafe fn from_word(word: u64) -> Self {
         let header = ptr::with_exposed_provenance_mut(word as usize);
-        // SAFETY: the caller promises the word of a leaf, which is not 0.
+        // SAFETY: the caller guarantees that this is the word of a leaf, which is not 0.
         Self { header: unsafe { NonNull::new_unchecked(header) }, kinds: PhantomData }
     }
     #[inline]
@@ -459,7 +463,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> TableLeaf
     }
 }
 
-/// Stands for a leaf's memory once it is retired.
+/// Represents the memory of a retired leaf.
 pub struct Retired<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize>(
     PhantomData<(*const K, *const V, S)>,
 );
@@ -469,15 +473,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Retire
 {
     unsafe fn free(memory: *mut Self) {
         if let Some(leaf) = Leaf::<K, V, S, LEAF>::of(memory.cast()) {
-            // SAFETY: a retired leaf is exclusively the collector's when it calls this.
+            // SAFETY: a retired leaf belongs to the collector alone when it calls this.
             unsafe { leaf.free() }
         }
     }
 }
 
-/// The word of a value of the kind `u64`.
+/// Returns the word of a `u64` value.
 fn word_of<V: Value + ?Sized>(value: &V) -> u64 {
     let cell = value.cell();
-    // SAFETY: called for inline entries only, whose kind of value has an AtomicU64 for a cell.
+    // SAFETY: called only for inline entries, whose type of value has an `AtomicU64` as its cell.
     unsafe { (*(&raw const cell).cast::<AtomicU64>()).load(Ordering::Relaxed) }
 }

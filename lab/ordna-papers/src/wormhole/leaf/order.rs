@@ -1,4 +1,4 @@
-//! The order of a leaf's entries by key, kept lazily; and what goes by it.
+//! The order of a leaf's entries by key, which is maintained lazily, and operations that use it.
 
 #![expect(unsafe_code, reason = "compares the keys of entries that the caller's right keeps")]
 
@@ -26,10 +26,10 @@ impl<const LEAF: usize> Order<LEAF> {
         usize::from(self.positions[rank])
     }
 
-    /// The rank of the entry at a position.
+    /// Returns the rank of the entry at a position.
     pub fn rank_of(&self, position: usize) -> Option<usize> {
-        // Without a way out in the middle: so sixteen are compared at once. A position has one
-        // rank.
+        // The loop has no early exit, so that sixteen positions are compared at once. A position
+        // has a single rank.
         let ranks = self.positions[..self.len].iter().zip(0_u8..);
         let found = |p: u8| usize::from(p) == position;
         let (rank, any) = ranks.fold((0, false), |(rank, any), (p, at)| {
@@ -39,10 +39,10 @@ impl<const LEAF: usize> Order<LEAF> {
     }
 }
 
-/// All bytes of a word but the last.
+/// All bytes of a word except the last.
 const TOP: u64 = !0xFF;
 
-/// Merges two sorted parts that have nothing in common.
+/// Merges two sorted parts that have no items in common.
 fn merge(left: &[u64], right: &[u64], merged: &mut [u64]) {
     let (mut i, mut j) = (0, 0);
     let mut at = 0;
@@ -73,19 +73,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// The entries in the order of their keys; sorts what the leaf's own order has not.
+    /// Returns the entries in the order of their keys. Sorts those that the leaf's own order has
+    /// not sorted.
     ///
     /// # Safety
     /// As for [`Leaf::find`].
     pub unsafe fn order(self, valid: impl Fn() -> bool) -> Result<Order<LEAF>, Stale> {
-        // Whatever was written meanwhile, these are a fill and positions that the leaf once had:
-        // within its bounds.
+        // Whatever was written concurrently, these are a fill and positions that the leaf once had,
+        // so they are within its bounds.
         let (len, sorted) = self.fill();
         let positions = self.load_order(len);
         if sorted == len {
             return Ok(Order { positions, len });
         }
-        // Keys of a leaf mostly differ not far behind its anchor.
+        // The keys of a leaf usually differ shortly after its anchor.
         let tail = self.anchor_bytes().len() + 32;
         let words: [Words; LEAF] = std::array::from_fn(|at| {
             if at >= len {
@@ -100,13 +101,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         if !valid() {
             return Err(Stale);
         }
-        // Seven bytes of a key and where it is, in a word: to compare records, which are far apart,
-        // or byte strings is slow, and words are sorted without a branch on what is in them.
+        // Seven bytes of a key and its position, in one word. Comparing records, which are far
+        // apart, or byte strings is slow, and words are sorted without branches that depend on
+        // their contents.
         let mut items = [0_u64; LEAF];
         if K::HEAD_IS_KEY {
             let shared = (self.header().anchor_head ^ upper).leading_zeros().min(56);
             for (at, (item, words)) in items.iter_mut().zip(&words[..len]).enumerate() {
-                // SAFETY: all words were read before `valid` was true, by the caller's promise.
+                // SAFETY: all words were read before `valid` returned `true`, as the caller
+                // guarantees.
                 let head = unsafe { Self::with_key(*words, Key::head) };
                 *item = head << shared & TOP | at as u64;
             }
@@ -139,12 +142,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         Ok(order)
     }
 
-    /// How long a prefix all keys of the leaf share at least: they lie between its anchor and the
-    /// next leaf's. The next leaf is the one there was when the caller's right was valid.
+    /// Returns the minimum length of the prefix that all keys of the leaf share, because they are
+    /// between its anchor and the next leaf's. The next leaf is the one that existed when the
+    /// caller's right was valid.
     fn shared_length(self, next: Option<Self>) -> usize {
         next.map_or(0, |next| {
             let [own, upper] = [self, next].map(|leaf| leaf.header().anchor_head);
-            // No padding can be shared beyond the shorter anchor.
+            // Padding after the shorter anchor does not count as shared.
             let short = self.anchor_bytes().len().min(8);
             let alike = (own ^ upper).leading_zeros() as usize / 8;
             if alike < short {
@@ -161,7 +165,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
     /// The lock is held, within a guard.
     pub unsafe fn sort(self) {
         if !self.is_sorted() {
-            // SAFETY: handed on; under the lock all that is read counts.
+            // SAFETY: the caller upholds the contract; under the lock, everything that is read
+            // counts.
             if let Ok(order) = unsafe { self.order(|| true) } {
                 self.store_order(&order.positions[..order.len]);
                 self.set_fill(order.len, order.len);
@@ -169,7 +174,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Moves the entries from `at` on in the order to `to`, which is new; both are sorted then.
+    /// Moves the entries from `at` on in the order to `to`, which is new. Both are then sorted.
     /// Under the lock.
     ///
     /// # Safety
@@ -193,8 +198,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// Moves all entries to `to`, which has room; theirs are above all of its own. Both locks are
-    /// held.
+    /// Moves all entries to `to`, which has room and only smaller keys. Both locks are held.
     pub fn move_all(self, to: Self) {
         let (len, sorted) = self.fill();
         let to_sorted = to.is_sorted();
@@ -208,7 +212,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// As [`Leaf::find`], by the order and without tags (the paper without sorting by tag).
+    /// Works like [`Leaf::find`], by the order and without tags (the paper without sorting by tag).
     ///
     /// # Safety
     /// As for [`Leaf::find`].
@@ -217,7 +221,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         key: &K,
         valid: impl Fn() -> bool + Copy,
     ) -> Result<Option<(usize, Words)>, Stale> {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe {
             let order = self.order(valid)?;
             let rank = self.rank(&order, valid, |other| other < key)?;
@@ -234,7 +238,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
         }
     }
 
-    /// How many entries, from the first in the order on, are `below`.
+    /// Returns how many entries, from the first in the order on, are `below`.
     ///
     /// # Safety
     /// As for [`Leaf::find`].
@@ -251,7 +255,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, S: Mode, const LEAF: usize> Leaf<K, V, 
             if !valid() {
                 return Err(Stale);
             }
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller upholds the contract.
             if unsafe { Self::with_key(words, &below) } {
                 from = middle + 1;
             } else {

@@ -1,8 +1,8 @@
-//! Steps of the list, taken into the table.
+//! Applies steps of the list to the table.
 //!
-//! An anchor that comes or goes touches few items. An anchor shares its longest prefix with a
-//! neighbour. So the lengths of the prefixes shared with both neighbours tell, without a search,
-//! the items of which it is the only, the first or the last leaf ([`Shared`]).
+//! Adding or removing an anchor affects few items. An anchor shares its longest prefix with a
+//! neighbour. So the lengths of the prefixes shared with both neighbours determine, without a
+//! search, the items of which it is the only, the first or the last leaf ([`Shared`]).
 
 use super::item::{Child, Item};
 use super::leaf::TableLeaf;
@@ -12,7 +12,7 @@ use ordna_base::key::common_prefix;
 use ordna_base::sync::notice;
 
 impl<P: TableLeaf> Table<P> {
-    /// Takes a change of the list into the table: step number `version`.
+    /// Applies a change of the list to the table: step number `version`.
     pub fn apply(&mut self, step: &TableStep<P>, version: u64) {
         self.version = version;
         if step.came {
@@ -45,8 +45,8 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Sets the last leaf of the items of the prefixes of `anchor` with these lengths, and what
-    /// their parents know of it.
+    /// Sets the last leaf of the items of the prefixes of `anchor` with these lengths, and the
+    /// copies of it in their parents.
     fn set_last(&mut self, anchor: &[u8], lengths: std::ops::RangeInclusive<usize>, last: P) {
         if lengths.is_empty() {
             return;
@@ -63,7 +63,7 @@ impl<P: TableLeaf> Table<P> {
         });
     }
 
-    /// The item of this prefix, made from the leaf in its slot if there is none yet.
+    /// Returns the item of this prefix. If there is none yet, creates it from the leaf in its slot.
     fn item_of(&mut self, prefix: &[u8], outer: Option<P>) -> &mut Item<P> {
         let hash = hash::extend(hash::EMPTY, prefix);
         let slot = self.exact(prefix, hash).unwrap_or(self.root);
@@ -86,14 +86,14 @@ impl<P: TableLeaf> Table<P> {
             return u64::from(number);
         }
         if self.items.len() == self.items.capacity() {
-            // By a quarter, not by double: a table is there twice.
+            // Grows by a quarter instead of doubling, because each table exists twice.
             self.items.reserve_exact(self.items.len() / 4 + 8);
         }
         self.items.push(item);
         self.items.len() as u64 - 1
     }
 
-    /// Puts another word into the slot of a prefix that is there.
+    /// Replaces the word in the slot of an existing prefix.
     fn set(&mut self, prefix: &[u8], hash: u32, word: u64) {
         if prefix.is_empty() {
             self.root = word;
@@ -160,7 +160,7 @@ impl<P: TableLeaf> Table<P> {
             None => item.set_ends(false),
         }
         if !item.has_children() {
-            // Only its end is left: the leaf can stand in the slot itself.
+            // Only its end is left, so the slot can contain the leaf itself.
             let (hash, leaf) = (item.hash, item.first);
             if let Some(slot) = self.exact(prefix, hash) {
                 self.vacant_items.push(((slot & POINTER) >> 1) as u32);
@@ -180,9 +180,9 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Puts a word into an empty slot.
+    /// Stores a word in an empty slot.
     fn put(&mut self, hash: u32, word: u64) {
-        // Five eighths full at most: a chain of full buckets stays short.
+        // At most five eighths of the slots are used, so that chains of full buckets are short.
         if (self.used + 1) * 8 > self.buckets.len() * SLOTS * 5 {
             self.resize(self.buckets.len() * 2);
         }
@@ -215,7 +215,7 @@ impl<P: TableLeaf> Table<P> {
         self.renew_hints();
     }
 
-    /// Empties the slot of a prefix, and brings back what had to go past its bucket.
+    /// Empties the slot of a prefix, and moves back words that did not fit into their bucket.
     fn take(&mut self, prefix: &[u8], hash: u32) {
         let Some((bucket, position)) = self.locate(prefix, hash) else { return };
         let slot = self.buckets[bucket].0[position];
@@ -248,7 +248,7 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Gives back the memory of items that are vacant, if those are many.
+    /// Releases the memory of vacant items, if there are many.
     fn pack(&mut self) {
         if self.vacant_items.len() * 2 <= self.items.len() {
             return;
@@ -270,7 +270,7 @@ impl<P: TableLeaf> Table<P> {
     /// Compares the table with the list, which has these leaves.
     ///
     /// # Errors
-    /// The first difference.
+    /// Returns the first difference.
     pub fn check_invariants(&self, leaves: &[P]) -> Result<(), String> {
         let mut slots = 0;
         let mut items = 0;
@@ -281,15 +281,15 @@ impl<P: TableLeaf> Table<P> {
             let left = at.checked_sub(1).map(|left| &leaves[left]);
             let from = if at == 0 { 0 } else { common(left) + 1 };
             let below = common(leaves.get(at + 1));
-            // The prefixes that no leaf to the left has; the items among them begin with this leaf.
+            // The prefixes that no leaf to the left has. The items among them begin with this leaf.
             prefixes.resize(prefixes.len().max(anchor.len() + 1), 0);
             let mut hash = hash::EMPTY;
             let mut hashed = 0;
             for length in from..=anchor.len() {
                 prefixes[length] += 1;
                 let prefix = &anchor[..length];
-                // Each byte is hashed once, and text made of an error only: anchors may have 65,535
-                // bytes.
+                // Each byte is hashed once, and texts are created only for an error, because
+                // anchors may have 65,535 bytes.
                 hash = hash::extend(hash, &prefix[hashed..]);
                 hashed = length;
                 let slot = self.exact(prefix, hash);
@@ -341,7 +341,7 @@ impl<P: TableLeaf> Table<P> {
         if self.items.len() - self.vacant_items.len() != items || self.anchors != leaves.len() {
             return Err(format!("{items} items and {} leaves are miscounted", leaves.len()));
         }
-        // Searches look for no longer prefix than these tell of.
+        // Searches do not look for prefixes that are longer than these.
         if self.prefixes != prefixes {
             return Err(format!("prefixes of each length: {prefixes:?}, not {:?}", self.prefixes));
         }
@@ -349,11 +349,11 @@ impl<P: TableLeaf> Table<P> {
     }
 }
 
-/// How long the prefixes are that an anchor shares with those beside it. No other anchor shares a
-/// longer one, so these tell which items a step touches, without a look at any other.
+/// The lengths of the prefixes that an anchor shares with its neighbours. No other anchor shares a
+/// longer one, so they determine which items a step affects, without examining any other.
 struct Shared {
     left: usize,
-    /// One more than with the right one; 0 if there is none.
+    /// The length shared with the right neighbour plus one, or 0 if there is no such neighbour.
     right_and_one: usize,
 }
 
@@ -366,30 +366,31 @@ impl Shared {
         }
     }
 
-    /// The longest prefix that another anchor has too.
+    /// Returns the length of the longest prefix that another anchor has, too.
     fn depth(&self) -> usize {
         (self.left + 1).max(self.right_and_one) - 1
     }
 
-    /// Prefixes with the left neighbour in their subtree and not the right one.
+    /// Returns the prefixes that have the left neighbour in their subtree, but not the right one.
     fn left_only(&self) -> std::ops::RangeInclusive<usize> {
         self.right_and_one..=self.left
     }
 
-    /// Prefixes with the right neighbour in their subtree and not the left one.
+    /// Returns the prefixes that have the right neighbour in their subtree, but not the left one.
     fn right_only(&self) -> std::ops::RangeInclusive<usize> {
-        // Where `right_and_one` is 0 this is empty: it starts at 1.
+        // If `right_and_one` is 0, this is empty, because it starts at 1.
         self.left + 1..=self.right_and_one.saturating_sub(1)
     }
 
-    /// Prefixes of the right neighbour that have neither: their items begin with it.
+    /// Returns the prefixes of the right neighbour that have neither in their subtree. Their items
+    /// begin with the right neighbour.
     fn beyond<P: TableLeaf>(&self, right: &P) -> std::ops::RangeInclusive<usize> {
         self.right_and_one..=right.anchor().len()
     }
 }
 
 impl<P: TableLeaf> Table<P> {
-    /// Chooses the depth anew, and takes a first sample of each leaf that has a slot.
+    /// Chooses the depth again, and takes a first sample of each leaf that has a slot.
     fn renew_hints(&mut self) {
         let mut hints = std::mem::take(&mut self.hints);
         hints.choose(&self.prefixes, self.anchors);

@@ -1,45 +1,46 @@
 //! An inner node of the trie.
 //!
-//! Beside what the paper's item has (bitmap of the children, first and last leaf) it holds the last
-//! leaf of each of its first children. A key whose next byte is missing belongs to the last leaf of
-//! the largest child below that byte: the paper looks up that child's item for it. And a child
-//! whose only leaf it is needs no slot to be looked at. All of it is exact: a step sets it together
-//! with the items' own leaves ([`Table::apply`](super::Table::apply)), and the audit compares it
-//! with the list.
+//! In addition to the contents of the paper's item (bitmap of the children, first and last leaf),
+//! an item has the last leaf of each of its first children. A key whose next byte has no child
+//! belongs to the last leaf of the largest child below that byte. The paper looks up that child's
+//! item for this. For a child with a single leaf, no slot needs to be read. All of this is exact: a
+//! step sets it together with the items' own leaves ([`Table::apply`](super::Table::apply)), and
+//! the audit compares it with the list.
 
 use super::leaf::TableLeaf;
 use ordna_base::simd::prefetch;
 
-/// An inner node of the trie: two cache lines, of which a search reads both at once.
+/// An inner node of the trie, on two cache lines that a search reads at once.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct Item<P> {
     /// The leaf before `first`.
     pub before: Option<P>,
-    /// First and last leaf of the subtree.
+    /// First leaf of the subtree.
     pub first: P,
     pub last: P,
     pub children: [u64; 4],
-    /// Length of the prefix, in bytes; in the top bit, whether the prefix is an anchor itself, that
-    /// of `first`.
+    /// Length of the prefix in bytes. The top bit shows whether the prefix itself is an anchor,
+    /// namely that of `first`.
     length: u32,
     /// Hash of the prefix.
     pub hash: u32,
-    /// Last leaves of the first children. With more children the others are asked for in the table.
+    /// Last leaves of the first children. Those of further children are looked up in the table.
     lasts: Lasts,
 }
 
 const ENDS: u32 = 1 << 31;
 
-/// Children that have their last leaf in the item: ten digits and one more that is the last.
+/// Number of children whose last leaf is in the item.
 const ROOM: usize = 10;
 
-/// Words of leaves, six bytes each, in the order of the children: no item is longer than two lines.
+/// Words of leaves with six bytes each, in the order of the children, so that no item exceeds two
+/// cache lines.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lasts {
     low: [u32; ROOM],
     high: [u16; ROOM],
-    /// How many are there. A removal leaves one fewer, although there may be more children.
+    /// Number of known leaves. After a removal there is one fewer, even if there are more children.
     known: u8,
 }
 
@@ -76,8 +77,8 @@ impl Lasts {
     }
 }
 
-/// An item's word about one of its children: its last leaf; in the low bit, whether that is the
-/// only one, with its anchor here: the child's slot holds a leaf.
+/// An item's word about one of its children: its last leaf. The low bit shows whether that is the
+/// only one and its anchor ends here, so that the child's slot contains a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Child(u64);
 
@@ -86,7 +87,7 @@ impl Child {
         Self(last.word() | u64::from(is_leaf))
     }
 
-    /// The word of the last leaf.
+    /// Returns the word of the last leaf.
     #[inline]
     pub fn last(self) -> u64 {
         self.0 & !1
@@ -99,14 +100,15 @@ impl Child {
 }
 
 impl<P: TableLeaf> Item<P> {
-    /// Of a prefix with one leaf, that of its only child, if it has one, or of its end.
+    /// Creates the item of a prefix with one leaf, which belongs to its only child, if it has one,
+    /// or to its end.
     pub fn new(length: usize, hash: u32, leaf: P, before: Option<P>) -> Self {
         let (children, lasts) = ([0; 4], Lasts::default());
         let length = length as u32;
         Self { before, first: leaf, last: leaf, children, length, hash, lasts }
     }
 
-    /// Asks for both lines.
+    /// Prefetches both cache lines.
     #[inline]
     pub fn prefetch(&self) {
         prefetch(self);
@@ -132,7 +134,7 @@ impl<P: TableLeaf> Item<P> {
         self.children[usize::from(byte / 64)] >> (byte % 64) & 1 == 1
     }
 
-    /// How many children are below `byte`.
+    /// Returns the number of children below `byte`.
     #[inline]
     fn rank(&self, byte: u8) -> usize {
         let at = usize::from(byte / 64);
@@ -141,19 +143,19 @@ impl<P: TableLeaf> Item<P> {
         (before + word.count_ones()) as usize
     }
 
-    /// The word about a child that is there.
+    /// Returns the word about an existing child.
     #[inline]
     pub fn child(&self, byte: u8) -> Option<Child> {
         self.lasts.get(self.rank(byte)).map(Child)
     }
 
-    /// A child that was not there.
+    /// Adds a new child.
     pub fn add_child(&mut self, byte: u8, child: Child) {
         self.lasts.insert(self.rank(byte), child.0);
         self.children[usize::from(byte / 64)] |= 1 << (byte % 64);
     }
 
-    /// A child that was there has changed.
+    /// Changes the word about an existing child.
     pub fn set_child(&mut self, byte: u8, child: Child) {
         self.lasts.set(self.rank(byte), child.0);
     }
@@ -167,7 +169,7 @@ impl<P: TableLeaf> Item<P> {
         self.children.iter().any(|word| *word != 0)
     }
 
-    /// The largest child below `byte`.
+    /// Returns the largest child below `byte`.
     #[inline]
     pub fn child_below(&self, byte: u8) -> Option<u8> {
         let mut at = usize::from(byte / 64);
@@ -181,7 +183,7 @@ impl<P: TableLeaf> Item<P> {
         }
     }
 
-    /// Whether no child is at `byte` or above.
+    /// Returns whether there is no child at `byte` or above.
     #[inline]
     pub fn none_from(&self, byte: u8) -> bool {
         let at = usize::from(byte / 64);

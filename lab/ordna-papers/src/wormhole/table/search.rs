@@ -1,4 +1,5 @@
-//! The search: the longest prefix of a key that is in the table, and the leaf whose range holds the key.
+//! The search for the longest prefix of a key that is in the table, and for the leaf whose range
+//! contains the key.
 
 use super::item::Item;
 use super::leaf::TableLeaf;
@@ -7,44 +8,46 @@ use crate::wormhole::hash;
 use crate::wormhole::switches::Switches;
 use ordna_base::simd::prefetch;
 
-/// Where a search ended.
+/// The end of a search.
 #[derive(Debug, Clone, Copy)]
 pub struct TableHit<P> {
-    /// The leaf whose range holds the key, if no tag has lied.
+    /// The leaf whose range contains the key, if no tag was wrong.
     pub place: P,
     /// A leaf whose anchor must start with the prefix that was matched.
     witness: P,
     /// Length of that prefix.
     matched: usize,
-    /// The byte that follows it in the witness' anchor, where the search went on to a sibling.
+    /// The byte that follows it in the witness' anchor, if the search continued to a sibling.
     sibling: Option<u8>,
-    /// Whether the witness' anchor is the prefix itself, with the sibling's byte if there is one.
+    /// Whether the witness' anchor is the prefix itself, followed by the sibling's byte if there is
+    /// one.
     whole: bool,
     /// The hash of the prefix.
     hash: u32,
 }
 
 impl<P: TableLeaf> TableHit<P> {
-    /// The length at which a search should have begun: that of the last item that it has looked at.
+    /// Returns the length at which the search should have begun: that of the last item that it has
+    /// read.
     #[inline]
     pub fn item_length(&self) -> usize {
         let whole = self.whole && self.sibling.is_none();
         self.matched - usize::from(whole && self.matched > 0)
     }
 
-    /// The leaf whose anchor [`TableHit::agrees`] looks at.
+    /// Returns the leaf whose anchor [`TableHit::agrees`] reads.
     #[inline]
     pub fn witness(&self) -> P {
         self.witness
     }
 
-    /// A place that was not searched for.
+    /// Creates a hit for a place that was not searched for.
     pub fn of(place: P) -> Self {
         let (matched, hash) = (0, hash::EMPTY);
         Self { place, witness: place, matched, sibling: None, whole: false, hash }
     }
 
-    /// Whether the prefix is truly in the trie, and `place` therefore the right one.
+    /// Returns whether the prefix is actually in the trie, so that `place` is right.
     #[inline]
     pub fn agrees(&self, key: &[u8]) -> bool {
         let anchor = self.witness.anchor();
@@ -54,7 +57,7 @@ impl<P: TableLeaf> TableHit<P> {
             && self.sibling.is_none_or(|byte| anchor.get(self.matched) == Some(&byte))
     }
 
-    /// The hash of the whole key.
+    /// Returns the hash of the whole key.
     #[inline]
     pub fn key_hash(&self, key: &[u8], switches: &Switches) -> u32 {
         if switches.incremental_hashing {
@@ -65,48 +68,48 @@ impl<P: TableLeaf> TableHit<P> {
     }
 }
 
-/// A search under way, so that many can take turns.
+/// A search in progress, so that many can be interleaved.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TableSearch<P> {
-    /// The prefix of this length is in the trie, with this hash and slot.
+    /// Length of the longest prefix that is known to be in the trie, with its hash and slot.
     matched: usize,
     hash: u32,
     slot: u64,
-    /// The prefix of this length is not.
+    /// Length of the shortest prefix that is known to be absent.
     missing: usize,
-    /// The next prefix to look for, and its hash: of one of the lengths between, or the sibling.
+    /// The next prefix to look for, and its hash: one with a length in between, or the sibling.
     next: usize,
     next_hash: u32,
     pace: Pace,
     pub(super) stage: Stage<P>,
 }
 
-/// How the next length is chosen.
+/// The way in which the next length is chosen.
 #[derive(Debug, Clone, Copy)]
 enum Pace {
     First,
-    /// All prefixes looked for were there: so much further.
+    /// All prefixes so far were present: increase the length by this number.
     Longer(usize),
-    /// None was: so much less far.
+    /// No prefix so far was present: reduce the length by this number.
     Shorter(usize),
     Halves,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stage<P> {
-    /// Looks for the prefix of length `next`; that of length `matched` + 1 is known to be there.
+    /// Look for the prefix of length `next`. The one of length `matched` + 1 is known to exist.
     Length,
-    /// Has a prefix, an item.
+    /// The prefix was found, and has an item.
     Item,
-    /// Looks for the child `.0` of that item.
+    /// Look for this child of that item.
     Sibling(u8),
-    /// Has it, an item.
+    /// The child was found, and has an item.
     SiblingItem(u8),
     Done(Option<TableHit<P>>),
 }
 
 impl<P: TableLeaf> TableSearch<P> {
-    /// Where it ended; `None` if a tag was found to lie.
+    /// Returns where the search ended, or `None` if a tag was found to be wrong.
     #[inline]
     fn found(&self) -> Option<TableHit<P>> {
         if let Stage::Done(found) = self.stage { found } else { None }
@@ -120,15 +123,17 @@ impl<P: TableLeaf> TableSearch<P> {
 }
 
 impl<P: TableLeaf> Table<P> {
-    /// The leaf whose range holds the key, if [`TableHit::agrees`]; `None` if a tag was found to lie.
+    /// Returns the leaf whose range contains the key, if [`TableHit::agrees`], or `None` if a tag
+    /// was found to be wrong.
     ///
-    /// O(log L) slots, where L is the shorter of the key and the longest anchor.
+    /// Takes O(log L) slots, where L is the length of the key or of the longest anchor, whichever
+    /// is shorter.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Option<TableHit<P>> {
         self.run(key, !self.switches.tag_matching)
     }
 
-    /// The leaf whose range holds the key; compares every prefix in full.
+    /// Returns the leaf whose range contains the key. Compares every prefix completely.
     #[cold]
     pub fn search_by_comparing(&self, key: &[u8]) -> Option<TableHit<P>> {
         self.run(key, true)
@@ -145,8 +150,8 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// As [`Table::search`], for each of some keys at once: they take turns, one slot or item each,
-    /// and fetch what their next turn needs.
+    /// Works like [`Table::search`] for several keys. The searches are interleaved: each reads one
+    /// slot or item, and prefetches what its next step needs.
     pub fn search_many<const N: usize>(
         &self,
         keys: [Option<&[u8]>; N],
@@ -184,11 +189,11 @@ impl<P: TableLeaf> Table<P> {
         search
     }
 
-    /// Fetches what the next step needs.
+    /// Prefetches what the next step needs.
     #[inline(always)]
     fn fetch(&self, search: &TableSearch<P>) {
         match search.stage {
-            // Their bucket was asked for when they were chosen.
+            // Their bucket was prefetched when they were chosen.
             Stage::Length | Stage::Sibling(_) | Stage::Done(_) => {}
             Stage::Item | Stage::SiblingItem(_) => {
                 self.item(search.slot).into_iter().for_each(Item::prefetch);
@@ -196,11 +201,11 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// At a prefix that is in the trie: its slot holds the leaf, or an item to look at.
+    /// Continues at a prefix that is in the trie, whose slot contains the leaf or an item.
     #[inline(always)]
     fn arrive(&self, search: &mut TableSearch<P>) {
         if search.slot & ITEM == 0 {
-            // An anchor that nothing longer starts with.
+            // The prefix is an anchor, and nothing longer starts with it.
             let place = Self::leaf(search.slot);
             search.finish(place, place, None, true);
         } else {
@@ -209,9 +214,9 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Chooses the next length to look for, between what is known to be there and what is not: the
-    /// likely one, then one byte off, two, four… in the same direction; from the first turn on the
-    /// middle.
+    /// Chooses the next length between the known present and absent ones: the likely one first,
+    /// then one that differs by one byte, two, four, … in the same direction. After the first
+    /// change of direction, chooses the middle.
     #[inline(always)]
     fn narrow(&self, search: &mut TableSearch<P>, key: &[u8]) {
         let TableSearch { matched, missing, .. } = *search;
@@ -219,8 +224,8 @@ impl<P: TableLeaf> Table<P> {
             Pace::First => {
                 let (first, known, hash) = self.hints.first(key);
                 let length = first.clamp(matched + 1, missing - 1);
-                // Only the empty prefix is matched as yet: the hash can go on from that of the
-                // beginning.
+                // So far only the empty prefix is matched, so the hash can be computed from that of
+                // the beginning.
                 if self.switches.incremental_hashing && known <= length {
                     let hash = hash::extend(hash, &key[known..length]);
                     return self.look_for_hash(search, length, hash);
@@ -270,7 +275,7 @@ impl<P: TableLeaf> Table<P> {
                         };
                         self.arrive(search);
                     }
-                    // The matched item has a child there.
+                    // The matched item has a child there, so a tag was wrong.
                     None if search.next == search.matched + 1 => search.stage = Stage::Done(None),
                     None => {
                         search.missing = search.next;
@@ -314,7 +319,7 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// From the item of a prefix on: to the leaf, if it is the longest prefix.
+    /// Continues from the item of a prefix to the leaf, if it is the longest prefix.
     #[inline(always)]
     fn turn(&self, search: &mut TableSearch<P>, key: &[u8]) {
         let item = self.item(search.slot).filter(|item| item.length() == search.matched);
@@ -325,7 +330,8 @@ impl<P: TableLeaf> Table<P> {
         let missing = key.get(search.matched).copied();
         if let Some(byte) = missing {
             if item.has_child(byte) {
-                // The longest prefix is longer; unless that is known to be missing: a tag has lied.
+                // The longest prefix is longer. If the next length is known to be absent, a tag was
+                // wrong.
                 if search.missing <= search.matched + 1 {
                     search.stage = Stage::Done(None);
                 } else if let Some(child) = item.child(byte).filter(|child| child.is_leaf()) {
@@ -358,7 +364,7 @@ impl<P: TableLeaf> Table<P> {
         match item.before {
             _ if item.ends() => search.finish(item.first, item.first, None, false),
             Some(before) => search.finish(before, item.first, None, false),
-            // Only the first leaf has none before it, and its anchor, the empty one, ends the root.
+            // Only the first leaf has no predecessor, and its anchor, the empty one, ends the root.
             None => search.stage = Stage::Done(None),
         }
     }

@@ -11,24 +11,25 @@ use crate::wormhole::switches::Switches;
 /// A change of the leaf list.
 #[derive(Debug, Clone, Copy)]
 pub struct TableStep<P> {
-    /// The leaf that came or went.
+    /// The leaf that was added or removed.
     pub place: P,
-    /// Whether it came.
+    /// Whether it was added.
     pub came: bool,
-    /// Its neighbours at that moment. The first leaf neither comes nor goes, so there is a left
-    /// one.
+    /// The left neighbour at that moment. It exists, because the first leaf is neither added nor
+    /// removed.
     pub left: P,
-    /// None if it is the last leaf.
+    /// The right neighbour, or `None` for the last leaf.
     pub right: Option<P>,
     /// The leaf before `left`.
     pub outer: Option<P>,
-    /// Where the search ended of the key that caused the change (`TableHit::item_length`): a sample.
+    /// The length at which the search for the key that caused the change ended
+    /// (`TableHit::item_length`), as a sample.
     pub ended: usize,
 }
 
 pub(super) const SLOTS: usize = 8;
 pub(super) const POINTER: u64 = (1 << 48) - 1;
-/// Low bit of a slot: it holds the number of an item, not a leaf.
+/// Low bit of a slot: it contains the number of an item instead of a leaf.
 pub(super) const ITEM: u64 = 1;
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -51,7 +52,7 @@ impl Bucket {
     }
 }
 
-/// The table. `P` is a leaf.
+/// The table. `P` is the type of leaves.
 #[derive(Debug, Clone)]
 pub struct Table<P> {
     /// The slot of the empty prefix.
@@ -62,12 +63,12 @@ pub struct Table<P> {
     pub(super) used: usize,
     pub(super) items: Vec<Item<P>>,
     pub(super) vacant_items: Vec<u32>,
-    /// How many prefixes there are of each length; the last is not 0.
+    /// Number of prefixes of each length. The last number is not 0.
     pub(super) prefixes: Vec<u32>,
     pub(super) anchors: usize,
-    /// Where searches begin.
+    /// The lengths at which searches begin.
     pub(super) hints: Hints,
-    /// Number of the last step in it.
+    /// Number of the last step that was applied.
     pub(super) version: u64,
     pub(super) switches: Switches,
 }
@@ -75,7 +76,7 @@ pub struct Table<P> {
 impl<P: TableLeaf> Table<P> {
     pub(super) const LEAST_BUCKETS: usize = 2;
 
-    /// The trie of one leaf, whose anchor is empty.
+    /// Creates the trie of a single leaf, whose anchor is empty.
     pub fn new(first: P, switches: Switches) -> Self {
         Self {
             root: first.word(),
@@ -92,23 +93,23 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// Number of the last step in it.
+    /// Returns the number of the last step that was applied.
     #[inline]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Number of leaves.
+    /// Returns the number of leaves.
     pub fn leaves(&self) -> usize {
         self.anchors
     }
 
-    /// The last leaf.
+    /// Returns the last leaf.
     pub fn last(&self) -> P {
         self.item(self.root).map_or_else(|| Self::leaf(self.root), |item| item.last)
     }
 
-    /// Bytes asked of the allocator.
+    /// Returns the number of allocated bytes.
     pub fn bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<Bucket>()
             + self.items.capacity() * size_of::<Item<P>>()
@@ -121,7 +122,7 @@ impl<P: TableLeaf> Table<P> {
         (hash::spread(hash) >> self.shift) as usize
     }
 
-    /// 1 to 65,535: an empty slot has the tag 0.
+    /// Returns a tag from 1 to 65,535, because an empty slot has the tag 0.
     #[inline]
     pub(super) fn tag(hash: u32) -> u64 {
         (hash::spread(hash) >> 16 & 0xFFFF).max(1)
@@ -140,12 +141,12 @@ impl<P: TableLeaf> Table<P> {
 
     #[inline]
     pub(super) fn leaf(slot: u64) -> P {
-        // SAFETY: a slot that is not empty and no item holds the word of a leaf. Leaves are freed
-        // only after every table that holds them is out of use (`twin`).
+        // SAFETY: a slot that is not empty and not an item contains the word of a leaf. Leaves are
+        // freed only after every table that contains them is out of use (`twin`).
         unsafe { P::from_word(slot & POINTER) }
     }
 
-    /// The first slot with the hash's tag.
+    /// Returns the first slot with the tag of the hash.
     #[inline]
     pub(super) fn by_tag(&self, hash: u32) -> Option<u64> {
         let tag = Self::tag(hash);
@@ -156,13 +157,14 @@ impl<P: TableLeaf> Table<P> {
             if found != 0 {
                 return Some(bucket.0[found.trailing_zeros() as usize]);
             }
-            // No bucket chain is longer than the buckets that are full, and one has room.
+            // A chain is not longer than the number of full buckets, and some bucket has room.
             bucket.vacant().is_none().then_some(())?;
             at = self.after(at);
         }
     }
 
-    /// Where the slot of this very prefix is: bucket and position; not for the empty prefix.
+    /// Returns the bucket and position of the slot of exactly this prefix. Not for the empty
+    /// prefix.
     pub(super) fn locate(&self, prefix: &[u8], hash: u32) -> Option<(usize, usize)> {
         let tag = Self::tag(hash);
         let mut at = self.home(hash);
@@ -179,7 +181,7 @@ impl<P: TableLeaf> Table<P> {
         }
     }
 
-    /// The slot of this very prefix.
+    /// Returns the slot of exactly this prefix.
     pub(super) fn exact(&self, prefix: &[u8], hash: u32) -> Option<u64> {
         if prefix.is_empty() {
             return Some(self.root);

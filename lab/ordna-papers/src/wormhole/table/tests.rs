@@ -1,4 +1,4 @@
-//! Two tables that follow a list of anchors, one a few steps behind the other, as in `twin`.
+//! Two tables that follow a list of anchors, one of them some steps behind the other, as in `twin`.
 
 #![expect(unsafe_code, reason = "a leaf as a word")]
 
@@ -10,7 +10,7 @@ use super::search::Stage;
 use super::{Table, TableLeaf, TableStep};
 use crate::wormhole::switches::Switches;
 
-/// A place that is nothing but its anchor.
+/// A place that consists only of its anchor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Anchor(*mut Vec<u8>);
 
@@ -35,16 +35,16 @@ impl Anchor {
     }
 
     fn free(self) {
-        // SAFETY: boxed by `new`; the callers are done with it.
+        // SAFETY: boxed by `new`, and the callers do not use it any more.
         drop(unsafe { Box::from_raw(self.0) });
     }
 }
 
-/// Both tables and what they should hold.
+/// Both tables and their expected contents.
 struct Lists {
     leaves: Vec<Anchor>,
     tables: [Table<Anchor>; 2],
-    /// Steps that the second table has not.
+    /// Steps that the second table lacks.
     behind: VecDeque<TableStep<Anchor>>,
     version: [u64; 2],
 }
@@ -57,12 +57,12 @@ impl Lists {
         Self { leaves: vec![first], tables, behind: VecDeque::new(), version: [0; 2] }
     }
 
-    /// The number of anchors that are not above the key.
+    /// Returns the number of anchors that are not above the key.
     fn rank(&self, key: &[u8]) -> usize {
         self.leaves.partition_point(|leaf| leaf.anchor() <= key)
     }
 
-    /// An anchor that was not there comes, one that was goes, if that is wanted.
+    /// Adds an absent anchor, or removes an existing one, as requested.
     fn change(&mut self, anchor: &[u8], come: bool, ended: usize) {
         let at = self.rank(anchor);
         let there = self.leaves[at - 1].anchor() == anchor;
@@ -85,7 +85,7 @@ impl Lists {
         self.behind.push_back(step);
     }
 
-    /// The second table takes in what it has not; what is in neither is freed.
+    /// Applies the missing steps to the second table, and frees what is in neither table.
     fn follow(&mut self) {
         for step in &self.behind {
             self.version[1] += 1;
@@ -94,7 +94,7 @@ impl Lists {
         self.behind.drain(..).filter(|step| !step.came).for_each(|step| step.place.free());
     }
 
-    /// Searches for the keys; returns how often tags lied.
+    /// Searches for the keys. Returns how often tags were wrong.
     fn check(&self, keys: &[Vec<u8>]) -> usize {
         let mut lies = 0;
         let table = &self.tables[0];
@@ -119,7 +119,7 @@ impl Lists {
     }
 }
 
-/// Anchors come and go, fewer and more in turn; returns how often tags lied.
+/// Adds and removes anchors, in phases of growth and shrinkage. Returns how often tags were wrong.
 fn comes_and_goes(
     seed: u64,
     steps: usize,
@@ -166,7 +166,7 @@ fn letters(random: &mut Random, length: u64, letters: u64) -> Vec<u8> {
 
 #[test]
 fn tables_follow_their_list() {
-    // Chains and ends; items with more children than they know; all bytes.
+    // Chains and ends, items with more children than they know, and all bytes.
     comes_and_goes(1, 1000, 60, |random| letters(random, 14, 2));
     comes_and_goes(2, 1000, 60, |random| letters(random, 4, 13));
     comes_and_goes(3, 1000, 40, |random| letters(random, 2, 30));
@@ -179,8 +179,8 @@ fn tables_follow_their_list() {
     });
 }
 
-/// Two strings of the same length and hash, whatever stands before: CRC is linear, and they differ
-/// by its polynomial.
+/// The strings have the same length and the same hash, whatever precedes them: CRC is linear, and
+/// they differ by its polynomial.
 #[test]
 fn tables_whose_hashes_collide_follow_their_list() {
     let one = *b"abcde";
@@ -206,10 +206,10 @@ fn tables_whose_hashes_collide_follow_their_list() {
     assert!(lies > 1000, "{lies} searches went wrong");
 }
 
-/// Four bytes that leave the hash of what stands before them as it is.
+/// Returns four bytes that do not change the hash of what precedes them.
 fn neutral(before: &[u8]) -> [u8; 4] {
     let hash = crate::wormhole::hash::extend(crate::wormhole::hash::EMPTY, before);
-    // Four bytes are mixed into the hash, which then takes 32 steps; these are taken back.
+    // Four bytes are mixed into the hash, which then takes 32 steps. This reverses these steps.
     let back = (0..32).fold(hash, |hash, _| match hash >> 31 {
         0 => hash << 1,
         _ => (hash ^ 0x82F6_3B78) << 1 | 1,
@@ -217,8 +217,8 @@ fn neutral(before: &[u8]) -> [u8; 4] {
     (hash ^ back).to_le_bytes()
 }
 
-/// A prefix and an anchor that starts with it have the same hash: a search for the prefix' leaf may
-/// find the longer anchor.
+/// A prefix and an anchor that starts with it have the same hash, so a search for the leaf of the
+/// prefix may find the longer anchor.
 #[test]
 fn tables_whose_prefixes_collide_with_longer_ones_follow_their_list() {
     let hash = |bytes: &[u8]| crate::wormhole::hash::extend(crate::wormhole::hash::EMPTY, bytes);
@@ -241,7 +241,7 @@ fn tables_whose_prefixes_collide_with_longer_ones_follow_their_list() {
     }
 }
 
-/// Buckets and items that a search looks at.
+/// Returns the number of buckets and items that a search reads.
 fn steps(table: &Table<Anchor>, key: &[u8]) -> usize {
     let (mut search, mut steps) = (table.begin(key), 0);
     while !matches!(search.stage, Stage::Done(_)) {
@@ -251,9 +251,9 @@ fn steps(table: &Table<Anchor>, key: &[u8]) -> usize {
     steps
 }
 
-/// Where searches begin changes no answer, only the number of steps: it is what is counted here.
-/// Keys of one kind are told apart by their third byte, of the other by their twentieth. With the
-/// first kind alone all lengths are short, and their mean serves.
+/// Where searches begin does not affect results, but only the number of steps, which this test
+/// counts. Keys of one kind differ in their third byte, those of the other in their twentieth. With
+/// only the first kind, all lengths would be short, and their mean would be sufficient.
 #[test]
 fn searches_begin_where_they_end() {
     let key = |random: &mut Random, kind: u64| {
@@ -276,7 +276,7 @@ fn searches_begin_where_they_end() {
             let keys: Vec<_> = (0..2000).map(|_| key(&mut random, kind)).collect();
             lists.check(&keys);
             let steps = keys.iter().map(|key| steps(&lists.tables[0], key)).sum::<usize>();
-            // At best three: the root, a bucket and its item.
+            // At best three steps: the root, a bucket and its item.
             assert!(
                 steps * 10 < 36 * keys.len(),
                 "{} steps for {}, of {kinds} kinds",
