@@ -1,5 +1,5 @@
-//! The contract of search layers: the index that tells an operation at which node of the data list
-//! to begin.
+//! The contract of search layers: indexes that determine at which node of the data list an
+//! operation begins.
 //!
 //! # Contract
 //! A search layer maps each anchor to its *anchor address*: the address in the node at which the
@@ -50,8 +50,8 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
         }
     }
 
-    /// Carries out one step and returns the address that the layer releases because of it. A layer
-    /// that collects steps leaves both to [`SearchLayer::publish`].
+    /// Applies one update and returns the address that the layer releases because of it. A layer
+    /// that collects updates leaves both to [`SearchLayer::publish`].
     ///
     /// # Safety
     /// An inserted address holds the anchor: a [`Key::cell`] followed by its [`Key::tail`], with
@@ -69,13 +69,13 @@ pub unsafe trait SearchLayer<K: Key + ?Sized>: Default + Send + Sync + 'static {
     /// Calls `each` with all anchors and addresses, while no step is applied.
     fn for_each(&self, each: impl FnMut(&K, AnchorAddress));
 
-    /// Bytes that the layer holds.
+    /// Returns the number of bytes that the layer uses.
     fn memory_usage(&self) -> usize;
 
-    /// Audits the layer's own invariants, while no step is applied.
+    /// Checks the layer's own invariants, while no update is applied.
     ///
     /// # Errors
-    /// The first invariant that is broken.
+    /// Returns the first invariant that is broken.
     fn check_invariants(&self) -> Result<(), String> {
         Ok(())
     }

@@ -8,14 +8,14 @@ use ordna_base::{Error, Key, Value, Violation};
 
 /// An ordered map for one thread: changes take `&mut self`, and its types are not `Sync`.
 ///
-/// The docs of [`OrderedIndex`](ordna_base::OrderedIndex)'s methods hold for those of the same
-/// name. [`ArtNone`](crate::ArtNone) has an example.
+/// The docs of [`OrderedIndex`](ordna_base::OrderedIndex)'s methods apply to the methods with the
+/// same names. [`ArtNone`](crate::ArtNone) has an example.
 #[expect(missing_docs, reason = "see above")]
 pub trait Unshared {
     type Key: Key + ?Sized;
     type Value: Value + ?Sized;
 
-    /// Number of entries. O(1).
+    /// Returns the number of entries. O(1).
     fn len(&self) -> usize;
 
     fn get_with<R>(&self, key: &Self::Key, read: impl FnOnce(&Self::Value) -> R) -> Option<R>;

@@ -1,8 +1,8 @@
-//! NUMA nodes: as the system reports them, or as declared.
+//! NUMA nodes, as the system reports them or as declared.
 //!
-//! A structure that keeps one replica per node asks [`Topology::node_of_this_thread`] which one to
-//! read. The answer is a hint: a thread that has just moved reads a remote replica, which is slower
-//! and as right.
+//! A structure with one replica per node calls [`Topology::node_of_this_thread`] to choose the one
+//! to read. The result is a hint: a thread that has just moved reads a remote replica, which is
+//! slower but correct.
 
 mod thread;
 
@@ -10,48 +10,49 @@ use std::cell::Cell;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The NUMA nodes that the process runs on, and the node of each thread.
+/// The NUMA nodes on which the process runs, and the node of each thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// At least one.
+    /// At least one node.
     nodes: Vec<NumaNode>,
-    /// The node of each processor; empty if threads are dealt out in turn.
+    /// The node of each processor, or empty if threads are distributed in turn.
     node_of_cpu: Vec<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct NumaNode {
     cpus: Vec<usize>,
-    /// The system's number, if the node has memory of its own.
+    /// The system's number of the node, if the node has its own memory.
     memory: Option<usize>,
 }
 
-/// No machine has more processors; a broken list must not fill the memory.
+/// Maximum number of processors of a machine, so that an invalid list cannot exhaust the memory.
 const MOST_CPUS: usize = 1 << 16;
 
-/// How many calls a thread's node is taken for unchanged.
+/// Number of calls for which the node of a thread is assumed not to change.
 const REFRESH: u32 = 256;
 
 impl Topology {
-    /// One node: what a machine without NUMA has.
+    /// Returns a topology with one node, as on a machine without NUMA.
     pub fn single() -> Self {
         Self::declared(1)
     }
 
-    /// The nodes that the system reports and whose processors the calling thread may run on; one
-    /// node where there is no second one, so a process that is bound to one node keeps one replica.
+    /// Returns the nodes that the system reports and whose processors the calling thread may use.
+    /// If there is only one, as for a process that is bound to a node, returns a single node.
     pub fn system() -> Self {
         Self::read(Path::new("/sys/devices/system/node"), thread::allowed_cpus().as_deref())
             .unwrap_or_else(Self::single)
     }
 
-    /// `nodes` nodes (at least one), to which threads are dealt out in turn as they first ask.
+    /// Returns `nodes` nodes (at least one), over which threads are distributed in the order of
+    /// their first calls.
     pub fn declared(nodes: usize) -> Self {
         Self { nodes: vec![NumaNode::default(); nodes.max(1)], node_of_cpu: Vec::new() }
     }
 
-    /// A node for each list of processors, with whatever memory the system gives to threads that
-    /// run on them. Without a list, one node.
+    /// Returns a node for each list of processors, with whatever memory the system assigns to
+    /// threads that run on them. Without a list, returns one node.
     pub fn with_processors(nodes: &[Vec<usize>]) -> Self {
         let known =
             |cpus: &Vec<usize>| cpus.iter().copied().filter(|cpu| *cpu < MOST_CPUS).collect();
@@ -73,8 +74,9 @@ impl Topology {
         Self { nodes, node_of_cpu }
     }
 
-    /// From a folder with one `nodeN` per node and in it the list of its processors, as Linux has
-    /// it. Nodes without an allowed processor count for none. `None` if fewer than two are left.
+    /// Reads a folder with one `nodeN` per node that contains the list of its processors, as on
+    /// Linux. Nodes without an allowed processor do not count. Returns `None` if fewer than two are
+    /// left.
     fn read(folder: &Path, allowed: Option<&[usize]>) -> Option<Self> {
         let mut found: Vec<(usize, Vec<usize>)> = Vec::new();
         for entry in std::fs::read_dir(folder).ok()?.flatten() {
@@ -93,9 +95,10 @@ impl Topology {
     }
 
     /// Binds the calling thread to a node for the rest of its life: it runs on the node's
-    /// processors, and memory that it touches first is the node's while the node has some. Says
-    /// whether all of it is so; a topology of one node, a declared one, or a refusal of the system
-    /// leaves the thread as it is in part or in whole, which costs speed only.
+    /// processors, and the memory that it touches first belongs to the node while the node has free
+    /// memory. Returns whether all of this succeeded. With a topology of one node, a declared one,
+    /// or a refusal of the system, the thread is partly or completely unchanged, which affects only
+    /// the speed.
     pub fn bind_this_thread(&self, node: usize) -> bool {
         let Some(NumaNode { cpus, memory }) = self.nodes.get(node) else { return false };
         if self.nodes.len() < 2 || cpus.is_empty() {
@@ -105,19 +108,19 @@ impl Topology {
         runs & memory.is_none_or(thread::prefer_memory_of)
     }
 
-    /// Whether the system lets this process say which node's memory it wants. It does not inside
-    /// some containers; memory then comes from the node that a thread runs on when it first touches
-    /// it.
+    /// Returns whether the system lets this process choose the node of its memory. In some
+    /// containers it does not; memory then comes from the node on which a thread runs when it first
+    /// touches it.
     pub fn may_place_memory() -> bool {
         thread::may_place_memory()
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The node of the calling thread, below [`Topology::nodes`].
+    /// Returns the node of the calling thread, which is below [`Topology::nodes`].
     #[inline]
     pub fn node_of_this_thread(&self) -> usize {
         if self.nodes.len() == 1 {
@@ -126,7 +129,7 @@ impl Topology {
         if self.node_of_cpu.is_empty() {
             return turn_of_this_thread() % self.nodes.len();
         }
-        // A processor that came later is on no node that is known.
+        // A processor that was added later is on no known node.
         self.node_of_cpu.get(cpu_of_this_thread()).copied().unwrap_or(0)
     }
 }
@@ -137,7 +140,7 @@ impl Default for Topology {
     }
 }
 
-/// The processors of a list such as `0-3,8,10-11`; `None` if it is none.
+/// Parses a list of processors such as `0-3,8,10-11`. Returns `None` if it is not one.
 fn cpus(list: &str) -> Option<Vec<usize>> {
     let mut cpus = Vec::new();
     for part in list.split(',').filter(|part| !part.is_empty()) {
@@ -151,7 +154,7 @@ fn cpus(list: &str) -> Option<Vec<usize>> {
     Some(cpus)
 }
 
-/// Threads are numbered as they first ask.
+/// Returns the number of this thread, in the order of first calls.
 fn turn_of_this_thread() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -164,7 +167,7 @@ fn turn_of_this_thread() -> usize {
     })
 }
 
-/// The processor that the thread ran on when it last looked.
+/// Returns the processor on which the thread ran at the last check.
 fn cpu_of_this_thread() -> usize {
     thread_local! {
         static SEEN: Cell<(usize, u32)> = const { Cell::new((0, 0)) };
@@ -208,7 +211,7 @@ mod tests {
         assert_eq!((memory, all.nodes[0].cpus.len()), (vec![Some(0), Some(1)], 3));
         assert!(all.node_of_this_thread() < 2);
         assert_eq!(without_4.node_of_cpu, [0, 0, 1]);
-        // A process that is kept within one node has one node.
+        // A process that is restricted to one node has one node.
         assert_eq!((one, none), (None, None));
     }
 
@@ -244,7 +247,7 @@ mod tests {
                 (0..16).map(|_| scope.spawn(|| declared.node_of_this_thread())).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
-        // Other tests take turns too, but never sixteen of one residue in a row.
+        // Other tests take numbers, too, but never sixteen with the same remainder in a row.
         assert!(homes.len() > 1 && homes.iter().all(|node| *node < 4), "{homes:?}");
         assert_eq!(Topology::declared(0).nodes(), 1);
     }

@@ -21,7 +21,7 @@ pub(super) fn current_cpu() -> usize {
 pub(super) fn allowed_cpus() -> Option<Vec<usize>> {
     // SAFETY: a set of processors is a plain array of bits.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the call is told the size of the set.
+    // SAFETY: the call receives the size of the set.
     let failed = unsafe { libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) };
     // SAFETY: the number is below the capacity of the set.
     let has = |cpu: &usize| unsafe { libc::CPU_ISSET(*cpu, &set) };
@@ -37,7 +37,7 @@ pub(super) fn run_on(cpus: &[usize]) -> bool {
         // SAFETY: the number is below the capacity of the set.
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
-    // SAFETY: the call is told the size of the set, and only reads it.
+    // SAFETY: the call receives the size of the set, and only reads it.
     unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) == 0 }
 }
 
@@ -50,7 +50,7 @@ pub(super) fn prefer_memory_of(node: usize) -> bool {
     *word = 1 << (node % 64);
     // The system expects one more than the number of bits.
     let (mode, most) = (libc::MPOL_PREFERRED, MOST_CPUS + 1);
-    // SAFETY: the call reads only the bits that it is told of, all of which are in the array.
+    // SAFETY: the call reads only the given number of bits, all of which are in the array.
     unsafe { libc::syscall(libc::SYS_set_mempolicy, mode, nodes.as_ptr(), most) == 0 }
 }
 
@@ -111,7 +111,7 @@ mod tests {
             let mut policy = -1_i32;
             let mut nodes = [0_u64; MOST_CPUS / 64];
             let none = std::ptr::null::<u64>();
-            // SAFETY: the call is told the sizes of both places.
+            // SAFETY: the call receives the sizes of both variables.
             let failed = unsafe {
                 let places = (&raw mut policy, nodes.as_mut_ptr());
                 libc::syscall(libc::SYS_get_mempolicy, places.0, places.1, MOST_CPUS, none, 0)
