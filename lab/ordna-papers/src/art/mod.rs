@@ -13,11 +13,11 @@
 //!
 //! | type | protocol | readers | restarts of readers |
 //! |---|---|---|---|
-//! | [`ArtNone`] | none: the borrow checker allows one writer or many readers | write nothing | never |
-//! | [`ArtCoupling`] | lock coupling, read-write spin locks | write to every lock on the path | never |
-//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate each node | up to 16, then locks |
+//! | [`ArtNone`] | none: one writer or many readers | write nothing | never |
+//! | [`ArtCoupling`] | lock coupling, read-write spin locks | write each lock on the path | never |
+//! | [`ArtOlc`] | optimistic lock coupling | write nothing, validate | up to 16, then locks |
 //! | [`ArtRowex`] | read-optimized write exclusion | write nothing, ignore locks | never |
-//! | [`ArtHtm`] | hardware transactions, with a lock as the fallback | write nothing, or take the lock | up to 20 |
+//! | [`ArtHtm`] | hardware transactions, or a lock | write nothing, or take the lock | up to 20 |
 //!
 //! The table is about a lookup, or each run of records that a scan gathers. Concurrent writers
 //! restart if the state on which they based their decision has changed, and after 16 restarts they

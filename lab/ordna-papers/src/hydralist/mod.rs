@@ -27,7 +27,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `entry` | the contents of a slot, for all types of keys and values |
-//! | `node`, `node::run` | a data node: layout, search, sorted order, references; copying by scans |
+//! | `node`, `node::run` | a data node: layout, search, sorted order, references; scans of one |
 //! | `order` | computation of the sorted order of a node |
 //! | `list`, `list::node_scan` | lookups, changes, splits and merges; scans |
 //! | [`layer`] | search layers |

@@ -27,7 +27,7 @@ use ordna_base::sync::{check, fault, point};
 
 /// Number of leaves per waiting step. When more steps wait, a thread applies them.
 const LEAVES_PER_STEP: usize = 64;
-/// Maximum number of waiting steps, because a reader of a leaf whose step waits examines two leaves.
+/// Maximum number of waiting steps: a reader of a leaf whose step waits examines two leaves.
 const MOST_STEPS: u64 = 64;
 /// Minimum number of steps that wait for a busy standby, because a copy of the table costs as much
 /// as it has leaves.
