@@ -1,8 +1,9 @@
-//! Ordered batches: queries of all sorts in one call, answered as if one came after the other.
+//! Ordered batches: queries of all kinds in one call, which returns the same answers as one query
+//! after the other.
 //!
-//! That is PI's interface ([`Pi::execute`]). Other indexes get *equal calls*
-//! (`target::one_by_one`): the same batch, whose searches that follow each other go into
-//! one lookup of many keys, and whose writes go one by one, because each has an answer of its own.
+//! This is PI's interface ([`Pi::execute`]). Other indexes get *equal calls*
+//! (`target::one_by_one`): the same batch, in which consecutive searches become one lookup of many
+//! keys, and writes are executed one by one, because each has its own answer.
 
 use ordna_base::Key;
 use ordna_papers::Pi;
@@ -12,9 +13,9 @@ use crate::target::{Ours, Reply, Session, Target};
 
 /// PI, which executes batches itself.
 pub struct Batched<K: Key + ?Sized> {
-    /// The index.
+    /// The index, which executes batches itself.
     pub index: Ours<Pi<K, u64>>,
-    /// Whether one caller gives it the queries of all threads, for its workers to share.
+    /// Whether one caller passes the queries of all threads to the index, whose workers share them.
     pub one_caller: bool,
 }
 
@@ -51,7 +52,7 @@ impl<K: Key + ?Sized> Session<K> for &Batched<K> {
         (&mut &self.index).remove_group(keys)
     }
     fn batch(&mut self, batch: &[Query<'_, K, u64>], each: &mut dyn FnMut(usize, Reply<'_, K>)) {
-        // A refused batch has no answers, which the check of the answers reports.
+        // A refused batch returns no answers, which the check of the answers reports.
         let answers = self.index.0.execute(batch).unwrap_or_default();
         for (at, (query, answer)) in batch.iter().zip(answers).enumerate() {
             match (query, answer) {
@@ -79,7 +80,7 @@ mod tests {
 
     use super::*;
 
-    /// Both executors give the answers of the order of the batch.
+    /// Both executors return the answers in the order of the batch.
     #[test]
     fn a_batch_is_answered_in_its_order() {
         let pi = Batched { index: Ours(Pi::<u64, u64>::new()), one_caller: false };

@@ -1,10 +1,11 @@
-//! The values that are stored, and the checks of every answer while the clock runs.
+//! The values that are stored, and the checks of every answer during a measurement.
 //!
-//! A value tells its key: position in the key set below, then a version, then a fingerprint of the
-//! key's bytes on top. A point read knows the position and compares that and the fingerprint. A
-//! scan holds the key that the index returned, and compares the fingerprint: no look into the key
-//! set, which would cost a cache miss per entry and be measured. Versions are compared after the
-//! run ([`crate::sweep`]): while threads write, a read may find any of several.
+//! A value identifies its key: it consists of the position in the key set (lowest bits), a version,
+//! and a fingerprint of the key's bytes (highest bits). A point read knows the position, and
+//! compares it and the fingerprint. A scan has the key that the index returned, and compares the
+//! fingerprint, without reading the key set: this would cost a cache miss per entry, which would be
+//! measured. Versions are compared after the run ([`crate::sweep`]), because a read may find any of
+//! several while threads write.
 
 use std::borrow::Borrow;
 use std::collections::VecDeque;
@@ -21,7 +22,8 @@ use crate::target::{Reply, Session};
 use crate::workload::{Action, Call, Operation};
 use crate::zipf::Random;
 
-/// 24 bits of the first 8 and the last 24 bytes of a key and its length, in place.
+/// Returns 24 bits that depend on the first 8 and the last 24 bytes of a key and on its length, at
+/// their place in a value.
 fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
     let bytes = key.tail();
     let end = &bytes[bytes.len().saturating_sub(24)..];
@@ -33,39 +35,39 @@ fn fingerprint<K: Key + ?Sized>(key: &K) -> u64 {
     Random::mix(word) >> 40 << 40
 }
 
-/// The part of a value that is its version.
+/// The bits of a value that are its version.
 const VERSION: u64 = 0xFF << 32;
-/// Scans whose comparison is put off: the ranks arrive meanwhile.
+/// Number of scans whose comparison is delayed while the ranks are being loaded.
 const UNSETTLED: usize = 4;
 
-/// The value of the key at a position, in one of 256 versions.
+/// Returns the value of the key at a position, in one of 256 versions.
 pub fn value<K: Key + ?Sized>(key: &K, position: usize, version: u8) -> u64 {
     fingerprint(key) | u64::from(version) << 32 | position as u64
 }
 
-/// The version of what a thread writes with its operation at this place of its stream.
+/// Returns the version that a thread writes with the operation at this position of its stream.
 pub fn version(base: u8, at: usize) -> u8 {
     base.wrapping_add(at as u8)
 }
 
-/// The position that a value tells.
+/// Returns the position that a value contains.
 pub fn position_of(value: u64) -> usize {
     (value & 0xFFFF_FFFF) as usize
 }
 
-/// Whether it is a value of this key, in any version.
+/// Returns whether this is a value of this key, in any version.
 fn belongs<K: Key + ?Sized>(found: u64, key: &K, position: usize) -> bool {
     found & !VERSION == value(key, position, 0)
 }
 
-/// The key at a position of the key set.
+/// Returns the key at a position of the key set.
 pub fn key_at<'a, K: Key + ?Sized>(job: &Job<'a, K>, position: usize) -> Result<&'a K, String> {
     job.keys.get(position).ok_or_else(|| format!("the workload has no key {position}"))
 }
 
-/// The keys of a thread's operations, copied into the order of their use. The processor fetches
-/// them ahead there; in the key set each is a cache miss that is charged to the index. `None` if
-/// they stand in that order already.
+/// Returns the keys of a thread's operations, copied in the order of their use, so that the
+/// processor prefetches them. In the key set, each of them is a cache miss that is charged to the
+/// index. Returns `None` if they are already in that order.
 pub fn in_order<K: Key + ?Sized>(
     keys: &K::Sequence,
     operations: &[Operation],
@@ -79,28 +81,28 @@ pub fn in_order<K: Key + ?Sized>(
     let mut copies = K::Sequence::default();
     copies.reserve(operations.len());
     for operation in operations {
-        // The latest key is known later: some key holds its place.
+        // The latest key is not known yet, so some key takes its place.
         let key = if latest(operation) { keys.get(0) } else { keys.get(operation.key as usize) };
         copies.push(key?);
     }
     Some(copies)
 }
 
-/// Tells a wrong answer.
+/// Formats a wrong answer.
 pub fn wrong<K: Key + ?Sized>(what: &str, key: &K, found: impl std::fmt::Debug) -> String {
     let key = if K::HEAD_IS_KEY {
         key.head().to_string()
     } else {
         format!("\"{}\"", key.tail().escape_ascii())
     };
-    // Escaped: every character is one byte.
+    // The text is escaped, so every character is one byte.
     let shown = key.get(..200).unwrap_or(&key);
     format!("{what} of {shown}: {found:?}")
 }
 
-/// The positions of the first `loaded` keys in key order: `ranks[position]` is the rank.
+/// Returns the ranks of the first `loaded` keys: `ranks[position]` is the rank in key order.
 pub fn ranks<K: Key + ?Sized>(keys: &K::Sequence, loaded: usize) -> Vec<u32> {
-    // Heads decide almost every comparison without a jump into the key set.
+    // Heads decide almost every comparison, so the key set is rarely read.
     let mut order: Vec<(u64, u32)> =
         (0..loaded).filter_map(|at| Some((keys.get(at)?.head(), at as u32))).collect();
     order.sort_unstable_by(|a, b| {
@@ -113,33 +115,33 @@ pub fn ranks<K: Key + ?Sized>(keys: &K::Sequence, loaded: usize) -> Vec<u32> {
     ranks
 }
 
-/// How far the threads have come with inserting their keys, for reads of the latest ones.
+/// The progress of the threads with inserting their keys, for reads of the latest ones.
 pub struct Latest {
-    /// By thread: its first key, and how many it has inserted.
+    /// For each thread, its first key and the number of keys that it has inserted.
     threads: Vec<(u32, CheckProgress)>,
-    /// Keys that were there before.
+    /// Number of keys that were loaded before.
     loaded: usize,
 }
 
-/// On a cache line of its own: the thread that counts and those that look share no other.
+/// Aligned to a cache line, so that the thread that counts and those that read share no other data.
 #[repr(align(128))]
 struct CheckProgress(AtomicU32);
 
 impl Latest {
-    /// Before the first insert of threads whose first keys are these.
+    /// Creates the progress of threads with these first keys, before the first insert.
     pub fn new(first: &[u32], loaded: usize) -> Self {
         let threads =
             first.iter().map(|first| (*first, CheckProgress(AtomicU32::new(0)))).collect();
         Self { threads, loaded }
     }
 
-    /// The position of a key that was inserted about `back` inserts of all threads ago, `from` this
-    /// thread's end; before all of them come the loaded keys, the last one last. It is there: its
-    /// insert has returned.
+    /// Returns the position of a key that was inserted about `back` inserts of all threads ago,
+    /// counted from the last insert of thread `from`. Before the inserted keys come the loaded ones,
+    /// the last one first. The key is present, because its insert has returned.
     fn key(&self, back: usize, from: usize) -> usize {
         let count = self.threads.len().max(1);
         let Some((first, done)) = self.threads.get((from + back) % count) else { return 0 };
-        // Acquire: the insert that is counted happened before. Pairs with `count`.
+        // Acquire: the counted insert happened before. Pairs with `count`.
         let (done, turns) = (done.0.load(Ordering::Acquire) as usize, back / count);
         if turns < done {
             *first as usize + done - 1 - turns
@@ -152,18 +154,18 @@ impl Latest {
     /// Counts inserts of a thread that have returned.
     fn count(&self, thread: usize, inserts: u32) {
         if let Some((_, done)) = self.threads.get(thread) {
-            // Only this thread writes it.
+            // Only this thread writes the counter.
             done.0.store(done.0.load(Ordering::Relaxed) + inserts, Ordering::Release);
         }
     }
 }
 
-/// Calls of one sort for groups, and the keys in them.
+/// Counts of the group calls of one kind, and of their keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Calls {
-    /// How many calls.
+    /// Number of calls.
     pub calls: u64,
-    /// How many keys they had together.
+    /// Total number of keys of these calls.
     pub keys: u64,
 }
 
@@ -174,15 +176,16 @@ impl std::ops::AddAssign for Calls {
     }
 }
 
-/// A scan whose answer is not yet compared with the ranks of the keys: these are being fetched.
+/// A scan whose answer has not been compared with the ranks of the keys, which are being
+/// prefetched.
 #[derive(Debug, Clone, Copy)]
 struct Scanned {
-    /// Position of the key that it began at.
+    /// Position of the key at which it began.
     start: usize,
     limit: usize,
-    /// Entries that it returned.
+    /// Number of entries that it returned.
     count: usize,
-    /// Loaded keys among them, and the position of the last one.
+    /// Number of loaded keys among them, and the position of the last one.
     of_loaded: usize,
     furthest: usize,
 }
@@ -200,7 +203,7 @@ impl<'k, K: Key + ?Sized> ScanTally<'k, K> {
         Self { from, scanned, broken: None }
     }
 
-    /// Takes an entry; `last` keeps its key for the next one.
+    /// Checks an entry. `last` keeps its key for the next one.
     #[inline]
     fn entry(&mut self, job: &Job<'_, K>, last: &mut Option<K::Owned>, key: &K, value: u64) {
         let Self { from, scanned, broken } = self;
@@ -216,7 +219,7 @@ impl<'k, K: Key + ?Sized> ScanTally<'k, K> {
             (scanned.of_loaded, scanned.furthest) = (scanned.of_loaded + 1, position);
         }
         match last {
-            // Keeps the buffer of the key before.
+            // Reuses the buffer of the previous key.
             Some(last) => key.clone_into(last),
             None => *last = Some(key.to_owned()),
         }
@@ -227,27 +230,28 @@ impl<'k, K: Key + ?Sized> ScanTally<'k, K> {
 /// The state that one thread keeps between its operations.
 pub struct Checker<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
-    /// The keys of its operations, in order; those of the key set if there are none.
+    /// The keys of its operations, in order, or `None` to read them from the key set.
     copies: Option<&'j K::Sequence>,
-    /// Of its first write.
+    /// The version of its first write.
     base: u8,
     thread: usize,
-    /// There if operations read the latest keys.
+    /// Set if operations read the latest keys.
     latest: Option<&'j Latest>,
-    /// Reads of the latest keys so far.
+    /// Number of reads of the latest keys so far.
     turn: usize,
-    /// The key that the scan returned last.
+    /// The last key that the scan returned.
     last: Option<K::Owned>,
     scanned: VecDeque<Scanned>,
     positions: Vec<usize>,
     keys: Vec<&'j K>,
     pairs: Vec<(&'j K, u64)>,
-    /// Of gets, puts and removes.
+    /// Counts for gets, puts and removes.
     pub calls: [Calls; 3],
 }
 
 impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
-    /// For a thread whose writes have versions from `base` on. `copies` are of [`in_order`].
+    /// Creates the checker of a thread whose writes have versions from `base` on. `copies` are the
+    /// result of [`in_order`].
     pub fn new(
         job: &'j Job<'a, K>,
         copies: Option<&'j K::Sequence>,
@@ -271,7 +275,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }
     }
 
-    /// The position of the key of an operation.
+    /// Returns the position of the key of an operation.
     #[inline]
     fn position(&mut self, operation: Operation) -> usize {
         match self.latest {
@@ -283,7 +287,8 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }
     }
 
-    /// The key of the operation at a place of the stream, which is at this position of the key set.
+    /// Returns the key of the operation at a position of the stream, given its position in the key
+    /// set.
     #[inline]
     fn key(&self, operation: Operation, at: usize, position: usize) -> Result<&'j K, String> {
         match self.copies {
@@ -294,7 +299,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }
     }
 
-    /// Tells that keys of this thread are there now.
+    /// Records that further keys of this thread are present.
     #[inline]
     fn inserted(&self, count: usize) {
         if let Some(latest) = self.latest {
@@ -302,7 +307,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }
     }
 
-    /// Does the operation at a place of the stream and checks its answer.
+    /// Executes the operation at a position of the stream and checks its answer.
     #[inline]
     pub fn perform(
         &mut self,
@@ -358,10 +363,10 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         Ok(())
     }
 
-    /// A scan from a loaded key. It must begin there and go strictly upwards, with values that
-    /// belong to their keys; of the loaded keys in that stretch none may be missing, and it may be
-    /// short of its limit only at the end of the keys. Keys that threads insert meanwhile may or
-    /// may not appear.
+    /// Scans from a loaded key. The scan must begin there and go strictly upwards, with values that
+    /// belong to their keys. No loaded key in that range may be missing, and the scan may return
+    /// fewer entries than its limit only at the end of the keys. Keys that threads insert
+    /// concurrently may or may not be returned.
     fn scan(
         &mut self,
         session: &mut dyn Session<K>,
@@ -375,7 +380,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         self.end_scan(tally)
     }
 
-    /// Judges what a scan returned, but for its comparison with the ranks.
+    /// Checks what a scan returned, except for the comparison with the ranks.
     fn end_scan(&mut self, tally: ScanTally<'_, K>) -> Result<(), String> {
         let Self { job, .. } = self;
         let ScanTally { from, scanned, broken } = tally;
@@ -392,7 +397,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         self.settle(UNSETTLED)
     }
 
-    /// Compares the answers of scans, but for the last ones, with the ranks of the keys.
+    /// Compares the answers of scans, except for the last `but` ones, with the ranks of the keys.
     pub fn settle(&mut self, but: usize) -> Result<(), String> {
         while self.scanned.len() > but {
             self.scanned.pop_front().map_or(Ok(()), |scanned| self.compare(scanned))?;
@@ -408,7 +413,8 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
             return Err("the order of the keys is not known".to_owned());
         };
         let (first, end) = (first as usize, end as usize);
-        // In order from rank `first` to rank `end`: as many as there are, so none was skipped.
+        // The keys are in order from rank `first` to rank `end`. Their number is right, so none was
+        // skipped.
         let expected = (end + 1).saturating_sub(first);
         if of_loaded != expected {
             return wrong(format!("{of_loaded} of {expected} keys"));
@@ -419,8 +425,8 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         Ok(())
     }
 
-    /// Does the operations from a place of the stream on that go into one call for groups of up to
-    /// `batch`; returns the place behind them.
+    /// Executes the operations from a position of the stream on that belong to one group call of up
+    /// to `batch` operations. Returns the position after them.
     pub fn step(
         &mut self,
         session: &mut dyn Session<K>,
@@ -445,7 +451,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         Ok(at + group.len())
     }
 
-    /// Does the operations of the next call of a task; returns the place after them.
+    /// Executes the operations of the next call of a task. Returns the position after them.
     pub fn call(
         &mut self,
         session: &mut dyn Session<K>,
@@ -460,8 +466,8 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
         }
     }
 
-    /// Does the next `batch` operations, of whatever sort, in one call that keeps their order;
-    /// returns the place after them.
+    /// Executes the next `batch` operations, of any kind, in one call that keeps their order.
+    /// Returns the position after them.
     pub fn ordered(
         &mut self,
         session: &mut dyn Session<K>,
@@ -471,7 +477,7 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     ) -> Result<usize, String> {
         let end = (at + batch).min(operations.len());
         let group = operations.get(at..end).unwrap_or_default();
-        // A read-update is two queries.
+        // A read-update consists of two queries.
         let mut due: Vec<(Action, usize, &K)> = Vec::with_capacity(group.len());
         let mut values: Vec<u64> = Vec::with_capacity(group.len());
         let mut inserts = 0;
@@ -591,13 +597,13 @@ impl<'j, 'a, K: Key + ?Sized> Checker<'j, 'a, K> {
     }
 }
 
-/// The answers to an ordered batch, judged as they come.
+/// The answers to an ordered batch, which are checked as they arrive.
 struct Replies<'d, 'k, K: Key + ?Sized> {
-    /// The queries: what each must find, the position of its key, and the key.
+    /// The queries: the expected answer of each, the position of its key, and the key.
     due: &'d [(Action, usize, &'k K)],
     /// The first query without an answer.
     next: usize,
-    /// The range whose entries come.
+    /// The range whose entries are arriving.
     scan: Option<(usize, ScanTally<'k, K>)>,
     ended: Vec<ScanTally<'k, K>>,
     broken: Option<String>,
@@ -668,7 +674,7 @@ mod tests {
     #[test]
     fn the_latest_keys_are_of_all_threads_and_there() {
         let latest = Latest::new(&[1000, 2000], 500);
-        // Nothing is inserted yet: loaded keys, the last first.
+        // Nothing is inserted yet, so these are loaded keys, the last one first.
         assert_eq!(latest.key(0, 0), 499);
         assert_eq!((latest.key(498, 0), latest.key(499, 0), latest.key(10_000, 1)), (1, 0, 0));
         latest.count(0, 3);

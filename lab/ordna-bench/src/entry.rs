@@ -5,22 +5,22 @@ use std::collections::BTreeMap;
 use crate::suggest::unknown;
 use crate::target::Target;
 
-/// Makes an empty index for so many threads; the reason if that cannot be.
+/// Creates an empty index for a number of threads, or returns the reason why this is impossible.
 pub type Maker<K> = Box<dyn Fn(&Switches, usize) -> Result<Box<dyn Target<K>>, String>>;
 
 /// A part of an index that can be turned off, or an option of it.
 #[derive(Debug, Clone, Copy)]
 pub struct Switch {
-    /// As on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Its values; the first is the default.
+    /// Possible values, with the default first.
     pub values: &'static [&'static str],
-    /// Its effect.
+    /// Effect of the switch.
     pub what: &'static str,
 }
 
 impl Switch {
-    /// A switch with its name, its values and a line about its effect.
+    /// Creates a switch with its name, its values and a line about its effect.
     pub const fn new(
         name: &'static str,
         values: &'static [&'static str],
@@ -35,15 +35,15 @@ impl Switch {
 pub struct Switches(BTreeMap<&'static str, &'static str>);
 
 impl Switches {
-    /// The value of a switch that the entry lists; empty for any other name.
+    /// Returns the value of a switch that the entry lists, or an empty string for any other name.
     pub fn get(&self, name: &str) -> &'static str {
         self.0.get(name).copied().unwrap_or_default()
     }
 
-    /// Reads `switch=value` pairs; what is not named has its default.
+    /// Parses `switch=value` pairs. Switches that are not named have their defaults.
     ///
     /// # Errors
-    /// A switch or its value is unknown: lists the known ones.
+    /// Returns an error with the known ones if a switch or its value is unknown.
     pub fn parse(index: &str, known: &[Switch], pairs: &[&str]) -> Result<Self, String> {
         let mut set: BTreeMap<_, _> = known
             .iter()
@@ -72,14 +72,14 @@ impl Switches {
 
 /// An index, or a peer.
 pub struct IndexEntry {
-    /// As on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// Whether it is of this workspace: a wrong answer then fails the run.
+    /// Whether the index belongs to this workspace. A wrong answer then fails the run.
     pub ours: bool,
     /// Its switches.
     pub switches: &'static [Switch],
-    /// For integers; the reason if it takes none.
+    /// Constructor for integer keys, or the reason why there is none.
     pub integers: Result<Maker<u64>, String>,
-    /// For byte strings.
+    /// Constructor for byte strings, or the reason why there is none.
     pub bytes: Result<Maker<[u8]>, String>,
 }

@@ -1,4 +1,4 @@
-//! Where an index lives while it is measured: in a child process, or here.
+//! The place of an index during its measurement: a child process, or this process.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use crate::job::Job;
 use crate::run::{Instance, Make};
 use crate::workload::{Action, Operation};
 
-/// A request to a child. Between two requests it stands still: nothing that an index does in the
-/// background runs while another is measured.
+/// A request to a child. Between two requests the child is stopped, so that no background work of
+/// an index runs while another index is measured.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 enum Request {
     Load,
@@ -28,13 +28,13 @@ pub enum Host<'j, 'a, K: Key + ?Sized> {
     Here(Box<Instance<'j, 'a, K>>),
     /// In a child.
     Apart(Child, &'j Job<'a, K>),
-    /// It ended its child.
+    /// The index has ended its child.
     Ended(Problem),
 }
 
 impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
-    /// Makes an instance, in a child if `apart`: then no other thread may run in this process. The
-    /// child has the memory of a load before, if `warm`.
+    /// Creates an instance, in a child if `apart` is set. No other thread may then run in this
+    /// process. If `warm` is set, the child already has the memory of an earlier load.
     pub fn start(job: &'j Job<'a, K>, make: Make<'j, K>, apart: bool, warm: bool) -> Self {
         if !apart {
             return Self::Here(Box::new(Instance::new(job, make)));
@@ -50,7 +50,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
-    /// See [`Instance::load`].
+    /// Loads the keys; see [`Instance::load`].
     pub fn load(&mut self) -> Result<Load, Problem> {
         match self {
             Self::Here(instance) => instance.load(),
@@ -62,7 +62,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
-    /// See [`Instance::phase`].
+    /// Runs a phase; see [`Instance::phase`].
     pub fn phase(&mut self, at: usize) -> Result<Measured, Problem> {
         match self {
             Self::Here(instance) => instance.phase(at),
@@ -83,7 +83,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
-    /// See [`Instance::look`].
+    /// Scans the whole index; see [`Instance::look`].
     pub fn look(&mut self) -> Result<Option<String>, Problem> {
         match self {
             Self::Here(instance) => instance.look(),
@@ -95,7 +95,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
-    /// Ends an instance that is of no use any more: what its end brings is not told.
+    /// Ends an instance that is not used any more. Errors of its end are not reported.
     pub fn discard(self) {
         match self {
             Self::Here(instance) => drop(instance.finish()),
@@ -104,7 +104,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
         }
     }
 
-    /// See [`Instance::finish`].
+    /// Ends the instance; see [`Instance::finish`].
     pub fn finish(mut self) -> Result<(), Problem> {
         match self {
             Self::Here(instance) => instance.finish(),
@@ -112,7 +112,7 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
                 let limit = limit(job.loaded);
                 self.ask(Request::Finish, limit, "while being dropped")
             }
-            // Told already.
+            // The problem was already reported.
             Self::Ended(_) => Ok(()),
         }
     }
@@ -142,8 +142,8 @@ impl<'j, 'a, K: Key + ?Sized> Host<'j, 'a, K> {
     }
 }
 
-/// How long so many operations may take, the entries of scans counting as one each: many times what
-/// the slowest index needs.
+/// Returns the time limit for a number of operations, in which each entry of a scan counts as one.
+/// It is many times what the slowest index needs.
 fn limit(operations: usize) -> Duration {
     Duration::from_secs(60)
         + Duration::from_micros(50).saturating_mul(u32::try_from(operations).unwrap_or(u32::MAX))

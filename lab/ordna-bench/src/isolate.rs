@@ -1,14 +1,14 @@
-//! A child process that begins with all that this one has in memory.
+//! A child process that begins with a copy of this process's memory.
 //!
-//! An index is measured in a child of its own: one that aborts, faults or hangs ends its child and
-//! not the run, and what it allocates is counted apart from all others. The keys and operations,
-//! made before, are shared copy on write.
+//! An index is measured in its own child process. If it aborts, faults or blocks, only its child
+//! ends and not the run, and its allocations are counted separately. The keys and operations, which
+//! were generated before, are shared copy-on-write.
 //!
 //! # Contract
-//! `fork` gives the child the calling thread only. A lock that another thread of the parent holds
-//! at that moment stays locked in the child for ever. So [`Child::start`] is called while no other
-//! thread works. If one does, the child may hang, which [`Child::ask`] ends. (The allocator has
-//! handlers of its own for this.)
+//! `fork` copies only the calling thread. If another thread of the parent holds a lock at that
+//! moment, the lock stays locked in the child forever. So [`Child::start`] must be called while no
+//! other thread runs. Otherwise the child may block, and [`Child::ask`] ends it. (The allocator has
+//! its own handlers for this.)
 
 #![expect(unsafe_code, reason = "fork and what belongs to it")]
 
@@ -17,21 +17,21 @@ use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// A running child that answers requests, one line each. Dropped, it is killed.
+/// A running child that answers requests, one line each. It is killed on drop.
 pub struct Child {
     pid: libc::pid_t,
     requests: PipeWriter,
     replies: BufReader<PipeReader>,
 }
 
-/// How a child ended.
+/// The way in which a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
     /// By a signal.
     Signal(i32),
     /// With an exit code.
     Exit(i32),
-    /// It gave no answer for so long, and was killed.
+    /// It did not answer for this long, and was killed.
     Silent(Duration),
 }
 
@@ -49,18 +49,19 @@ impl std::fmt::Display for Death {
 }
 
 impl Child {
-    /// Starts a child that calls `begin` once and then answers every request with what it returned.
+    /// Starts a child that calls `begin` once and then answers every request with the value that it
+    /// returned.
     ///
     /// # Errors
-    /// The system gives no pipe or no process.
+    /// Errors of the system when it creates pipes or the process.
     pub fn start<S>(begin: impl FnOnce() -> S) -> std::io::Result<Self>
     where
         S: FnMut(&str) -> String,
     {
         let (their_requests, requests) = std::io::pipe()?;
         let (replies, their_replies) = std::io::pipe()?;
-        // SAFETY: the child's memory is a copy, consistent for its one thread. That other threads
-        // are gone can at worst leave a lock locked, see the contract.
+        // SAFETY: the child's memory is a copy, which is consistent for its only thread. Because
+        // other threads do not exist in it, a lock may stay locked, see the contract.
         let pid = unsafe { libc::fork() };
         match pid {
             -1 => Err(std::io::Error::last_os_error()),
@@ -69,18 +70,18 @@ impl Child {
                 let served = catch_unwind(AssertUnwindSafe(|| {
                     answer(begin, BufReader::new(their_requests), their_replies);
                 }));
-                // SAFETY: ends the process at once: neither its buffers nor its exit handlers,
-                // which are copies of the parent's, must run.
+                // SAFETY: ends the process at once. Neither its buffers nor its exit handlers,
+                // which are copies of the parent's, may run.
                 unsafe { libc::_exit(i32::from(served.is_err())) }
             }
             pid => Ok(Self { pid, requests, replies: BufReader::new(replies) }),
         }
     }
 
-    /// The answer to a request, if it comes in time.
+    /// Returns the answer to a request, if it arrives in time.
     ///
     /// # Errors
-    /// How the child ended instead.
+    /// Returns how the child ended.
     pub fn ask(&mut self, request: &str, limit: Duration) -> Result<String, Death> {
         let mut reply = String::new();
         let sent = writeln!(self.requests, "{request}");
@@ -89,7 +90,7 @@ impl Child {
                 self.kill();
                 return Err(Death::Silent(limit));
             }
-            // A child that ends closes its end: the line is empty then, or not complete.
+            // A child that ends closes its end of the pipe. The line is then empty or incomplete.
             if self.replies.read_line(&mut reply).is_ok() && reply.ends_with('\n') {
                 return Ok(reply);
             }
@@ -97,7 +98,7 @@ impl Child {
         Err(self.end())
     }
 
-    /// Waits until there is something to read, or the end.
+    /// Waits until there is data to read, or the pipe is closed.
     fn answers_within(&self, limit: Duration) -> bool {
         let mut poll = libc::pollfd {
             fd: self.replies.get_ref().as_raw_fd(),
@@ -108,10 +109,10 @@ impl Child {
         loop {
             let left = end.saturating_duration_since(std::time::Instant::now());
             let milliseconds = left.as_millis().min(i32::MAX as u128) as i32;
-            // SAFETY: one entry, which lives through the call.
+            // SAFETY: a single entry, which lives for the duration of the call.
             match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
                 0 => return false,
-                // Interrupted by a signal, as when the terminal changes its size.
+                // Interrupted by a signal, for example when the size of the terminal changes.
                 -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {
                 }
                 _ => return true,
@@ -119,28 +120,27 @@ impl Child {
         }
     }
 
-    /// Stops all of its threads where they are, until [`Child::go_on`]: it uses no processor
-    /// meanwhile.
+    /// Stops all of its threads, until [`Child::go_on`], so that it uses no processor time.
     pub fn stand_still(&self) {
         self.signal(libc::SIGSTOP);
     }
 
-    /// Lets its threads run again.
+    /// Lets its threads continue.
     pub fn go_on(&self) {
         self.signal(libc::SIGCONT);
     }
 
     fn signal(&self, signal: i32) {
         if self.pid > 0 {
-            // SAFETY: the child is not waited for yet, so the number is still its own.
+            // SAFETY: the child has not been waited for, so the number still belongs to it.
             unsafe { libc::kill(self.pid, signal) };
         }
     }
 
-    /// Its processor time so far in clock ticks, where the system says so.
+    /// Returns its processor time so far in clock ticks, if the system reports it.
     pub fn ticks(&self) -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
-        // Behind the name in brackets and ten fields more: utime stime.
+        // The fields after the name in brackets and ten more fields: utime stime.
         let fields = stat.rsplit_once(") ")?.1.split(' ').skip(11).take(2);
         Some(fields.filter_map(|field| field.parse::<u64>().ok()).sum())
     }
@@ -152,7 +152,7 @@ impl Child {
     /// Waits for a child that has ended or is about to.
     fn end(&mut self) -> Death {
         let mut status = 0;
-        // SAFETY: `status` lives through the call.
+        // SAFETY: `status` lives for the duration of the call.
         let waited = unsafe { libc::waitpid(self.pid, &raw mut status, 0) };
         if waited != self.pid {
             return Death::Exit(-1);
@@ -175,13 +175,13 @@ impl Drop for Child {
     }
 }
 
-/// The child's life.
+/// The main function of the child.
 fn answer<S>(begin: impl FnOnce() -> S, mut requests: impl BufRead, mut replies: impl Write)
 where
     S: FnMut(&str) -> String,
 {
     #[cfg(target_os = "linux")]
-    // SAFETY: no pointer; asks to be killed when the parent ends, however it does.
+    // SAFETY: takes no pointer. Makes the system kill this process when the parent ends in any way.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL)
     };

@@ -4,32 +4,32 @@ use ordna_base::Key;
 
 use crate::workload::{Workload, Written};
 
-/// The measurements on a fresh instance.
+/// The measurements on a new instance.
 pub struct Job<'a, K: Key + ?Sized> {
-    /// The keys: the first `loaded` are loaded, the others are the workloads' to insert.
+    /// The keys: the first `loaded` are loaded, and workloads insert the others.
     pub keys: &'a K::Sequence,
-    /// How many keys are loaded.
+    /// Number of keys that are loaded.
     pub loaded: usize,
-    /// Threads that load.
+    /// Number of threads that load.
     pub threads: usize,
-    /// Keys per call of the load; 1: single operations.
+    /// Number of keys per call of the load. With 1, operations are single.
     pub batch: usize,
-    /// Whether a call takes operations of all sorts, in their order.
+    /// Whether a call has operations of all kinds, in their order.
     pub ordered: bool,
-    /// The workloads that can be asked for, in any order, on the same instance.
+    /// The workloads that can be run, in any order, on the same instance.
     pub phases: &'a [Phase],
-    /// The loaded keys' places in key order; there if a workload scans.
+    /// The ranks of the loaded keys in key order, if a workload scans.
     pub ranks: Option<&'a [u32]>,
 }
 
-/// A workload, written down.
+/// A workload with its operations.
 pub struct Phase {
     /// The workload.
     pub workload: Workload,
-    /// Keys per call.
+    /// Number of keys per call.
     pub batch: usize,
-    /// The operations of each thread; none for [`Workload::Load`].
+    /// The operations of each thread, or none for [`Workload::Load`].
     pub written: Written,
-    /// Times every operation by itself instead of all together.
+    /// Whether every operation is measured separately, instead of all together.
     pub latency: bool,
 }

@@ -1,4 +1,4 @@
-//! Key sets: deterministic by seed, free of duplicates, in random order, in one flat buffer.
+//! Key sets: deterministic by seed, without duplicates, in random order, in one flat buffer.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use ordna_base::entries::{FlatBytes, Sequence};
 use crate::suggest::unknown;
 use crate::zipf::{Random, Zipf};
 
-/// A kind of keys, as named on the command line.
+/// A key set, as named on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeySet {
     /// Random `u64`.
@@ -17,7 +17,7 @@ pub enum KeySet {
     IntDense,
     /// Item, user and time of reviews, about 37 bytes; items are Zipf over 500,000.
     Az,
-    /// The same with the user first.
+    /// Like `Az`, with the user first.
     Az2,
     /// A few thousand hosts and nested paths, about 80 bytes.
     Url,
@@ -25,7 +25,7 @@ pub enum KeySet {
     Email,
     /// Random bytes of this length.
     Fixed(usize),
-    /// Filler, and 4 random bytes at the end.
+    /// Filler, followed by 4 random bytes.
     Filled(usize),
     /// The lines of a file.
     File(String),
@@ -82,12 +82,13 @@ impl std::fmt::Display for KeySet {
 }
 
 impl KeySet {
-    /// Whether the keys are native `u64`.
+    /// Returns whether the keys are native `u64`.
     pub fn is_int(&self) -> bool {
         matches!(self, Self::Int | Self::IntDense)
     }
 
-    /// Bytes of a key on average, roughly, for the check of memory before the run.
+    /// Returns the approximate average size of a key in bytes, for the check of memory before the
+    /// run.
     pub fn mean_bytes(&self) -> usize {
         match self {
             Self::Int | Self::IntDense => 8,
@@ -99,10 +100,10 @@ impl KeySet {
         }
     }
 
-    /// Whether the keys can be made: refuses a file that is not there.
+    /// Returns an error if the keys cannot be generated, because a file does not exist.
     ///
     /// # Errors
-    /// Names the file, and what the system says.
+    /// Returns a text with the file and the system's error.
     pub fn check(&self) -> Result<(), String> {
         let Self::File(path) = self else { return Ok(()) };
         if path.is_empty() {
@@ -115,32 +116,32 @@ impl KeySet {
         }
     }
 
-    /// Bytes that are read before keys are made of them.
+    /// Returns the number of bytes that are read before keys are generated.
     pub fn bytes_to_read(&self) -> usize {
         let Self::File(path) = self else { return 0 };
         std::fs::metadata(path).map_or(0, |found| found.len() as usize)
     }
 
-    /// `count` integers.
+    /// Returns `count` integers.
     pub fn integers(&self, count: usize, seed: u64) -> Vec<u64> {
         let mut random = Random::new(seed);
         let mut keys: Vec<u64> = if *self == Self::IntDense {
             (0..count as u64).collect()
         } else {
-            // A bijection of the counter: random, without duplicates.
+            // A bijection of the counter, so the numbers are random and without duplicates.
             (0..count as u64).map(|n| Random::mix(n ^ seed.rotate_left(32))).collect()
         };
         random.shuffle(&mut keys);
         keys
     }
 
-    /// Up to `count` byte strings: fewer only if the set has no more.
+    /// Returns up to `count` byte strings. There are fewer only if the set has no more.
     ///
     /// # Errors
-    /// The file cannot be read, or holds a key that is too long.
+    /// Returns an error if the file cannot be read, or contains a key that is too long.
     pub fn byte_strings(&self, count: usize, seed: u64) -> Result<FlatBytes, String> {
         let mut random = Random::new(seed);
-        // A file may hold far fewer.
+        // A file may contain far fewer keys.
         let room = if matches!(self, Self::File(_)) { 0 } else { count };
         let mut keys: Vec<Box<[u8]>> = Vec::with_capacity(room);
         let mut seen: HashSet<u128> = HashSet::with_capacity(room);
@@ -168,7 +169,7 @@ impl KeySet {
             }
         } else {
             let mut maker = KeyMaker::new(self, seed);
-            // Sets of few keys run out: give up when new ones have become rare.
+            // Small sets run out of keys: give up when new ones have become rare.
             let mut tries = 0;
             while keys.len() < count && tries < count * 4 + 1000 {
                 tries += 1;
@@ -182,7 +183,7 @@ impl KeySet {
     }
 }
 
-/// 128 bits of hash: duplicates are found without a second copy of every key.
+/// Returns a 128-bit hash, so that duplicates are found without a second copy of every key.
 fn fingerprint(key: &[u8]) -> u128 {
     let half = |seed: u64| {
         key.chunks(8).fold(seed ^ key.len() as u64, |hash, chunk| {
@@ -194,7 +195,7 @@ fn fingerprint(key: &[u8]) -> u128 {
     u128::from(half(1)) << 64 | u128::from(half(0xABCD))
 }
 
-/// Makes the keys of one set.
+/// Generates the keys of a set.
 struct KeyMaker<'a> {
     set: &'a KeySet,
     items: Zipf,
@@ -278,7 +279,7 @@ impl<'a> KeyMaker<'a> {
                 let tail = (random.next_u64() as u32).to_be_bytes();
                 self.key.extend_from_slice(&tail);
             }
-            // Integers and files are made elsewhere.
+            // Integers and files are handled elsewhere.
             KeySet::Int | KeySet::IntDense | KeySet::File(_) => {}
         }
         &self.key

@@ -1,11 +1,11 @@
 //! `ordna-bench` measures each index and its public peers with one driver and one set of keys.
 //!
-//! | module | holds |
+//! | module | contents |
 //! |---|---|
 //! | [`keys`] | the key sets, made once into a flat buffer |
 //! | [`zipf`] | skewed random numbers |
 //! | [`workload`] | operations with expected results, generated before the clock starts |
-//! | [`target`] | what an index must offer to be measured |
+//! | [`target`] | the interface of an index that is measured |
 //! | [`entry`], [`registry`] | the table of indexes by name, with their switches |
 //! | [`plugin`] | indexes from shared libraries behind a C interface |
 //! | `check` | the values that are stored, and the checks of each result |
@@ -21,7 +21,7 @@
 //! | [`noise`] | how far the figures of a run can be relied on |
 //! | [`table`] | the results for people and for programs |
 //! | `paper_page` | the generated part of `docs/papers` |
-//! | [`page`] | `docs/benchmarks.md`, made from the results |
+//! | [`page`] | `docs/benchmarks.md`, generated from the results |
 //! | [`report`] | the results as plots on one HTML page |
 //! | [`cli`] | the command line |
 //!

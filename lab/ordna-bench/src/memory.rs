@@ -2,20 +2,20 @@
 
 #![expect(unsafe_code, reason = "the allocators' purges have no safe wrapper")]
 
-/// Bytes handed out by the allocator and not taken back.
+/// Returns the number of bytes that the allocator has handed out and not taken back.
 pub fn allocated() -> usize {
-    // The statistics are a snapshot that has to be asked for.
+    // The statistics are a snapshot, which must be refreshed.
     let fresh = tikv_jemalloc_ctl::epoch::advance();
     fresh.and_then(|_| tikv_jemalloc_ctl::stats::allocated::read()).unwrap_or(0)
 }
 
-/// Gives the system all pages that the allocators hold and do not use: the resident sets before and
-/// after a load then differ by what the load keeps.
+/// Returns all unused pages of the allocators to the system. The difference between the resident
+/// sets before and after a load is then what the load keeps.
 fn purge() {
     // 4096 is MALLCTL_ARENAS_ALL.
     let name = c"arena.4096.purge";
-    // SAFETY: the name ends with a zero byte; this control neither reads nor writes a value, as
-    // the null pointers and the zero length say.
+    // SAFETY: the name ends with a zero byte. This control neither reads nor writes a value, as the
+    // null pointers and the zero length say.
     unsafe {
         tikv_jemalloc_sys::mallctl(
             name.as_ptr(),
@@ -26,25 +26,26 @@ fn purge() {
         );
     }
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: may be called at any time. Plug-ins allocate from the C library.
+    // SAFETY: allowed at any time. Plug-ins allocate from the C library.
     unsafe {
         libc::malloc_trim(0);
     }
 }
 
-/// Lets the allocators keep the pages that the program frees from now on; glibc keeps most. Returns
-/// whether jemalloc does.
+/// Lets the allocators keep the pages that the program frees from now on; glibc keeps most of them.
+/// Returns whether jemalloc does.
 pub fn keep_pages() -> bool {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: may be called at any time. Plug-ins allocate from the C library.
+    // SAFETY: allowed at any time. Plug-ins allocate from the C library.
     unsafe {
         libc::mallopt(libc::M_TRIM_THRESHOLD, -1);
-        // glibc takes no larger threshold. Blocks above it return to the system when freed.
+        // glibc accepts no larger threshold. Larger blocks are returned to the system when they are
+        // freed.
         libc::mallopt(libc::M_MMAP_THRESHOLD, 32 << 20);
     }
     let Ok(arenas) = tikv_jemalloc_ctl::arenas::narenas::read() else { return false };
     let kinds = ["dirty", "muzzy"];
-    // Arenas to come take the defaults; one of those that are there may have no memory yet.
+    // Future arenas use the defaults. One of the existing arenas may have no memory yet.
     let defaults = kinds.map(|kind| keep_forever(&format!("arenas.{kind}_decay_ms\0")));
     let own = (0..arenas).flat_map(|arena| kinds.map(|kind| (arena, kind)));
     let own = own.filter(|(arena, kind)| keep_forever(&format!("arena.{arena}.{kind}_decay_ms\0")));
@@ -58,24 +59,25 @@ fn keep_forever(name: &str) -> bool {
     unsafe { tikv_jemalloc_ctl::raw::write(name.as_bytes(), FOREVER) }.is_ok()
 }
 
-/// Resident bytes of the process, after unused pages were given back; `None` where the system does
-/// not say. Without the program's own pages: a forked child maps those anew as it comes to them.
+/// Returns the resident bytes of the process, after unused pages were returned, or `None` if the
+/// system does not report them. The program's own pages do not count, because a forked child maps
+/// them again as it accesses them.
 pub fn resident() -> Option<usize> {
     purge();
     field("/proc/self/status", "RssAnon:")
 }
 
-/// Memory that the system can give, where it says so.
+/// Returns the memory that the system can provide, if it reports this.
 pub fn available() -> Option<usize> {
     field("/proc/meminfo", "MemAvailable:")
 }
 
-/// All memory of the machine, where it says so.
+/// Returns all memory of the machine, if the system reports it.
 pub fn total() -> Option<usize> {
     field("/proc/meminfo", "MemTotal:")
 }
 
-/// A field in kB of a file below `/proc`, in bytes.
+/// Returns a field in kB of a file below `/proc`, in bytes.
 fn field(path: &str, name: &str) -> Option<usize> {
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -1,9 +1,9 @@
-//! How far the figures of a run can be relied on: said from the figures, not by hand.
+//! The reliability of a run's figures, which is computed from the figures themselves.
 
 use crate::info::RunInfo;
 use crate::table::Cell;
 
-/// The runs that the cells are of, each once.
+/// Returns the runs to which the cells belong, each once.
 pub fn runs(cells: &[Cell]) -> Vec<&RunInfo> {
     let mut runs: Vec<&RunInfo> = Vec::new();
     for cell in cells {
@@ -14,7 +14,7 @@ pub fn runs(cells: &[Cell]) -> Vec<&RunInfo> {
     runs
 }
 
-/// The middle, the ninth tenth and the largest.
+/// The median, the ninth decile and the maximum.
 struct Shares {
     median: f64,
     ninth: f64,
@@ -32,7 +32,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// The load of the machine during a run, if it is known.
+/// Describes the load of the machine during a run, if it is known.
 pub fn told_of(run: &RunInfo) -> Option<String> {
     let busy = run.was_busy()?;
     let load = run.load_average.map(|load| format!("load average {load:.2} at its start"));
@@ -48,8 +48,8 @@ pub fn told_of(run: &RunInfo) -> Option<String> {
     Some(format!("In the run of {run} the machine was {verdict} ({figures})."))
 }
 
-/// The conditions of the runs, a sentence each: load of the machine, spread of the rounds, drift of
-/// the baseline.
+/// Describes the conditions of the runs, with a sentence for each: load of the machine, spread of
+/// the rounds, drift of the baseline.
 pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     let mut told: Vec<String> = runs(cells).into_iter().filter_map(told_of).collect();
     let figures = cells.iter().filter(|cell| cell.mops.is_some()).count();

@@ -1,7 +1,7 @@
 //! `ordna-bench paper NAME`: the papers' experiments, scaled to the machine.
 //!
-//! `papers/NAME.json` says which runs make up a figure. What a figure needs beyond that (counters of an
-//! index, several NUMA nodes, a network) it says instead of showing something else.
+//! `papers/NAME.json` defines the runs for each figure. If a figure needs something else (counters
+//! of an index, several NUMA nodes, a network), it says so instead of showing something different.
 
 use std::sync::LazyLock;
 
@@ -11,25 +11,26 @@ use serde::Deserialize;
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Runs {
-    /// Key sets that stand for the paper's.
+    /// Key sets that represent the paper's.
     pub keys: Vec<String>,
     /// The paper's numbers of keys, in thousands.
     pub thousands: Vec<usize>,
     /// Workloads.
     pub workloads: Vec<String>,
-    /// Keys per call.
+    /// Numbers of keys per call.
     #[serde(default = "single")]
     pub batches: Vec<usize>,
-    /// Whether a call takes a batch of operations of all sorts, in their order.
+    /// Whether a call has a batch of operations of all kinds, in their order.
     #[serde(default)]
     pub ordered: bool,
-    /// Whether the number of threads goes from one to all cores; otherwise all cores, or one.
+    /// Numbers of threads: from one to all cores, all cores, or one.
     pub threads: Threads,
 }
 
 impl Runs {
-    /// The numbers of keys to load where the largest is at most `n`: all by the same factor, so that
-    /// the axis stays, and none below 1,000. `few`: the smallest and the largest only.
+    /// Returns the numbers of keys to load if the largest is at most `n`. All are scaled by the
+    /// same factor, so that the axis keeps its form, and none is below 1,000. With `few`, returns
+    /// only the smallest and the largest.
     pub fn sizes(&self, n: usize, few: bool) -> Vec<usize> {
         let largest = self.thousands.iter().copied().max().unwrap_or(1).max(1) * 1000;
         let factor = (n as f64 / largest as f64).min(1.0);
@@ -54,34 +55,34 @@ pub struct Claim {
     pub says: String,
     /// The cells that are compared.
     pub of: Side,
-    /// What differs in those that they are compared with.
+    /// The differences of the cells with which they are compared.
     pub over: Side,
-    /// Bytes per key instead of operations per second.
+    /// Whether bytes per key are compared, instead of operations per second.
     #[serde(default)]
     pub bytes: bool,
-    /// The least ratio that has the paper's shape.
+    /// Minimum ratio with the paper's shape.
     #[serde(default)]
     pub least: Option<f64>,
-    /// The greatest.
+    /// Maximum ratio with the paper's shape.
     #[serde(default)]
     pub most: Option<f64>,
 }
 
-/// A claim of the abstract or the conclusion: judged by a figure, or with a verdict of our own.
+/// A claim of the abstract or the conclusion, judged by a figure or with our own verdict.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Promise {
-    /// What is claimed.
+    /// The claim.
     pub says: String,
     /// The figure whose cells judge it.
     pub figure: Option<String>,
-    /// How they do.
+    /// The claim about the cells.
     pub claim: Option<Claim>,
-    /// The verdict, where no figure gives one.
+    /// The verdict, if no figure provides one.
     pub verdict: Option<String>,
 }
 
-/// A selection of cells; what is not named is not restricted.
+/// A selection of cells. Properties that are not named are not restricted.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Side {
@@ -91,9 +92,9 @@ pub struct Side {
     pub workload: Option<String>,
     /// Key set.
     pub keys: Option<String>,
-    /// Keys per call.
+    /// Number of keys per call.
     pub batch: Option<usize>,
-    /// Threads: one, or all.
+    /// Number of threads: one, or all.
     pub threads: Option<Threads>,
     /// The smallest or the largest number of keys.
     pub size: Option<Size>,
@@ -119,14 +120,14 @@ fn single() -> Vec<usize> {
 pub enum Threads {
     /// One.
     One,
-    /// As many as there are cores.
+    /// The number of cores.
     All,
-    /// From one to all, doubling.
+    /// From one to all, in powers of two.
     Growing,
 }
 
 impl Threads {
-    /// On a machine with so many cores.
+    /// Returns the numbers for a machine with this number of cores.
     pub fn on(self, cores: usize) -> Vec<usize> {
         match self {
             Self::One => vec![1],
@@ -145,21 +146,21 @@ impl Threads {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Its number, as in `--figure`.
+    /// Its number, as for `--figure`.
     pub name: String,
     /// Its title.
     pub title: String,
     /// What the paper shows, in a few words.
     pub shows: String,
-    /// Its shapes, where runs of ours can show them.
+    /// Its shapes, if our runs can show them.
     #[serde(default)]
     pub claims: Vec<Claim>,
-    /// The indexes that it compares, by the names of this benchmark.
+    /// The indexes that it compares, with their names in this benchmark.
     #[serde(default)]
     pub indexes: Vec<String>,
-    /// Its runs; none if it cannot be run.
+    /// Its runs, or `None` if it cannot be run.
     pub runs: Option<Runs>,
-    /// The differences from the paper, or the reason why nothing is run.
+    /// The differences from the paper, or the reason why there is no run.
     #[serde(default)]
     pub note: String,
 }
@@ -168,20 +169,20 @@ pub struct Figure {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
-    /// As on the command line.
+    /// Name on the command line.
     pub name: String,
-    /// As people cite it.
+    /// Title in citations.
     pub title: String,
     /// The index of the paper, for "where we lose".
     pub index: String,
-    /// What abstract and conclusion claim.
+    /// The claims of abstract and conclusion.
     pub promises: Vec<Promise>,
     /// Its figures.
     pub figures: Vec<Figure>,
 }
 
 impl Paper {
-    /// The name of a figure in results.
+    /// Returns the name of a figure in results.
     pub fn experiment(&self, figure: &Figure) -> String {
         let kind = if figure.name.starts_with(|first: char| first.is_ascii_digit()) {
             "Fig. "
@@ -245,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What a claim names is in the runs of its figure; else it would never be judged.
+    /// What a claim names must be in the runs of its figure; otherwise it would never be judged.
     fn check(claim: &Claim, figure: &Figure) {
         let runs = figure.runs.as_ref().unwrap();
         let workloads = runs.workloads.iter().flat_map(|name| name.parse::<Series>().unwrap().0);

@@ -1,4 +1,4 @@
-//! The part of `docs/papers/NAME.md` that is made from results: verdicts, figures, where we lose.
+//! Generates a part of `docs/papers/NAME.md` from results: verdicts, figures, where we lose.
 //!
 //! A [`Claim`] is a shape that the paper shows: a ratio between two selections of cells. It holds if
 //! the geometric mean of our ratios is within its bounds.
@@ -13,10 +13,10 @@ use crate::table::Cell;
 /// The lines around the part of the page that is replaced.
 pub const MARKS: [&str; 2] = ["<!-- generated: begin -->", "<!-- generated: end -->"];
 
-/// The page with its generated part anew.
+/// Returns the page with a new generated part.
 ///
 /// # Errors
-/// The page has no marks.
+/// Returns an error if the page has no marks.
 pub fn renew(page: &str, paper: &Paper, cells: &[Cell]) -> Result<String, String> {
     let missing = || format!("the page has no lines {:?} and {:?}", MARKS[0], MARKS[1]);
     let (before, rest) = page.split_once(MARKS[0]).ok_or_else(missing)?;
@@ -24,7 +24,7 @@ pub fn renew(page: &str, paper: &Paper, cells: &[Cell]) -> Result<String, String
     Ok([before, MARKS[0], "\n", &render(paper, cells), MARKS[1], after].concat())
 }
 
-/// The generated part.
+/// Returns the generated part.
 fn render(paper: &Paper, cells: &[Cell]) -> String {
     let of = |figure: &Figure| -> Vec<&Cell> {
         let name = paper.experiment(figure);
@@ -89,7 +89,7 @@ fn capital(text: &str) -> String {
     })
 }
 
-/// Where and how the runs were.
+/// Describes the machine and the settings of the runs.
 fn conditions(cells: &[&Cell]) -> String {
     let Some(first) = cells.first() else { return "No run is recorded.\n".to_owned() };
     let rounds = cells.iter().map(|cell| cell.rounds).max().unwrap_or(0);
@@ -115,7 +115,7 @@ fn conditions(cells: &[&Cell]) -> String {
     text
 }
 
-/// The rows of a figure in the table of verdicts.
+/// Appends the rows of a figure in the table of verdicts.
 fn rows(text: &mut String, figure: &Figure, cells: &[&Cell]) {
     let name = format!("{}: {}", label(figure), figure.title);
     if figure.claims.is_empty() {
@@ -134,7 +134,7 @@ fn rows(text: &mut String, figure: &Figure, cells: &[&Cell]) {
     }
 }
 
-/// Our ratio, and whether it has the paper's shape.
+/// Returns our ratio, and whether it has the paper's shape.
 fn judge(claim: &Claim, cells: &[&Cell]) -> (String, String) {
     let figure = |cell: &Cell| {
         let mops = cell.mops.map(|mops| mops.median);
@@ -188,7 +188,8 @@ impl Ends {
     }
 }
 
-/// Whether two numbers of keys are one size: workloads that insert leave a few keys fewer to load.
+/// Returns whether two numbers of keys count as the same size, because workloads that insert load a
+/// few keys less.
 fn is_size(one: usize, other: usize) -> bool {
     one.abs_diff(other) * 10 <= one.max(other)
 }
@@ -202,7 +203,8 @@ fn selects(side: &Side, cell: &Cell, ends: &Ends) -> bool {
         && side.size.is_none_or(|size| is_size(ends.size(size), cell.n))
 }
 
-/// Whether `other` is what `over` says and otherwise as `cell`; not the same cell.
+/// Returns whether `other` is a different cell with the properties of `over`, and otherwise those
+/// of `cell`.
 fn is_counterpart(over: &Side, cell: &Cell, other: &Cell, ends: &Ends) -> bool {
     selects(over, other, ends)
         && (over.index.is_some() || cell.index == other.index)
@@ -214,7 +216,7 @@ fn is_counterpart(over: &Side, cell: &Cell, other: &Cell, ends: &Ends) -> bool {
         && !std::ptr::eq(cell, other)
 }
 
-/// One row for each case, one column for each index.
+/// Formats a table with one row for each case and one column for each index.
 fn table(cells: &[&Cell], figure: impl Fn(&Cell) -> Option<f64>, digits: usize) -> String {
     let mut indexes: Vec<&str> = Vec::new();
     let mut rows: Vec<Vec<&Cell>> = Vec::new();
@@ -245,7 +247,7 @@ fn table(cells: &[&Cell], figure: impl Fn(&Cell) -> Option<f64>, digits: usize) 
     text
 }
 
-/// What indexes counted: the last of each index and key set.
+/// Returns the counts of indexes: the last ones of each index and key set.
 fn counts(cells: &[&Cell]) -> Vec<String> {
     let mut last: BTreeMap<(&str, &str), &str> = BTreeMap::new();
     for cell in cells {
@@ -258,16 +260,17 @@ fn counts(cells: &[&Cell]) -> Vec<String> {
         .collect()
 }
 
-/// The cases in which another ordered index is faster than the paper's, by that index.
+/// Formats the cases in which another ordered index is faster than the paper's, by that index.
 fn losses(paper: &Paper, cells: &[&Cell]) -> String {
     let mops = |cell: &Cell| cell.mops.filter(|_| cell.checked).map(|mops| mops.median);
-    // By rival: cases together, cases lost, the worst ratio and its case.
+    // For each rival: the number of common cases, of cases lost, the worst ratio and its case.
     let mut rivals: BTreeMap<&str, (usize, usize, f64, String)> = BTreeMap::new();
     for ours in cells.iter().filter(|cell| cell.index == paper.index) {
         let Some(have) = mops(ours) else { continue };
         for rival in cells.iter().filter(|rival| rival.case() == ours.case()) {
             let base = rival.index.split('+').next().unwrap_or_default();
-            // A variant of the paper's own index, one that keeps no order, one without a lock.
+            // Variants of the paper's own index do not count, nor do indexes without an order or
+            // without a lock.
             let own = base == paper.index || BASELINES[1] == base;
             let Some(theirs) = mops(rival).filter(|_| !own && !UNORDERED.contains(&base)) else {
                 continue;
@@ -344,7 +347,7 @@ mod tests {
         );
         let page = page.unwrap();
         assert!(page.starts_with("top\n") && page.ends_with("end") && !page.contains("old"));
-        // 4 and 1 times: 2 on the geometric mean.
+        // Ratios of 4 and 1 have the geometric mean 2.
         assert!(page.contains("| | faster | 2.00 times (shape: 2 or more) | yes |"), "{page}");
         assert!(page.contains("| | scales | 1.25 times (shape: 1.5 or more) | no |"), "{page}");
         assert!(page.contains("| | others |  | not shown: no cells to compare |"), "{page}");

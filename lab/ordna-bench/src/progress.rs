@@ -1,12 +1,12 @@
-//! The progress bar of a run. It shows on a terminal only.
+//! The progress bar of a run, which is shown only on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// One bar over all plans of a run.
+/// A single bar over all plans of a run.
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// Over so many steps.
+    /// Creates a bar with a number of steps.
     pub fn new(steps: usize) -> Self {
         let bar = ProgressBar::new(steps as u64);
         let template = "[{bar:30}] {pos}/{len} {prefix} {msg} ({elapsed}, {eta} left)";
@@ -16,30 +16,30 @@ impl Progress {
         Self(bar)
     }
 
-    /// Shows nothing.
+    /// Creates a bar that is not shown.
     pub fn hidden() -> Self {
         let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
         Self(bar)
     }
 
-    /// A line above the bar, or on standard error where there is no terminal.
+    /// Prints a line above the bar, or on standard error if there is no terminal.
     pub fn say(&self, text: &str) {
         self.0.suspend(|| eprintln!("{text}"));
     }
 
-    /// The case under measurement.
+    /// Shows the case that is being measured.
     pub fn step(&self, what: &str, index: &str) {
         self.0.set_prefix(what.to_owned());
         self.0.set_message(index.to_owned());
         self.0.tick();
     }
 
-    /// One step is done.
+    /// Advances by one step.
     pub fn done(&self) {
         self.0.inc(1);
     }
 
-    /// All is done.
+    /// Ends the bar.
     pub fn finish(&self) {
         self.0.finish_and_clear();
     }

@@ -1,14 +1,14 @@
 //! The indexes by name.
 //!
-//! An index of the workspace that serves both kinds of keys is one line of [`all`]:
-//! `ours!("skiplist", SkipList)`. One without synchronization is `alone!("btree", make)`: it
+//! An index of the workspace that supports both types of keys is one line of [`all`]:
+//! `ours!("skiplist", SkipList)`. One without synchronization is `alone!("btree", make)`, and
 //! refuses more than one thread.
 //!
 //! # Switches
 //!
-//! The papers' factor analyses turn parts of an index off. An index exposes that as *switches*:
+//! The papers' factor analyses turn off parts of an index. An index exposes this as *switches*:
 //! `--index name+switch=value+…`. Its entry lists them ([`Switch`]: name, values with the default
-//! first, what it does), the command line is checked against the list, and the constructor asks
+//! first, effect), the command line is checked against the list, and the constructor calls
 //! [`Switches::get`]:
 //!
 //! ```text
@@ -47,7 +47,7 @@ use crate::partitions::Partitions;
 use crate::suggest::unknown;
 use crate::target::{Alone, Counting, Ours, Shared, Sole, Target};
 
-/// An index of the workspace, made from its switches for each kind of keys.
+/// Creates the entry of an index of the workspace, with a constructor for each type of keys.
 fn entry<A: Target<u64> + 'static, B: Target<[u8]> + 'static>(
     name: &str,
     switches: &'static [Switch],
@@ -63,8 +63,8 @@ fn entry<A: Target<u64> + 'static, B: Target<[u8]> + 'static>(
     }
 }
 
-/// An index of the workspace that takes both kinds of keys; with switches and the function that
-/// builds it from them, if it has any.
+/// Creates the entry of an index of the workspace that supports both types of keys. If it has
+/// switches, they are passed with the function that builds it from them.
 macro_rules! ours {
     ($name:literal, $index:ident) => {{
         let integers = |_: &Switches| Shared(Ours($index::<u64, u64>::new()));
@@ -78,20 +78,20 @@ macro_rules! ours {
     }};
 }
 
-/// Figure 9 of the Nitro paper: several instances against one.
+/// Several instances compared with one, as in Figure 9 of the Nitro paper.
 const PARTITIONED: Switch =
     Switch::new("partitions", &["1", "4", "16"], "instances that share the keys");
 
 const PARTITIONS: &[Switch] = &[PARTITIONED];
 
-/// Nodes of a level for each of the next.
+/// Ratio of the numbers of nodes on a level and on the level above.
 const FANOUT: Switch = Switch::new("fanout", &["2", "4"], "nodes of a level for each of the next");
 const SHORTCUTS: Switch =
     Switch::new("shortcuts", &["on", "off"], "searches begin at a table of tall nodes");
 
 const SKIPLIST: &[Switch] = &[FANOUT, SHORTCUTS];
 
-/// As published: `nitro+fanout=4+shortcuts=off+collection=epochs`.
+/// The published variant is `nitro+fanout=4+shortcuts=off+collection=epochs`.
 const NITRO: &[Switch] = &[
     PARTITIONED,
     FANOUT,
@@ -123,7 +123,7 @@ fn store<K: Key + ?Sized>(_: &Switches) -> Store<K, u64> {
     Store::new()
 }
 
-/// HTM of the ART paper's Figure 5.
+/// The HTM variant in Figure 5 of the ART paper.
 const HTM: &[Switch] =
     &[Switch::new("transactions", &["on", "off"], "hardware transactions, or the lock only")];
 
@@ -147,7 +147,7 @@ fn art_htm() -> IndexEntry {
     }
 }
 
-/// Tells where the figures are of the fallback.
+/// Says whether the figures are those of the fallback.
 fn transactions<K: Key + ?Sized>(index: &ArtHtm<K, u64>) -> String {
     let how = if index.has_transactions() {
         "hardware transactions, then one lock"
@@ -157,7 +157,7 @@ fn transactions<K: Key + ?Sized>(index: &ArtHtm<K, u64>) -> String {
     how.to_owned()
 }
 
-/// An index that can be measured as several instances.
+/// Creates the entry of an index that can be measured as several instances.
 macro_rules! partitioned {
     ($name:literal, $switches:expr, $make:ident) => {{
         fn make<K: Key + ?Sized>() -> Maker<K> {
@@ -179,8 +179,8 @@ macro_rules! partitioned {
     }};
 }
 
-/// An index without synchronization: `$make::<K>()` gives something with a
-/// [`Session`](crate::target::Session) of its own.
+/// Creates the entry of an index without synchronization. `$make::<K>()` returns a value that
+/// implements [`Session`](crate::target::Session).
 macro_rules! alone {
     ($name:literal, $make:ident) => {
         entry($name, &[], |_| Alone::new($make::<u64>()), |_| Alone::new($make::<[u8]>()))
@@ -195,7 +195,7 @@ fn art_none<K: Key + ?Sized>() -> Sole<ArtNone<K, u64>> {
     Sole(ArtNone::new())
 }
 
-/// The parts of HydraList's Figure 9.
+/// The parts of HydraList in its Figure 9.
 const HYDRALIST: &[Switch] = &[
     Switch::new(
         "leaf",
@@ -241,7 +241,8 @@ fn hydralist() -> IndexEntry {
     }
 }
 
-/// HydraList's Figure 13: how far the search layer was behind the data layer, as writers saw it.
+/// Describes how far the search layer lagged behind the data layer, as writers saw it: HydraList's
+/// Figure 13.
 fn jumps<K: Key + ?Sized, L: SearchLayer<K>>(index: &HydraList<K, u64, L>) -> String {
     let jumps = index.statistics().jumps;
     let all = jumps.iter().sum::<usize>().max(1) as f64;
@@ -274,7 +275,7 @@ fn hydralist_options(switches: &Switches) -> HydraOptions {
     }
 }
 
-/// The optimizations of PI's Figure 15, and the threads of its batches (Figure 8).
+/// The optimizations in PI's Figure 15, and the threads of its batches (Figure 8).
 const PI: &[Switch] = &[
     Switch::new("simd", &["on", "off"], "compares eight keys at a time"),
     Switch::new("group", &["32", "1"], "queries that descend together"),
@@ -347,7 +348,7 @@ fn wormhole_unsafe<K: Key + ?Sized>() -> Sole<WormholeUnsafe<K, u64>> {
     Sole(WormholeUnsafe::new())
 }
 
-/// All that this build can measure.
+/// Returns everything that this build can measure.
 pub fn all() -> Vec<IndexEntry> {
     #[allow(unused_mut, reason = "with the feature `peers` more are added")]
     let mut entries = vec![
@@ -372,22 +373,22 @@ pub fn all() -> Vec<IndexEntry> {
     entries
 }
 
-/// The baselines among our indexes: what the others have to beat.
+/// The baselines among our indexes, which the others have to beat.
 pub const BASELINES: [&str; 2] = ["locked", "btree"];
 
-/// Peers that keep no order: an upper bound, no rivals.
+/// Peers without an order, which are upper bounds and not rivals.
 pub const UNORDERED: [&str; 1] = ["dashmap"];
 
-/// The peers, measured in builds with the feature.
+/// The peers, which are measured in builds with the feature.
 pub const PEERS: [&str; 7] =
     ["crossbeam-skiplist", "scc", "congee", "arctic", "masstree", "concurrent-map", "dashmap"];
 
-/// Names that the command line knows and this build has not, and why.
+/// Returns why this build lacks an index whose name is known.
 pub fn missing(name: &str) -> Option<&'static str> {
     PEERS.contains(&name).then_some("peers need a build with --features peers")
 }
 
-/// An index as the command line asked for it.
+/// An index as selected on the command line.
 #[derive(Clone)]
 pub struct Chosen {
     /// Name and switches.
@@ -408,21 +409,21 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// The build's indexes.
+    /// Creates a registry with the build's indexes.
     pub fn new() -> Self {
         Self(all().into_iter().map(Rc::new).collect())
     }
 
-    /// Of a build without any index.
+    /// Creates a registry without indexes.
     #[cfg(test)]
     pub fn empty() -> Self {
         Self(Vec::new())
     }
 
-    /// The build's indexes and these.
+    /// Creates a registry with the build's indexes and these plug-ins.
     ///
     /// # Errors
-    /// A plug-in has a name that is taken.
+    /// Returns an error if the name of a plug-in is already in use.
     pub fn with(plugins: Vec<IndexEntry>) -> Result<Self, String> {
         let mut all = Self::new();
         for plugin in plugins {
@@ -437,15 +438,15 @@ impl Registry {
         Ok(all)
     }
 
-    /// All entries.
+    /// Returns all entries.
     pub fn entries(&self) -> impl Iterator<Item = &IndexEntry> {
         self.0.iter().map(AsRef::as_ref)
     }
 
-    /// The entry and switches of `name+switch=value+…`.
+    /// Returns the entry and the switches for `name+switch=value+…`.
     ///
     /// # Errors
-    /// The name, a switch or its value is unknown: lists the known ones.
+    /// Returns an error with the known ones if the name, a switch or its value is unknown.
     pub fn find(&self, text: &str) -> Result<Chosen, String> {
         let mut parts = text.split('+');
         let name = parts.next().unwrap_or_default();
@@ -477,7 +478,7 @@ mod tests {
     use crate::run::measure;
 
     fn switched<K: Key + ?Sized>(switches: &Switches) -> Locked<K, u64> {
-        // The switch reaches the constructor; a value that is not listed never does.
+        // The switch reaches the constructor, and a value that is not listed never does.
         assert!(["on", "off"].contains(&switches.get("simd")));
         assert_eq!(switches.get("levels"), "3");
         Locked::new()

@@ -1,6 +1,6 @@
 //! Error texts for unknown names.
 
-/// `unknown WHAT "NAME"; did you mean …? known are …`
+/// Returns the text `unknown WHAT "NAME"; did you mean …? known are …`.
 pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let hint = nearest(name, &known).map(|near| format!(", did you mean {near:?}?"));
@@ -11,8 +11,8 @@ pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a s
     )
 }
 
-/// The known name that a slip of the fingers may have meant. What follows a `:` in a known name is
-/// a placeholder.
+/// Returns the known name that a typing error may have meant. The part after a `:` in a known name
+/// is a placeholder.
 fn nearest<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let stem = |text: &str| text.split(':').next().unwrap_or_default().to_lowercase();
     let name = stem(name);

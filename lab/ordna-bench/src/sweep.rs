@@ -1,10 +1,10 @@
-//! The entries that an index must hold, and the checks of them off the clock.
+//! The entries that an index must contain, and the checks of them outside of the measurement.
 //!
-//! While the clock runs an answer can be compared with what any moment allows only. After a run,
-//! when no thread works, everything is known: which keys are there, and for each the version of the
-//! value, or, where several threads wrote the key, the last version of each of them. [`Contents`]
-//! follows the operations, [`check_writes`] looks up every key that was written, [`check_whole`]
-//! scans the whole index.
+//! During a measurement, an answer can only be compared with what is allowed at any moment. After a
+//! run, when no thread works, everything is known: which keys are present, and for each the version
+//! of the value or, if several threads have written the key, the last version of each of them.
+//! [`Contents`] follows the operations, [`check_writes`] looks up every key that was written, and
+//! [`check_whole`] scans the whole index.
 
 use std::borrow::Borrow;
 
@@ -16,7 +16,7 @@ use crate::job::Job;
 use crate::target::Session;
 use crate::workload::{Action, Operation};
 
-/// The state of a key: absent, or a value of a version.
+/// The state of a key: absent, or a version of its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct ValueState(u16);
 
@@ -27,21 +27,21 @@ impl ValueState {
         Self(0x100 | u16::from(version))
     }
 
-    /// The value of a key in this state.
+    /// Returns the value of a key in this state.
     fn value<K: Key + ?Sized>(self, key: &K, position: usize) -> Option<u64> {
         (self != Self::ABSENT).then(|| value(key, position, self.0 as u8))
     }
 }
 
-/// The entries that an index must hold.
+/// The entries that an index must contain.
 pub struct Contents {
-    /// By position of the key.
+    /// States by position of the key.
     states: Vec<ValueState>,
-    /// Keys that are there.
+    /// Number of keys that are present.
     count: usize,
 }
 
-/// The last write of a thread to a key.
+/// The last write of a key by a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Write {
     key: u32,
@@ -53,7 +53,8 @@ struct Write {
 pub struct Writes(Vec<Write>);
 
 impl Writes {
-    /// Of threads that did these operations, with versions from these bases on.
+    /// Returns the last writes of threads that executed these operations, with versions from these
+    /// bases on.
     pub fn of<'o>(threads: impl Iterator<Item = (&'o [Operation], u8)>) -> Self {
         let mut writes = Vec::new();
         for (thread, (operations, base)) in threads.enumerate() {
@@ -69,7 +70,8 @@ impl Writes {
             });
             writes.extend(written);
         }
-        // Stable: the last write of a thread to a key stays behind its others.
+        // A stable sort, so that the last write of a key by a thread stays after the thread's other
+        // ones.
         writes.sort_by_key(|write| (write.key, write.thread));
         let mut last: Vec<Write> = Vec::with_capacity(writes.len());
         for write in writes {
@@ -85,7 +87,7 @@ impl Writes {
 }
 
 impl Contents {
-    /// Nothing of so many keys.
+    /// Creates the contents of an empty index, for this number of keys.
     pub fn nothing(keys: usize) -> Self {
         Self { states: vec![ValueState::ABSENT; keys], count: 0 }
     }
@@ -97,15 +99,15 @@ impl Contents {
         *known = state;
     }
 
-    /// Keys that one thread has inserted, in order, with versions from `base` on.
+    /// Records keys that one thread has inserted, in order, with versions from `base` on.
     pub fn load(&mut self, keys: std::ops::Range<usize>, base: u8) {
         for (at, position) in keys.enumerate() {
             self.set(position, ValueState::of(version(base, at)));
         }
     }
 
-    /// The operations that make the index as it was before: the loaded keys that are missing are
-    /// inserted, and others removed if `remove` says so.
+    /// Returns the operations that restore the index: missing loaded keys are inserted and, if
+    /// `remove` is set, other keys are removed.
     pub fn restore(&self, writes: &Writes, loaded: usize, remove: bool) -> Vec<Operation> {
         let mut keys: Vec<u32> = writes.0.iter().map(|write| write.key).collect();
         keys.dedup();
@@ -128,11 +130,11 @@ fn expected(states: &[Option<u64>], found: Option<u64>) -> String {
     format!("{} instead of {}", one(&found), all.join(" or "))
 }
 
-/// Looks up every key that was written: it must have what the last write of one of the threads
-/// left.
+/// Looks up every key that was written. Its state must be the result of the last write of one of
+/// the threads.
 ///
 /// # Errors
-/// The first wrong answer.
+/// Returns the first wrong answer.
 pub fn check_writes<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
@@ -154,10 +156,10 @@ pub fn check_writes<K: Key + ?Sized>(
     Ok(())
 }
 
-/// Looks up one of `step` loaded keys.
+/// Looks up one of every `step` loaded keys.
 ///
 /// # Errors
-/// The first wrong answer.
+/// Returns the first wrong answer.
 pub fn check_loaded<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
@@ -176,20 +178,20 @@ pub fn check_loaded<K: Key + ?Sized>(
     Ok(())
 }
 
-/// Entries of one scan of [`check_whole`].
+/// Number of entries of one scan of [`check_whole`].
 const STRETCH: usize = 100_000;
 
-/// Scans the whole index, stretch by stretch: every entry must be above the one before, be there
-/// once, and have the value that it must have; and none may be missing.
+/// Scans the whole index, stretch by stretch. Every entry must be above the previous one, appear
+/// once, and have the right value, and none may be missing.
 ///
 /// # Errors
-/// The first wrong answer.
+/// Returns the first wrong answer.
 pub fn check_whole<K: Key + ?Sized>(
     job: &Job<'_, K>,
     session: &mut dyn Session<K>,
     held: &Contents,
 ) -> Result<(), String> {
-    // Any of equal heads serves: the scan begins at or before all keys.
+    // Any key with the smallest head works, because the scan begins at or before all keys.
     let least = (0..job.keys.len()).filter_map(|at| job.keys.get(at)).min();
     let Some(least) = least else { return Ok(()) };
     let mut last: Option<K::Owned> = None;
@@ -204,7 +206,7 @@ pub fn check_whole<K: Key + ?Sized>(
             if entries == 1
                 && let Some(above) = above
             {
-                // Where the stretch before ended.
+                // The end of the previous stretch.
                 if above.is_ne() {
                     let text = "it does not go on where it ended";
                     broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
@@ -222,7 +224,7 @@ pub fn check_whole<K: Key + ?Sized>(
                 broken.get_or_insert_with(|| wrong("a scan of the whole index", key, text));
             }
             match &mut last {
-                // Keeps the buffer of the key before.
+                // Reuses the buffer of the previous key.
                 Some(last) => key.clone_into(last),
                 None => last = Some(key.to_owned()),
             }

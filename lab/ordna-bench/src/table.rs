@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 use crate::figures::Groups;
 use crate::info::RunInfo;
 
-/// Lowest, middle and highest of several rounds.
+/// Minimum, median and maximum of several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle round; of an even number, the lower of the two in the middle.
+    /// The median round; with an even number of rounds, the lower of the two in the middle.
     pub median: f64,
     /// The slowest round.
     pub min: f64,
@@ -17,7 +17,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of at least one figure.
+    /// Computes the spread of these figures. Returns `None` if there are none.
     pub fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Spread {
     }
 }
 
-/// The throughput of the threads that do one thing.
+/// The throughput of the threads with one role.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Role {
     /// Its name.
@@ -35,7 +35,7 @@ pub struct Role {
     pub mops: Spread,
 }
 
-/// The case of a cell: figures of different cases are not compared.
+/// The case of a cell. Figures of different cases are not compared.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Case<'a> {
     experiment: Option<&'a str>,
@@ -51,8 +51,8 @@ pub struct Case<'a> {
 }
 
 impl Cell {
-    /// Cells of one run and of the same experiment, keys, workload, threads, batch and sizes belong
-    /// together.
+    /// Returns the case of the cell, which consists of the run, the experiment, keys, workload,
+    /// threads, batch and sizes.
     pub fn case(&self) -> Case<'_> {
         Case {
             experiment: self.experiment.as_deref(),
@@ -68,21 +68,21 @@ impl Cell {
         }
     }
 
-    /// Nanoseconds of one thread per operation.
+    /// Returns the time in nanoseconds that one thread needs per operation.
     pub fn ns_per_operation(&self) -> Option<f64> {
         self.mops.map(|mops| self.threads as f64 * 1e3 / mops.median)
     }
 
-    /// How far the rounds lie apart, as a share of the middle one; of one round nothing is known.
+    /// Returns the spread of the rounds as a share of the median. It is unknown for a single round.
     pub fn noise(&self) -> Option<f64> {
         self.mops.filter(|_| self.rounds > 1).map(|mops| (mops.max - mops.min) / mops.median)
     }
 }
 
-/// One cell of the results: an index on a key set under a workload.
+/// One cell of the results: an index with a key set and a workload.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Cell {
-    /// The experiment of a paper that this is a part of.
+    /// The experiment of a paper to which the cell belongs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
     /// Name and switches of the index.
@@ -91,73 +91,74 @@ pub struct Cell {
     pub keys: String,
     /// The workload.
     pub workload: String,
-    /// Threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Keys per call.
+    /// Number of keys per call.
     pub batch: usize,
-    /// Whether a call takes operations of all sorts, in their order.
+    /// Whether a call has operations of all kinds, in their order.
     #[serde(default)]
     pub ordered: bool,
-    /// Keys loaded.
+    /// Number of keys loaded.
     pub n: usize,
-    /// Operations measured.
+    /// Number of operations measured.
     pub ops: usize,
     /// Million operations per second.
     pub mops: Option<Spread>,
-    /// The same of every round, in order.
+    /// Million operations per second of every round, in order.
     #[serde(default)]
     pub each: Vec<f64>,
-    /// The same of each role, where threads do different things.
+    /// Million operations per second of each role, if threads have different roles.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<Role>,
-    /// Latency percentiles in nanoseconds, from a pass of its own.
+    /// Latency percentiles in nanoseconds, from a separate pass.
     pub p50_ns: Option<u64>,
     /// See `p50_ns`.
     pub p99_ns: Option<u64>,
     /// See `p50_ns`.
     pub p999_ns: Option<u64>,
-    /// The slowest operation.
+    /// Duration of the slowest operation in nanoseconds.
     pub max_ns: Option<u64>,
-    /// Share of the operations and the nanoseconds within which they were done.
+    /// Pairs of a share of the operations and the number of nanoseconds within which they
+    /// completed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub latency: Vec<(f64, u64)>,
     /// Bytes per loaded key, from the allocator.
     pub bytes_per_key: Option<f64>,
-    /// By how much the load made the resident set grow, per key.
+    /// Growth of the resident set during the load, per key.
     #[serde(default)]
     pub rss_per_key: Option<f64>,
-    /// Bytes of slabs that the system backed with huge pages after the load, per key.
+    /// Number of bytes of slabs for which the system uses huge pages after the load, per key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_per_key: Option<f64>,
-    /// Whether every answer was checked and right.
+    /// Whether every answer was checked and correct.
     pub checked: bool,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub note: Option<String>,
-    /// The fault; beside a figure, the index's fault elsewhere.
+    /// The fault. If there is a figure, the fault of the index in another case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Keys of a call for groups, on average: fewer than `batch` where the key of a write that was
-    /// put off was read.
+    /// Average numbers of keys per group call. They are less than `batch` if the key of a delayed
+    /// write was read.
     #[serde(default)]
     pub groups: Groups,
-    /// The index's own counts since it was made.
+    /// The index's own counts since its creation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub counts: Option<String>,
-    /// Whether the index is of this workspace, and not a peer.
+    /// Whether the index belongs to this workspace and is not a peer.
     pub ours: bool,
-    /// Rounds behind `mops`.
+    /// Number of rounds of `mops`.
     pub rounds: usize,
     /// Seed of keys and operations.
     pub seed: u64,
-    /// The run that it is of.
+    /// The run to which the cell belongs.
     #[serde(flatten)]
     pub info: RunInfo,
 }
 
-/// Columns that name the case; the rest are figures.
+/// Number of columns that name the case; the others are figures.
 const NAMES: usize = 6;
 
-/// The cells as a table; ratios are against `baseline` in the same group of rows.
+/// Formats the cells as a table. Ratios are computed with `baseline` in the same group of rows.
 pub fn render(cells: &[Cell], baseline: &str) -> String {
     let titles = "keys|n|workload|threads|batch|index|Mops/s|min|max|ratio|bytes/key|RSS/key|huge/key\
                   |p50 ns|p99 ns|p99.9 ns|max us";
@@ -218,7 +219,7 @@ fn row(cell: &Cell, first: bool, base: Option<f64>) -> Vec<String> {
     row
 }
 
-/// Columns as wide as their widest cell; a note may run over the columns behind it.
+/// Aligns the columns to their widest cells. A note may extend over the columns after it.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -233,7 +234,7 @@ fn align(rows: &[Vec<String>]) -> String {
     for row in rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
-            // Figures to the right, names to the left.
+            // Figures are aligned to the right, names to the left.
             let width = widths[column];
             line += &if column >= NAMES && row.len() == columns {
                 format!("{cell:>width$}  ")
@@ -247,7 +248,7 @@ fn align(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// A cell for tests.
+/// Returns a cell for tests.
 #[cfg(test)]
 pub fn sample(index: &str) -> Cell {
     Cell {

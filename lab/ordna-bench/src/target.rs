@@ -1,10 +1,11 @@
-//! The interface by which the benchmark measures an index; indexes of this workspace behind it.
+//! The interface with which the benchmark measures an index, and its implementations for the
+//! indexes of this workspace.
 //!
-//! A [`Target`] is one built index; a [`Session`] is what one thread of the run uses of it. The run
-//! calls both through pointers; the indirect call costs every index the same. Most indexes are used
-//! by reference: implement [`Session`] for `&Index` and wrap the index in [`Shared`]. An index
-//! without synchronization implements [`Session`] itself and is wrapped in [`Alone`], which refuses
-//! more than one thread.
+//! A [`Target`] is one built index; a [`Session`] is the part of it that one thread of the run
+//! uses. The run calls both through trait objects, and the indirect call costs the same for every
+//! index. Most indexes are used by reference: implement [`Session`] for `&Index` and wrap the index
+//! in [`Shared`]. An index without synchronization implements [`Session`] itself and is wrapped in
+//! [`Alone`], which refuses more than one thread.
 
 use std::ops::{Bound, ControlFlow};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -19,13 +20,13 @@ use crate::workload::Action;
 /// The answer to a query of a batch, or a part of it.
 #[derive(Debug)]
 pub enum Reply<'a, K: ?Sized> {
-    /// To a search.
+    /// The value for a search.
     Found(Option<u64>),
-    /// To an insert: whether the key was new, if the index can say.
+    /// For an insert, whether the key was new, if the index reports this.
     New(Option<bool>),
-    /// To a delete: whether the key was there.
+    /// For a delete, whether the key was present.
     Removed(bool),
-    /// One entry of a range; each has a reply of its own, in order.
+    /// One entry of a range. Each entry has its own reply, in order.
     Entry(&'a K, u64),
 }
 
@@ -36,7 +37,7 @@ impl<K: ?Sized> Clone for Reply<'_, K> {
 }
 impl<K: ?Sized> Copy for Reply<'_, K> {}
 
-/// The executor of an index without a call for such batches.
+/// Executes a batch for an index without a call for such batches.
 fn one_by_one<K: Key + ?Sized, S: Session<K> + ?Sized>(
     session: &mut S,
     batch: &[Query<'_, K, u64>],
@@ -67,20 +68,21 @@ fn one_by_one<K: Key + ?Sized, S: Session<K> + ?Sized>(
             Query::Range { lower: Bound::Included(from), limit, .. } => {
                 session.scan(from, *limit, &mut |key, value| each(at, Reply::Entry(key, value)));
             }
-            // The driver makes no others.
+            // The driver creates no other ranges.
             Query::Range { .. } => {}
         }
         at += 1;
     }
 }
 
-/// One thread's way into a map from keys to words. Every call is one operation of a workload.
+/// The interface of one thread to a map from keys to words. Every call is one operation of a
+/// workload.
 pub trait Session<K: Key + ?Sized> {
-    /// Sets the value of a key; returns whether the key was new, if the index can say.
+    /// Sets the value of a key. Returns whether the key was new, if the index reports this.
     fn put(&mut self, key: &K, value: u64) -> Option<bool>;
-    /// The value of a key.
+    /// Returns the value of a key.
     fn get(&mut self, key: &K) -> Option<u64>;
-    /// Removes a key; returns whether it was there.
+    /// Removes a key. Returns whether it was present.
     fn remove(&mut self, key: &K) -> bool;
     /// Calls `each` with up to `limit` entries from `from` on, in order.
     fn scan(&mut self, from: &K, limit: usize, each: &mut dyn FnMut(&K, u64));
@@ -90,8 +92,8 @@ pub trait Session<K: Key + ?Sized> {
             each(at, self.get(key));
         }
     }
-    /// Sets the values of a group of keys, later ones over earlier ones; returns how many keys were
-    /// new, if the index can say.
+    /// Sets the values of a group of keys; later values replace earlier ones. Returns how many keys
+    /// were new, if the index reports this.
     fn put_group(&mut self, pairs: &[(&K, u64)]) -> Option<usize> {
         let new = |all: Option<usize>, (key, value): &(&K, u64)| {
             let new = self.put(key, *value);
@@ -99,22 +101,22 @@ pub trait Session<K: Key + ?Sized> {
         };
         pairs.iter().fold(Some(0), new)
     }
-    /// Removes a group of keys; returns how many were there.
+    /// Removes a group of keys. Returns how many were present.
     fn remove_group(&mut self, keys: &[&K]) -> usize {
         keys.iter().filter(|key| self.remove(key)).count()
     }
-    /// Executes queries of all sorts in the order of the batch; replies come in that order.
+    /// Executes queries of all kinds in the order of the batch. Replies arrive in that order.
     fn batch(&mut self, batch: &[Query<'_, K, u64>], each: &mut dyn FnMut(usize, Reply<'_, K>)) {
         one_by_one(self, batch, each);
     }
-    /// Why the index cannot do the job at all; `None` if it can.
+    /// Returns the reason why the index cannot do the job at all, or `None` if it can.
     fn refuses(_: &Job<'_, K>) -> Option<String>
     where
         Self: Sized,
     {
         None
     }
-    /// Why the index has no such operation; `None` if it has.
+    /// Returns the reason why the index has no such operation, or `None` if it has.
     fn lacks(_: Action) -> Option<String>
     where
         Self: Sized,
@@ -123,39 +125,39 @@ pub trait Session<K: Key + ?Sized> {
     }
 }
 
-/// One built index under measurement.
+/// A built index that is being measured.
 pub trait Target<K: Key + ?Sized>: Sync {
-    /// The session of one thread. Called on each of so many threads before its clock starts;
-    /// dropped after it stopped.
+    /// Creates the session of one thread. Called on each of `threads` threads before the
+    /// measurement; the session is dropped after it.
     fn session(&self, thread: usize, threads: usize) -> Box<dyn Session<K> + '_>;
 
-    /// Why the index cannot do the job at all; `None` if it can.
+    /// Returns the reason why the index cannot do the job at all, or `None` if it can.
     fn refuses(&self, _: &Job<'_, K>) -> Option<String> {
         None
     }
 
-    /// Why the index has no such operation; `None` if it has.
+    /// Returns the reason why the index has no such operation, or `None` if it has.
     fn lacks(&self, _: Action) -> Option<String> {
         None
     }
 
-    /// How many threads it bears; `None` if any number.
+    /// Returns the maximum number of threads, or `None` if there is no maximum.
     fn most_threads(&self) -> Option<usize> {
         None
     }
 
-    /// Whether one caller gives it the operations of all threads of a run, in calls as many times
-    /// as large: the index has threads of its own to share them.
+    /// Returns whether one caller passes the operations of all threads of a run, in calls that are
+    /// larger by the number of threads, because the index shares them among its own threads.
     fn one_caller(&self) -> bool {
         false
     }
 
-    /// The index's own counts so far, if it counts.
+    /// Returns the index's own counts so far, if it counts.
     fn counts(&self) -> Option<String> {
         None
     }
 
-    /// Whether its memory is from the allocator whose statistics are read.
+    /// Returns whether its memory comes from the allocator whose statistics are read.
     fn on_our_allocator(&self) -> bool {
         true
     }
@@ -183,11 +185,11 @@ where
     }
 }
 
-/// An index of ours that counts what it does.
+/// An index of this workspace that counts its operations.
 pub struct Counting<I> {
     /// The index.
     pub index: Shared<Ours<I>>,
-    /// Tells its counts.
+    /// Formats its counts.
     pub counts: fn(&I) -> String,
 }
 
@@ -204,17 +206,18 @@ where
     }
 }
 
-/// An index without synchronization: one thread at a time, and a run on one thread only.
+/// An index without synchronization, which only one thread at a time uses. Runs have a single
+/// thread.
 pub struct Alone<T>(Mutex<T>);
 
 impl<T> Alone<T> {
-    /// Wraps it.
+    /// Wraps an index.
     pub fn new(index: T) -> Self {
         Self(Mutex::new(index))
     }
 }
 
-/// The one session of an [`Alone`] index. The lock is taken once, not per operation.
+/// The only session of an [`Alone`] index. The lock is taken once, not per operation.
 pub struct Only<'a, T>(MutexGuard<'a, T>);
 
 impl<K, T> Target<K> for Alone<T>
@@ -223,7 +226,7 @@ where
     T: Session<K> + Send + 'static,
 {
     fn session(&self, _: usize, _: usize) -> Box<dyn Session<K> + '_> {
-        // A panic with the lock held ends the measurement of this instance.
+        // A panic while the lock is held ends the measurement of this instance.
         Box::new(Only(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
@@ -279,7 +282,7 @@ fn up_to<K: Key + ?Sized>(
     }
 }
 
-/// The single operations of a session over an index of ours.
+/// Implements the single operations of a session with an index of this workspace.
 macro_rules! singles {
     ($index:ident) => {
         fn put(&mut self, key: &$index::Key, value: u64) -> Option<bool> {
@@ -320,7 +323,7 @@ where
     singles!(I);
 
     fn put_group(&mut self, pairs: &[(&I::Key, u64)]) -> Option<usize> {
-        // More than any group has: never the right answer.
+        // More than the size of any group, so it is never the right answer.
         Some(self.0.insert_many(pairs).unwrap_or(usize::MAX))
     }
 
@@ -329,14 +332,15 @@ where
     }
 }
 
-/// An index of ours for one thread.
+/// An index of this workspace for one thread.
 pub struct Sole<I>(pub I);
 
 impl<I: Unshared<Value = u64>> Session<I::Key> for Sole<I> {
     singles!(I);
 }
 
-/// The standard library's B-tree on one thread, without a lock: what synchronization costs.
+/// The standard library's B-tree on one thread, without a lock, which shows the cost of
+/// synchronization.
 impl<K: Key + ?Sized> Session<K> for std::collections::BTreeMap<K::Owned, u64> {
     fn put(&mut self, key: &K, value: u64) -> Option<bool> {
         Some(self.insert(key.to_owned(), value).is_none())

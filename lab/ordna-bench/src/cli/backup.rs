@@ -18,7 +18,7 @@ use ordna::{OrderedIndex, Store};
 use super::common::BenchError;
 use crate::memory;
 
-/// The kinds of keys and values.
+/// The types of keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Values {
     /// Keys of 16 bytes with values of 84 bytes.
@@ -30,13 +30,13 @@ enum Values {
 /// `ordna-bench backup`
 #[derive(Debug, Args)]
 pub struct Backup {
-    /// Entries.
+    /// Number of entries.
     #[arg(long, default_value_t = 1_000_000)]
     n: u64,
-    /// Kinds of keys and values.
+    /// Types of keys and values.
     #[arg(long, value_enum, default_value = "bytes")]
     values: Values,
-    /// Threads that insert, back up and restore.
+    /// Number of threads that insert, back up and restore.
     #[arg(long, default_value_t = 2)]
     threads: u64,
     /// A directory on the disk to measure.

@@ -19,32 +19,33 @@ use crate::table::{Cell, render};
 /// Arguments of all measuring commands.
 #[derive(Debug, Args)]
 pub struct Common {
-    /// Indexes, as `ordna-bench list` names them; name+switch=value sets a switch; `ours`, `peers`
-    /// and `all` stand for many. Without it: ours. In `paper` names only, beside those of the
-    /// figure.
+    /// Indexes, as `ordna-bench list` names them; name+switch=value sets a switch, and `ours`,
+    /// `peers` and `all` select several. The default is `ours`. In `paper` only names are allowed,
+    /// in addition to the indexes of the figure.
     #[arg(long, value_delimiter = ',')]
     pub index: Option<Vec<String>>,
-    /// Shared libraries that hold an index behind include/ordna_peer.h; measured by their names.
+    /// Shared libraries that implement an index with include/ordna_peer.h; they are measured under
+    /// their own names.
     #[arg(long, value_name = "LIBRARY")]
     pub peer_lib: Vec<PathBuf>,
-    /// Rounds: each measures every index once.
+    /// Number of rounds; each round measures every index once.
     #[arg(long, default_value_t = 3)]
     pub rounds: usize,
-    /// Ratios are against this index, one of those that are measured; locked by default.
+    /// Index with which ratios are computed, one of those that are measured; `locked` by default.
     #[arg(long, value_name = "INDEX")]
     pub baseline: Option<String>,
-    /// Keep every index and run all workloads and rounds on it; the rounds share the operations,
-    /// each has others; a tenth of the scans. The load is measured once for every number of
-    /// threads, with the first size of groups. More than a million keys: the whole index is scanned
-    /// for faults after the load and at the end, not after every workload.
+    /// Keep every index and run all workloads and rounds on it. The rounds share the operations, of
+    /// which each has different ones, and scans have a tenth of them. The load is measured once for
+    /// every number of threads, with the first size of groups. With more than a million keys, the
+    /// whole index is scanned for faults after the load and at the end, not after every workload.
     #[arg(long)]
     pub quick: bool,
     /// Measure in this process, for a debugger or a profiler. An index that crashes ends the run.
     #[arg(long)]
     pub in_process: bool,
-    /// Load into memory that the system has just given. By default an index is loaded twice in its
-    /// process if `load` is among the workloads, and the second time counts: a virtual machine may
-    /// give new memory slowly, and more so to some indexes than to others.
+    /// Load into memory that the system has just provided. By default, an index is loaded twice in
+    /// its process if `load` is one of the workloads, and the second load counts, because a virtual
+    /// machine may provide new memory slowly, and the effect differs between indexes.
     #[arg(long)]
     pub fresh_memory: bool,
     /// Seed of keys and operations.
@@ -58,17 +59,17 @@ pub struct Common {
     pub report: Option<PathBuf>,
 }
 
-/// Why a benchmark gave no result.
+/// The reason why a benchmark has no result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// A request that cannot be carried out; the text says why.
+    /// A request that cannot be executed, with the reason.
     #[error("{0}")]
     Request(String),
-    /// An index of the workspace answered wrongly or panicked.
+    /// An index of the workspace returned a wrong answer or panicked.
     #[error("wrong answers: {0}")]
     Wrong(String),
-    /// A file could not be written; why is in the source.
+    /// A file could not be written; `source` has the reason.
     #[error("cannot write {path}")]
     Write {
         /// The file.
@@ -78,18 +79,18 @@ pub enum BenchError {
     },
 }
 
-/// Ratios are against it if nothing else is said.
+/// Default index with which ratios are computed.
 pub const BASELINE: &str = "locked";
 
 impl Common {
-    /// The indexes that this run can measure.
+    /// Returns the indexes that this run can measure.
     pub fn registry(&self) -> Result<Registry, BenchError> {
         let plugins = self.peer_lib.iter().map(|path| crate::plugin::load(path));
         let plugins = plugins.collect::<Result<_, _>>().and_then(Registry::with);
         plugins.map_err(BenchError::Request)
     }
 
-    /// The chosen indexes.
+    /// Returns the selected indexes.
     pub fn indexes(&self) -> Result<Vec<Chosen>, BenchError> {
         let registry = self.registry()?;
         let several = |wanted: &dyn Fn(&IndexEntry) -> bool| {
@@ -112,7 +113,8 @@ impl Common {
         chosen.map_err(BenchError::Request)
     }
 
-    /// A plan of single operations on one thread, with what this command line says of all plans.
+    /// Creates a plan of single operations on one thread, with the options of the command line that
+    /// apply to all plans.
     pub fn plan(&self, indexes: &[Chosen], keys: &KeySet, sizes: (usize, usize)) -> Plan {
         Plan {
             experiment: None,
@@ -134,7 +136,7 @@ impl Common {
         }
     }
 
-    /// The facts of a run that begins now.
+    /// Collects the facts of a run that begins now.
     pub fn info(&self) -> RunInfo {
         let loads = match (self.in_process, self.fresh_memory) {
             (true, _) => SHARED,
@@ -144,12 +146,12 @@ impl Common {
         RunInfo { loads: loads.to_owned(), ..RunInfo::now() }
     }
 
-    /// The index that ratios are against.
+    /// Returns the index with which ratios are computed.
     pub fn baseline(&self) -> &str {
         self.baseline.as_deref().unwrap_or(BASELINE)
     }
 
-    /// Refuses a baseline that is not measured.
+    /// Returns an error if the baseline is not measured.
     pub fn check_baseline(&self, plans: &[Plan]) -> Result<(), BenchError> {
         let Some(baseline) = &self.baseline else { return Ok(()) };
         let measured = || plans.iter().flat_map(|plan| &plan.indexes).map(|index| &*index.name);
@@ -166,10 +168,11 @@ impl Common {
         write(path, &(text + "\n"))
     }
 
-    /// Runs the plans, shows and writes the results; fails if one of ours was wrong.
+    /// Runs the plans, and prints and writes the results. Returns an error if one of our indexes
+    /// was wrong.
     pub fn measure(&self, plans: &[Plan]) -> Result<(), BenchError> {
         self.check_baseline(plans)?;
-        // All of them before the first begins.
+        // All plans are checked before the first one begins.
         plans.iter().try_for_each(Plan::check).map_err(BenchError::Request)?;
         if let Some(path) = &self.json {
             check_writable(path)?;
@@ -179,7 +182,7 @@ impl Common {
         let mut cells = Vec::new();
         for plan in plans {
             let before = cells.len();
-            // A run that is cut short leaves what it has.
+            // Results are written early, so that they exist if the run is interrupted.
             let mut written = Ok(());
             let mut keep = |more: &[Cell]| {
                 cells.truncate(before);
@@ -222,7 +225,7 @@ impl Common {
     }
 }
 
-/// Tells what was wrong; an error if one of ours was.
+/// Prints what was wrong. Returns an error if one of our indexes was.
 pub fn verdict(cells: &[Cell]) -> Result<(), BenchError> {
     let mut broken = Vec::new();
     for cell in cells {
@@ -247,7 +250,8 @@ pub fn report(folder: &Path, cells: &[Cell], baseline: &str) -> Result<(), Bench
     Ok(())
 }
 
-/// Tells now, not after a long run; what is there stays until there are results.
+/// Checks early, and not after a long run, whether a file can be written. An existing file is kept
+/// until there are results.
 fn check_writable(path: &Path) -> Result<(), BenchError> {
     let opened = std::fs::OpenOptions::new().create(true).append(true).open(path);
     let written = |source| BenchError::Write { path: path.to_owned(), source };

@@ -21,10 +21,10 @@ pub struct Growth {
     /// The smallest number of keys.
     #[arg(long, default_value_t = 10_000)]
     from: usize,
-    /// The largest number of keys; less if the memory does not hold them.
+    /// The largest number of keys; less if the memory is too small for them.
     #[arg(long, default_value_t = 100_000_000)]
     to: usize,
-    /// Lookups to measure per size and round; with --quick the rounds share them.
+    /// Lookups to measure per size and round; with --quick, the rounds share them.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
     /// Keys per call, see `run --help`.
@@ -49,10 +49,10 @@ impl Growth {
             plan.distinct()
         };
         for keys in &self.keys {
-            // Before the memory is measured, which takes a while.
+            // Checked before the available memory is measured, which takes a while.
             of(keys, self.from, RunInfo::default()).check().map_err(BenchError::Request)?;
         }
-        // Before the measurements: its load average is of others.
+        // Collected before the measurements, so that the load average is that of other programs.
         let info = RunInfo::now();
         let table = memory::available().map_or(1 << 29, |free| (free / 4).min(1 << 30));
         let dram = dram::measure(table);
@@ -70,7 +70,8 @@ impl Growth {
     }
 }
 
-/// Every power of ten times `from`, and the last 1, 2 or 5 times a power of ten below `to`.
+/// Returns `from` times every power of ten up to `to`, followed by 5 or 2 times the last of them if
+/// that is not above `to`.
 fn sizes(from: usize, to: usize) -> Vec<usize> {
     let grow = |n: &usize| n.checked_mul(10).filter(|n| *n <= to);
     let mut sizes: Vec<usize> = std::iter::successors(Some(from), grow).collect();

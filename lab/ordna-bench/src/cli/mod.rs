@@ -43,11 +43,11 @@ enum Command {
     Run(Box<Run>),
     /// Measure ns per lookup and bytes per key from 10^4 keys to as many as fit.
     Growth(Box<growth::Growth>),
-    /// Measure backup, restore and the log, each beside its limit.
+    /// Measure backup, restore and the log, each together with its limit.
     Backup(backup::Backup),
-    /// Measure secondary indexes beside the raw store.
+    /// Measure secondary indexes together with the raw store.
     Secondary(secondary::Secondary),
-    /// Measure the cost of snapshots for writers and readers beside them.
+    /// Measure the cost of snapshots for concurrent writers and readers.
     Snapshots(snapshots::Snapshots),
     /// Run the experiments of a paper, scaled to this machine.
     Paper(Box<paper::Papers>),
@@ -60,20 +60,21 @@ enum Command {
 /// `ordna-bench docs`
 #[derive(Debug, Args)]
 pub struct Docs {
-    /// Files that `--json` wrote, of one run or several; each run has a table on the page.
+    /// Files that `--json` has written, from one run or several; each run has its own table on the
+    /// page.
     #[arg(long, required = true)]
     json: Vec<PathBuf>,
-    /// Renew the generated part of the page of this paper, docs/papers/NAME.md, instead; `all`: of
-    /// every paper.
+    /// Update the generated part of the page of this paper, docs/papers/NAME.md, instead; `all`
+    /// updates that of every paper.
     #[arg(long, value_name = "NAME", conflicts_with = "report")]
     paper: Option<String>,
-    /// The page to write: docs/benchmarks.md, or that of the paper, by default.
+    /// The page to write; docs/benchmarks.md, or that of the paper, by default.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Write the plots too, to index.html in this folder.
+    /// Also write the plots, to index.html in this folder.
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
-    /// Ratios are against this index of the results.
+    /// Index of the results with which ratios are computed.
     #[arg(long, value_name = "INDEX", default_value = "locked")]
     baseline: String,
 }
@@ -106,7 +107,7 @@ impl Docs {
 }
 
 impl Docs {
-    /// Renews the pages of papers.
+    /// Updates the pages of papers.
     fn papers(&self, name: &str, cells: &[Cell]) -> Result<(), BenchError> {
         let papers = crate::paper::PAPERS.iter();
         let papers: Vec<_> = papers.filter(|paper| name == "all" || paper.name == name).collect();
@@ -134,30 +135,31 @@ pub struct Run {
     /// Key sets.
     #[arg(long, value_delimiter = ',', default_value = "int")]
     keys: Vec<KeySet>,
-    /// Workloads; `contend` is a series, `all` the standard ones.
+    /// Workloads; `contend` is a series, and `all` selects the standard ones.
     #[arg(long, value_delimiter = ',', default_value = "load,c-uniform")]
     workload: Vec<Series>,
     /// Keys to load.
     #[arg(long, default_value_t = 1_000_000)]
     n: usize,
-    /// Operations to measure per workload and round; with --quick, in all rounds together.
+    /// Operations to measure per workload and round; with --quick, for all rounds together.
     #[arg(long, default_value_t = 1_000_000)]
     ops: usize,
     /// Numbers of threads.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     threads: Vec<usize>,
-    /// Keys per call: 1 is single operations. With more, a thread puts off gets, puts and removes,
-    /// each sort by itself, until a group is full or a key in it is needed. Then it calls get_many,
-    /// insert_many or remove_many; peers without such calls get the group's operations one by one.
-    /// "groups" of the JSON tells how many keys the calls had. Workloads that scan have no groups.
+    /// Keys per call: 1 means single operations. With more, a thread delays gets, puts and removes,
+    /// each kind separately, until a group is full or one of its keys is needed. Then it calls
+    /// get_many, insert_many or remove_many; for peers without such calls, it executes the
+    /// operations of the group one by one. "groups" in the JSON has the average number of keys per
+    /// call. Workloads that scan have no groups.
     #[arg(long, value_delimiter = ',', default_value = "1")]
     batch: Vec<usize>,
-    /// Calls take `--batch` operations of all sorts, in their order, each with its answer: PI's
-    /// interface. Indexes without such a call get the batch one by one, but for searches that follow
-    /// each other.
+    /// Calls have `--batch` operations of all kinds, in their order, each with its own answer: PI's
+    /// interface. For indexes without such a call, the operations are executed one by one, except
+    /// for consecutive searches.
     #[arg(long)]
     ordered: bool,
-    /// Time every operation by itself in one more round.
+    /// Measure the time of every operation separately in one more round.
     #[arg(long)]
     latency: bool,
 }
@@ -165,7 +167,7 @@ pub struct Run {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// [`BenchError`].
+/// Returns a [`BenchError`] if the subcommand fails.
 pub fn run(bench: &Bench) -> Result<(), BenchError> {
     match &bench.command {
         Command::List => {
@@ -266,7 +268,7 @@ mod tests {
         std::fs::remove_dir_all(&folder).unwrap();
     }
 
-    /// The cause is in the source only: a caller that prints both would print it twice otherwise.
+    /// The cause is only in the source: otherwise a caller that prints both would print it twice.
     #[test]
     fn a_file_that_cannot_be_written_is_told_once() {
         let error = write(Path::new("/nowhere/a.json"), "").unwrap_err();

@@ -20,10 +20,10 @@ pub struct Papers {
     #[arg(long, value_delimiter = ',')]
     figure: Vec<String>,
     /// Maximum number of keys: 1,000,000 by default, 100,000 with --quick. Figures with an axis of
-    /// sizes scale the whole axis; with --quick they have its ends only.
+    /// sizes scale the whole axis; with --quick, they have only its ends.
     #[arg(long)]
     n: Option<usize>,
-    /// Number of operations to measure per workload and round; with --quick the rounds share them.
+    /// Number of operations to measure per workload and round; with --quick, the rounds share them.
     /// The default is the number of keys, but at least four calls of each thread.
     #[arg(long)]
     ops: Option<usize>,

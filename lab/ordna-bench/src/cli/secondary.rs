@@ -1,4 +1,5 @@
-//! `ordna-bench secondary`: indexes that follow a stream, beside the raw store in the same run.
+//! `ordna-bench secondary`: measures indexes that follow a stream, together with the raw store in
+//! the same run.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -37,16 +38,16 @@ enum Experiment {
 /// `ordna-bench secondary`
 #[derive(Debug, Args)]
 pub struct Secondary {
-    /// Only these experiments; all unless told.
+    /// Run only these experiments; all by default.
     #[arg(long, value_delimiter = ',')]
     only: Vec<Experiment>,
-    /// Documents.
+    /// Number of documents.
     #[arg(long, default_value_t = 1_000_000)]
     n: u64,
-    /// Threads that feed, and workers.
+    /// Number of threads that feed, and of workers.
     #[arg(long, default_value_t = 2)]
     threads: u64,
-    /// Indexes of the experiment with many.
+    /// Number of indexes in the experiment with many.
     #[arg(long, default_value_t = 15)]
     indexes: u64,
     /// A directory for the backup.
@@ -54,7 +55,7 @@ pub struct Secondary {
     dir: PathBuf,
 }
 
-/// Documents that are made before the clock runs, and then handed in.
+/// Number of documents that are generated before a measurement, and then passed to the index.
 const LOT: u64 = 100_000;
 const PARTITIONS: u64 = 64;
 
@@ -62,13 +63,13 @@ fn said(text: impl ToString) -> BenchError {
     BenchError::Request(text.to_string())
 }
 
-/// Numbers in another order.
+/// Maps numbers, one to one, to numbers in a scattered order.
 fn scatter(number: u64) -> u64 {
     let number = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (number ^ number >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
-/// A text of 25 bytes: that of a field of a document in a round of updates.
+/// Returns a text of 25 bytes for a field of a document in a round of updates.
 fn text(number: u64, round: u64, field: u64) -> String {
     let first = scatter(number.wrapping_mul(31).wrapping_add(round * 7919 + field * 104_729));
     format!("{first:016x}{:09x}", scatter(first) >> 28)
@@ -86,11 +87,11 @@ fn document(number: u64, round: u64, fields: u64) -> Document {
     document
 }
 
-/// The source of the benchmark: its threads feed.
+/// The source of the benchmark, which the benchmark's threads feed.
 #[derive(Default)]
 struct Fed {
     feed: OnceLock<Feed>,
-    /// Documents of a snapshot, and their fields.
+    /// Number of documents of a snapshot, and of their fields.
     snapshot: (u64, u64),
 }
 
@@ -127,13 +128,13 @@ impl ChangeSource for Fed {
     }
 }
 
-/// A service, and the way to feed it.
+/// A service and its source.
 struct World {
     source: Arc<Fed>,
     service: Service,
     threads: u64,
     n: u64,
-    /// Changes of each partition so far.
+    /// Number of changes of each partition so far.
     fed: u64,
 }
 
@@ -161,8 +162,8 @@ impl World {
         self.service.wait_until_built(&last, Duration::MAX).map_err(said)
     }
 
-    /// A change of each document; the time from the first push until a query sees the last one. The
-    /// documents are made beforehand, in lots.
+    /// Passes a change of each document to the index. Returns the time from the first push until a
+    /// query sees the last change. The documents are generated before, in lots.
     fn feed_all(
         &mut self,
         change: impl Fn(u64) -> Option<Document> + Sync,
@@ -177,7 +178,7 @@ impl World {
                 id: id(number),
                 document: change(number),
             };
-            // A partition belongs to one thread: partition modulo threads.
+            // Each partition belongs to one thread: partition modulo threads.
             let numbers = start..(start + LOT).min(self.n);
             let mine = |thread| numbers.clone().filter(move |n| n % PARTITIONS % threads == thread);
             let lots: Vec<Vec<Mutation>> =
@@ -198,7 +199,8 @@ impl World {
         Ok(took)
     }
 
-    /// Fails unless an index has `count` entries, and the right entry for each document sampled.
+    /// Returns an error unless an index has `count` entries, and the right entry for each sampled
+    /// document.
     fn check(&self, index: u64, count: u64, round: u64) -> Result<(), BenchError> {
         let name = format!("index-{index}");
         let view = self.service.view(&Read::request_plus()).map_err(said)?;
@@ -216,7 +218,7 @@ impl World {
         Ok(())
     }
 
-    /// Bytes of entries and of reverse maps.
+    /// Returns the sizes in bytes of entries and of reverse maps.
     fn bytes(&self) -> Result<(usize, usize), BenchError> {
         let info = self.service.info("index-0").map_err(said)?;
         Ok((info.bytes, info.reverse_bytes))
@@ -272,14 +274,14 @@ impl Secondary {
         Ok(())
     }
 
-    /// Prints the rate of a change of each document.
+    /// Prints the rate of changes if every document is changed once.
     fn against(&self, what: &str, took: Duration, raw: Duration) {
         let rate = self.n as f64 / took.as_secs_f64() / 1e6;
         let ratio = raw.as_secs_f64() / took.as_secs_f64();
         say(what, &format!("{rate:.2} M/s"), &format!("{ratio:.2}"));
     }
 
-    /// A world of one index with all documents, and how long they took.
+    /// Creates a world with one index of all documents. Returns it with the duration.
     fn loaded(&self, options: ServiceOptions) -> Result<(World, Duration), BenchError> {
         let mut world = World::new(self, options, (0, 1))?;
         world.create(1)?;
@@ -316,7 +318,7 @@ impl Secondary {
         self.freshness(&world)
     }
 
-    /// The memory of reverse maps of either kind.
+    /// Measures the memory of both kinds of reverse maps.
     fn maps(&self, raw: Duration) -> Result<(), BenchError> {
         let measure = |reverse: Reverse| -> Result<(usize, usize, usize), BenchError> {
             let before = memory::allocated();
@@ -342,7 +344,7 @@ impl Secondary {
         Ok(())
     }
 
-    /// The raw store: the same keys, made beforehand, by as many threads.
+    /// Measures the raw store with the same keys, which are generated before, and as many threads.
     fn raw(&self) -> Result<Duration, BenchError> {
         let store = Store::<[u8], u64>::new();
         let mut took = Duration::ZERO;
@@ -392,8 +394,8 @@ impl Secondary {
         Ok(())
     }
 
-    /// Time from the return of a push to the first snapshot point that holds the change, under full
-    /// load.
+    /// Measures the time from the return of a push to the first snapshot point that contains the
+    /// change, under full load.
     fn freshness(&self, world: &World) -> Result<(), BenchError> {
         let feed = world.source.feed.wait();
         let stop = AtomicBool::new(false);
@@ -454,7 +456,7 @@ impl Secondary {
         Ok(())
     }
 
-    /// Many indexes, as in the paper's Table 1.
+    /// Measures many indexes, as in the paper's Table 1.
     fn many(&self) -> Result<(), BenchError> {
         let fields = self.indexes;
         let mut world = World::new(self, ServiceOptions::new(), (0, fields))?;
@@ -469,7 +471,7 @@ impl Secondary {
                 each / paper
             );
         };
-        // Table 1 of the paper, divided by its 32 cores.
+        // The numbers of the paper's Table 1, divided by its 32 cores.
         say(
             "insert",
             world.feed_all(|number| Some(document(number, 0, fields)))?,

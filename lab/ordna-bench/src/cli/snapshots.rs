@@ -1,7 +1,8 @@
-//! `ordna-bench snapshots`: what snapshots cost writers, scans, memory and a hot key.
+//! `ordna-bench snapshots`: measures the cost of snapshots for writers, scans, memory and a hot
+//! key.
 //!
-//! Every value that is read is checked. A round overwrites uniformly drawn keys, so nearly every
-//! overwrite under a live snapshot needs an undo record or a version of its own.
+//! Every value that is read is checked. A round overwrites uniformly drawn keys, so under a live
+//! snapshot nearly every overwrite needs its own undo record or version.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -17,7 +18,7 @@ use ordna_papers::nitro;
 
 use super::common::BenchError;
 
-/// Snapshots that live at once.
+/// Number of live snapshots.
 const ALIVE: usize = 10;
 
 /// An index with snapshots.
@@ -30,20 +31,21 @@ enum Engine {
 /// A part of the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
-    /// How long taking a snapshot takes beside two writers.
+    /// The time to take a snapshot with two concurrent writers.
     Take,
-    /// Overwrites with a snapshot every 10 ms and ten alive, against none, in turns.
+    /// Overwrites with a snapshot every 10 ms and ten of them alive, alternating with overwrites
+    /// without snapshots.
     Churn,
-    /// A scan at a snapshot whose every key has changed since, against one of the latest state.
+    /// A scan at a snapshot after every key has changed, compared with one of the latest state.
     Scan,
-    /// Many snapshots in a row, of one key that is overwritten between them.
+    /// Many successive snapshots of one key that is overwritten between them.
     Hot,
 }
 
 /// `ordna-bench snapshots`
 #[derive(Debug, Args)]
 pub struct Snapshots {
-    /// Entries, integers by integers.
+    /// Number of entries with integer keys and values.
     #[arg(long, default_value_t = 10_000_000)]
     n: u64,
     /// Engines.
@@ -52,13 +54,13 @@ pub struct Snapshots {
     /// Parts.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "take,churn,scan,hot")]
     part: Vec<Part>,
-    /// Rounds of churn, with and without snapshots each.
+    /// Rounds of churn, each with and without snapshots.
     #[arg(long, default_value_t = 3)]
     rounds: u64,
-    /// Seconds of a round, and of taking snapshots.
+    /// Seconds per round, and for taking snapshots.
     #[arg(long, default_value_t = 4)]
     seconds: u64,
-    /// Snapshots of the hot key.
+    /// Number of snapshots of the hot key.
     #[arg(long, default_value_t = 1_000_000)]
     hot: u64,
 }
@@ -68,7 +70,8 @@ trait Words: Versioned<Key = u64, Value = u64> + Default {}
 
 impl<I: Versioned<Key = u64, Value = u64> + Default> Words for I {}
 
-/// Spreads the numbers over all `u64`, one to one (an odd factor and xorshifts can be undone).
+/// Spreads the numbers over all `u64`, one to one, because an odd factor and xorshifts are
+/// invertible.
 fn key(n: u64) -> u64 {
     let mut x = n.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -132,12 +135,13 @@ impl Snapshots {
         let after = store.memory_usage().total() as f64 / held as f64;
         row("memory after all snapshots have ended", "≤ 1.02", &format!("{after:.3}"));
         store.check_invariants().map_err(failed)?;
-        // Giving back every node one by one is no part of any figure.
+        // Freeing every node individually is not part of any figure.
         std::mem::forget(store);
         Ok(())
     }
 
-    /// Overwrites until `end`; the value of a key stays, so that scans can be checked.
+    /// Overwrites entries until `end`. The value of a key does not change, so that scans can be
+    /// checked.
     fn overwrite<S: Words>(&self, store: &S, seed: u64, end: Instant) -> u64 {
         let (mut state, mut done) = (seed, 0);
         while done % 64 != 0 || Instant::now() < end {
@@ -206,7 +210,7 @@ impl Snapshots {
             });
             let rate = count.into_inner() as f64 / start.elapsed().as_secs_f64() / 1e6;
             rates[usize::from(with)].push(rate);
-            // Each round begins with nothing left of the one before.
+            // Each round begins without garbage of the previous one.
             store.collect_garbage();
         }
         let ratios = rates[0].iter().zip(&rates[1]).map(|(without, with)| with / without);

@@ -1,15 +1,15 @@
 //! Plans: indexes on one key set under workloads, in interleaved rounds.
 //!
-//! Every instance of an index lives in a child process ([`crate::isolate`]), which stands still
-//! while others are measured. A full run makes a fresh one for every workload, number of threads
-//! and round. A quick run loads each index once, keeps as many of them as the memory holds, and
-//! takes turns: every workload on all of them, one after the other, and all of that again in every
-//! round. Neighbours in the table were measured within seconds of each other, so a drifting machine
-//! hurts all alike. An instance that answered wrongly or crashed is made anew for what follows.
-//! Loads by other numbers of threads have an instance of their own, once.
+//! Every instance of an index lives in a child process ([`crate::isolate`]), which is stopped while
+//! others are measured. A full run creates a new instance for every workload, number of threads and
+//! round. A quick run loads each index once, keeps as many of them as fit into the memory, and
+//! measures in turns: every workload on all of them, one after the other, and all of that again in
+//! every round. Neighbours in the table were measured within seconds of each other, so a drift of
+//! the machine affects all of them alike. An instance that returned a wrong answer or crashed is
+//! created again for what follows. Loads by other numbers of threads have their own instance, once.
 //!
-//! An instance whose load counts has a predecessor in its process, which is loaded and dropped
-//! before: it takes memory that the process has had.
+//! If the load of an instance counts, another instance is loaded and dropped in its process before,
+//! so that the measured one uses memory that the process has already had.
 
 mod needs;
 mod plan;
@@ -35,10 +35,10 @@ use rounds::Rounds;
 use script::Script;
 
 impl Plan {
-    /// Refuses what cannot end well, before anything is made.
+    /// Returns an error for a plan that cannot succeed, before anything is created.
     ///
     /// # Errors
-    /// Tells what is asked too much or too little.
+    /// Returns what is requested too much or too little.
     pub fn check(&self) -> Result<(), String> {
         if self.n == 0 || self.n > u32::MAX as usize / 4 {
             return Err(format!("--n is 1 to {}, not {}", u32::MAX / 4, self.n));
@@ -66,7 +66,7 @@ impl Plan {
         fits(needs.at_the_fullest(), memory::available(), self.n)
     }
 
-    /// The largest `n` up to this one that fits into the memory there is.
+    /// Returns the largest `n`, up to `most`, that fits into the available memory.
     pub fn largest_n(&self, most: usize) -> usize {
         let Some(free) = memory::available() else { return most };
         let (mut fits, mut above) = (0, most.min(u32::MAX as usize / 4) + 1);
@@ -78,7 +78,7 @@ impl Plan {
         fits
     }
 
-    /// Steps of the progress bar that [`Plan::run`] takes.
+    /// Returns the number of steps of the progress bar for [`Plan::run`].
     pub fn steps(&self) -> usize {
         let turns = |build: &Build| {
             let load = usize::from(self.quick && !build.loads_only());
@@ -87,10 +87,11 @@ impl Plan {
         self.builds().iter().map(turns).sum::<usize>() * self.indexes.len()
     }
 
-    /// Makes the keys and measures. Calls `sink` with the cells so far, whenever there are more.
+    /// Generates the keys and measures. Calls `sink` with the cells so far, whenever there are
+    /// more.
     ///
     /// # Errors
-    /// The keys cannot be made.
+    /// Returns an error if the keys cannot be generated.
     pub fn run(
         &self,
         progress: &Progress,
@@ -145,7 +146,7 @@ impl Plan {
                 phases: &script.phases,
                 ranks: order.as_deref(),
             };
-            // `contend` has two threads whatever was asked for.
+            // `contend` has two threads whatever was requested.
             let threads = build.cases.iter().map(|case| case.threads);
             let threads = threads.chain([build.threads]).max().unwrap_or(1);
             let makers: Vec<_> = self
@@ -191,7 +192,7 @@ impl Plan {
     }
 }
 
-/// An index of a quick run, and its instance if that is of use.
+/// An index of a quick run, and its instance if it is usable.
 struct Seat<'j, 'a, K: Key + ?Sized> {
     index: usize,
     /// Whether the first instance could be loaded.
@@ -206,12 +207,12 @@ struct Measuring<'p> {
     script: &'p Script,
     loaded: usize,
     progress: &'p Progress,
-    /// By index and case.
+    /// Rounds by index and case.
     rounds: Vec<Vec<Rounds>>,
 }
 
 impl<'p> Measuring<'p> {
-    /// A new instance of every index for every turn.
+    /// Uses a new instance of every index for every turn.
     fn fresh<'j, 'a, K: Key + ?Sized>(&mut self, start: &dyn Fn(usize) -> Host<'j, 'a, K>) {
         for turn in &self.script.turns {
             for index in 0..self.plan.indexes.len() {
@@ -225,8 +226,8 @@ impl<'p> Measuring<'p> {
         }
     }
 
-    /// As many indexes at a time as the memory holds, each loaded once, and again when it was
-    /// wrong.
+    /// Measures as many indexes at a time as fit into the memory. Each is loaded once, and again
+    /// after a wrong answer.
     fn resident<'j, 'a, K: Key + ?Sized>(
         &mut self,
         start: &dyn Fn(usize) -> Host<'j, 'a, K>,
@@ -237,7 +238,7 @@ impl<'p> Measuring<'p> {
         while !waiting.is_empty() {
             let mut seats: Vec<Seat<'j, 'a, K>> = Vec::new();
             while let Some(index) = waiting.clone().next() {
-                // Those that are there grow while they run.
+                // The existing instances grow while they run.
                 let needed = needs.instance.saturating_add(needs.growth * (seats.len() + 1));
                 let room = memory::available().is_none_or(|free| free > needed);
                 if !room && !seats.is_empty() {
@@ -281,7 +282,7 @@ impl<'p> Measuring<'p> {
         }
     }
 
-    /// A turn on an instance that stays; on a new one if the last was wrong.
+    /// Runs a turn on an instance that stays, or on a new one if the last was wrong.
     fn seated<'j, 'a, K: Key + ?Sized>(
         &mut self,
         seat: &mut Seat<'j, 'a, K>,
@@ -289,7 +290,7 @@ impl<'p> Measuring<'p> {
         start: &dyn Fn(usize) -> Host<'j, 'a, K>,
     ) {
         let index = seat.index;
-        // It has no figure any more: another try would only end another instance.
+        // It has no figure any more, so another attempt would only end another instance.
         if self.rounds[index][turn.case].problem.is_some() {
             return;
         }
@@ -301,7 +302,7 @@ impl<'p> Measuring<'p> {
         });
         let fine = self.turn(index, host, turn);
         if !fine && seat.loads {
-            // No thread knows what it holds now.
+            // The contents of the instance are unknown now.
             if let Some(host) = seat.host.take() {
                 host.discard();
             }
@@ -313,7 +314,7 @@ impl<'p> Measuring<'p> {
         self.progress.step(&what, &self.plan.indexes[index].name);
     }
 
-    /// Whether it could be loaded.
+    /// Loads an instance. Returns whether this succeeded.
     fn load<K: Key + ?Sized>(&mut self, index: usize, host: &mut Host<'_, '_, K>) -> bool {
         let load = host.load();
         let cases = &self.build.cases;
@@ -322,7 +323,7 @@ impl<'p> Measuring<'p> {
         load.is_ok()
     }
 
-    /// Whether the instance can go on.
+    /// Runs a turn. Returns whether the instance can still be used.
     fn turn<K: Key + ?Sized>(
         &mut self,
         index: usize,
@@ -340,8 +341,8 @@ impl<'p> Measuring<'p> {
         fine
     }
 
-    /// Scans the whole index. What is wrong is told of all cases: those of scans and of the load
-    /// have no figures then.
+    /// Scans the whole index. A fault is reported for all cases; those of scans and of the load
+    /// then have no figures.
     fn look<K: Key + ?Sized>(
         &mut self,
         index: usize,
@@ -425,10 +426,10 @@ impl<'p> Measuring<'p> {
     }
 }
 
-/// Refuses what needs more than there is, where that is known.
+/// Returns an error if more memory is needed than available, where the latter is known.
 ///
 /// # Errors
-/// Tells both.
+/// Returns a text with both sizes.
 pub fn fits(needed: usize, available: Option<usize>, n: usize) -> Result<(), String> {
     let gib = |bytes: usize| bytes as f64 / f64::from(1 << 30);
     match available.filter(|free| *free < needed) {

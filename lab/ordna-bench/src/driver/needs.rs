@@ -1,30 +1,30 @@
-//! The memory that a run needs, roughly, said before it begins.
+//! The approximate memory that a run needs, which is computed before it begins.
 
 use super::plan::Plan;
 use super::script::Script;
 use crate::workload::Operation;
 
-/// Bytes of an index for each of its keys, but for what the key's own bytes take: the widest seen
-/// so far is a B+-tree of the peers.
+/// Number of bytes that an index needs per key, in addition to the key's own bytes. The largest
+/// number observed is that of a B+-tree of the peers.
 const WIDEST: usize = 130;
 
-/// The most memory that a plan needs.
+/// The maximum memory that a plan needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs {
-    /// How many keys are made.
+    /// Number of keys that are generated.
     pub keys: usize,
-    /// Bytes while they are made.
+    /// Number of bytes while they are generated.
     making: usize,
-    /// Bytes of keys, their order, and operations, shared by all instances.
+    /// Number of bytes of keys, their order, and operations, which all instances share.
     shared: usize,
-    /// Bytes of one loaded index, and of what is known about its keys.
+    /// Number of bytes of one loaded index, and of the data about its keys.
     pub instance: usize,
-    /// Bytes that an instance grows by while workloads run on it.
+    /// Number of bytes by which an instance grows while workloads run on it.
     pub growth: usize,
 }
 
 impl Needs {
-    /// While keys are made, or with one instance.
+    /// Returns the larger of the sizes while keys are generated, and with one instance.
     pub fn at_the_fullest(&self) -> usize {
         let running =
             [self.instance, self.growth].into_iter().fold(self.shared, usize::saturating_add);
@@ -33,7 +33,7 @@ impl Needs {
 }
 
 impl Plan {
-    /// Of all builds, the most.
+    /// Returns the maximum over all builds.
     pub(super) fn needs(&self) -> Needs {
         let (mut extra, mut script, mut phase) = (0, 0, 0);
         for build in self.builds() {
@@ -45,23 +45,25 @@ impl Plan {
         let keys = self.n.saturating_add(extra);
         let of = |count: usize, bytes: usize| count.saturating_mul(bytes);
         let scans = self.workloads.iter().any(crate::workload::Workload::scans);
-        // The order: ranks, and while it is found heads and places too.
+        // The order consists of ranks, and of heads and positions while it is computed.
         let order = if scans { of(self.n, 4 + 16) } else { 0 };
         let (flat, making) = if self.keys.is_int() {
             (8, 16)
         } else {
-            // Each in a box of its own, its hash in a table, and then all in one buffer.
+            // Each key is in its own box and its hash in a table, and then all keys are in one
+            // buffer.
             (mean + 8, 2 * mean + 80)
         };
         let sum = |all: &[usize]| all.iter().copied().fold(0, usize::saturating_add);
         Needs {
             keys,
             making: sum(&[of(keys, making), self.keys.bytes_to_read()]),
-            // Operations in groups are written twice for a moment; so is a phase.
+            // Operations in groups exist twice for a short time, and so does a phase.
             shared: sum(&[of(keys, flat), order, script, of(phase, 2)]),
-            // Versions take two bytes. The operations of the load are gone before others come.
+            // Versions take two bytes. The operations of the load are freed before others are
+            // created.
             instance: sum(&[of(self.n, 2 * mean + WIDEST), of(keys, 2), of(self.n, 8)]),
-            // Writes are sorted after a run; the keys of a phase are copied before it.
+            // Writes are sorted after a run, and the keys of a phase are copied before it.
             growth: sum(&[
                 of(extra, 2 * mean + WIDEST),
                 of(phase, 2),

@@ -15,18 +15,19 @@ pub struct Rounds {
     pub rss_per_key: Vec<f64>,
     pub huge_per_key: Vec<f64>,
     pub latency: Option<Latency>,
-    /// Keys of a call for groups in the last round.
+    /// Average numbers of keys per group call in the last round.
     pub groups: Groups,
     /// The index's own counts in the last round.
     pub counts: Option<String>,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     pub problem: Option<Problem>,
-    /// Scans were wrong, and this is not about scans.
+    /// Scans were wrong, but this case does not scan.
     pub wrong_scan: Option<String>,
 }
 
 impl Rounds {
-    /// A problem of the load is told by the phases too, or something better.
+    /// Records the result of the load. If it failed, the phases report the same problem or a better
+    /// description.
     pub fn take_load(&mut self, workload: &Workload, load: &Result<Load, Problem>) {
         let Ok(load) = load else { return };
         if let Some(wrong) = &load.wrong_scan {
@@ -38,8 +39,8 @@ impl Rounds {
         self.huge_per_key.extend(load.huge_per_key);
     }
 
-    /// A scan of the whole index was wrong. Figures of scans and of the load are void then; those
-    /// of point operations, each of which was checked, are not.
+    /// Records that a scan of the whole index was wrong. Figures of scans and of the load are then
+    /// invalid. Those of point operations, each of which was checked, are valid.
     pub fn take_wrong_scan(&mut self, workload: &Workload, wrong: &str) {
         if judged(workload) {
             self.fail(&Problem::Wrong(wrong.to_owned()));
@@ -48,7 +49,8 @@ impl Rounds {
         }
     }
 
-    /// The pass with the clock in every operation counts for latency only.
+    /// Records the result of a phase. A phase that measures every operation counts only for
+    /// latency.
     pub fn take(&mut self, latency: bool, phase: Result<Measured, Problem>) {
         match phase {
             Ok(measured) if latency => self.latency = measured.latency,
@@ -62,12 +64,12 @@ impl Rounds {
         }
     }
 
-    /// There is no figure, if this is the first problem for this reason.
+    /// Records that there is no figure, unless a problem was recorded before.
     pub fn fail(&mut self, problem: &Problem) {
         self.problem.get_or_insert_with(|| problem.clone());
     }
 
-    /// The figures of each role, where threads do different things.
+    /// Returns the figures of each role, if threads have different roles.
     pub fn of_roles(&self, workload: &Workload) -> Vec<Role> {
         let roles = workload.roles().iter().enumerate().filter_map(|(at, role)| {
             let of = |round: &Vec<f64>| round.get(at).copied();
@@ -77,7 +79,7 @@ impl Rounds {
         roles.collect()
     }
 
-    /// The middle one.
+    /// Returns the median.
     pub fn median(figures: &[f64]) -> Option<f64> {
         Spread::of(figures).map(|spread| spread.median)
     }

@@ -1,11 +1,11 @@
-//! The phases of a build, written down before the first clock starts.
+//! The phases of a build, which are generated before the first measurement.
 
 use super::plan::{Build, Case, Plan};
 use crate::job::Phase;
 use crate::workload::{Operation, Workload};
 use crate::zipf::Random;
 
-/// A phase, and the case that it is for.
+/// A phase and its case.
 pub struct Turn {
     pub case: usize,
     pub phase: usize,
@@ -14,17 +14,17 @@ pub struct Turn {
     pub look: bool,
 }
 
-/// The phases of a build, and in which order they come.
+/// The phases of a build, and their order.
 pub struct Script {
     pub phases: Vec<Phase>,
     pub turns: Vec<Turn>,
 }
 
-/// Up to so many keys a quick run scans the whole index after every phase that writes; above, once
-/// at the end.
+/// Number of keys up to which a quick run scans the whole index after every phase that writes. With
+/// more keys, it scans once at the end.
 pub const LOOK: usize = 1_000_000;
 
-/// Operations, and keys that they insert.
+/// Number of operations, and of keys that they insert.
 struct Size {
     operations: usize,
     extra: usize,
@@ -40,31 +40,31 @@ fn size(plan: &Plan, case: &Case, latency: bool) -> Size {
     Size { operations, extra: workload.extra_keys(operations, *threads) }
 }
 
-/// A case in a round, and whether it is the pass for latency.
+/// Returns pairs of a case and a round, and whether each is the pass for latency.
 fn order(plan: &Plan, build: &Build) -> Vec<(usize, usize, bool)> {
     let cases = || (0..build.cases.len()).filter(|at| build.cases[*at].impossible().is_none());
-    // A load has no operations of its own to time.
+    // A load has no separate operations to measure.
     let timed = || cases().filter(|at| plan.latency && build.cases[*at].workload != Workload::Load);
     let rounds = if plan.quick && build.loads_only() { 1 } else { plan.rounds };
     let all = (0..rounds).flat_map(|round| cases().map(move |case| (case, round, false)));
     all.chain(timed().map(|case| (case, 0, true))).collect()
 }
 
-/// Turns of a build.
+/// Returns the number of turns of a build.
 pub fn turns(plan: &Plan, build: &Build) -> usize {
     order(plan, build).len()
 }
 
 impl Script {
-    /// Keys beyond the loaded ones that are inserted in all.
+    /// Returns the total number of inserted keys in addition to the loaded ones.
     pub fn extra_keys(plan: &Plan, build: &Build) -> usize {
         let all = order(plan, build).into_iter();
         let sizes = all.map(|(case, _, latency)| size(plan, &build.cases[case], latency).extra);
-        // An instance of a quick run has all of them.
+        // An instance of a quick run gets all of them.
         sizes.fold(0, if plan.quick { usize::saturating_add } else { usize::max })
     }
 
-    /// Bytes of all operations, and of those of the largest phase.
+    /// Returns the sizes in bytes of all operations, and of those of the largest phase.
     pub fn bytes(plan: &Plan, build: &Build) -> (usize, usize) {
         let all = order(plan, build).into_iter().map(|(case, _, latency)| {
             let operations = size(plan, &build.cases[case], latency).operations;
@@ -73,9 +73,10 @@ impl Script {
         all.fold((0, 0), |(sum, most), bytes| (sum.saturating_add(bytes), most.max(bytes)))
     }
 
-    /// Writes all operations, on `loaded` keys and those behind them. Every round has operations of
-    /// its own, the same for every index: what one round brought to the caches does not serve the
-    /// next. Where one instance has all rounds, each has keys of its own to insert.
+    /// Generates all operations, on `loaded` keys and those after them. Every round has different
+    /// operations, which are the same for every index, so a round does not benefit from what the
+    /// previous one brought into the caches. If one instance runs all rounds, each round inserts
+    /// different keys.
     pub fn write(plan: &Plan, build: &Build, loaded: usize) -> Self {
         let (mut phases, mut turns, mut fresh) = (Vec::new(), Vec::new(), loaded);
         let order = order(plan, build);

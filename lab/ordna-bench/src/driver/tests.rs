@@ -40,9 +40,9 @@ fn a_quick_run_builds_once_and_loads_by_every_number_of_threads() {
         plan.builds().iter().map(|b| (b.threads, b.batch, b.cases.len())).collect()
     };
     let mut plan = plan();
-    // In groups: all but the load.
+    // In groups, except for the load.
     assert_eq!(builds(&plan), [(1, 1, 5 + 4)]);
-    // Loaded once by one thread; the rest on what two threads loaded.
+    // Loaded once by one thread; everything else uses the instance that two threads loaded.
     plan.threads = vec![1, 2];
     assert_eq!(builds(&plan), [(1, 1, 1), (2, 1, 8 + 7)]);
     plan.quick = false;
@@ -84,7 +84,7 @@ fn rounds_have_operations_of_their_own() {
             assert!(!seen.contains(operations), "{quick}: the same operations twice");
             seen.push(operations.clone());
         }
-        // The same for the same seed.
+        // The same seed leads to the same operations.
         let again = Script::write(&plan, build, 3000);
         let all = again.phases.iter().map(|phase| &phase.written.operations);
         assert!(all.eq(script.phases.iter().map(|phase| &phase.written.operations)));
@@ -93,7 +93,7 @@ fn rounds_have_operations_of_their_own() {
     }
 }
 
-/// An index that is wrong in the way of the name has no figure for that, and is measured elsewhere.
+/// An index that is wrong in one way has no figure for that, but is measured for the rest.
 #[test]
 fn what_went_wrong_once_does_not_spoil_what_follows() {
     let entry = IndexEntry {
@@ -142,7 +142,7 @@ fn what_a_run_needs_counts_everything() {
     plan.rounds = 20;
     let (short, plan) = (needs(&plan), Plan { ops: 1_000_000, ..plan });
     assert!(needs(&plan) > short + 19 * 8_000_000, "and operations");
-    // More keys than the machine holds; as many as it holds.
+    // More keys than fit into the memory are reduced to the number that fits.
     let most = plan.largest_n(plan.n);
     assert_eq!(most, plan.n);
 }
@@ -177,7 +177,7 @@ fn numbers_that_cannot_be_are_refused_and_none_panics() {
     let of_file = |path: &str| Plan { keys: file(path), ..plan() }.check().unwrap_err();
     assert!(of_file("/nowhere/keys.txt").contains("cannot read keys from \"/nowhere/keys.txt\""));
     assert!(of_file("/").contains("it is no file") && of_file("").contains("needs a path"));
-    // The least that can be.
+    // The minimum that is possible.
     for quick in [true, false] {
         let mut plan = plan();
         plan.workloads = Series::from_str("all").unwrap().0;
@@ -197,7 +197,7 @@ fn each_number_is_measured_once() {
     assert_eq!((plan.threads, plan.batches), (vec![2, 1], vec![8]));
 }
 
-/// What was measured is told before the end too.
+/// Results are passed on before the end, too.
 #[test]
 fn cells_are_told_after_every_round() {
     let mut rounds = Vec::new();

@@ -1,4 +1,4 @@
-//! `arctic::ConcurrentMap`: a lock-free ART. Byte strings must not hold zero bytes.
+//! `arctic::ConcurrentMap`: a lock-free ART. Byte strings must not contain zero bytes.
 
 use arctic::concurrent::Map;
 use arctic::key::{BoxedSlice, NonNull, Slice};
@@ -39,7 +39,7 @@ impl Session<u64> for &Integers {
     }
 }
 
-/// The key as the map takes it. [`Session::refuses`] has seen that no key holds a zero byte.
+/// Converts a key for the map. [`Session::refuses`] has checked that no key contains a zero byte.
 fn checked(key: &[u8]) -> &Slice<NonNull> {
     Slice::new(key).unwrap_or_else(|_| panic!("a key with a zero byte"))
 }

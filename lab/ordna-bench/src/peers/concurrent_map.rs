@@ -1,6 +1,6 @@
-//! `concurrent_map::ConcurrentMap`: a lock-free B+-tree. It is not `Sync`; every thread works on a
-//! clone of its own. The sole owner of the map writes in place, without copies of nodes: a run on
-//! one thread gets the map itself, as a program on one thread would.
+//! `concurrent_map::ConcurrentMap`: a lock-free B+-tree. It is not `Sync`; every thread uses its
+//! own clone. A sole owner of the map writes in place, without copying nodes, so a run on one
+//! thread uses the map itself, as a program with one thread would.
 
 use std::borrow::Borrow;
 use std::ops::Bound;

@@ -1,4 +1,4 @@
-//! `congee::Congee`: an ART with 8-byte keys and values, optimistic lock coupling.
+//! `congee::Congee`: an ART with 8-byte keys and values, and optimistic lock coupling.
 
 use crate::target::{Session, Shared};
 

@@ -1,8 +1,9 @@
-//! `crossbeam_skiplist::SkipMap`. Its insert does not say whether the key was new.
+//! `crossbeam_skiplist::SkipMap`. Its insert does not return whether the key was new.
 //!
-//! Overwriting a key is not one step: its documentation says that an entry with the same key "will
-//! be removed before inserting the new one". A get between the two finds nothing, so workloads that
-//! overwrite on one thread and read on another are reported `wrong`; `tests.rs` shows the miss.
+//! Overwriting a key is not atomic: its documentation says that an entry with the same key "will be
+//! removed before inserting the new one". A get between the two finds nothing, so workloads in
+//! which one thread overwrites and another reads are reported as `wrong`. `tests.rs` demonstrates
+//! this.
 
 use std::borrow::Borrow;
 use std::ops::Bound;

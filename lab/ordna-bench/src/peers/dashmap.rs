@@ -1,4 +1,4 @@
-//! `dashmap::DashMap`: no order; the upper bound for point operations.
+//! `dashmap::DashMap`: a map without order, as the upper bound for point operations.
 
 use dashmap::DashMap;
 use ordna_base::Key;

@@ -1,5 +1,5 @@
 //! `masstree::MassTree`: a trie of B+-trees over byte strings of at most 256 bytes. Integers are
-//! stored as their eight bytes, the most significant first.
+//! stored as their eight bytes, big-endian.
 
 use masstree::{MAX_KEY_LENGTH, MassTree, RangeBound};
 use ordna_base::Key;
@@ -43,7 +43,8 @@ impl Session<u64> for &Masstree {
     }
     fn scan(&mut self, from: &u64, limit: usize, each: &mut dyn FnMut(&u64, u64)) {
         Masstree::scan(self, &from.to_be_bytes(), limit, |key, value| {
-            // A key of another length is none of ours: shown as a key that cannot be right.
+            // A key of another length was never inserted; it is shown as a key that cannot be
+            // right.
             let key = <[u8; 8]>::try_from(key).map_or(u64::MAX, u64::from_be_bytes);
             each(&key, value);
         });

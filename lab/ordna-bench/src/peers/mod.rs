@@ -1,4 +1,4 @@
-//! The public peers, one file each, with what each cannot do.
+//! The public peers, one file each, with the limitations of each.
 
 mod arctic;
 mod concurrent_map;
@@ -13,7 +13,7 @@ use ordna_base::Key;
 use crate::entry::{IndexEntry, Maker};
 use crate::target::Target;
 
-/// All peers of this build.
+/// Returns all peers of this build.
 pub fn all() -> Vec<IndexEntry> {
     vec![
         peer("crossbeam-skiplist", maker(crossbeam::new), Ok(maker(crossbeam::new))),

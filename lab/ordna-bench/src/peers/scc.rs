@@ -1,4 +1,5 @@
-//! `scc::TreeIndex`: a B+-tree for reading; an overwritten value is a new entry.
+//! `scc::TreeIndex`: a B+-tree optimized for reads, in which overwriting a value creates a new
+//! entry.
 
 use std::borrow::Borrow;
 

@@ -1,4 +1,4 @@
-//! Plug-in peers: any index behind the C interface of `include/ordna_peer.h`.
+//! Plug-in peers: any index that implements the C interface of `include/ordna_peer.h`.
 
 mod c_interface;
 
@@ -12,7 +12,8 @@ use c_interface::{Index, Kind, OK, OTHER, Plugin, Thread, UNSUPPORTED};
 /// Loads a plug-in as an entry of the registry.
 ///
 /// # Errors
-/// The library cannot be loaded, is of another version, or lacks a function: names the function.
+/// Returns an error if the library cannot be loaded, has another version, or lacks a function. The
+/// error names the function.
 pub fn load(path: &Path) -> Result<IndexEntry, String> {
     let (name, plugin) = Plugin::load(path)?;
     Ok(IndexEntry {
@@ -26,7 +27,7 @@ pub fn load(path: &Path) -> Result<IndexEntry, String> {
 
 fn maker<K: Kind + Example + ?Sized>(plugin: Plugin) -> Maker<K> {
     Box::new(move |_, threads| {
-        // Sessions of the checks are opened while no other is.
+        // The checks open a session while no other one is open.
         let threads = threads as u32;
         let probe = plugin.create::<K>(threads);
         let probe =
@@ -41,7 +42,7 @@ fn create<K: Kind + ?Sized>(plugin: &Plugin, threads: u32) -> Index<K> {
     plugin.create(threads).unwrap_or_else(|| panic!("ordna_peer_create gave one index, then none"))
 }
 
-/// A key to ask with before the run.
+/// A key with which operations are tried before the run.
 trait Example {
     fn example() -> &'static Self;
 }
@@ -68,7 +69,7 @@ struct Lacks {
 }
 
 impl Lacks {
-    /// Asks once for each operation.
+    /// Tries each operation once.
     fn of<K: Kind + Example + ?Sized>(index: &Index<K>) -> Self {
         let thread = index.thread();
         let key = K::example();
@@ -108,7 +109,7 @@ impl<K: Kind + ?Sized> Target<K> for Peer<K> {
     }
 }
 
-/// A breach of the header ends the measurement: it is reported as a failure.
+/// Ends the measurement after a violation of the header, which is reported as a failure.
 fn refuse(operation: &str, answer: i32) -> ! {
     panic!("ordna_peer_{operation} answered {answer}")
 }

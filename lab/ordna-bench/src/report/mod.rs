@@ -1,4 +1,4 @@
-//! `--report DIR`: the results as one HTML page with plots, without anything from elsewhere.
+//! `--report DIR`: the results as one HTML page with plots, without external resources.
 
 mod svg;
 
@@ -11,7 +11,7 @@ use crate::registry::BASELINES;
 use crate::table::{Cell, render};
 use svg::{Axis, Bar, Line, Scale, bars, escape, lines, number};
 
-/// The page.
+/// Returns the page.
 pub fn render_report(cells: &[Cell], baseline: &str) -> String {
     let all = runs(cells);
     let blocks: String = all.iter().map(|run| block(cells, run, all.len() > 1)).collect();
@@ -33,7 +33,7 @@ pub fn render_report(cells: &[Cell], baseline: &str) -> String {
     )
 }
 
-/// The plots of one run: figures of another are not beside them.
+/// Formats the plots of one run, which contain no figures of other runs.
 fn block(cells: &[Cell], run: &RunInfo, named: bool) -> String {
     let own: Vec<Cell> = cells.iter().filter(|cell| cell.info == *run).cloned().collect();
     let plots =
@@ -88,7 +88,7 @@ fn is_ours(cell: &Cell) -> bool {
     cell.ours && !BASELINES.contains(&cell.index.as_str())
 }
 
-/// The values of `of`, each once, in the order of the cells.
+/// Returns the distinct values of `of`, in the order of the cells.
 fn distinct<'a, T: PartialEq>(cells: &[&'a Cell], of: impl Fn(&'a Cell) -> T) -> Vec<T> {
     let mut found = Vec::new();
     for cell in cells {
@@ -119,7 +119,7 @@ fn section(title: &str, text: &str, groups: Vec<(String, String)>) -> String {
     format!("<h2>{}</h2><p>{}</p>{groups}", escape(title), escape(text))
 }
 
-/// Keys, size, threads and keys per call of a group of plots; the experiment in front.
+/// Describes a group of plots: the experiment, then keys, size, threads and keys per call.
 fn circumstances(cell: &Cell) -> String {
     let experiment = cell.experiment.as_ref().map(|text| format!("{text}: ")).unwrap_or_default();
     let threads =
@@ -172,7 +172,7 @@ fn throughput(cells: &[Cell]) -> String {
 
 fn memory(cells: &[Cell]) -> String {
     let mut seen = BTreeSet::new();
-    // One load serves all workloads of a case: the first is enough.
+    // One load is used for all workloads of a case, so the first is sufficient.
     let loads: Vec<&Cell> = cells
         .iter()
         .filter(|cell| cell.batch == 1 || cells.iter().all(|other| other.batch > 1))
@@ -201,7 +201,7 @@ fn memory(cells: &[Cell]) -> String {
     )
 }
 
-/// The class of an index: ours have colours in the order of their first appearance.
+/// Returns the class of an index. Ours have colours in the order of their first appearance.
 fn class(cells: &[Cell], index: &str) -> String {
     let all: Vec<&Cell> = cells.iter().filter(|cell| is_ours(cell)).collect();
     let ours = distinct(&all, |cell| cell.index.as_str());
@@ -211,7 +211,8 @@ fn class(cells: &[Cell], index: &str) -> String {
     }
 }
 
-/// A line per index through the cells that `figure` gives a point for; those of two points or more.
+/// Returns a line per index through the cells for which `figure` returns a point, if there are at
+/// least two.
 fn series(
     cells: &[Cell],
     chosen: &[&Cell],
@@ -228,7 +229,7 @@ fn series(
     };
     let mut lines: Vec<Line> = distinct(chosen, |cell| &cell.index).into_iter().map(line).collect();
     lines.retain(|line| line.points.len() > 1);
-    // Ours are drawn last, on top.
+    // Our indexes are drawn last, on top.
     lines.sort_by_key(|line| line.class != "peer");
     lines
 }
@@ -238,7 +239,7 @@ fn whole(values: impl Iterator<Item = usize>) -> Vec<(f64, String)> {
     values.into_iter().map(|value| (value as f64, number(value as f64))).collect()
 }
 
-/// A section with a plot for each case, of the cells of that case.
+/// Formats a section with a plot for each case, from the cells of that case.
 fn plots<'a, T: PartialEq>(
     (title, text): (&str, &str),
     cells: &[&'a Cell],
@@ -278,7 +279,7 @@ fn scaling(cells: &[Cell]) -> String {
 fn growth(cells: &[Cell]) -> String {
     let all: Vec<&Cell> = cells.iter().collect();
     let of = |cell: &Cell| (cell.keys.clone(), cell.workload.clone(), cell.threads, cell.batch);
-    // Bytes per key are of the load: one plot per key set.
+    // Bytes per key belong to the load, so there is one plot per key set.
     let mut sized = BTreeSet::new();
     let head = ("Growth with n", "Lower is better.");
     plots(head, &all, of, |(keys, workload, threads, batch), chosen| {
@@ -308,7 +309,8 @@ fn growth(cells: &[Cell]) -> String {
     })
 }
 
-/// Cost against the length of the keys, where key sets of one kind differ in nothing else.
+/// Formats the cost for different lengths of the keys, if key sets of one kind differ only in the
+/// length.
 fn lengths(cells: &[Cell]) -> String {
     let length = |cell: &Cell| -> Option<usize> { cell.keys.split_once(':')?.1.parse().ok() };
     let all: Vec<&Cell> = cells.iter().filter(|cell| length(cell).is_some()).collect();
@@ -360,7 +362,7 @@ mod tests {
     use crate::dram::Dram;
     use crate::table::{Spread, sample};
 
-    /// Tags that are opened are closed, in order.
+    /// Checks that opened tags are closed, in order.
     fn assert_well_formed(html: &str) {
         let mut open: Vec<&str> = Vec::new();
         for tag in html.split('<').skip(1) {
@@ -413,7 +415,7 @@ mod tests {
         assert!(page.contains("<h2>Length of the keys") && page.contains("bytes of a key"));
         assert!(!page.contains("<h2>Run of"));
         assert_well_formed(&render_report(&[], "locked"));
-        // Two runs are beside each other in no plot.
+        // No plot combines figures of two runs.
         let mut two = vec![sample("skiplist"), sample("locked")];
         two[1].info.started = "later".to_owned();
         let page = render_report(&two, "locked");

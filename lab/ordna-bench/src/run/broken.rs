@@ -1,4 +1,4 @@
-//! An index that is wrong in one way at a time, to see that the checks find it.
+//! An index with one fault at a time, which shows that the checks detect it.
 
 use std::ops::ControlFlow;
 
@@ -7,7 +7,7 @@ use ordna_base::{Direction, OrderedIndex};
 
 use crate::target::Session;
 
-/// Wrong in one way each.
+/// An index with the fault of this name.
 pub struct Broken(pub Locked<u64, u64>, pub &'static str);
 
 impl Broken {
@@ -19,7 +19,7 @@ impl Broken {
 impl Session<u64> for &Broken {
     fn put(&mut self, key: &u64, value: u64) -> Option<bool> {
         assert!(!self.bad("panics at a put", *key), "as planned");
-        // The position is in the value.
+        // The value contains the position.
         let loaded = value & 0xFFFF_FFFF < 2000;
         if self.bad("loses", *key) || self.1 == "loses what is not loaded" && !loaded {
             return Some(true);
@@ -30,7 +30,7 @@ impl Session<u64> for &Broken {
         if self.1 == "overwrites with what was there"
             && let Some(old) = self.0.get(key)
         {
-            // Right but for the version.
+            // Right except for the version.
             self.0.insert(key, &(old ^ 1 << 39)).unwrap();
             return Some(false);
         }
@@ -56,7 +56,7 @@ impl Session<u64> for &Broken {
         }
     }
     fn scan(&mut self, from: &u64, limit: usize, each: &mut dyn FnMut(&u64, u64)) {
-        // The scan of the whole index is long and finds most of these: leave it alone.
+        // The scan of the whole index would detect most of these faults, so it is not affected.
         let fault = if limit < 1000 { self.1 } else { "" };
         let bad = |name: &str, key: u64| fault == name && key.is_multiple_of(101);
         assert!(!bad("panics in a scan", *from), "as planned");

@@ -1,4 +1,5 @@
-//! One build of one index: load it, run the workloads on it; timed, and every answer checked.
+//! One build of one index: loads it, and runs the workloads on it. Operations are timed, and every
+//! answer is checked.
 
 mod timed;
 
@@ -15,17 +16,17 @@ use crate::target::Target;
 use crate::workload::{Action, Operation, Workload, Written};
 use timed::{Ran, Task, timed};
 
-/// The figures of one build, or why there are none.
+/// The figures of one build, or the reason why there are none.
 #[cfg(test)]
 #[derive(Debug)]
 pub struct Built {
-    /// Of the load.
+    /// The figures of the load.
     pub load: Result<Load, Problem>,
-    /// Of each phase.
+    /// The figures of each phase.
     pub phases: Vec<Result<Measured, Problem>>,
 }
 
-/// Says when it went wrong.
+/// Adds to a problem when it occurred.
 fn during(when: &str) -> impl Fn(Problem) -> Problem {
     move |problem| match problem {
         Problem::Wrong(what) => Problem::Wrong(format!("{when}: {what}")),
@@ -34,10 +35,10 @@ fn during(when: &str) -> impl Fn(Problem) -> Problem {
     }
 }
 
-/// Makes an empty index; the reason if that cannot be.
+/// Creates an empty index, or returns the reason why this is impossible.
 pub type Make<'m, K> = &'m dyn Fn() -> Result<Box<dyn Target<K>>, String>;
 
-/// The operations that load the keys, by thread.
+/// Returns the operations that load the keys, by thread.
 fn loading<K: Key + ?Sized>(job: &Job<'_, K>, target: &dyn Target<K>) -> Vec<Vec<Operation>> {
     let most = if target.one_caller() { Some(1) } else { target.most_threads() };
     let threads = most.map_or(job.threads, |most| most.min(job.threads));
@@ -45,39 +46,40 @@ fn loading<K: Key + ?Sized>(job: &Job<'_, K>, target: &dyn Target<K>) -> Vec<Vec
     (0..threads).map(|thread| part(job, thread, threads).map(insert).collect()).collect()
 }
 
-/// The keys that one of the threads loads.
+/// Returns the keys that one of the threads loads.
 fn part<K: Key + ?Sized>(job: &Job<'_, K>, thread: usize, threads: usize) -> Range<usize> {
     let begin = |thread: usize| job.loaded * thread / threads;
     begin(thread)..begin(thread + 1)
 }
 
-/// One instance of an index, under measurement. A panic anywhere, the drop included, is a
-/// [`Problem::Failed`] and not the end of the run.
+/// An instance of an index that is being measured. A panic anywhere, including the drop, becomes a
+/// [`Problem::Failed`] and does not end the run.
 pub struct Instance<'j, 'a, K: Key + ?Sized> {
     job: &'j Job<'a, K>,
     target: Option<Box<dyn Target<K>>>,
-    /// Bytes that were allocated and resident before it was made.
+    /// Numbers of bytes that were allocated and resident before it was created.
     before: (usize, Option<usize>),
-    /// Why nothing can be measured on it any more.
+    /// The reason why nothing can be measured on it any more.
     problem: Option<Problem>,
     /// The fault of a scan of the whole index.
     wrong_scan: Option<String>,
-    /// The entries that it must hold.
+    /// The entries that it must contain.
     held: Contents,
-    /// Runs so far: each writes other versions.
+    /// Number of runs so far. Each writes different versions.
     runs: u64,
 }
 
 impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
-    /// Makes it. If that fails, everything that is asked of it tells why.
+    /// Creates an instance. If this fails, all of its methods return the reason.
     pub fn new(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
         Self::holding(job, make, (memory::allocated(), memory::resident()))
     }
 
-    /// Makes it in a process that has had as much memory: an instance is loaded and dropped before.
-    /// A virtual machine pays much for memory that the system has just given, and most for huge
-    /// pages. The second instance has no figure if the first one is wrong or fails. Memory that the
-    /// first one leaves behind counts against the second.
+    /// Creates an instance in a process that has already used as much memory, because another
+    /// instance is loaded and dropped before. For a virtual machine, memory that the system has
+    /// just provided is expensive, in particular huge pages. The second instance has no figure if
+    /// the first one is wrong or fails. Memory that the first one leaves behind counts against the
+    /// second.
     pub fn warmed(job: &'j Job<'a, K>, make: Make<'_, K>) -> Self {
         let before = (memory::allocated(), memory::resident());
         memory::keep_pages();
@@ -107,7 +109,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         new
     }
 
-    /// Keeps a problem: after it no thread knows what the instance holds.
+    /// Records a problem, after which the contents of the instance are unknown.
     fn keep<R>(&mut self, result: Result<R, Problem>) -> Result<R, Problem> {
         if let Err(problem) = &result {
             self.problem = Some(problem.clone());
@@ -123,21 +125,21 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         }
     }
 
-    /// Loads the keys and checks what it holds then. Nothing is loaded if no phase could follow.
+    /// Loads the keys and checks the contents. Loads nothing if no phase could follow.
     ///
     /// # Errors
-    /// The first wrong answer.
+    /// Returns the first wrong answer.
     pub fn load(&mut self) -> Result<Load, Problem> {
         let loaded = self.check_use().and_then(|()| self.fill());
         self.keep(loaded)
     }
 
-    /// Whether a phase could follow a load.
+    /// Returns an error if no phase could follow a load.
     fn check_use(&self) -> Result<(), Problem> {
         let target = self.target()?;
         let mut reasons = self.job.phases.iter().map(|phase| unable(target, phase));
         let first = reasons.next().flatten();
-        // Without reads no answer could be checked.
+        // Without reads, no answer could be checked.
         let needed = || [Action::Insert, Action::Read].into_iter().find_map(|a| target.lacks(a));
         let why = first.filter(|_| reasons.all(|reason| reason.is_some())).or_else(needed);
         why.map_or(Ok(()), |why| Err(Problem::NotApplicable(why)))
@@ -168,7 +170,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         let mut wrong_scan = None;
         let checked = guarded(|| {
             let mut session = target.session(0, 1);
-            // Scanned as a whole; if that cannot be, every key is looked up.
+            // The index is scanned as a whole. If it cannot scan, every key is looked up.
             let mut step = 1;
             if target.lacks(Action::Scan(1)).is_none() {
                 wrong_scan = check_whole(job, &mut *session, &held).err();
@@ -190,15 +192,15 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         Ok(load)
     }
 
-    /// Runs a phase, checks what it left, and brings back what is missing then.
+    /// Runs a phase, checks the contents after it, and restores missing keys.
     ///
     /// # Errors
-    /// The first wrong answer.
+    /// Returns the first wrong answer.
     pub fn phase(&mut self, at: usize) -> Result<Measured, Problem> {
         let Some(phase) = self.job.phases.get(at) else {
             return Err(Problem::Failed(format!("there is no phase {at}")));
         };
-        // An operation that it lacks is a better reason than an earlier wrong answer.
+        // A missing operation is a better reason than an earlier wrong answer.
         if let Some(why) = self.target.as_ref().and_then(|target| unable(&**target, phase)) {
             return Err(Problem::NotApplicable(why));
         }
@@ -260,11 +262,11 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         swept?.map_err(Problem::Wrong)
     }
 
-    /// Scans the whole index, if it scans; tells what is wrong, once. Point operations may be right
-    /// all the same.
+    /// Scans the whole index, if it supports scans. Returns the fault, once. Point operations may
+    /// be correct nevertheless.
     ///
     /// # Errors
-    /// It panicked.
+    /// Returns an error if the scan panics.
     pub fn look(&mut self) -> Result<Option<String>, Problem> {
         let (job, target) = (self.job, self.target()?);
         if self.wrong_scan.is_some() || target.lacks(Action::Scan(1)).is_some() {
@@ -276,14 +278,14 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
         Ok(wrong)
     }
 
-    /// Drops it.
+    /// Drops the instance.
     ///
     /// # Errors
-    /// It panicked.
+    /// Returns an error if the drop panics.
     pub fn finish(self) -> Result<(), Problem> {
         let Some(target) = self.target else { return Ok(()) };
         if matches!(self.problem, Some(Problem::Failed(_))) {
-            // Its state is unknown: a drop could hang or worse.
+            // Its state is unknown, so a drop could block or do worse.
             std::mem::forget(target);
             return Ok(());
         }
@@ -291,7 +293,7 @@ impl<'j, 'a, K: Key + ?Sized> Instance<'j, 'a, K> {
     }
 }
 
-/// Makes an instance, loads it and runs all phases on it.
+/// Creates an instance, loads it and runs all phases on it.
 #[cfg(test)]
 pub fn measure<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) -> Built {
     let mut instance = Instance::new(job, make);
@@ -313,7 +315,7 @@ pub fn measure<K: Key + ?Sized>(job: &Job<'_, K>, make: Make<'_, K>) -> Built {
     }
 }
 
-/// The operations of all threads as those of one caller: `batch` of each thread in turn.
+/// Merges the operations of all threads for a single caller: `batch` of each thread in turn.
 fn in_one(operations: &[Vec<Operation>], batch: usize) -> Vec<Vec<Operation>> {
     let most = operations.iter().map(Vec::len).max().unwrap_or(0);
     let starts = (0..most).step_by(batch.max(1));
@@ -323,7 +325,7 @@ fn in_one(operations: &[Vec<Operation>], batch: usize) -> Vec<Vec<Operation>> {
     vec![parts.collect()]
 }
 
-/// Why the index cannot do this; `None` if it can.
+/// Returns the reason why the index cannot do this, or `None` if it can.
 fn unable<K: Key + ?Sized>(target: &dyn Target<K>, phase: &Phase) -> Option<String> {
     if target.most_threads().is_some_and(|most| most < phase.written.operations.len()) {
         return Some("one thread only: it has no synchronization".to_owned());
@@ -336,7 +338,8 @@ fn unable<K: Key + ?Sized>(target: &dyn Target<K>, phase: &Phase) -> Option<Stri
     phase.written.actions.iter().find_map(|action| target.lacks(*action))
 }
 
-/// Whether a wrong scan of the whole index makes the figure void: it is of the load, or of scans.
+/// Returns whether a wrong scan of the whole index makes the figure invalid, because it is that of
+/// the load or of scans.
 pub fn judged(workload: &Workload) -> bool {
     *workload == Workload::Load || workload.scans()
 }

@@ -10,7 +10,7 @@ use crate::check::ranks;
 use crate::keys::KeySet;
 use crate::target::{Alone, Ours, Session, Shared};
 
-/// Runs the workloads one after the other on one instance; the first problem.
+/// Runs the workloads one after the other on one instance. Returns the first problem.
 fn outcome<T: Target<u64> + 'static>(
     workloads: &[&str],
     batch: usize,
@@ -20,7 +20,7 @@ fn outcome<T: Target<u64> + 'static>(
     of_operations(6000, workloads, batch, threads, new)
 }
 
-/// Looks at the whole index after every workload.
+/// Scans the whole index after every workload.
 fn of_operations<T: Target<u64> + 'static>(
     total: usize,
     workloads: &[&str],
@@ -31,7 +31,7 @@ fn of_operations<T: Target<u64> + 'static>(
     of_calls(total, workloads, (batch, false), threads, new)
 }
 
-/// The same; `ordered` calls take operations of all sorts.
+/// Works like `of_operations`. With `ordered`, calls have operations of all kinds.
 fn of_calls<T: Target<u64> + 'static>(
     total: usize,
     workloads: &[&str],
@@ -92,7 +92,7 @@ fn ordered_batches_pass_on_the_oracle_and_on_pi() {
     let all: Vec<&str> =
         ALL.split(' ').filter(|name| !["d", "contend:0.99"].contains(name)).collect();
     of_calls(6000, &all, (50, true), 2, || pi(true)).unwrap();
-    // Roles and the latest keys are of threads: one caller has none.
+    // Roles and the latest keys belong to threads, so they do not exist for a single caller.
     for workload in ["d", "contend:0.99"] {
         let refused = of_calls(6000, &[workload], (50, true), 2, || pi(true)).unwrap_err();
         assert!(matches!(refused, Problem::NotApplicable(_)), "{refused:?}");
@@ -130,7 +130,7 @@ fn one_caller_has_the_operations_of_all_in_turn() {
 
 #[test]
 fn roles_have_figures_of_their_own() {
-    // Enough operations that neither thread ends before the other has begun.
+    // Enough operations, so that neither thread ends before the other has begun.
     let measured = of_operations(500_000, &["contend:2"], 1, 2, oracle).unwrap();
     assert_eq!(measured[0].roles.len(), 2);
     assert!(measured[0].roles.iter().all(|mops| *mops > 0.0));
@@ -176,7 +176,8 @@ fn a_wrong_index_gets_no_figure() {
         let grouped = workload.strip_suffix(" in a group");
         let batch = if fault.ends_with("group") || grouped.is_some() { 8 } else { 1 };
         let workload = grouped.unwrap_or(workload);
-        // Threads with roles stop when one is done: enough for the other to have begun.
+        // Threads with roles stop when one of them is done, so there are enough operations for the
+        // other to begin.
         let total = if workload.starts_with("contend") { 4_000_000 } else { 6000 };
         let new = || Shared(Broken(Locked::new(), fault));
         let outcome = of_operations(total, &[workload], batch, 2, new);
@@ -184,8 +185,8 @@ fn a_wrong_index_gets_no_figure() {
     }
 }
 
-/// A put that loses keys is found by the read after the run even where nothing reads them
-/// meanwhile, and a stray entry by the scan of the whole index.
+/// If puts lose keys, the read after the run detects this even if no thread reads the keys during
+/// the run. The scan of the whole index detects an additional entry.
 #[test]
 fn what_a_run_leaves_is_checked() {
     let loaded = 2000;
@@ -217,12 +218,13 @@ fn what_a_run_leaves_is_checked() {
     instance.phase(0).unwrap();
     let wrong = instance.look().unwrap().unwrap();
     assert!(wrong.contains("a scan of the whole index"), "{wrong}");
-    // Point operations go on.
+    // Point operations continue.
     instance.phase(1).unwrap();
     assert_eq!(instance.look().unwrap(), None, "told already");
 }
 
-/// The figures of point operations stay, those of scans and of the load do not, and all tell.
+/// The figures of point operations are kept, those of scans and of the load are not, and all have a
+/// note.
 #[test]
 fn a_wrong_scan_is_told_with_every_figure() {
     let keys = KeySet::Int.integers(2000, 1);
@@ -267,7 +269,7 @@ fn a_panic_anywhere_is_told_and_does_not_end_the_run() {
     assert!(what.contains("while being made") && what.contains("as planned"), "{what}");
 }
 
-/// Panics while a thread of the run enters it: the other threads must not wait for ever.
+/// Panics while a thread of the run enters it. The other threads must not wait forever.
 struct Locks;
 
 impl Target<u64> for Locks {

@@ -1,4 +1,4 @@
-//! The measurement itself: threads, pinned, from one starting shot.
+//! The measurement itself, in which pinned threads start simultaneously.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,31 +14,31 @@ use crate::target::{Session, Target};
 use crate::workload::Operation;
 use crate::zipf::Random;
 
-/// Operations between two looks at whether another role is done.
+/// Number of operations between two checks whether another role is done.
 const STRIDE: usize = 64;
 
 /// The work of the threads of a run.
 pub struct Task<'t> {
-    /// By thread.
+    /// Operations by thread.
     pub operations: &'t [Vec<Operation>],
-    /// As how many operations of the workload these count; as many as there are by default.
+    /// Number of operations of the workload for which these count; by default their own number.
     pub counted: &'t [usize],
     /// The first of the keys that each thread inserts, if others read the latest ones.
     pub first: &'t [u32],
-    /// Keys per call.
+    /// Number of keys per call.
     pub batch: usize,
-    /// Whether a call takes operations of all sorts, in their order.
+    /// Whether a call has operations of all kinds, in their order.
     pub ordered: bool,
-    /// The roles of the first threads, if they do different things. They stop together then.
+    /// The roles of the first threads, if threads have different roles. They then stop together.
     pub roles: &'t [&'t str],
-    /// Whether every operation is timed by itself.
+    /// Whether every operation is measured separately.
     pub latency: bool,
-    /// Tells runs apart: each writes other versions.
+    /// Number of the run. Each run writes different versions.
     pub run: u64,
 }
 
 impl<'t> Task<'t> {
-    /// Single operations, all of them, timed together.
+    /// Creates a task of single operations that are measured together.
     pub fn new(operations: &'t [Vec<Operation>], run: u64) -> Self {
         Self {
             operations,
@@ -52,12 +52,12 @@ impl<'t> Task<'t> {
         }
     }
 
-    /// The version of the first write of a thread.
+    /// Returns the version of the first write of a thread.
     pub fn base(&self, thread: usize) -> u8 {
         Random::mix(self.run << 16 | thread as u64) as u8
     }
 
-    /// The operations that each thread did, with the version of the first.
+    /// Returns the operations that each thread has executed, with the version of the first.
     pub fn done<'a>(&self, done: &'a [usize]) -> impl Iterator<Item = (&'a [Operation], u8)>
     where
         't: 'a,
@@ -68,7 +68,7 @@ impl<'t> Task<'t> {
     }
 }
 
-/// Figures, and how many of its operations each thread did.
+/// The figures of a run, and how many of its operations each thread has executed.
 pub struct Ran {
     pub measured: Measured,
     pub done: Vec<usize>,
@@ -83,8 +83,9 @@ struct ThreadFigures {
     calls: [Calls; 3],
 }
 
-/// Runs every thread's operations, pinned, from one starting shot. Threads with roles stop when the
-/// first of them is done: no role is measured while another rests.
+/// Runs every thread's operations. The threads are pinned and start simultaneously. Threads with
+/// roles stop when the first of them is done, so that no role is measured while another one is
+/// idle.
 pub fn timed<K: Key + ?Sized>(
     job: &Job<'_, K>,
     target: &dyn Target<K>,
@@ -107,7 +108,8 @@ pub fn timed<K: Key + ?Sized>(
                     if let Some(core) = cores.get(thread % cores.len().max(1)) {
                         core_affinity::set_for_current(*core);
                     }
-                    // The others wait at the barrier: it is passed even if this panics.
+                    // The others wait at the barrier, so this thread must reach it even after a
+                    // panic.
                     let session = guarded(|| target.session(thread, count));
                     let copies = guarded(|| in_order::<K>(job.keys, operations));
                     start.wait();
@@ -141,7 +143,7 @@ pub fn timed<K: Key + ?Sized>(
     Ok(Ran { measured: measured(task, figures), done })
 }
 
-/// The figures of all threads together.
+/// Combines the figures of all threads.
 fn measured(task: &Task<'_>, figures: Vec<ThreadFigures>) -> Measured {
     let begin = figures.iter().map(|own| own.begin).min();
     let end = figures.iter().map(|own| own.end).max();
@@ -161,7 +163,7 @@ fn measured(task: &Task<'_>, figures: Vec<ThreadFigures>) -> Measured {
         calls.iter_mut().zip(own.calls).for_each(|(sum, more)| *sum += more);
         match (&mut all, own.latency) {
             (None, latency) => all = latency,
-            // Same bounds: cannot fail.
+            // Both have the same bounds, so this cannot fail.
             (Some(all), Some(latency)) => drop(all.add(latency)),
             (Some(_), None) => {}
         }
@@ -189,8 +191,8 @@ fn one_thread<K: Key + ?Sized>(
     let stopped = || stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
     let (mut at, call) = (0, (task.batch, task.ordered));
     let begin = Instant::now();
-    // Something is done by each, or it would have no figure: the other may be through before this
-    // one has its turn on a processor.
+    // Each thread executes at least one group, or it would have no figure: the other thread may be
+    // done before this one gets a processor.
     while at < operations.len() && (at == 0 || !stopped()) {
         let stride = (at + STRIDE).min(operations.len());
         if let Some(histogram) = &mut latency {

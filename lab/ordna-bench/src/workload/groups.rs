@@ -1,18 +1,18 @@
-//! The order of operations that are done in groups.
+//! The order of operations that are executed in groups.
 //!
-//! A thread that works in groups puts off gets, puts and removes, each sort by itself, until it has
-//! as many as a group holds. Then it does them by one call. What may be put off is decided here,
-//! before the clock starts: the operations are written in another order, in which those of one call
-//! are neighbours. Two operations on one key keep their order where it matters: a get comes after
-//! the puts and removes before it, a put after the removes, a remove after the gets and puts. Where
-//! such a pair meets, the earlier group is done before it is full. Later puts may overtake gets:
-//! these find a newer value. The get of a read-update comes before its put.
+//! A thread that works in groups delays gets, puts and removes, each kind separately, until it has
+//! as many as a group contains. Then it executes them with one call. What may be delayed is decided
+//! here, before the measurement: the operations are written in another order, in which those of one
+//! call are neighbours. Two operations on one key keep their order where it matters: a get comes
+//! after earlier puts and removes, a put after earlier removes, and a remove after earlier gets and
+//! puts. If such a pair occurs, the earlier group is executed before it is full. Later puts may
+//! overtake gets, which then find a newer value. The get of a read-update comes before its put.
 
 use std::collections::HashSet;
 
 use super::{Action, Call, Operation};
 
-/// Operations of one call that are put off.
+/// Delayed operations of one call.
 #[derive(Default)]
 struct Pending {
     operations: Vec<Operation>,
@@ -24,7 +24,7 @@ struct Groups {
     gets: Pending,
     puts: Pending,
     removes: Pending,
-    /// Whether a get that is put off must come before the puts.
+    /// Whether a delayed get must come before the puts.
     gets_first: bool,
     done: Vec<Operation>,
 }
@@ -48,7 +48,7 @@ impl Groups {
         let mut pending = std::mem::take(self.pending(call));
         self.done.append(&mut pending.operations);
         pending.keys.clear();
-        // Keeps its room.
+        // Keeps its capacity.
         *self.pending(call) = pending;
     }
 
@@ -59,7 +59,7 @@ impl Groups {
             Call::Remove => &[Call::Get, Call::Put],
         };
         let batch = self.batch;
-        // The latest key is known later, and no operation removes it.
+        // The latest key is not known yet, and no operation removes it.
         let has_key = operation.action != Action::Latest;
         for earlier in before {
             if has_key && self.pending(*earlier).keys.contains(&operation.key) {
@@ -77,8 +77,8 @@ impl Groups {
     }
 }
 
-/// The operations of a thread in the order in which groups of `batch` do them; a read-update as a
-/// read and an update.
+/// Returns the operations of a thread in the order in which groups of `batch` execute them. A
+/// read-update becomes a read and an update.
 pub fn grouped(operations: &[Operation], batch: usize) -> Vec<Operation> {
     let mut groups = Groups {
         batch,
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
     use crate::workload::Workload;
 
-    /// Lengths of the groups of each call, as a run does them.
+    /// Returns the lengths of the groups of each call, as in a run.
     fn lengths(
         operations: &[Operation],
         batch: usize,
@@ -170,11 +170,11 @@ mod tests {
         }
     }
 
-    /// Each operation finds in the new order what it must find.
+    /// In the new order, each operation finds the expected result.
     #[test]
     fn what_operations_find_stays() {
         for name in ["a", "b", "d", "f", "mix:50", "delmix", "remove", "contend:1"] {
-            // Few keys: they meet.
+            // There are few keys, so that operations use the same ones.
             for loaded in [10, 2000] {
                 let (before, after) = written(name, loaded);
                 let mut there: HashMap<u32, u32> = (0..loaded as u32).map(|key| (key, 0)).collect();

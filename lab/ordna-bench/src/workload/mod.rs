@@ -1,5 +1,5 @@
-//! Workloads: the operations of every thread, written down before the clock starts, each with what
-//! it must find.
+//! Workloads: the operations of every thread with their expected results, generated before the
+//! measurement.
 
 mod groups;
 mod operation;
@@ -13,7 +13,7 @@ use crate::suggest::unknown;
 /// A mix of operations, as named on the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Workload {
-    /// Inserts all keys. Always measured; as a workload of its own nothing follows it.
+    /// Inserts all keys. It is always measured; as a separate workload, nothing follows it.
     Load,
     /// Half reads, half updates, scrambled Zipf 0.99 (YCSB A).
     A,
@@ -29,20 +29,20 @@ pub enum Workload {
     F,
     /// Reads of uniformly drawn keys.
     CUniform,
-    /// 15 % inserts, 15 % deletes, 70 % reads of keys that are there (HydraList §6.2.7). Every
-    /// thread has keys of its own, some of them absent at first: the index stays about as large as
-    /// it was.
+    /// 15 % inserts, 15 % deletes, 70 % reads of existing keys (HydraList §6.2.7). Every thread has
+    /// its own keys, some of which are absent at first, so the size of the index stays about the
+    /// same.
     Delmix,
-    /// Removes, each of another key (ART Fig. 5).
+    /// Removes, each of a different key (ART Fig. 5).
     Remove,
     /// This percentage of inserts, the rest reads (Wormhole Fig. 17).
     Mix(u32),
-    /// Scans of so many entries.
+    /// Scans of this number of entries.
     Scan(usize),
     /// Reads with this Zipf theta.
     Skew(f64),
-    /// One thread reads, one removes keys and inserts them again, with this Zipf theta (ART Fig.
-    /// 6).
+    /// One thread reads, and one removes keys and inserts them again, with this Zipf theta (ART
+    /// Fig. 6).
     Contend(f64),
 }
 
@@ -72,7 +72,7 @@ pub const STANDARD: [&str; 9] = ["load", "c-uniform", "a", "b", "c", "d", "e", "
 /// The thetas of plain `contend`: from uniform to one key in 83 % of all operations.
 const CONTENDED: [f64; 6] = [0.0, 0.6, 0.99, 1.2, 2.0, 3.0];
 
-/// One workload, or the series that a name stands for.
+/// A single workload, or the series with this name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series(pub Vec<Workload>);
 
@@ -151,18 +151,18 @@ impl std::fmt::Display for Workload {
 /// The operations of a workload, for each thread.
 #[derive(Debug, Clone, Default)]
 pub struct Written {
-    /// The operations measured, for each thread.
+    /// The measured operations, for each thread.
     pub operations: Vec<Vec<Operation>>,
-    /// How many operations of the workload these are: in groups a read-update is written as two.
+    /// Number of operations of the workload. In groups, a read-update is written as two operations.
     pub counted: Vec<usize>,
-    /// One operation of each sort that occurs.
+    /// One operation of each kind that occurs.
     pub actions: Vec<Action>,
-    /// The first of the keys that each thread inserts: it inserts the next ones in order.
+    /// The first of the keys that each thread inserts. It inserts the following ones in order.
     pub first: Vec<u32>,
 }
 
 impl Written {
-    /// Of these operations.
+    /// Creates a written workload with these operations.
     pub fn new(operations: Vec<Vec<Operation>>, first: Vec<u32>) -> Self {
         let mut actions: Vec<Action> = Vec::new();
         for operation in operations.iter().flatten() {
@@ -176,8 +176,8 @@ impl Written {
         Self { operations, counted, actions, first }
     }
 
-    /// The same in another order, so that operations of one call stand together, up to `batch` of
-    /// them: see `groups`.
+    /// Returns the operations in another order, in which those of one call, up to `batch`, are
+    /// neighbours. See `groups`.
     #[must_use]
     pub fn grouped(self, batch: usize) -> Self {
         if batch < 2 {
@@ -189,34 +189,37 @@ impl Written {
 }
 
 impl Workload {
-    /// The threads by what they do, if they do different things: the workload then has so many.
+    /// Returns the roles of the threads, if they have different ones. The workload then has this
+    /// number of threads.
     pub fn roles(&self) -> &'static [&'static str] {
         if matches!(self, Self::Contend(_)) { &["lookup", "insert+remove"] } else { &[] }
     }
 
-    /// Whether it scans.
+    /// Returns whether the workload scans.
     pub fn scans(&self) -> bool {
         matches!(self, Self::E | Self::Scan(_))
     }
 
-    /// Whether it changes what the index holds.
+    /// Returns whether the workload changes the contents of the index.
     pub fn writes(&self) -> bool {
         !matches!(self, Self::C | Self::CUniform | Self::Scan(_) | Self::Skew(_) | Self::Mix(0))
     }
 
-    /// Why it cannot be run in groups; `None` if it can.
+    /// Returns the reason why the workload cannot be run in groups, or `None` if it can.
     pub fn ungroupable(&self) -> Option<&'static str> {
         self.scans().then_some("there is no call for groups of scans")
     }
 
-    /// Whether the keys that it inserted beyond the loaded ones are removed after it.
+    /// Returns whether the keys that it has inserted in addition to the loaded ones are removed
+    /// after it.
     pub fn returns(&self) -> bool {
         *self == Self::Delmix
     }
 
-    /// Keys that the workload inserts beyond the loaded ones, for `operations` operations.
+    /// Returns the number of keys that the workload inserts in addition to the loaded ones, for
+    /// `operations` operations.
     pub fn extra_keys(&self, operations: usize, threads: usize) -> usize {
-        // Far beyond what chance adds to the mean.
+        // Much more than random deviations from the mean.
         let spread = 8 * ((operations.saturating_mul(threads)) as f64).sqrt() as usize;
         let percent = match self {
             Self::D | Self::E => 5,

@@ -5,35 +5,36 @@
 pub enum Action {
     /// Must find the key.
     Read,
-    /// Must find the key that was so many inserts ago, of all threads: the "key" is that distance.
+    /// Must find the key that was inserted this many inserts of all threads ago: the "key" is this
+    /// distance.
     Latest,
-    /// May find the key: another thread removes and inserts it meanwhile.
+    /// May find the key, because another thread concurrently removes and inserts it.
     Look,
-    /// Overwrites a key that is there.
+    /// Overwrites an existing key.
     Update,
-    /// Reads a key that is there and overwrites it.
+    /// Reads an existing key and overwrites it.
     ReadUpdate,
-    /// Inserts a key that is not there.
+    /// Inserts an absent key.
     Insert,
-    /// Removes a key that is there.
+    /// Removes an existing key.
     Delete,
-    /// Scans so many entries from the key on, which is there.
+    /// Scans this number of entries from an existing key on.
     Scan(u16),
 }
 
-/// The call for groups that an operation can be a part of.
+/// A group call to which an operation can belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Call {
-    /// Of gets.
+    /// A call for gets.
     Get,
-    /// Of puts.
+    /// A call for puts.
     Put,
-    /// Of removes.
+    /// A call for removes.
     Remove,
 }
 
 impl Action {
-    /// The call for groups that it can be a part of; a read-update is of two.
+    /// Returns the group call to which it can belong. A read-update belongs to two.
     pub fn call(self) -> Option<Call> {
         match self {
             Self::Read | Self::Latest | Self::Look => Some(Call::Get),
@@ -44,7 +45,7 @@ impl Action {
     }
 }
 
-/// One operation: 8 bytes, read in sequence.
+/// An operation, which takes 8 bytes and is read sequentially.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Operation {
     /// The action.

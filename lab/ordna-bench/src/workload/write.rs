@@ -1,20 +1,21 @@
-//! Writes the operations of a workload.
+//! Generates the operations of a workload.
 
 use super::{Action, Operation, Workload, Written};
 use crate::zipf::{Random, Scrambled, Zipf};
 
-/// How the keys of reads, updates and scans are drawn, among the loaded ones.
+/// The distribution of the keys of reads, updates and scans among the loaded ones.
 enum Draw {
     Uniform,
-    /// As YCSB draws them, whatever the number of keys.
+    /// The distribution of YCSB, whatever the number of keys.
     Scrambled(Scrambled),
-    /// Over the ranks of the loaded keys.
+    /// A distribution over the ranks of the loaded keys.
     Zipf(Zipf),
 }
 
 impl Workload {
-    /// The operations of each thread on `loaded` keys and `extra` more from position `fresh` on.
-    /// Threads insert and delete disjoint keys, so that what each operation finds is known.
+    /// Returns the operations of each thread on `loaded` keys and `extra` further ones from
+    /// position `fresh` on. Threads insert and delete disjoint keys, so that the expected result of
+    /// each operation is known.
     pub fn operations(
         &self,
         loaded: usize,
@@ -62,13 +63,13 @@ impl Workload {
     }
 }
 
-/// Writes the operations of one thread.
+/// Generates the operations of one thread.
 struct Writer<'a> {
     workload: &'a Workload,
     draw: &'a Draw,
     loaded: u64,
     random: Random,
-    /// The thread's next key to insert, and their end.
+    /// The thread's next key to insert, and the end of its keys.
     fresh: usize,
     end: usize,
     thread: usize,
@@ -76,7 +77,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// So many operations, of `total` of all threads.
+    /// Generates `count` operations, of `total` operations of all threads.
     fn write(mut self, count: usize, total: usize) -> Vec<Operation> {
         match self.workload {
             Workload::Contend(_) => self.contend(count),
@@ -86,18 +87,18 @@ impl Writer<'_> {
         }
     }
 
-    /// The loaded keys that no other thread removes or inserts.
+    /// Returns the loaded keys that no other thread removes or inserts.
     fn own(&self) -> impl Iterator<Item = u32> + use<> {
         (self.thread..self.loaded as usize).step_by(self.threads).map(|key| key as u32)
     }
 
-    /// Each of the first `total` keys once, by one of the threads.
+    /// Generates removes of the first `total` keys, each once, by one of the threads.
     fn remove(&self, total: usize) -> Vec<Operation> {
         let keys = self.own().take_while(|key| (*key as usize) < total);
         keys.map(|key| Operation { action: Action::Delete, key }).collect()
     }
 
-    /// The first thread looks, the second removes and inserts again.
+    /// Generates reads for the first thread, and removes followed by inserts for the second.
     fn contend(&mut self, count: usize) -> Vec<Operation> {
         if self.thread == 0 {
             return (0..count)
@@ -117,7 +118,7 @@ impl Writer<'_> {
         key as u32
     }
 
-    /// An insert of the next key of one's own; `None` when they are used up.
+    /// Generates an insert of the thread's next key. Returns `None` when they are used up.
     fn insert(&mut self) -> Option<Operation> {
         if self.fresh == self.end {
             return None;
@@ -150,8 +151,8 @@ impl Writer<'_> {
         Operation { action, key: self.drawn() }
     }
 
-    /// A read of a recent key. Which one that is shows while it runs: it depends on how far all
-    /// threads have come.
+    /// Generates a read of a recent key. Which key this is depends on the progress of all threads
+    /// during the run.
     fn latest(&mut self) -> Operation {
         let back = match self.draw {
             Draw::Zipf(zipf) => zipf.rank(&mut self.random),
@@ -160,15 +161,15 @@ impl Writer<'_> {
         Operation { action: Action::Latest, key: back as u32 }
     }
 
-    /// On keys of the thread's own: those that are there are read or deleted, those that are not
-    /// are inserted. Which of the three is drawn does not depend on the key.
+    /// Generates operations on the thread's own keys: existing keys are read or deleted, and absent
+    /// ones are inserted. Which of the three is drawn does not depend on the key.
     fn delmix(&mut self, count: usize) -> Vec<Operation> {
         let mut present: Vec<u32> = self.own().collect();
         let mut absent: Vec<u32> = (self.fresh as u32..self.end as u32).collect();
         let mut operations = Vec::with_capacity(count);
         for _ in 0..count {
             let percent = self.random.below(100);
-            // A thread of few keys runs out of those that are there, or of those that are not.
+            // A thread with few keys runs out of existing or of absent ones.
             let action = match percent {
                 0..15 if !absent.is_empty() => Action::Insert,
                 _ if present.is_empty() => Action::Insert,
@@ -232,8 +233,8 @@ mod tests {
         near(share("contend:2", |action| *action == Action::Delete), 0.25);
     }
 
-    /// Every insert of `delmix` is of an absent key, every delete and read of one that is there,
-    /// and the number of keys stays where it was.
+    /// Every insert of `delmix` uses an absent key, every delete and read an existing one, and the
+    /// number of keys stays about the same.
     #[test]
     fn delmix_applies_what_it_says_and_keeps_the_size() {
         let (loaded, total) = (20_000, 400_000);
@@ -272,7 +273,7 @@ mod tests {
                     let written = workload.operations(loaded, loaded, extra, total, threads, 1);
                     assert!(written.operations.iter().all(|operations| !operations.is_empty()));
                 }
-                // Of so few keys not every thread has one to remove.
+                // There are so few keys that not every thread has one to remove.
                 let removed = Workload::Remove.operations(loaded, loaded, 0, 100, threads, 1);
                 assert_eq!(removed.operations.iter().map(Vec::len).sum::<usize>(), loaded);
             }
