@@ -26,8 +26,8 @@ fn row(pair: &[Reply]) -> Entry {
     (country(&parts[0].text()), Reverse(people), number(&pair[0].text()))
 }
 
-/// Returns the sequence numbers of a vector as the nodes write it. A missing partition has identity
-/// 0.
+/// Returns the sequence numbers of a vector as the nodes write it. The identity of a missing
+/// partition is 0.
 fn positions(vector: &str) -> Vec<u64> {
     let vector: ordna_secondary::VersionVector = vector.parse().unwrap();
     let lacks = vector.positions().iter().position(|position| position.identity == 0);

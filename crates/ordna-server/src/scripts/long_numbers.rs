@@ -1,8 +1,8 @@
-//! Functions of Lua that read any number of numbers, without long texts.
+//! Lua functions with any number of numeric arguments, which refuse long texts.
 //!
-//! A text of digits is a number to Lua. Reading one of a hundred megabytes takes a tenth of a second, and these
-//! functions read as many as they have arguments, thousands, without an instruction between them at which the script
-//! could be ended. So they refuse long texts where they need a number.
+//! Lua accepts a text of digits as a number. Reading one of a hundred megabytes takes a tenth of a
+//! second, and these functions read all of their arguments, possibly thousands, without an
+//! instruction in between at which the script could be ended. So they refuse long texts as numbers.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub const OF_MATH: &[(&str, LibraryFunction)] =
 pub const OF_STRING: &[(&str, LibraryFunction)] = &[
     ("char", |lua, all| call(lua, "char", all)),
     ("format", |lua, all| {
-        // `%s` and `%q` take texts of any length.
+        // `%s` and `%q` accept texts of any length.
         let format =
             all.front().and_then(Value::as_string).map(|format| format.as_bytes().to_vec());
         if all.iter().skip(1).any(is_long) {
@@ -27,10 +27,10 @@ pub const OF_STRING: &[(&str, LibraryFunction)] = &[
     }),
 ];
 
-/// Keeps the functions of Lua that these replace.
+/// Stores the Lua functions that these functions replace.
 ///
 /// # Errors
-/// There is not enough memory.
+/// Returns an error if there is not enough memory.
 pub fn keep(lua: &Lua) -> mlua::Result<()> {
     for (library, functions) in [("math", OF_MATH), ("string", OF_STRING)] {
         let library: Table = lua.globals().get(library)?;
@@ -49,7 +49,7 @@ fn is_long(value: &Value) -> bool {
     value.as_string().is_some_and(|text| text.as_bytes().len() > LONGEST_NUMBER)
 }
 
-/// Refuses long texts at these positions.
+/// Returns an error if there is a long text at one of these positions.
 fn check(
     arguments: &MultiValue,
     name: &str,
@@ -64,7 +64,8 @@ fn check(
     }
 }
 
-/// The positions of the arguments that a format shows as numbers; the format is argument 0.
+/// Returns the positions of the arguments that a format shows as numbers. The format itself is
+/// argument 0.
 fn numbers_of(format: &[u8]) -> HashSet<usize> {
     let (mut numbers, mut at) = (HashSet::new(), 0);
     let mut bytes = format.iter();
@@ -89,7 +90,7 @@ fn call(lua: &Lua, name: &str, arguments: MultiValue) -> Result<MultiValue, Stri
     call_unchecked(lua, name, arguments)
 }
 
-/// Calls the function of Lua. Its error gets the name of the function, which Lua does not know here.
+/// Calls the Lua function. Adds its name to an error, because Lua does not know the name here.
 fn call_unchecked(lua: &Lua, name: &str, arguments: MultiValue) -> Result<MultiValue, String> {
     let function = lua.named_registry_value::<Function>(&registered(name));
     function.and_then(|function| function.call(arguments)).map_err(|error| match error {

@@ -416,8 +416,8 @@ fn find_plain(text: &[u8], wanted: &[u8], work: &mut Work) -> Matched {
     Ok(None)
 }
 
-/// Implements `string.find(text, pattern [, from [, plain]])` and `string.match(text, pattern [,
-/// from])`.
+/// Implements `string.find(text, pattern [, from [, plain]])` and
+/// `string.match(text, pattern [, from])`.
 fn find(lua: &Lua, all: &MultiValue, bounds: bool) -> Result<MultiValue, String> {
     let name = if bounds { "find" } else { "match" };
     let (source, pattern) = (text(all, 0, name)?, text(all, 1, name)?);

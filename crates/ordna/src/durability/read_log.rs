@@ -1,4 +1,4 @@
-//! Reads the groups of a log from a position on.
+//! Reads the groups of a log, starting at a position.
 
 use std::path::Path;
 
@@ -15,14 +15,14 @@ use crate::wal::sink::LogGroup;
 use crate::wal::tail::{self, TailContents};
 
 /// Reads the log of a directory from a position on, and calls `each` with its records in order.
-/// Groups that were written together come as one; the first one begins at `from`. Returns the
-/// position after the last record, or `None` if the log begins after `from` or ends before it.
+/// Records that were written together are passed together; the first ones begin at `from`. Returns
+/// the position after the last record, or `None` if the log begins after `from` or ends before it.
 ///
-/// A store may be using the directory: after [`sync_log`](crate::Store::sync_log), all that it has
-/// logged is read. It must neither write nor back up concurrently. O(bytes of the log).
+/// A store may use the directory: after [`sync_log`](crate::Store::sync_log), everything that it
+/// has logged is read. It must not write or back up concurrently. O(bytes of the log).
 ///
 /// # Errors
-/// The log is damaged, or `from` is within a record.
+/// Returns an error if the log is damaged, or `from` is within a record.
 pub fn read_log<K: Key + ?Sized, V: Value + ?Sized>(
     storage: &dyn Storage,
     dir: impl AsRef<Path>,
@@ -74,7 +74,7 @@ pub fn read_log<K: Key + ?Sized, V: Value + ?Sized>(
     Ok((position >= from).then_some(position))
 }
 
-/// The place of a reader that passes on what is after a position.
+/// A reader that passes on only what is after a position.
 struct Skipping {
     from: u64,
     position: u64,
@@ -91,7 +91,7 @@ impl Skipping {
     ) {
         let (mut at, mut skipped) = (0, 0);
         while self.position + (at as u64) < self.from && skipped < count {
-            // The reading has decoded it, so it is a record.
+            // The bytes have already been decoded once, so they are a record.
             self.is_torn |= Record::decode::<K, V>(payload, &mut at).is_none();
             skipped += 1;
         }

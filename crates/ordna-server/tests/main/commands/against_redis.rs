@@ -1,6 +1,6 @@
 //! Runs the same conversation with Debian's redis-server and with Ordna: replies must be equal byte
-//! for byte. `.ci/run` installs Redis and then runs `cargo test -p ordna-server --test main --
-//! --ignored against_redis`.
+//! for byte. `.ci/run` installs Redis and then runs
+//! `cargo test -p ordna-server --test main -- --ignored against_redis`.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};

@@ -7,7 +7,7 @@ use ordna_server::Config;
 use super::against_redis::Redis;
 use crate::common::{Client, fresh, request, show, start};
 
-/// Commands whose events are compared. What they make has no deadline that passes by itself.
+/// Commands whose events are compared. They set no deadline that passes during the test.
 const CONVERSATION: &str = "
     SET a 1
     SET a 2 EX 100

@@ -1,7 +1,8 @@
 //! Random sequences of commands, sent to Debian's redis-server and to Ordna: replies must be equal,
 //! except for the differences that `differences.rs` states. `.ci/run` runs this for a minute, and
-//! `.ci/long` for a million commands: `ORDNA_SOAK=seconds cargo test -p ordna-server --test main --
-//! --ignored random_commands_against_redis`. `ORDNA_SEED` repeats a run.
+//! `.ci/long` for a million commands:
+//! `cargo test -p ordna-server --test main -- --ignored random_commands_against_redis`.
+//! `ORDNA_SOAK` sets the duration in seconds, and `ORDNA_SEED` repeats a run.
 
 pub mod differences;
 pub mod documents;
