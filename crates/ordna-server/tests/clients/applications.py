@@ -50,7 +50,7 @@ def rq():
     cancelled.cancel()
     assert Job.fetch(cancelled.id, connection=client).get_status() == "canceled"
 
-    # A worker in a process of its own, which waits for jobs, with its scheduler.
+    # A worker in a separate process, which waits for jobs, with its scheduler.
     worker = subprocess.Popen(
         [sys.executable, "-m", "rq.cli", "worker", "--url", URL, "--with-scheduler", "work"],
         stdout=subprocess.DEVNULL,
@@ -234,7 +234,7 @@ def redis_om():
     assert len(list(Customer.all_pks())) == 2
     ada.expire(100)
     assert 90 < ada.db().ttl(ada.key()) <= 100
-    # As docs/how-to/from-redis.md says: redis-om asks whether there is JSON, and redis-py cannot read that there is not.
+    # See docs/how-to/from-redis.md: redis-om asks whether JSON is supported, and redis-py cannot parse the answer that it is not.
     try:
         Migrator().run()
         Customer.find(Customer.age > 30).all()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs unmodified programs that use Redis against a server: applications.sh BINARY [NAME…]. Without names all
-# of them. Installs fixed versions into target/applications; needs python3 and npm.
+# Runs unmodified programs that use Redis against a server: applications.sh BINARY [NAME…]. Without names, runs
+# all of them. Installs fixed versions into target/applications; needs python3 and npm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath -s "$1")
@@ -14,7 +14,7 @@ cd "$work"
 venv/bin/pip install -q --disable-pip-version-check -r "$here/applications.txt"
 [[ -d node_modules/bullmq ]] ||
     npm install --silent --no-audit --no-fund --prefix . bee-queue@1.7.1 bull@4.16.5 bullmq@5.56.0
-# redis-server itself shows what of the scripts is wrong.
+# With redis-server itself, failures show errors of these scripts.
 case $binary in
     *redis-server) "$binary" --port "$port" --save "" >/dev/null & ;;
     *) "$binary" serve --port "$port" & ;;

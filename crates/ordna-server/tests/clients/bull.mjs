@@ -1,4 +1,4 @@
-// Bull, unmodified: jobs, results, failures, retries, delays, repeated jobs. And BullMQ, which needs streams.
+// Tests Bull, unmodified: jobs, results, failures, retries, delays, repeated jobs. Also BullMQ, which needs streams.
 import assert from "node:assert/strict";
 import Bull from "bull";
 import { Queue } from "bullmq";
@@ -27,7 +27,7 @@ const counts = await queue.getJobCounts();
 assert.deepEqual([counts.completed, counts.failed, counts.waiting], [103, 1, 0]);
 await queue.close();
 
-// docs/how-to/from-redis.md says that this one does not work.
+// According to docs/how-to/from-redis.md, this does not work.
 const other = new Queue("other", { connection: redis });
 other.on("error", () => {});
 const outcome = await other.add("job", {}).then(() => "works", (error) => String(error));

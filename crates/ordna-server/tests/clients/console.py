@@ -59,14 +59,14 @@ with sync_playwright() as playwright:
     first = keys()
     assert first == sorted(first) and len(first) > 10
 
-    # The next page follows, and the way back leads to the first.
+    # The button leads to the next page, and back to the first one.
     page.click("#next")
     until(lambda: keys()[:1] not in ([], first[:1]), "another page")
     assert keys()[0] > first[-1]
     page.click("#back")
     until(lambda: keys() == first, "the first page")
 
-    # A prefix, typed; the neighbours; a value, opened.
+    # Types a prefix, checks the neighbours, and opens a value.
     page.fill("#prefix", "SE:Upp")
     until(lambda: rows() == 2, "rows")
     assert keys() == ["SE:Upplands Väsby:2666238", "SE:Uppsala:2666199"], keys()
@@ -79,7 +79,7 @@ with sync_playwright() as playwright:
     page.fill("#prefix", "SE:U")
     until(lambda: rows() > 2, "rows")
 
-    # Plots move, and the tables tell of snapshot, slow command and clients.
+    # Plots are updated, and the tables show the snapshot, the slow command and the clients.
     until(lambda: page.locator("#rates polyline").count() == 1, "a plot")
     until(lambda: page.locator("#times polyline").count() == 2, "a plot")
     assert page.text_content("#p-snapshots") == "1"

@@ -30,7 +30,7 @@ lock.extend(7, replace_ttl=True)
 assert 6_000 < client.pttl("lock") <= 7_000
 lock.reacquire()
 assert 9_000 < client.pttl("lock") <= 10_000
-# Another owner's token: release, extend and reacquire refuse it, and leave it there.
+# Release, extend and reacquire refuse the lock of another owner, and do not change it.
 client.set("lock", "of another", keepttl=True)
 refused(LockNotOwnedError, lambda: lock.extend(1))
 refused(LockNotOwnedError, lock.reacquire)
@@ -38,13 +38,13 @@ refused(LockNotOwnedError, lock.release)
 assert client.get("lock") == b"of another"
 client.delete("lock")
 
-# It expires, and is gone for its owner.
+# After it has expired, its owner no longer has it.
 short = client.lock("short", timeout=0.05)
 assert short.acquire()
 time.sleep(0.1)
 refused(LockNotOwnedError, short.release)
 
-# The scripts are known by their hash after SCRIPT FLUSH too, as redis-py loads them again.
+# Scripts can be called by their hash after SCRIPT FLUSH, too, because redis-py loads them again.
 client.script_flush()
 with client.lock("flushed", timeout=10):
     pass

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The server as other programs see it: redis-py's Lock, and the console in headless Chromium. Usage:
+# Tests the server with other programs: redis-py's Lock, and the console in headless Chromium. Usage:
 # crates/ordna-server/tests/clients/programs.sh path/to/ordna [screenshot.png]. Needs Python 3 with its
-# package index, and Chromium, which it installs where apt-get is.
+# package index, and Chromium, which it installs if there is apt-get.
 set -euo pipefail
 ordna=$(realpath "$1")
 picture=$(realpath -m "${2:-/dev/null}")

@@ -1,4 +1,4 @@
-// bee-queue, unmodified: jobs, results, failures, retries, delays, progress, stalled jobs.
+// Tests bee-queue, unmodified: jobs, results, failures, retries, delays, progress, stalled jobs.
 import assert from "node:assert/strict";
 import Queue from "bee-queue";
 
@@ -39,7 +39,7 @@ await delayed.save();
 assert.equal(await then, 8);
 assert(Date.now() - begin >= 500);
 
-// Events of the queue, not of the jobs: a job of a pipeline may succeed before the replies tell its number.
+// Uses events of the queue instead of the jobs, because a job of a pipeline may succeed before the replies with its number.
 const results = new Map();
 let all;
 const done = new Promise((resolve) => (all = resolve));

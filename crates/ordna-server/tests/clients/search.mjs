@@ -1,4 +1,4 @@
-// The subset of RediSearch through node-redis' client.ft, against a running server: PORT.
+// Tests the subset of RediSearch with node-redis' client.ft and a running server: PORT.
 
 import assert from "node:assert/strict";
 import { createClient } from "redis";

@@ -58,7 +58,7 @@ def square(a):
     return a * a
 
 
-# For rq, which imports functions by their names.
+# Names for rq, which imports functions by name.
 
 
 def plain_add(a, b):

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the clients of Redis that know RediSearch against a server: test.sh BINARY. Installs redis-py and
-# node-redis of fixed versions into target/clients; needs python3 and npm.
+# Tests a server with clients of Redis that support RediSearch: test.sh BINARY. Installs fixed versions of
+# redis-py and node-redis into target/clients; needs python3 and npm.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 binary=$(realpath "$1")
