@@ -10,13 +10,13 @@ local READONLY = "Attempt to modify a readonly table"
 
 local function refuse() raw_error(READONLY, 2) end
 
--- What scripts see as the metatable of a protected table: it is empty and cannot be changed. The metatable itself
--- has the table that is protected.
+-- The value that scripts get as the metatable of a protected table. It is empty and cannot be changed. The actual
+-- metatable refers to the protected table.
 local no_meta = {}
 real[no_meta] = {}
 raw_setmetatable(no_meta, {__newindex = refuse, __metatable = no_meta})
 
--- A table that shows another one and cannot be changed.
+-- Returns a read-only view of another table.
 local function protect(table, index)
   local shown = {}
   real[shown] = table
@@ -31,7 +31,7 @@ local function checked_unpack(table, first, last)
   if raw_type(table) ~= "table" then
     raw_error("bad argument #1 to 'unpack' (table expected, got " .. raw_type(table) .. ")", 2)
   end
-  -- With two arguments more it would have room for fewer results.
+  -- Two more arguments would reduce the room for results.
   if first == nil and last == nil and #table < MOST_RESULTS then return raw_unpack(table) end
   local i, j = tonumber(first == nil and 1 or first), tonumber(last == nil and #table or last)
   if not i or not j then
@@ -47,7 +47,7 @@ local function checked_unpack(table, first, last)
 end
 
 local globals = {}
--- `call`, `pcall`, `setresp` and `acl_check_cmd` are those of the script that runs.
+-- `call`, `pcall`, `setresp` and `acl_check_cmd` belong to the running script.
 local redis = {
   sha1hex = native.sha1hex, log = native.log,
   error_reply = native.error_reply, status_reply = native.status_reply,
@@ -67,7 +67,7 @@ for _, name in raw_pairs({
   globals[name] = _G[name]
 end
 globals.unpack = checked_unpack
--- The pace of the collector holds for the scripts of all users.
+-- The options of the collector would affect the scripts of all users.
 local raw_collectgarbage = collectgarbage
 globals.collectgarbage = function(option, argument)
   if option == "stop" or option == "restart" then return 0 end
@@ -79,8 +79,8 @@ globals.collectgarbage = function(option, argument)
   return raw_collectgarbage(option, argument)
 end
 
--- The functions of tables do not respect metatables, so they would change the tables of others. What they refuse is
--- refused here, so that an error names the line of the script.
+-- The functions of `table` ignore metatables, so they would change protected tables. Wrong arguments are refused
+-- here, so that an error names the line of the script.
 local raw_insert, raw_remove, raw_sort = table.insert, table.remove, table.sort
 local select, tonumber, guarded = select, tonumber, pcall
 local function check(list, name)
@@ -90,7 +90,7 @@ local function check(list, name)
   if real[list] then raw_error(READONLY, 0) end
 end
 local LEAST_POSITION = -1000000
--- `#t` may be any border: of a table of 31 entries 10^9. No table has as many values as this.
+-- `#t` may be any border, for example 10^9 for a table with 31 entries. No table has this number of values.
 local MOST_VALUES = 16777216
 local function check_length(list)
   if #list > MOST_VALUES then raw_error("the table is too sparse: its length is " .. #list, 3) end
@@ -104,7 +104,7 @@ table.insert = function(list, ...)
   if not at then
     raw_error("bad argument #2 to 'insert' (number expected, got " .. raw_type((...)) .. ")", 2)
   end
-  -- Lua moves all values from a position to the end, also from a negative one.
+  -- Lua moves all values from a position to the end, even if the position is negative.
   if not (at >= LEAST_POSITION and at <= 2147483647) then
     raw_error("bad argument #2 to 'insert' (position out of bounds)", 2)
   end
@@ -116,7 +116,7 @@ table.remove = function(list, ...)
   check_length(list)
   return raw_remove(list, ...)
 end
--- A comparison in Lua is interrupted when the script is ended.
+-- A comparison function in Lua can be interrupted when the script is ended.
 local function less(a, b) return a < b end
 table.sort = function(list, compare)
   check(list, "sort")
@@ -127,10 +127,10 @@ table.sort = function(list, compare)
     in_lua = function(a, b) return compare(a, b) end
   end
   local ok, why = guarded(raw_sort, list, in_lua)
-  -- Without the line of the prelude.
+  -- Removes the line of the prelude from the error.
   if not ok then raw_error(raw_type(why) == "string" and native["string.match"](why, "^redis:%d+: (.*)$") or why, 0) end
 end
--- In Lua they are interrupted also if `f` is a function of a library.
+-- These versions in Lua can be interrupted even if `f` is a function of a library.
 local function check_each(list, f, name)
   if raw_type(list) ~= "table" then
     raw_error("bad argument #1 to '" .. name .. "' (table expected, got " .. raw_type(list) .. ")", 3)
@@ -160,7 +160,7 @@ string.char, string.format = native["string.char"], native["string.format"]
 
 local raw_rep = string.rep
 string.rep = function(text, count)
-  -- Many times nothing takes as long as many times something.
+  -- Repeating an empty string takes as long as repeating any other.
   if text == "" and tonumber(count) then count = 0 end
   return raw_rep(text, count)
 end
@@ -176,12 +176,12 @@ string.gmatch = function(text, pattern)
     return ...
   end
   if raw_type(text) == "number" then text = tostring(text) end
-  -- Checks the arguments: nothing is found beyond the end.
+  -- Checks the arguments; nothing can be found after the end.
   search(text, pattern, 1099511627776, false, "gmatch")
   return function() return advance(search(text, pattern, from, false, "gmatch")) end
 end
 string.gfind = nil
--- Replaces matches by what a function returns, or a table holds.
+-- Replaces matches by the results of a function, or by values of a table.
 local function replace(text, pattern, by, most)
   local is_function, anchored = raw_type(by) == "function", byte(pattern, 1) == 94
   local parts, chunks, from, count = {}, {}, 1, 0
@@ -217,7 +217,7 @@ end
 string.gsub = function(text, pattern, by, most)
   local kind = raw_type(by)
   if kind == "string" or kind == "number" then
-    -- No tail call: an error names the line of the caller.
+    -- Not a tail call, so that an error names the line of the caller.
     local result, count = substitute(text, pattern, by, most)
     return result, count
   end
@@ -255,7 +255,7 @@ for library, names in raw_pairs(libraries) do
   if library == "cjson" then
     functions.null = native.null
     functions._NAME, functions._VERSION = "cjson", "2.1.0"
-    -- A table of its own; the settings are those of the script.
+    -- Returns a separate table; the settings belong to the script.
     functions.new = function()
       local copy = {}
       for name, value in raw_next, functions do copy[name] = value end
@@ -266,13 +266,13 @@ for library, names in raw_pairs(libraries) do
   globals[library] = protect(functions)
 end
 
--- An error of a function of the server is of a type of its own until it is caught.
+-- Until it is caught, an error of a function of the server has its own type.
 local raw_pcall, raw_xpcall, convert = pcall, xpcall, native.convert
 local function caught(ok, ...)
   if ok then return ok, ... end
   return ok, convert((...))
 end
--- As in Redis, an error that is a reply becomes its text.
+-- As in Redis, an error that is a reply is converted to its text.
 local function text_of(ok, err, ...)
   if not ok and raw_type(err) == "table" then
     local text = raw_get(err, "err")
@@ -322,10 +322,10 @@ local env = protect(globals, function(_, name)
 end)
 globals._G = env
 
--- Precompiled code could do anything.
+-- Precompiled code is refused, because it could do anything.
 local function load_text(text, name)
   if byte(text, 1) == 27 then return nil, "attempt to load a binary chunk" end
-  -- In pieces: the script may be ended between them.
+  -- Compiles in pieces, between which the script can be ended.
   local at = 1
   local f, why = raw_load(function()
     local piece = sub(text, at, at + 255)
