@@ -1,9 +1,9 @@
-//! Tells the benchmark which commit it is built from: its figures name it.
+//! Tells the benchmark from which commit it is built, because its figures name the commit.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The sources that are measured: the benchmark reports changes in them that are not committed.
+/// The sources that are measured. The benchmark reports uncommitted changes in them.
 const MEASURED: [&str; 11] = [
     "crates/ordna-base/src",
     "crates/ordna-base/Cargo.toml",
@@ -24,8 +24,8 @@ fn git(arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| text.trim().to_owned())
 }
 
-/// Runs again when this file changes. Only for files that are there: others would count as changed
-/// every time.
+/// Makes the build script run again when this file changes. Only for existing files, because
+/// missing ones would count as changed every time.
 fn watch(path: &str) {
     if Path::new(path).exists() {
         println!("cargo::rerun-if-changed={path}");
@@ -33,7 +33,7 @@ fn watch(path: &str) {
 }
 
 fn main() {
-    // The commit that is checked out changes with HEAD, or with the branch that it names.
+    // The current commit changes with HEAD, or with the branch that HEAD names.
     let branch = git(&["symbolic-ref", "-q", "HEAD"]);
     for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
         if let Some(path) = git(&["rev-parse", "--path-format=absolute", "--git-path", name]) {
@@ -41,7 +41,7 @@ fn main() {
         }
     }
     MEASURED.iter().for_each(|path| watch(&format!("../../{path}")));
-    // Sources that were copied into a checkout of something else are not of its commit.
+    // Sources that were copied into a checkout of another project do not belong to its commit.
     let commit = git(&["ls-files", "--error-unmatch", "Cargo.lock"])
         .and_then(|_| git(&["rev-parse", "--short", "HEAD"]))
         .filter(|commit| !commit.is_empty());

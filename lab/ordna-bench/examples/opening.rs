@@ -1,12 +1,12 @@
-//! Figures of opened stores: durable puts, a writer beside views, disk use, opening times, and puts
-//! lost at a kill.
+//! Measures opened stores: durable puts, a writer with concurrent views, disk use, opening times,
+//! and puts lost in a kill.
 //!
 //! ```text
 //! cargo run --release -p ordna-bench --example opening -- DIR [ENTRIES] [ROUNDS]
 //! ```
 //!
-//! `DIR` must not exist; it is removed at the end. Keys have 16 bytes, values 100, as in the review
-//! of embedded stores. Prints a line for each figure and round.
+//! `DIR` must not exist, and is removed at the end. Keys have 16 bytes and values 100, as in the
+//! review of embedded stores. Prints a line for each figure and round.
 
 use std::error::Error;
 use std::io::{Read, Write as _};
@@ -21,7 +21,7 @@ use ordna::{OpenOptions, Store, SyncPolicy, Write};
 type Bytes = Store<[u8], [u8]>;
 type Done<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
 
-/// A number that looks random: keys come in no order.
+/// Returns a number that looks random, so that keys are in no order.
 fn mix(number: u64) -> u64 {
     let mixed = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed ^ (mixed >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
@@ -63,7 +63,7 @@ fn load(store: &Bytes, entries: u64) -> Done {
     Ok(())
 }
 
-/// Puts a second of `threads` threads, each of `puts` puts.
+/// Returns the puts per second of `threads` threads, each of which executes `puts` puts.
 fn puts(store: &Bytes, threads: u64, puts: u64, entries: u64) -> Done<f64> {
     let began = Instant::now();
     thread::scope(|scope| {
@@ -79,7 +79,8 @@ fn puts(store: &Bytes, threads: u64, puts: u64, entries: u64) -> Done<f64> {
     .map(|()| (threads * puts) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Puts a second of one writer for so long, alone or beside a reader that walks view after view.
+/// Returns the puts per second of one writer during a fixed time, alone or with a reader that
+/// iterates over one view after the other.
 fn beside_views(store: &Bytes, entries: u64, walks: bool) -> Done<f64> {
     const TIME: Duration = Duration::from_secs(3);
     let ends = AtomicBool::new(false);
@@ -103,8 +104,8 @@ fn beside_views(store: &Bytes, entries: u64, walks: bool) -> Done<f64> {
     })
 }
 
-/// Runs this program as a child until `ends` says so, and kills it; returns the last number that it
-/// told.
+/// Runs this program as a child until its condition holds, and kills it. Returns the last number
+/// that it reported.
 fn kill(dir: &Path, mode: &str, entries: u64, time: Duration) -> Done<u64> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["--child", mode])
@@ -124,7 +125,7 @@ fn kill(dir: &Path, mode: &str, entries: u64, time: Duration) -> Done<u64> {
     Ok(u64::from_le_bytes(*last.unwrap_or(&first)))
 }
 
-/// The child: puts under `EverySecond`, and tells of each that was acknowledged.
+/// Runs the child, which puts under `EverySecond` and reports each acknowledged put.
 fn child(mode: &str, dir: &Path, entries: u64) -> Done {
     let store = open(dir, SyncPolicy::EverySecond)?;
     let mut out = std::io::stdout().lock();

@@ -1,8 +1,8 @@
-//! The time of `rank`, `select` and `count`, at rest and in turns with writes.
+//! Measures `rank`, `select` and `count`, without writes and alternating with writes.
 //!
 //! `cargo run --release -p ordna-bench --example ranks -- [ENTRIES]…` prints nanoseconds per call.
-//! `… -- writes ENTRIES` inserts and removes only, for instruction counts of stores that never
-//! count; `… -- counted-writes ENTRIES` does the same after a count.
+//! `… -- writes ENTRIES` only inserts and removes, for instruction counts of stores that never
+//! count. `… -- counted-writes ENTRIES` does the same after a count.
 
 use std::hint::black_box;
 use std::ops::Bound;
@@ -10,10 +10,10 @@ use std::time::Instant;
 
 use ordna::Store;
 
-/// Calls of each kind.
+/// Number of calls of each kind.
 const CALLS: usize = 20_000;
 
-/// Spreads numbers over all keys, each once.
+/// Maps numbers to keys in a scattered order, one to one.
 fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }

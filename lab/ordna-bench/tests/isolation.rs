@@ -1,5 +1,5 @@
-//! An index that ends its process does not end the run. One test alone in its program: children are
-//! forked, and no other thread may work meanwhile.
+//! An index that ends its process does not end the run. This test has its own program, because
+//! children are forked, and no other thread may run at that time.
 
 mod library;
 
@@ -43,7 +43,7 @@ fn one_that_crashes_or_hangs_ends_alone() {
     stands_still();
 }
 
-/// An index that works in the background does not disturb others while it is not asked.
+/// An index with background work does not disturb others while it is not measured.
 fn stands_still() {
     let mut child = Child::start(|| {
         std::thread::spawn(|| {
@@ -61,7 +61,7 @@ fn stands_still() {
         std::thread::sleep(tenth);
         child.ticks().unwrap() - before
     };
-    // It may have to wait for its turn on a processor, and the signal takes effect a moment later.
+    // The child may have to wait for a processor, and the signal takes effect a moment later.
     assert!((0..100).any(|_| busy(&child) > 0));
     child.stand_still();
     assert!((0..100).any(|_| busy(&child) == 0));
@@ -69,7 +69,7 @@ fn stands_still() {
     child.go_on();
     assert_eq!(child.ask("end", 100 * tenth).unwrap(), "end\n");
     child.stand_still();
-    // A child that stands still can be ended all the same.
+    // A stopped child can be ended nevertheless.
     drop(child);
 }
 
@@ -101,7 +101,7 @@ fn crashes(library: &str, definition: &str, how: &str, quick: &[bool]) {
         let cells = plan(library, definition, quick).run(&Progress::hidden(), &mut |_| ()).unwrap();
         assert_eq!(cells.len(), 6);
         for cell in cells {
-            // What crashes is made anew for what follows.
+            // An instance that has crashed is created again for what follows.
             if cell.index == "array" && cell.workload == "scan:10" {
                 assert_eq!(cell.note.as_deref(), Some("crashed"), "{cell:?}");
                 let detail = cell.detail.unwrap();

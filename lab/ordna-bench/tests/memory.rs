@@ -1,4 +1,4 @@
-//! In a process of its own: other tests would change the resident set meanwhile.
+//! This test has its own process, because other tests would change the resident set.
 
 use ordna_bench::memory::{available, resident};
 

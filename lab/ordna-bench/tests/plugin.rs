@@ -44,11 +44,11 @@ fn a_few_lines_of_c_run_like_every_other_index() {
     let cells = run(&library, "int", &["load", "a", "e", "scan:10", "mix:50"]);
     for cell in &cells {
         assert!(cell.checked && cell.mops.is_some() && !cell.ours, "{cell:?}");
-        // Its memory is not in our allocator's statistics.
+        // The statistics of our allocator do not include its memory.
         assert!(cell.bytes_per_key.is_none() && cell.rss_per_key.is_some());
     }
     assert_eq!(cells.len(), 5);
-    // What it does not support is n/a and no failure.
+    // An unsupported operation is n/a and not a failure.
     let note = |keys: &str, workload: &str| run(&library, keys, &[workload])[0].note.clone();
     assert_eq!(note("int", "delmix").unwrap(), "n/a: does not support remove");
     assert!(note("email", "c").unwrap().starts_with("n/a: does not take these keys"));

@@ -1,7 +1,7 @@
-//! Writes recorded histories and this crate's verdicts on them into a folder, for porcupine.
+//! Writes recorded histories, and this crate's verdicts on them, into a folder for porcupine.
 //!
-//! Half of them are recorded from the skip list as they are, half are corrupted: one operation is
-//! made to have seen another value.
+//! Half of them are recorded from the skip list and unchanged, half are corrupted: one operation
+//! has a changed result.
 
 use std::path::PathBuf;
 

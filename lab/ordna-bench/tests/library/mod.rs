@@ -1,4 +1,4 @@
-//! A plug-in from a few lines of C.
+//! Builds a plug-in from a few lines of C.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Indexes for one thread, put behind a lock, so that the suite can hold them to the contract too.
+//! Wraps indexes for one thread in a lock, so that the suite can check their contract, too.
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ use ordna_papers::Unshared;
 pub struct Alone<I>(Mutex<I>);
 
 impl<I> Alone<I> {
-    /// Puts it there.
+    /// Wraps an index.
     pub fn new(index: I) -> Self {
         Self(Mutex::new(index))
     }

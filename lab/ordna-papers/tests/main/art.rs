@@ -1,7 +1,7 @@
-//! The Adaptive Radix Tree for many threads, at normal and minimal node sizes.
+//! The Adaptive Radix Tree for several threads, with normal and minimal node sizes.
 //!
-//! Each protocol takes every kind of keys and of values once: words at the normal sizes, bytes at
-//! the minimal ones.
+//! Each protocol is tested once with every kind of keys and values: words with the normal sizes,
+//! bytes with the minimal ones.
 
 use ordna_papers::art::{Art, Coupling, Minimal, Olc, Rowex};
 use ordna_papers::{ArtCoupling, ArtOlc, ArtRowex};

@@ -1,4 +1,4 @@
-//! The tree under hardware transactions where the processor has them, and under their fallback lock.
+//! The tree with hardware transactions, if the processor supports them, and with the fallback lock.
 
 use ordna_papers::art::ArtHtm;
 

@@ -1,5 +1,5 @@
-//! Rare interleavings of the radix trees, forced: writers with each other, and with readers that
-//! validate what they read. Named after what breaks in published implementations.
+//! Forces rare interleavings of the radix trees: of writers with each other, and with readers that
+//! validate. The tests are named after defects of published implementations.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use ordna_testkit::shorthand::Shorthand as _;
 mod pitfall_1_a_level_is_skipped {
     use super::*;
 
-    /// A remover that has read node and parent must not drop a level that was put in between.
+    /// A remover that has read a node and its parent must not drop a level that was inserted
+    /// between them.
     fn a_removal_keeps_a_level_put_in_between<P: Concurrent>() {
         let index = with::<P>(&FORK);
         let removed = held("art.modify.decided", || index.remove(b"abc1"))
@@ -23,7 +24,7 @@ mod pitfall_1_a_level_is_skipped {
         index.check_invariants().unwrap();
     }
 
-    /// The same for an inserter that replaces a full node, and one that splits a prefix.
+    /// The same for an inserter that replaces a full node, and for one that splits a prefix.
     fn an_insert_keeps_a_level_put_in_between<P: Concurrent>() {
         let full: [&[u8]; 4] = [b"abc1", b"abc2", b"abc3", b"abc4"];
         for new in [b"abc5", b"abd1"] {
@@ -37,7 +38,7 @@ mod pitfall_1_a_level_is_skipped {
         }
     }
 
-    /// What a writer decided upon is gone when it takes its lock.
+    /// The basis of a writer's decision has changed when it takes its lock.
     fn a_writer_notices_that_its_place_changed<P: Concurrent>() {
         type Act<P> = fn(&Bytes<P>);
         type Case<P> = (&'static str, Act<P>, Act<P>, &'static [&'static [u8]]);
@@ -69,7 +70,7 @@ mod pitfall_1_a_level_is_skipped {
             index.remove(key);
         }
         for (what, first, second, expected) in cases {
-            // Enough entries that the node neither grows nor goes.
+            // Enough entries, so that the node neither grows nor disappears.
             let index = with::<P>(&FORK);
             index.insert(b"ab", &5).unwrap();
             held("art.modify.decided", || first(&index)).meanwhile(|| second(&index));
@@ -81,7 +82,8 @@ mod pitfall_1_a_level_is_skipped {
 
     #[test]
     fn writers_of_one_node_under_coupling() {
-        // Upgrades need to be alone in the node: the second writer goes first, or the first again.
+        // An upgrade requires that no other thread is in the node, so the second writer goes first,
+        // or the first one repeats.
         let index = with::<Coupling>(&FORK);
         std::thread::scope(|scope| {
             for writer in 0..3_u8 {
@@ -98,7 +100,7 @@ mod pitfall_1_a_level_is_skipped {
         index.check_invariants().unwrap();
     }
 
-    /// Two that add one to the same word: no update is lost.
+    /// Two writers add one to the same word, and no update is lost.
     fn no_update_is_lost<P: Concurrent>() {
         let index = with::<P>(&FORK);
         let add = || index.update(b"abc1", |value| value + 1).unwrap();
@@ -106,9 +108,9 @@ mod pitfall_1_a_level_is_skipped {
         assert_eq!(index.get(b"abc1"), Some(2));
     }
 
-    /// What a removal returns is what it removed.
+    /// A removal returns the value that it has removed.
     fn a_removal_returns_the_value_it_removed<P: Concurrent>() {
-        // Enough entries that the node stays.
+        // Enough entries, so that the node stays.
         let index = with::<P>(&[b"ab", b"abc", b"abd", b"abe"]);
         let removed = held("art.modify.decided", || index.remove(b"abd"))
             .meanwhile(|| assert_eq!(index.insert(b"abd", &9), Ok(Some(2))));
@@ -116,7 +118,7 @@ mod pitfall_1_a_level_is_skipped {
         index.check_invariants().unwrap();
     }
 
-    /// A merge waits for the writer that is inside the node whose prefix it makes longer.
+    /// A merge waits for the writer in the node whose prefix it extends.
     fn a_merge_waits_for_a_writer_below<P: Concurrent>() {
         let index = with::<P>(&[b"abc1", b"abc2", b"ax"]);
         let schedule = Schedule::new();
@@ -135,9 +137,10 @@ mod pitfall_1_a_level_is_skipped {
         index.check_invariants().unwrap();
     }
 
-    /// A writer learns where its key leaves a prefix, and finds another prefix there.
+    /// A writer determines where its key differs from a prefix, and then finds another prefix
+    /// there.
     fn a_writer_that_was_misled_twice_restarts<P: Concurrent>() {
-        // The prefixes differ behind the bytes that a node stores.
+        // The prefixes differ after the bytes that a node stores.
         let (old, new): ([&[u8]; 2], [&[u8]; 2]) =
             ([b"abcdefgh1", b"abcdefgh2"], [b"abcdefgx2", b"abcdefgx3"]);
         let index = with::<P>(&old);
@@ -151,7 +154,7 @@ mod pitfall_1_a_level_is_skipped {
         index.check_invariants().unwrap();
     }
 
-    /// A change that keeps the value is as of one moment too.
+    /// A change that keeps the value is based on one moment, too.
     fn a_value_that_is_kept_is_the_current_one<P: Concurrent>() {
         let index = with::<P>(&FORK);
         let mut seen = Vec::new();
@@ -182,7 +185,7 @@ mod pitfall_1_a_level_is_skipped {
 mod pitfall_2_second_validation_of_the_parent {
     use super::*;
 
-    /// The link to the node was read, then its prefix is cut by an insert above it.
+    /// The link to the node is read; then an insert above the node shortens its prefix.
     fn split(index: &Bytes<Olc>) {
         assert_eq!(index.insert(b"ax", &9), Ok(None));
     }
@@ -214,7 +217,7 @@ mod pitfall_2_second_validation_of_the_parent {
         assert!(keys(&found).starts_with(&[from]), "{found:?}");
     }
 
-    /// The node was entered, then a merge makes its prefix longer.
+    /// The node is entered; then a merge extends its prefix.
     #[test]
     fn a_merge_is_noticed_below() {
         let index = with::<Olc>(&[b"abc1", b"abc2", b"ax"]);
@@ -223,8 +226,8 @@ mod pitfall_2_second_validation_of_the_parent {
         assert_eq!(found, Some(0));
     }
 
-    /// Runs `write` until it stands with half of a node's entries moved, and meanwhile lets `read`
-    /// go on from `point`, at which it has entered the node.
+    /// Runs `write` until half of a node's entries are moved. Meanwhile, continues `read` from
+    /// `point`, at which it has entered the node.
     fn reads_while_entries_move(
         keys: &[&[u8]],
         (write, moved): (fn(&Bytes<Olc>), &'static str),
@@ -289,8 +292,8 @@ mod pitfall_2_second_validation_of_the_parent {
         }
     }
 
-    /// The record in the slot of the bound stands before the bound; while the scan goes on, others
-    /// come in between.
+    /// The record in the slot of the bound is before the bound. While the scan continues, others
+    /// are inserted in between.
     #[test]
     fn a_scan_that_restarts_stays_behind_its_bound() {
         let index = with::<Olc>(&[b"ab1", b"ac"]);
@@ -299,8 +302,8 @@ mod pitfall_2_second_validation_of_the_parent {
         assert_eq!(keys(&found), [b"ac"]);
     }
 
-    /// A seek compares its bound with a prefix that is being cut: what is left of it is smaller
-    /// than the bound in one case, larger in the other.
+    /// A seek compares its bound with a prefix that is being shortened. The rest of the prefix is
+    /// smaller than the bound in one case, and larger in the other.
     #[test]
     fn a_seek_compares_with_a_prefix_of_one_moment() {
         let cases: [([&[u8]; 2], &[u8]); 2] = [(FORK, b"abc"), ([b"aca1", b"aca2"], b"aca")];
@@ -312,7 +315,8 @@ mod pitfall_2_second_validation_of_the_parent {
         }
     }
 
-    /// Another writer of the same node foils each optimistic attempt; behind the last one it waits.
+    /// Another writer of the same node invalidates each optimistic attempt; after the last one,
+    /// this writer waits.
     #[test]
     fn restarts_are_bounded_and_then_locks_are_taken() {
         let index = &with::<Olc>(&FORK);
@@ -341,20 +345,21 @@ mod pitfall_2_second_validation_of_the_parent {
 mod pitfall_6_epochs {
     use super::*;
 
-    /// A reader inside keeps what it may read, and a reader that left keeps nothing.
+    /// A reader in a section keeps alive what it may read; a reader that has left keeps nothing
+    /// alive.
     fn a_reader_keeps_the_record_it_found<P: Concurrent>() {
         let index = Art::<u64, [u8], P>::new();
         let value = |n: u8| vec![n; 40];
         index.put_all((0..4).map(|n| (n, value(n as u8))));
         let found = held("art.get.before_record", || index.get(&2)).meanwhile(|| {
             assert_eq!(index.remove(&2), Some(value(2)));
-            // Takes the memory of the record, if that were free.
+            // These inserts would reuse the memory of the record if it were free.
             index.put_all((100..200).map(|n| (n, value(99))));
         });
         assert_eq!(found, Some(value(2)));
     }
 
-    /// The record from which a prefix is completed is removed meanwhile: it must outlive the
+    /// The record from which a prefix is completed is removed concurrently, and must outlive the
     /// reader.
     fn a_record_that_is_read_is_not_freed<P: Concurrent>() {
         const LONG: [&[u8]; 2] = [b"abcdefghijklm1", b"abcdefghijklm2"];
@@ -362,8 +367,8 @@ mod pitfall_6_epochs {
         let from = b"abcdefghijklm2".as_slice();
         let found = held("art.scan.before_record", || scan(&index, from, Direction::Ascending))
             .meanwhile(|| {
-                // Both are replaced by others of the same size, in the memory of the old ones if
-                // that were free.
+                // Both are replaced by others of the same size, which would reuse their memory if
+                // it were free.
                 LONG.iter().for_each(|key| assert!(index.remove(key).is_some()));
                 for n in 0..64_u8 {
                     index.insert(&[b'z', n, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13], &7).unwrap();

@@ -1,4 +1,4 @@
-//! The jump of a search layer: it ends next to the key.
+//! Tests of the jump of a search layer, which ends next to the key.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -10,7 +10,7 @@ use ordna_papers::art::{Art, Concurrent, Minimal, Rowex};
 use ordna_testkit::kinds::TestKey;
 use ordna_testkit::random::Random;
 
-/// The keys next to `key` among `all`, or itself.
+/// Returns the neighbours of `key` in `all`, or `key` itself.
 fn around(all: &BTreeSet<Vec<u8>>, key: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
     let below = all.range::<[u8], _>((Bound::Unbounded, Bound::Included(key))).next_back();
     let above = all.range::<[u8], _>((Bound::Included(key), Bound::Unbounded)).next();
@@ -32,8 +32,8 @@ fn the_example_of_the_paper() {
     for (anchor, node) in [(b"AAA".as_slice(), 1), (b"BBB", 2), (b"CAB", 3)] {
         index.insert(anchor, &node).unwrap();
     }
-    // Figure 3: BAA leads to the leaf of BBB, which is above it; here on to AAA, whose range holds
-    // it.
+    // Figure 3: BAA leads to the leaf of BBB, which is above it. Here the jump continues to AAA,
+    // whose range contains the key.
     assert_eq!(jump_to(&index, b"BAA"), Some(b"AAA".to_vec()));
     assert_eq!(index.jump(b"AAC", |_, node| *node), Some(1));
     assert_eq!(index.jump(b"D", |_, node| *node), Some(3), "nearest smaller");
@@ -68,8 +68,8 @@ fn a_jump_ends_at_the_key_or_a_neighbour() {
     }
 }
 
-/// One writer, many readers: of the anchors that stay, none lies between the key and the jump's
-/// end.
+/// With one writer and several readers, no anchor that stays is between the key and the end of the
+/// jump.
 fn readers_beside_a_writer<P: Concurrent>(
     jump: impl Fn(&Art<[u8], u64, P>, &[u8]) -> Option<Vec<u8>> + Sync,
 ) {

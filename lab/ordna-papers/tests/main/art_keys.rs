@@ -1,4 +1,4 @@
-//! Keys and bounds that break published radix trees, and what long prefixes cost.
+//! Keys and bounds for which published radix trees fail, and the cost of long prefixes.
 
 use crate::art_trees::{Bytes, keys, scan, under, with};
 use ordna_base::{Direction, OrderedIndex};
@@ -20,7 +20,7 @@ mod pitfall_3_range_bounds {
         let mut found: Vec<u64> = index.range(low..=high).rev().map(|(key, _)| key).collect();
         found.reverse();
         assert_eq!(found, expected);
-        // An empty slot, or a leaf, on the path that both bounds share.
+        // There is an empty slot, or a leaf, on the path that both bounds share.
         assert_eq!(index.range((0x06 << 56)..=(0x06 << 56 | 9)).count(), 0);
         assert_eq!(index.range(keys[2]..=keys[2]).count(), 1);
         assert_eq!(index.range(keys[2] + 1..=keys[2] + 9).count(), 0);
@@ -54,7 +54,8 @@ mod pitfall_4_prefixes_longer_than_stored {
         }
     }
 
-    /// A chain of nodes, each with a prefix that is not stored in full, and the key at its end.
+    /// Returns a chain of nodes, each with a prefix that is not stored completely, and the key at
+    /// its end.
     fn chain<P: Concurrent>(len: usize) -> (Bytes<P>, Vec<u8>) {
         let index = Bytes::<P>::new();
         let base = vec![b'a'; len];
@@ -67,8 +68,8 @@ mod pitfall_4_prefixes_longer_than_stored {
         (index, base)
     }
 
-    /// Keys that leave a prefix where its bytes are not stored: near the top, in the middle, at the
-    /// end.
+    /// Returns keys that differ from a prefix at bytes that are not stored: near the top, in the
+    /// middle, at the end.
     fn beside(base: &[u8]) -> impl Iterator<Item = Vec<u8>> {
         let len = base.len();
         [len - len % 8 - 10, len / 2 / 8 * 8 + 6, 14].into_iter().map(|at| {
@@ -78,7 +79,8 @@ mod pitfall_4_prefixes_longer_than_stored {
         })
     }
 
-    /// Checks that `act` takes steps of the order of the length of the key, and at least so many.
+    /// Checks that `act` takes a number of steps proportional to the length of the key, and at
+    /// least `least`.
     fn assert_is_linear(len: usize, what: &str, least: usize, act: impl FnOnce()) {
         let before = steps::of_this_thread();
         act();
@@ -86,7 +88,7 @@ mod pitfall_4_prefixes_longer_than_stored {
         assert!((least..=6 * len).contains(&steps), "{what}, {len} bytes: {steps} steps");
     }
 
-    /// One record tells of all prefixes.
+    /// One record is sufficient to check all prefixes.
     fn a_chain_of_long_prefixes_costs_the_length_of_the_key<P: Concurrent>() {
         for len in [500, 4000] {
             let (index, base) = chain::<P>(len);
@@ -98,7 +100,7 @@ mod pitfall_4_prefixes_longer_than_stored {
                 is_linear("floor", 1, &|| assert!(index.floor(&key).is_some_and(|f| f.0 > base)));
                 is_linear("vain removal", 1, &|| assert_eq!(index.remove(&key), None));
                 is_linear("insert", 1, &|| assert_eq!(index.insert(&key, &7), Ok(None)));
-                // None if the prefixes above it are short by now.
+                // There are none if the prefixes above it are now short.
                 is_linear("update", 0, &|| assert_eq!(index.insert(&key, &8), Ok(Some(7))));
                 is_linear("removal", 0, &|| assert_eq!(index.remove(&key), Some(8)));
             }
@@ -106,7 +108,7 @@ mod pitfall_4_prefixes_longer_than_stored {
         }
     }
 
-    /// A jump too.
+    /// The same for a jump.
     #[test]
     fn a_jump_along_long_prefixes_costs_the_length_of_the_key() {
         let (index, base) = chain::<Rowex>(4000);

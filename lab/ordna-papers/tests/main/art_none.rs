@@ -1,4 +1,4 @@
-//! The tree for one thread keeps the same contract, put behind a lock.
+//! The tree for one thread, wrapped in a lock, conforms to the same contract.
 
 use crate::alone::Alone;
 use ordna_papers::art::{ArtNone, Minimal, Unsynchronized};

@@ -1,4 +1,4 @@
-//! What the test files of the radix trees share.
+//! Helpers of the tests of the radix trees.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "not every file uses all of it")]
 
@@ -13,7 +13,7 @@ pub type Pairs = Vec<(Vec<u8>, u64)>;
 /// Two leaves below a node with the prefix "bc", below the root's slot "a".
 pub const FORK: [&[u8]; 2] = [b"abc1", b"abc2"];
 
-/// A tree of these keys, the value of each its position.
+/// Returns a tree of these keys, each with its position as the value.
 pub fn with<P: Concurrent>(keys: &[&[u8]]) -> Bytes<P> {
     let index = Bytes::<P>::new();
     for (key, value) in keys.iter().zip(0..) {
@@ -39,7 +39,7 @@ pub fn keys(pairs: &Pairs) -> Vec<&[u8]> {
     pairs.iter().map(|(key, _)| key.as_slice()).collect()
 }
 
-/// Makes a test of a function for each of these protocols.
+/// Creates a test of a function for each of these protocols.
 macro_rules! under {
     ($($test:ident: $($protocol:ident),+;)+) => {
         $(mod $test {

@@ -1,4 +1,4 @@
-//! What an empty index costs, as the crate's front page says.
+//! Checks the cost of an empty index that the front page of the crate states.
 
 use ordna_papers::hydralist::HydraOptions;
 use ordna_papers::topology::Topology;

@@ -1,5 +1,5 @@
-//! HydraList as it is by default: search layers that threads in the background bring up to date, or
-//! that follow when asked; one per declared NUMA node.
+//! HydraList with its default options: background threads update the search layers, or they follow
+//! on demand. There is one search layer per declared NUMA node.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,7 +20,7 @@ use ordna_testkit::shorthand::Shorthand as _;
 
 type Small<K, V> = HydraList<K, V, ArtLayer<K>, 4>;
 
-/// How long something that must not wait may take.
+/// Maximum duration of an operation that must not wait.
 const SOON: Duration = Duration::from_secs(30);
 
 fn nodes(nodes: usize) -> HydraOptions {
@@ -55,13 +55,13 @@ fn must_end(body: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn each_thread_reads_the_replica_of_its_node() {
-    // One read in 64 is counted, for all of them.
+    // One read in 64 is counted, and stands for all of them.
     const READS: usize = 640;
     let options = nodes(4);
     let index: Small<u64, u64> = HydraList::with(&options);
     index.put_all((0..1000).map(|n| (n, n)));
     let mut homes = HashSet::new();
-    // One thread at a time: what is counted meanwhile is its own.
+    // One thread at a time, so that the counts during its reads belong to it.
     for _ in 0..16 {
         let before = index.statistics().reads;
         let home = std::thread::scope(|scope| {
@@ -79,8 +79,7 @@ fn each_thread_reads_the_replica_of_its_node() {
     assert_eq!(homes.len(), 4);
 }
 
-/// The threads that carry updates out run on the node of their search layer, and so do the workers
-/// of PI.
+/// Threads that apply updates run on the node of their search layer. Workers of PI do the same.
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_in_the_background_are_bound_to_their_node() {
@@ -101,7 +100,7 @@ fn threads_in_the_background_are_bound_to_their_node() {
     for (name, cpu) in
         [("hydralist", "0"), ("hydralist", "1"), ("ordna-pi-0", "0"), ("ordna-pi-1", "1")]
     {
-        // The threads of other tests have the same names and are bound to nothing.
+        // Threads of other tests have the same names and are not bound.
         let is_there = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
             tasks.into_iter().any(|task| {
@@ -156,7 +155,7 @@ fn an_idle_index_is_brought_up_to_date_by_itself() {
     });
 }
 
-/// The search layer has never heard of any node: everything is found by scanning.
+/// The search layer contains no node, so everything is found by scanning.
 #[test]
 fn a_search_layer_that_never_follows_does_not_matter() {
     let options =
@@ -176,7 +175,7 @@ fn a_search_layer_that_never_follows_does_not_matter() {
     index.check_invariants().unwrap();
 }
 
-/// PITFALLS, HydraList 1: the search layer leads to nodes that were merged away.
+/// PITFALLS, HydraList 1: the search layer leads to nodes that were merged into others.
 #[test]
 fn a_stale_jump_node_hands_on() {
     must_end(|| {
@@ -188,7 +187,7 @@ fn a_stale_jump_node_hands_on() {
         let index: Small<u64, u64> = HydraList::with(&options);
         index.put_all((0..200).map(|n| (n, n)));
         index.follow();
-        // All but a few go, and with them nearly all nodes; the layer keeps their anchors.
+        // Most keys are removed, and with them nearly all nodes; the layer still has their anchors.
         for n in (0..200).filter(|n| n % 50 != 0) {
             assert_eq!(index.remove(&n), Some(n));
         }
@@ -207,8 +206,8 @@ fn a_stale_jump_node_hands_on() {
     });
 }
 
-/// PITFALLS, HydraList 5: an updater that stalls. Results stay right, the lag stays bounded, and
-/// the writers go on when it does.
+/// PITFALLS, HydraList 5: an updater stalls. Results are correct, the lag is bounded, and the
+/// writers continue when the updater does.
 #[test]
 fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
     const LIMIT: usize = 10;
@@ -232,7 +231,8 @@ fn a_stalled_updater_holds_writers_back_and_loses_nothing() {
             }
         }
     });
-    // All writers wait. Each was let in with the lag within the limit, and added one line.
+    // All writers wait. Each of them entered while the lag was within the limit, and added one
+    // line.
     let statistics = index.statistics();
     assert!(statistics.lag <= LIMIT + WRITERS as usize, "{statistics:?}");
     let there: Vec<(u64, u64)> = index.range(..).collect();
@@ -268,7 +268,7 @@ fn a_writer_waits_for_the_thread_in_the_background() {
     });
 }
 
-/// Threads stop on drop, whatever is still logged.
+/// Threads stop on drop, even if updates are still logged.
 #[test]
 fn an_index_is_dropped_right_after_its_last_write() {
     for round in 0..200 {
@@ -289,8 +289,7 @@ fn an_index_is_dropped_right_after_its_last_write() {
     }
 }
 
-/// A search layer that panics at the steps of the anchor `AT`, or, if that is 0, in every fifth
-/// one.
+/// A search layer that panics in updates of the anchor `AT` or, if that is 0, in every fifth one.
 #[derive(Default)]
 struct Fragile<L, const AT: u64> {
     inner: L,
@@ -298,7 +297,7 @@ struct Fragile<L, const AT: u64> {
 }
 
 #[expect(unsafe_code, reason = "promises what places it tells")]
-// SAFETY: its places are those of the inner layer, and it panics before a step, not after.
+// SAFETY: the addresses are those of the inner layer, and it panics before an update, not after.
 unsafe impl<L: SearchLayer<u64>, const AT: u64> SearchLayer<u64> for Fragile<L, AT> {
     fn jump(&self, key: &u64) -> Option<AnchorAddress> {
         self.inner.jump(key)
@@ -307,7 +306,7 @@ unsafe impl<L: SearchLayer<u64>, const AT: u64> SearchLayer<u64> for Fragile<L, 
     unsafe fn apply(&self, anchor: &u64, step: LayerStep) -> Option<AnchorAddress> {
         let fifth = self.steps.fetch_add(1, Ordering::Relaxed) % 5 == 4;
         assert!(if AT == 0 { !fifth } else { *anchor != AT }, "this panic is part of the test");
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller upholds the contract.
         unsafe { self.inner.apply(anchor, step) }
     }
 
@@ -324,7 +323,8 @@ unsafe impl<L: SearchLayer<u64>, const AT: u64> SearchLayer<u64> for Fragile<L, 
     }
 }
 
-/// A panic in the updater costs a step, not the updater: writers under back-pressure go on.
+/// A panic in the updater loses an update, but the updater continues, and so do writers under
+/// back-pressure.
 #[test]
 fn an_updater_that_panics_leaves_nobody_waiting() {
     panics::<ArtLayer<u64>>();
@@ -349,7 +349,7 @@ fn panics<L: SearchLayer<u64> + 'static>() {
             assert_eq!(index.range(..).count(), 266);
             let statistics = index.statistics();
             assert!(statistics.skipped > 20, "{statistics:?}");
-            // The drop carries out what is left, and survives it.
+            // The drop applies the remaining updates, despite the panic.
             let on_demand =
                 HydraOptions { update: Update::OnDemand, lag_limit: 1000, ..nodes(replicas) };
             let index: HydraList<u64, u64, Fragile<L, 0>, 4> = HydraList::with(&on_demand);
@@ -359,8 +359,8 @@ fn panics<L: SearchLayer<u64> + 'static>() {
     }
 }
 
-/// A panic in the last step of all does not keep the steps before it from being published. The
-/// layer gathers steps until they are published.
+/// A panic in the very last update does not prevent the publication of those before it. The layer
+/// collects updates until they are published.
 #[test]
 fn steps_before_a_panic_in_the_last_one_are_published() {
     for (replicas, update) in
@@ -370,7 +370,7 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
             let options = HydraOptions { update, ..nodes(replicas) };
             let index: HydraList<u64, u64, Fragile<TableLayer<u64>, 12>, 4> =
                 HydraList::with(&options);
-            // Four to a node: the steps are those of 4, 8 and 12.
+            // Four keys per node: the updates are those of 4, 8 and 12.
             index.put_all((0..=12).map(|n| (n, n)));
             if update == Update::OnDemand {
                 assert!(catch_unwind(AssertUnwindSafe(|| index.follow())).is_err());
@@ -389,13 +389,13 @@ fn steps_before_a_panic_in_the_last_one_are_published() {
     }
 }
 
-/// The threads do nothing while no thread writes.
+/// The threads do no work while no thread writes.
 #[test]
 fn threads_of_an_idle_index_sleep() {
     let index: Small<u64, u64> = HydraList::with(&nodes(3));
     index.put_all((0..1000).map(|n| (n, n)));
     index.check_invariants().unwrap();
-    // After the last round each goes back to sleep.
+    // After the last round, each of them sleeps again.
     let mut before = index.statistics().looks;
     let idle = (0..20).any(|_| {
         std::thread::sleep(Duration::from_millis(50));
@@ -406,7 +406,7 @@ fn threads_of_an_idle_index_sleep() {
     assert!(before > 3);
 }
 
-/// Keys that come in ascending order leave full nodes behind.
+/// Inserts with ascending keys leave full nodes.
 #[test]
 fn an_ascending_load_fills_its_nodes() {
     let index: HydraList<u64, u64> = HydraList::new();

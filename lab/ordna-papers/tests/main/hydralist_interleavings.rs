@@ -1,4 +1,5 @@
-//! Rare interleavings of HydraList, forced. Named after what breaks in published implementations.
+//! Forces rare interleavings of HydraList. The tests are named after defects of published
+//! implementations.
 
 use std::sync::Mutex;
 
@@ -20,7 +21,7 @@ fn small<K: Key + ?Sized, V: Value + ?Sized>() -> Small<K, V> {
     HydraList::with(&HydraOptions { update: Update::Synchronous, ..HydraOptions::default() })
 }
 
-/// Nodes {10, 20}, {30, 40, 50}.
+/// Creates the nodes {10, 20}, {30, 40, 50}.
 fn two_nodes() -> Small<u64, u64> {
     let index = small();
     index.put_all([50, 10, 20, 30, 40].map(|key| (key, key + 1)));
@@ -32,7 +33,7 @@ fn keys(index: &Small<u64, u64>) -> Vec<u64> {
     index.range(..).map(|(key, _)| key).collect()
 }
 
-/// The node is split between the scan to it and the lock: the key belongs to the new node.
+/// The node is split between the scan to it and the lock, so the key belongs to the new node.
 #[test]
 fn a_writer_meets_a_split() {
     let index = two_nodes();
@@ -45,7 +46,7 @@ fn a_writer_meets_a_split() {
     assert_eq!(index.get(&55), Some(56));
 }
 
-/// The node is merged away between the scan to it and the lock.
+/// The node is merged into another one between the scan to it and the lock.
 #[test]
 fn a_writer_meets_a_merge() {
     let index = two_nodes();
@@ -79,7 +80,8 @@ fn a_reader_meets_a_merge() {
     assert_eq!(found, Some(51));
 }
 
-/// Between key and value the slot gets another entry: its value is not this key's.
+/// Between the reads of key and value, the slot gets another entry, whose value does not belong to
+/// this key.
 #[test]
 fn a_slot_is_used_again_under_a_reader() {
     let index = small::<u64, u64>();
@@ -91,7 +93,8 @@ fn a_slot_is_used_again_under_a_reader() {
     assert!(found.is_none_or(|value| value == 11), "{found:?}");
 }
 
-/// A removed record lives until the reader is done, even if others of its size come meanwhile.
+/// A removed record lives until the reader is done, even if others of its size are created in the
+/// meantime.
 #[test]
 fn a_record_outlives_its_readers() {
     let index = small::<[u8], [u8]>();
@@ -110,23 +113,23 @@ fn a_record_outlives_its_readers() {
     }
 }
 
-/// PITFALLS, HydraList 2: behind the scanner the nodes ahead are split, merged with the one it has
+/// PITFALLS, HydraList 2: the following nodes are split, merged with the one that the scan has
 /// read, and emptied.
 #[test]
 fn a_scan_meets_splits_and_merges() {
     for direction in [Direction::Ascending, Direction::Descending] {
         for upset in 0..3 {
             let index = small::<u64, u64>();
-            // Behind the last key nodes are not halved.
+            // After the last key, nodes are not halved.
             index.put_all(std::iter::once(39).chain(0..39).map(|n| (n * 10, n)));
             let scanned = held("hydralist.visit.copied", || index.scanned_keys(direction))
                 .meanwhile(|| {
                     match upset {
-                        // The node just read is split, and those ahead.
+                        // Splits the node that was just read, and the following ones.
                         0 => index.put_all((0..40).map(|n| (n * 10 + 5, n))),
-                        // All but one key of every ten go: the rest of the list moves together.
+                        // Removes all but one of every ten keys, so the rest of the list is merged.
                         1 => index.remove_all((0..40).filter(|n| n % 10 != 4).map(|n| n * 10)),
-                        // The node that was read and the next one merge.
+                        // Merges the node that was read with the next one.
                         _ => index.remove_all(
                             (0..38).filter(|n| ![1, 3, 36].contains(n)).map(|n| n * 10),
                         ),
@@ -147,8 +150,8 @@ fn a_scan_meets_splits_and_merges() {
     }
 }
 
-/// A scan has handed out a part of a node when the rest is changed: slots are used for other keys,
-/// or the node is split.
+/// A scan has returned a part of a node when the rest is changed: slots are used for other keys, or
+/// the node is split.
 #[test]
 fn a_scan_finds_the_rest_of_its_node_changed() {
     for direction in [Direction::Ascending, Direction::Descending] {
@@ -161,7 +164,7 @@ fn a_scan_finds_the_rest_of_its_node_changed() {
             assert_eq!(index.check_invariants().unwrap().nodes, 1);
             let scanned = held("hydralist.visit.copied", || index.scanned_keys(direction))
                 .meanwhile(|| {
-                    // The slots of keys in the middle go to keys at the ends.
+                    // Slots of keys in the middle are reused for keys at the ends.
                     for n in 20..30 {
                         index.remove(&(100 + n * 10));
                         index.insert(&(n - 20), &n).unwrap();
@@ -186,14 +189,15 @@ fn a_scan_finds_the_rest_of_its_node_changed() {
     }
 }
 
-/// PITFALLS, HydraList 4: between the decision to merge and the locks, a node comes between.
+/// PITFALLS, HydraList 4: a node is inserted between the neighbours after the decision to merge and
+/// before the locks.
 #[test]
 fn a_merge_finds_its_neighbours_parted() {
     let index = small::<u64, u64>();
     index.put_all([50, 10, 20, 30, 40].map(|key| (key, key)));
     index.remove(&40);
     index.remove(&50);
-    // {10, 20}, {30}: without 10 they fit into half a node.
+    // {10, 20}, {30}: without 10, they fit into half a node.
     held("hydralist.merge.before_locks", || index.remove(&10)).meanwhile(|| {
         index.put_all([21, 22, 23, 24].map(|key| (key, key)));
         index.remove_all([22, 21]);
@@ -202,7 +206,7 @@ fn a_merge_finds_its_neighbours_parted() {
     index.check_invariants().unwrap();
 }
 
-/// PITFALLS, HydraList 4: between the decision to merge and the locks, a neighbour fills up.
+/// PITFALLS, HydraList 4: a neighbour fills up after the decision to merge and before the locks.
 #[test]
 fn a_merge_finds_its_neighbour_full() {
     let index = small::<u64, u64>();
@@ -216,7 +220,7 @@ fn a_merge_finds_its_neighbour_full() {
     index.check_invariants().unwrap();
 }
 
-/// Readers of the new node come to it from behind before it is linked in front.
+/// Readers reach the new node from its successor before its predecessor is linked to it.
 #[test]
 fn a_half_linked_node_is_whole() {
     let index = two_nodes();
@@ -239,7 +243,7 @@ fn a_half_linked_node_is_whole() {
     index.check_invariants().unwrap();
 }
 
-/// A stand-in for a data node.
+/// A replacement of a data node.
 struct Toy {
     anchor: u64,
     dead: Mutex<bool>,
@@ -251,7 +255,7 @@ impl Toy {
         Box::new(Self { anchor, dead: Mutex::new(false), references: Mutex::new(2) })
     }
 
-    /// Dies; gives up the list's reference and gets one for the line that tells.
+    /// Marks the node dead. The list's reference becomes that of the log line about it.
     fn die(&self) {
         *self.dead.lock().unwrap() = true;
     }
@@ -262,7 +266,7 @@ impl Toy {
 }
 
 #[expect(unsafe_code, reason = "a stand-in that outlives the logs")]
-// SAFETY: the tests make the toys before the logs, and so drop them after.
+// SAFETY: the tests create the toys before the logs, so they are dropped after them.
 unsafe impl Anchored for Toy {
     type Key = u64;
 
@@ -294,13 +298,13 @@ fn content(layer: &impl SearchLayer<u64>) -> Vec<(u64, AnchorAddress)> {
     content
 }
 
-/// PITFALLS, HydraList 3: the lines about one anchor, carried out in every order in which they can
-/// come out of the logs, each by itself or together.
+/// PITFALLS, HydraList 3: the lines about one anchor are applied in every order in which they can
+/// come out of the logs, separately or together.
 #[test]
 fn steps_of_one_anchor_in_any_order() {
     let orders = [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]];
-    // The first node may die before anything is logged of it; before its death or its successor is
-    // logged it has to.
+    // The first node may die before anything about it is logged. It must die before its death or
+    // its successor is logged.
     for (order, (rounds, dies_first)) in orders
         .into_iter()
         .flat_map(|order| [(1, true), (3, true), (3, false)].map(|case| (order, case)))
@@ -308,7 +312,8 @@ fn steps_of_one_anchor_in_any_order() {
         let case = format!("{order:?}, {rounds} rounds, dies first: {dies_first}");
         let collector = Collector::new();
         let guard = collector.pin();
-        // One node came, was merged away, and another one came with the same anchor.
+        // One node was created and merged into another, and then a second one with the same anchor
+        // was created.
         let toys = (Toy::new(7), Toy::new(7));
         let (first, second) = (&*toys.0, &*toys.1);
         let updates = Updates::<Toy, LockedLayer<u64>>::new(1, 100);
@@ -323,7 +328,7 @@ fn steps_of_one_anchor_in_any_order() {
                 first.die();
             }
             #[expect(unsafe_code, reason = "gives up a reference")]
-            // SAFETY: toys count references, and outlive them all.
+            // SAFETY: toys count references, and outlive all of them.
             unsafe {
                 updates.log(time, event, node);
             }
@@ -334,18 +339,18 @@ fn steps_of_one_anchor_in_any_order() {
         updates.run(&guard);
         let layer = updates.layers().next().unwrap();
         assert_eq!(content(layer), [(7, second.place())], "{case}");
-        // The live one has the list's reference and the layer's, the dead one none.
+        // The live one has references of the list and of the layer, the dead one has none.
         assert_eq!((first.references(), second.references()), (0, 2), "{case}");
         assert_eq!(updates.lag(), 0);
     }
 }
 
-/// A layer that writes down what it is told.
+/// A layer that records its updates.
 #[derive(Default)]
 struct Diary(Mutex<Vec<(u64, LayerStep)>>);
 
 #[expect(unsafe_code, reason = "promises what places it tells")]
-// SAFETY: it tells none.
+// SAFETY: it returns no addresses.
 unsafe impl SearchLayer<u64> for Diary {
     fn jump(&self, _: &u64) -> Option<AnchorAddress> {
         None
@@ -380,7 +385,7 @@ fn a_merged_log_is_in_the_order_of_its_times() {
     }
 }
 
-/// A write that changes nothing leaves the versions of concurrent readers, and the sorted order.
+/// A write that changes nothing keeps the versions of concurrent readers, and the sorted order.
 #[test]
 fn a_write_that_changes_nothing_disturbs_no_reader() {
     let index: HydraList<u64, u64> = HydraList::new();
@@ -393,7 +398,7 @@ fn a_write_that_changes_nothing_disturbs_no_reader() {
     assert_eq!((found, index.statistics().retries), (Some(70), 0));
 }
 
-/// Records are retired, which may free a batch of them, without the lock of their node.
+/// Retiring records may free a batch of them, so it happens without the lock of their node.
 #[test]
 fn a_record_is_retired_without_the_lock_of_its_node() {
     let index: HydraList<u64, [u8]> = HydraList::new();

@@ -1,4 +1,4 @@
-//! Memory that threads in the background allocate and free, counted for the whole process.
+//! Memory that background threads allocate and free, counted for the whole process.
 
 use std::time::{Duration, Instant};
 
@@ -14,11 +14,11 @@ use ordna_testkit::shorthand::Shorthand as _;
 
 use crate::own_process::in_own_process;
 
-/// Bytes that threads may hold back for a batch of frees: a data node has 1,280 bytes.
+/// Number of bytes that threads may keep for a batch of frees; a data node has 1,280 bytes.
 const SLACK: i64 = 1 << 20;
 
-/// The bytes that are left, after waiting up to ten seconds for background threads: one that was
-/// suspended while it read frees the garbage of that time later.
+/// Returns the remaining bytes, after waiting up to ten seconds for background threads: one that
+/// was suspended while it read frees the garbage of that time later.
 fn settled(left: impl Fn() -> i64) -> i64 {
     let until = Instant::now() + Duration::from_secs(10);
     while left().abs() >= SLACK && Instant::now() < until {
@@ -41,7 +41,7 @@ fn check<L: SearchLayer<[u8]>>() {
         full
     };
     let options = HydraOptions { topology: Topology::declared(2), ..HydraOptions::default() };
-    // The first index fills caches of the threads.
+    // The first index fills the caches of the threads.
     cycle(&HydraList::with(&options));
     let before = live_everywhere();
     let index = HydraList::with(&options);
@@ -56,7 +56,7 @@ fn check<L: SearchLayer<[u8]>>() {
     assert!(left.abs() < 4096, "{left} bytes are left after the drop");
 }
 
-/// Enough keys for nodes in slabs: freed nodes are used again, and slabs are freed.
+/// Enough keys for nodes in slabs. Freed nodes are reused, and slabs are freed.
 fn check_slabs() {
     const KEYS: u64 = 600_000;
     let before = live_everywhere();
@@ -75,7 +75,7 @@ fn check_slabs() {
     };
     let index = HydraList::new();
     let full: Vec<i64> = (0..3).map(|_| cycle(&index) - before).collect();
-    // Dead nodes that are not freed yet keep slabs; the index must report them.
+    // Dead nodes that are not freed yet keep slabs, which the index must report.
     let told = || index.memory_usage().total() as i64;
     let more = settled(|| live_everywhere() - before - told());
     assert!(more.abs() < SLACK, "{more} bytes more than the {} told", told());

@@ -1,7 +1,7 @@
-//! Tests of all structures, in one program: what two of them instantiate is compiled once.
+//! Tests of all structures, in one program, so that shared instantiations are compiled once.
 //!
-//! A module is named after the area of planted faults whose tests it holds (`cargo xtask faults`).
-//! The models of the protocols are a program of their own, as they need another build.
+//! A module is named after the area of planted faults that its tests detect (`cargo xtask faults`).
+//! The models of the protocols are a separate program, because they need another build.
 
 ordna_testkit::count_memory!();
 

@@ -1,4 +1,4 @@
-//! Nitro as an index: its latest state, with and without snapshots beside.
+//! Nitro as an index: its latest state, with and without concurrent snapshots.
 
 use ordna_base::{Key, Value};
 use ordna_papers::Nitro;

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ordna_base::reclaim::Retire;
 use ordna_papers::nitro::barrier::{AccessBarrier, Token};
 
-/// A block of memory that counts its own end.
+/// A block of memory that counts when it is freed.
 struct Memory(Arc<AtomicUsize>);
 
 impl Retire for Memory {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: made by `Box::into_raw`, retired once.
+        // SAFETY: created by `Box::into_raw`, and retired once.
         let memory = unsafe { Box::from_raw(memory) };
         memory.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Many threads at once: every snapshot is a cut and never changes.
+//! With many threads, every snapshot is a cut and never changes.
 
 use ordna_papers::Nitro;
 use ordna_papers::nitro::Order;

@@ -1,4 +1,4 @@
-//! Rare interleavings of Nitro, forced. A number is that of a known defect of published
+//! Forces rare interleavings of Nitro. A number is that of a known defect of published
 //! implementations.
 
 use std::ops::{Bound, ControlFlow};
@@ -14,7 +14,7 @@ use ordna_testkit::shorthand::Shorthand as _;
 
 type Words = Nitro<u64, u64>;
 
-/// An index on which the calling threads collect.
+/// Returns an index on which the calling threads collect.
 fn words() -> Words {
     Nitro::with(0, Order::LiveSet)
 }
@@ -31,7 +31,7 @@ fn scanned(snapshot: &Snapshot<u64, u64>) -> Vec<(u64, u64)> {
     scanned_in(snapshot, Direction::Ascending)
 }
 
-/// In ascending order, whichever way it was scanned.
+/// Returns the entries in ascending order, scanned in either direction.
 fn scanned_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, u64)> {
     let mut scanned = Vec::new();
     snapshot.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
@@ -44,14 +44,14 @@ fn scanned_in(snapshot: &Snapshot<u64, u64>, direction: Direction) -> Vec<(u64, 
     scanned
 }
 
-/// Long enough for a thread that is not held back to do its part; a test that waits so long in vain
-/// has shown that it is.
+/// Waits long enough for a thread that is not blocked to do its part. If this has no effect, the
+/// test has shown that the thread is blocked.
 fn a_moment() {
     std::thread::sleep(Duration::from_millis(60));
 }
 
-/// 1: a scan that leaves and enters its reading section goes on behind the version it passed last,
-/// whatever became of that meanwhile.
+/// 1: a scan that leaves and enters its reading section continues after the version that it passed
+/// last, whatever happened to that version in the meantime.
 #[test]
 fn n1_a_refreshed_scan_neither_repeats_nor_loses_nor_shows_what_is_dead() {
     refreshed_scan(Direction::Ascending);
@@ -63,7 +63,7 @@ fn refreshed_scan(direction: Direction) {
     let index = words();
     fill(&index, 0..KEYS, 0);
     let old = index.snapshot();
-    // Several versions per key, so that a section ends between two versions of one.
+    // There are several versions per key, so that a section ends between two versions of one key.
     for round in 1..4 {
         fill(&index, (0..KEYS).filter(|key| key % 3 != 0), round);
         if round < 3 {
@@ -75,7 +75,8 @@ fn refreshed_scan(direction: Direction) {
     let [first, oldest, second] =
         held("nitro.scan.refreshes", || [&now, &old, &now].map(|of| scanned_in(of, direction)))
             .meanwhile(|| {
-                // Everything around the place changes; all that no snapshot sees is collected.
+                // Everything around the place changes, and everything that no snapshot sees is
+                // collected.
                 for key in 0..KEYS {
                     index.insert(&key, &9).unwrap();
                     index.remove(&key);
@@ -88,14 +89,14 @@ fn refreshed_scan(direction: Direction) {
     index.check_invariants().unwrap();
 }
 
-/// 1: the version passed last was just exchanged for one of the same rank, which stands behind it.
+/// 1: the version passed last was just replaced by one with the same rank, which follows it.
 #[test]
 fn n1_a_refreshed_scan_meets_what_was_exchanged_where_it_left() {
     const LAST_OF_SECTION: u64 = 63;
     let index = words();
     fill(&index, 0..1000, 0);
     let schedule = Schedule::new();
-    // The old version is unlinked logically, and still stands there.
+    // The old version is logically unlinked, but still physically present.
     schedule.hold("writer", "skiplist.replace.after_swap");
     std::thread::scope(|scope| {
         scope.spawn(|| schedule.enroll("writer", || index.insert(&LAST_OF_SECTION, &1).unwrap()));
@@ -107,14 +108,14 @@ fn n1_a_refreshed_scan_meets_what_was_exchanged_where_it_left() {
     });
 }
 
-/// 1: keys are inserted behind the place that the scan has found to go on from, and in front of the
-/// key that it goes on with.
+/// 1: keys are inserted after the place at which the scan continues, and before the key with which
+/// it continues.
 #[test]
 fn n1_a_refreshed_scan_does_not_go_back_to_what_was_inserted_before_its_place() {
     const SECTION: u64 = 64;
     let index = words();
     fill(&index, 0..1000, 0);
-    // The last ones of the first section, but for the very last.
+    // The last keys of the first section, except for the very last one.
     let gap = SECTION - 4..SECTION - 1;
     let schedule = Schedule::new();
     schedule.hold("scanner", "nitro.scan.refreshes");
@@ -133,7 +134,7 @@ fn n1_a_refreshed_scan_does_not_go_back_to_what_was_inserted_before_its_place() 
     });
 }
 
-/// 2: a version that is removed, and one whose snapshot goes, while its upper levels are linked.
+/// 2: a version is removed, and the snapshot of one ends, while its upper levels are linked.
 #[test]
 fn n2_a_version_is_removed_while_its_tower_is_being_linked() {
     for round in 0..20_u64 {
@@ -160,7 +161,8 @@ fn n2_a_version_is_removed_while_its_tower_is_being_linked() {
     }
 }
 
-/// 3: of two removers of an item that a snapshot sees, one wins, and it is collected once.
+/// 3: two threads remove an item that a snapshot sees. One of them succeeds, and the item is
+/// collected once.
 #[test]
 fn n3_of_two_racing_removers_exactly_one_wins() {
     let index = words();
@@ -175,7 +177,7 @@ fn n3_of_two_racing_removers_exactly_one_wins() {
     assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
-/// 4: two snapshots of one epoch. The end of one is not the end of the other.
+/// 4: two snapshots have the same epoch. The end of one is not the end of the other.
 #[test]
 fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     let index = words();
@@ -192,7 +194,7 @@ fn n4_a_snapshot_that_shares_its_term_outlives_the_other() {
     index.collect_garbage();
     assert_eq!(scanned(&other), [(1, 10), (2, 20)]);
     assert_eq!(other.len(), 2);
-    // Clones share it too.
+    // Clones share it, too.
     let clone = other.clone();
     drop(other);
     index.collect_garbage();
@@ -217,7 +219,7 @@ fn n5_a_trigger_that_meets_a_finishing_collector_is_not_lost() {
     std::thread::scope(|scope| {
         let dropper = scope.spawn(|| schedule.enroll("first", || drop(first)));
         schedule.wait_held("first", "nitro.collect.examined");
-        // It has looked at the live set, and believes that key 1 is kept by the second snapshot.
+        // It has read the live set, and assumes that the second snapshot keeps key 1.
         drop(second);
         schedule.release("first", "nitro.collect.examined");
         dropper.join().unwrap();
@@ -247,7 +249,8 @@ fn n5_background_collectors_lose_nothing() {
     assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
-/// 5: the last snapshot that sees a version ends between the remover's look and its list.
+/// 5: the last snapshot that sees a version ends after the remover has read the live set and before
+/// the version is in its list.
 #[test]
 fn n5_a_snapshot_ends_while_a_version_it_sees_is_being_buried() {
     let index = words();
@@ -258,7 +261,7 @@ fn n5_a_snapshot_ends_while_a_version_it_sees_is_being_buried() {
     assert_eq!(index.check_invariants().unwrap().nodes, 0);
 }
 
-/// A put and a removal of one version: one of them, not both, got its value.
+/// A put and a removal of the same version: exactly one of them returns its value.
 #[test]
 fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
     let index = words();
@@ -279,10 +282,10 @@ fn a_removal_waits_for_a_put_that_has_claimed_its_version() {
     index.check_invariants().unwrap();
 }
 
-/// While both stand there, the claimed version is the latest no more.
+/// While both versions exist, the claimed one is no longer the latest.
 #[test]
 fn a_claimed_version_with_one_behind_it_is_not_shown() {
-    // Heights are random, and with them which version a search meets first.
+    // Heights are random, so a search may find either version first.
     for _ in 0..20 {
         let index = words();
         index.insert(&1, &10).unwrap();
@@ -291,7 +294,8 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
             assert_eq!(index.get(&1), Some(11));
             assert_eq!(index.scanned(Direction::Ascending), [(1, 11)]);
             assert_eq!(index.last(), Some((1, 11)));
-            // Removed in the same epoch: the claimed one must not rise again.
+            // It is removed in the same epoch, and the claimed version must not become visible
+            // again.
             assert_eq!(index.remove(&1), Some(11));
             assert_eq!(index.get(&1), None);
             assert_eq!(index.scanned(Direction::Ascending), []);
@@ -302,7 +306,8 @@ fn a_claimed_version_with_one_behind_it_is_not_shown() {
     }
 }
 
-/// The version behind a claimed one comes before the scan, and goes before the scan looks there.
+/// The version after a claimed one is inserted before the scan, and removed before the scan reaches
+/// it.
 #[test]
 fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
     let index = words();
@@ -327,7 +332,8 @@ fn a_claimed_version_does_not_rise_when_the_one_behind_it_is_removed() {
     index.check_invariants().unwrap();
 }
 
-/// A writer whose list of dead versions is long has them examined after its write, not within it.
+/// A writer with a long list of dead versions starts their examination after its write, not during
+/// it.
 #[test]
 fn nobody_waits_for_a_writer_that_collects() {
     let index = words();
@@ -352,12 +358,12 @@ fn nobody_waits_for_a_writer_that_collects() {
     index.check_invariants().unwrap();
 }
 
-/// A key that is overwritten all the time is never absent: the version that a
-/// reader finds last may be dead when the reader looks at it.
+/// A key that is continually overwritten is never absent, even if the version that a reader finds
+/// last is dead when the reader examines it.
 #[test]
 fn a_read_goes_on_from_a_version_that_was_overwritten_under_it() {
     let mut forced = 0;
-    // Only reads that meet an old version first come to the point: heights are random.
+    // Heights are random, and only reads that find an old version first reach this point.
     for _ in 0..40 {
         let index = words();
         index.insert(&1, &10).unwrap();
@@ -388,7 +394,7 @@ fn a_read_goes_on_from_a_version_that_was_overwritten_under_it() {
     assert!(forced > 0, "the interleaving never happened");
 }
 
-/// A conditional write that finds nothing and does nothing: nothing must have been there.
+/// If a conditional write finds nothing and does nothing, the key must have been absent.
 #[test]
 fn a_write_that_does_nothing_saw_that_nothing_was_there() {
     let index = words();
@@ -401,7 +407,8 @@ fn a_write_that_does_nothing_saw_that_nothing_was_there() {
     index.check_invariants().unwrap();
 }
 
-/// A writer is under way when the snapshot is taken: its reader waits for the write, and sees it.
+/// A write is in progress when the snapshot is taken. The reader of the snapshot waits for the
+/// write, and sees it.
 #[test]
 fn a_write_under_way_is_in_the_snapshot() {
     let index = words();
@@ -422,20 +429,20 @@ fn a_write_under_way_is_in_the_snapshot() {
     });
 }
 
-/// An index with a dead version, and its collector, which has found that version.
+/// Returns an index with a dead version, and a collector that has found this version.
 fn with_a_busy_collector(schedule: &Schedule) -> Words {
     let index = Words::with(1, Order::LiveSet);
     index.insert(&1, &0).unwrap();
     let snapshot = index.snapshot();
     index.remove(&1);
     schedule.hold("collector", "nitro.collect.examined");
-    // The thread that starts the collector hands its role on.
+    // The thread that starts the collector passes its role on.
     schedule.enroll("collector", || drop(snapshot));
     schedule.wait_held("collector", "nitro.collect.examined");
     index
 }
 
-/// A collector that is at work gets no wake-up for versions that others queue meanwhile.
+/// A working collector is not notified of versions that other threads queue in the meantime.
 #[test]
 fn a_collector_looks_for_more_before_it_sleeps() {
     let schedule = Schedule::new();
@@ -467,7 +474,7 @@ fn an_index_waits_for_its_collectors_when_it_is_dropped() {
     });
 }
 
-/// An audit counts the dead version that another thread examines; a collection returns once that
+/// An audit counts the dead version that another thread examines. A collection returns when that
 /// thread is done.
 #[test]
 fn audits_and_collections_wait_for_threads_that_collect() {

@@ -1,5 +1,5 @@
-//! Random sequences of operations with up to eight live snapshots, each of them compared in full
-//! with a persistent map after every step.
+//! Random sequences of operations with up to eight live snapshots. After every step, each snapshot
+//! is compared completely with a persistent map.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -62,7 +62,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         Self { index, state: OrdMap::new(), snapshots: Vec::new() }
     }
 
-    /// Sets a key of the oracle, or removes it; returns its old value.
+    /// Sets or removes a key of the oracle. Returns its old value.
     fn put(&mut self, key: &K::Owned, word: Option<u64>) -> Option<V::Owned> {
         let old = match word {
             Some(word) => self.state.insert(key.clone(), word),
@@ -71,7 +71,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         old.map(V::dress)
     }
 
-    /// Does the operation on both; returns both answers.
+    /// Executes the operation on both. Returns both results.
     fn step(&mut self, op: &Op) -> (String, String) {
         match op {
             Op::Insert(k, v) => {
@@ -134,7 +134,7 @@ impl<K: TestKey + ?Sized, V: TestValue + ?Sized> Machine<K, V> {
         }
     }
 
-    /// Every live snapshot is unchanged; the latest state is the oracle's.
+    /// Checks that every live snapshot is unchanged and that the latest state equals the oracle's.
     fn check(&self) -> Result<(), TestCaseError> {
         let dressed = |state: &OracleState<K>| -> Vec<_> {
             state.iter().map(|(k, word)| (k.clone(), V::dress(*word))).collect()
@@ -175,7 +175,8 @@ fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(collectors: usize, order: Ord
             machine.index.collect_garbage();
             let broken = |broken: ordna_base::Violation| TestCaseError::fail(broken.to_string());
             machine.index.check_invariants().map_err(broken)?;
-            // The index is dropped first; the last snapshot frees the versions that they keep.
+            // The index is dropped first; the last snapshot frees the versions that the snapshots
+            // keep.
             let Machine { index, snapshots, .. } = machine;
             drop(index);
             for (snapshot, state) in snapshots {
@@ -201,7 +202,8 @@ fn bytes_collected_in_the_order_of_terms() {
     run::<[u8], u64>(0, Order::Epochs, 120);
 }
 
-/// A version dies with the last snapshot that sees it: one of the epoch of its death does not.
+/// A version is unlinked with the last snapshot that sees it. A snapshot with the epoch of its
+/// death does not see it.
 #[test]
 fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
     for order in [Order::LiveSet, Order::Epochs] {
@@ -213,11 +215,11 @@ fn each_version_goes_with_the_youngest_snapshot_that_sees_it() {
         put(2, 0);
         let second = index.snapshot();
         put(2, 1);
-        // The end of a third one has both dead versions examined at once.
+        // The end of a third snapshot starts the examination of both dead versions.
         drop(index.snapshot());
         assert_eq!(index.statistics().dead, 2, "{order:?}");
         assert_eq!((first.get(&1), second.get(&2)), (Some(0), Some(0)));
-        // In the order of epochs the first one keeps both versions.
+        // In the order of epochs, the first snapshot keeps both versions.
         let is_by_terms = matches!(order, Order::Epochs);
         let (one, other) = if is_by_terms { (first, second) } else { (second, first) };
         drop(one);

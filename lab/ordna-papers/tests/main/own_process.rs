@@ -1,10 +1,11 @@
-//! A test in a process of its own.
+//! Runs a test in a separate process.
 //!
-//! A test that counts the memory of the whole process would count that of the tests beside it.
+//! A test that counts the memory of the whole process would otherwise count that of concurrent
+//! tests.
 
 use std::process::Command;
 
-/// Names the test that the process is for.
+/// Names the test for which the process is started.
 const VARIABLE: &str = "ORDNA_OWN_PROCESS";
 
 /// Runs `body` in a child process that runs nothing else. `test` is the path of the calling test.
@@ -19,6 +20,6 @@ pub fn in_own_process(test: &str, body: impl FnOnce()) {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    // A wrong name would run no test, and pass.
+    // With a wrong name, no test would run, and the process would succeed.
     assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
 }

@@ -1,11 +1,11 @@
-//! PI: the contract.
+//! The conformance suite for PI.
 
 use ordna_papers::Pi;
 use ordna_papers::pi::PiOptions;
 use ordna_testkit::erased::Overriding;
 
-/// Small nodes, and the layer rebuilt by the thread that makes it due: splits, merges and rebuilds
-/// on every run, and no thread but the test's own.
+/// Small nodes, and a layer that is rebuilt by the thread that makes this due. So there are splits,
+/// merges and rebuilds in every run, and no threads except the test's own.
 fn small() -> PiOptions {
     PiOptions { node_entries: 4, rebuild_in_background: false, ..PiOptions::default() }
 }

@@ -1,4 +1,5 @@
-//! PI's batches: against the oracle, cut into pieces, beside each other and beside rebuilds.
+//! Tests of PI's batches: compared with the oracle, cut into pieces, and concurrent with each other
+//! and with rebuilds.
 
 use std::borrow::Borrow;
 use std::fmt::Write as _;
@@ -14,12 +15,13 @@ use ordna_testkit::kinds::{TestKey, TestValue};
 use ordna_testkit::random::Random;
 use ordna_testkit::shorthand::Shorthand as _;
 
-/// Nodes of four entries and pieces of three queries: every batch is cut, splits and merges.
+/// Nodes of four entries and pieces of three queries, so that every batch is cut, splits and
+/// merges.
 fn small() -> PiOptions {
     PiOptions { node_entries: 4, piece: 3, rebuild_in_background: false, ..PiOptions::default() }
 }
 
-/// A query with its keys by number.
+/// A query whose keys are numbers.
 #[derive(Debug, Clone, PartialEq)]
 enum Op {
     Search(u64),
@@ -32,7 +34,7 @@ fn bound<K: TestKey + ?Sized>(number: &Bound<u64>) -> Bound<K::Owned> {
     number.as_ref().map(|n| K::number(*n))
 }
 
-/// What the oracle answers, one query after the other.
+/// Returns the answers of the oracle, which executes one query after the other.
 fn expected<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     oracle: &Locked<K, V>,
     ops: &[Op],
@@ -63,7 +65,7 @@ fn expected<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     text
 }
 
-/// What one batch of all of them answers.
+/// Returns the answers of one batch with all queries.
 fn answered<K: TestKey + ?Sized, V: TestValue + ?Sized>(index: &Pi<K, V>, ops: &[Op]) -> String {
     struct Owned<K: Key + ?Sized, V: Value + ?Sized>(
         Bound<K::Owned>,
@@ -128,7 +130,7 @@ fn ops(random: &mut Random, keys: u64, count: usize) -> Vec<Op> {
         .collect()
 }
 
-/// Random batches of all sizes, on few keys, so that keys come several times in one batch.
+/// Executes random batches of all sizes with few keys, so that keys occur several times in a batch.
 fn machine<K: TestKey + ?Sized, V: TestValue + ?Sized>(options: &PiOptions, seed: u64) {
     let mut random = Random::new(seed);
     for round in 0..12 {
@@ -179,7 +181,7 @@ fn machine_with_every_switch_off_and_every_instruction_set() {
     }
 }
 
-/// Insert, delete and search of one key in every order of five, from both states before.
+/// Insert, delete and search of one key in every order of five, for both initial states.
 #[test]
 fn one_key_in_every_order() {
     for orders in 0..3_u64.pow(5) {
@@ -196,13 +198,14 @@ fn one_key_in_every_order() {
                     _ => Op::Delete(7),
                 })
                 .collect();
-            // The same key by number, so that both sides dress it alike.
+            // The same key as a number, so that both sides format it alike.
             assert_eq!(answered(&index, &ops), expected(&oracle, &ops), "{there}");
         }
     }
 }
 
-/// A range over all pieces, submitted between writes: sees those before it and none behind.
+/// A range over all pieces, submitted between writes, sees the earlier ones and none of the later
+/// ones.
 #[test]
 fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
     for workers in [0, 2] {
@@ -230,7 +233,7 @@ fn a_range_across_all_pieces_sees_what_was_submitted_before_it() {
     }
 }
 
-/// Each thread of a rebuild takes a part of the old layer, whose first node may have died.
+/// Each thread of a rebuild processes a part of the old layer, whose first node may have died.
 #[test]
 fn threads_share_a_rebuild() {
     let index: Pi<u64, u64> = Pi::with(&PiOptions { rebuild_threads: 2, ..small() });
@@ -253,12 +256,13 @@ fn too_long_a_key_refuses_the_whole_batch() {
     let refused = index.execute(&[Query::Insert(b"a", &1), Query::Insert(&long, &1)]);
     assert_eq!(refused.err(), Some(Error::KeyTooLong { len: 70_000 }));
     assert_eq!(index.get(b"a"), None);
-    // It was never there, and that is no error.
+    // Such a key is always absent, which is not an error.
     let answers = index.execute(&[Query::Search(&long), Query::Delete(&long)]).unwrap();
     assert!(answers.iter().all(|answer| matches!(answer, Answer::Value(None))));
 }
 
-/// Callers at once, each on its own keys: every answer is known, whichever thread did the work.
+/// Concurrent callers use disjoint keys, so every answer is known, whichever thread has done the
+/// work.
 #[test]
 fn concurrent_batches_answer_their_own_callers() {
     for workers in [0, 1] {
@@ -304,8 +308,8 @@ fn concurrent_batches_answer_their_own_callers() {
     }
 }
 
-/// No lock of a rebuild is on the way of a query: all sorts of them end while it is held, and a
-/// rebuild is due all the time.
+/// No query needs the lock of a rebuild: queries of all kinds complete while it is held and a
+/// rebuild is always due.
 #[test]
 fn queries_run_while_the_rebuild_lock_is_held() {
     for rebuild_in_background in [false, true] {
@@ -347,14 +351,15 @@ fn the_layer_is_rebuilt_in_the_background() {
     for chunk in keys.chunks(1000) {
         assert_eq!(index.insert_many(chunk).unwrap(), 1000);
     }
-    // The last rebuild that was due may be under way: only one more can follow it.
+    // The last rebuild that was due may be in progress, and only one more can follow it.
     index.rebuild();
     let (nodes, places) = (index.check_invariants().unwrap().nodes, index.places());
     assert_eq!(nodes, places, "a rebuild without writers names every node");
     drop(index);
 }
 
-/// The whole suite but for the memory, which counts one thread: with workers and the daemon.
+/// The whole suite with workers and the daemon, except for the memory test, which counts one
+/// thread.
 #[test]
 fn the_contract_holds_with_workers_and_the_daemon() {
     let options = PiOptions { workers: 1, rebuild_in_background: true, ..small() };
@@ -364,8 +369,8 @@ fn the_contract_holds_with_workers_and_the_daemon() {
     ordna_testkit::history::check(|| Pi::<u64, [u8]>::with(&options));
 }
 
-/// Two declared NUMA nodes: every piece is done once, by its own node's thread or offloaded, and a
-/// batch on one node's keys is shared all the same.
+/// With two declared NUMA nodes, every piece is done once, by a thread of its own node or
+/// offloaded. A batch with keys of one node is shared nevertheless.
 #[test]
 fn pieces_go_to_their_numa_node_and_are_offloaded() {
     let topology = ordna_papers::topology::Topology::declared(2);
@@ -378,13 +383,13 @@ fn pieces_go_to_their_numa_node_and_are_offloaded() {
         assert_eq!(index.insert_many(keys), Ok(0));
     }
     let (own, offloaded) = index.pieces_done();
-    // At most 64 pieces a batch, and a cut at the border.
+    // At most 64 pieces per batch, and a cut at the border.
     let done = own + offloaded - before.0 - before.1;
     assert!((3 * 32..=3 * 65).contains(&done), "{done} pieces");
     assert_eq!(index.check_invariants().unwrap().entries, 4000);
 }
 
-/// 750 full nodes that the layer names; the keys are those below 3000.
+/// Creates 750 full nodes that the layer names. The keys are those below 3000.
 fn full_nodes(options: &PiOptions) -> Pi<u64, u64> {
     let index = Pi::with(options);
     (0..3000).for_each(|key| assert_eq!(index.insert(&key, &key), Ok(None)));
@@ -393,11 +398,12 @@ fn full_nodes(options: &PiOptions) -> Pi<u64, u64> {
     index
 }
 
-/// Behind more dead places than a reader retries: going back over them is no retry.
+/// There are more dead places than the maximum number of retries. Going back over them does not
+/// count as a retry.
 #[test]
 fn a_reader_goes_back_over_any_number_of_dead_places() {
     let index = Arc::new(full_nodes(&small()));
-    // One by one: the owner's stretch is the whole list, and one node absorbs all that become
+    // One by one: the owner's part is the whole list, and one node absorbs all nodes that become
     // empty.
     index.while_rebuild_is_locked(|| {
         (300..1900).for_each(|key| assert_eq!(index.remove(&key), Some(key)));
@@ -405,7 +411,7 @@ fn a_reader_goes_back_over_any_number_of_dead_places() {
     assert_eq!((index.places(), index.check_invariants().unwrap().nodes), (750, 350));
     let (done, ended) = mpsc::channel();
     let reader = index.clone();
-    // Not joined if it hangs.
+    // Not joined, in case it blocks.
     let reading = std::thread::spawn(move || {
         done.send(reader.get(&1899)).unwrap();
         let mut first = None;
@@ -423,8 +429,8 @@ fn a_reader_goes_back_over_any_number_of_dead_places() {
     reading.join().unwrap();
 }
 
-/// Steps back over dead places are what a stale layer costs: they make a rebuild due, long before
-/// the share of changed nodes does.
+/// Steps back over dead places are a cost of a stale layer. They make a rebuild due long before the
+/// share of changed nodes does.
 #[test]
 fn dead_places_side_by_side_make_a_rebuild_due() {
     let index = full_nodes(&PiOptions { rebuild_threshold: usize::MAX, ..small() });

@@ -1,4 +1,4 @@
-//! The lock-free skip list.
+//! Tests of the lock-free skip list.
 
 use ordna_papers::skiplist::{Fanout, ListOptions, SkipList};
 
@@ -12,7 +12,7 @@ ordna_testkit::conformance! {
     mod published: SkipList<u64, u64> = SkipList::with(PUBLISHED);
 }
 
-/// A list without shortcuts has none, and holds no removed node back for their sake.
+/// A list without shortcuts has no table, and keeps no removed nodes for one.
 #[test]
 fn without_shortcuts_there_is_no_table() {
     use ordna_base::OrderedIndex;
@@ -32,7 +32,8 @@ fn without_shortcuts_there_is_no_table() {
     }
 }
 
-/// Four nodes of a level for each of the next: a third fewer links than with two.
+/// With a ratio of four nodes to one on the next level, there are a third fewer links than with
+/// two.
 #[test]
 fn a_fanout_of_four_has_fewer_links() {
     use ordna_base::OrderedIndex;
@@ -43,6 +44,6 @@ fn a_fanout_of_four_has_fewer_links() {
             / 30_000.0
     };
     let (two, four) = (bytes(Fanout::Two), bytes(Fanout::Four));
-    // Two links a node on average, and one and a third.
+    // Two links per node on average, and one and a third.
     assert!((two - four - 16.0 / 3.0).abs() < 0.5, "{two} {four}");
 }

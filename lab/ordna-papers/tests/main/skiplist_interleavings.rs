@@ -1,4 +1,4 @@
-//! Rare interleavings, forced. A test's name is that of a defect of published implementations.
+//! Forces rare interleavings. A test is named after a defect of published implementations.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,8 +15,8 @@ fn keys(index: &Words) -> Vec<(u64, u64)> {
     index.range(..).collect()
 }
 
-/// An insert that links an upper level after the deleter's unlink pass: the tower must not stay
-/// reachable once it is freed.
+/// An insert links an upper level after the deleter has unlinked the node. The tower must not be
+/// reachable when it is freed.
 #[test]
 fn insert_links_a_level_of_a_node_that_is_being_removed() {
     for round in 0..40_u64 {
@@ -27,8 +27,9 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
         std::thread::scope(|scope| {
             let inserter = scope.spawn(|| {
                 schedule.enroll("inserter", || {
-                    // The first with a tower above level 0 is held; more than enough of them.
-                    // It is the last: a later search would unlink what this one left behind.
+                    // The first node with a tower above level 0 is held; there are more than
+                    // enough. It is the last one, because a later search would unlink what this one
+                    // has left.
                     index.put_all(
                         (0..200)
                             .take_while(|_| !was_held.load(Ordering::SeqCst))
@@ -39,7 +40,7 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
             schedule.wait_held("inserter", "skiplist.link_upper.before_link");
             let half_linked = index.last().unwrap().0;
             assert_eq!(index.remove(&half_linked), Some(round));
-            // A new node of the same key must not end up in front of the old one.
+            // A new node with the same key must not be before the old one.
             index.insert(&half_linked, &7).unwrap();
             was_held.store(true, Ordering::SeqCst);
             schedule.release("inserter", "skiplist.link_upper.before_link");
@@ -47,14 +48,16 @@ fn insert_links_a_level_of_a_node_that_is_being_removed() {
             assert_eq!(index.get(&half_linked), Some(7));
         });
         index.check_invariants().unwrap();
-        // Garbage is freed by now, or by the drop: a freed node that is still linked is met.
+        // Garbage is freed by now, or by the drop, which would find a freed node that is still
+        // linked.
         index.remove_all((0..200).map(|n| n * 2));
         assert_eq!(index.check_invariants().unwrap().nodes, 0);
     }
 }
 
-/// An inserter that finds its node removed has to retire it: the remover has left it to the
-/// inserter. Memory is counted for the threads that take part, as the tests beside have their own.
+/// An inserter that finds its node removed has to retire it, because the remover has left it to the
+/// inserter. Only the memory of the participating threads is counted, because concurrent tests have
+/// their own.
 #[test]
 fn a_node_that_is_removed_while_it_is_linked_is_freed() {
     const RACES: u64 = 100;
@@ -70,7 +73,7 @@ fn a_node_that_is_removed_while_it_is_linked_is_freed() {
                 let inserter = scope.spawn(|| {
                     let before = live_here();
                     schedule.enroll("inserter", || {
-                        // The first with a tower above level 0 is held.
+                        // The first node with a tower above level 0 is held.
                         for n in (0..1000).take_while(|_| !was_held.load(Ordering::SeqCst)) {
                             index.insert(&(race * 1000 + n), &race).unwrap();
                         }
@@ -90,15 +93,15 @@ fn a_node_that_is_removed_while_it_is_linked_is_freed() {
         drop(index);
         live_here() - before + by_inserters
     };
-    // What the first threads leave behind for the process is not the index's own.
+    // What the first threads leave in the process does not belong to the index.
     stays(false);
     let (without, with) = (stays(false), stays(true));
     let node = 32;
     assert!(with < without + node * RACES as i64 / 2, "{with} bytes stay, {without} without races");
 }
 
-/// A key comes between a node and the predecessor that its remover has found: the remover has to
-/// search anew, or the node stays linked when it is freed.
+/// A key is inserted between a node and the predecessor that its remover has found. The remover has
+/// to search again, because otherwise the node would still be linked when it is freed.
 #[test]
 fn a_key_comes_in_front_of_a_node_that_is_being_removed_or_replaced() {
     let index = Words::new();
@@ -120,18 +123,18 @@ fn a_key_comes_in_front_of_a_node_that_is_being_removed_or_replaced() {
     for role in ["remover", "replacer"] {
         index.insert(&5, &0).unwrap();
         assert_eq!(removed(role), Some(0));
-        // The removed node is still allocated; no link leads to it.
+        // The removed node is still allocated, but no link leads to it.
         index.check_invariants().unwrap();
         index.remove(&4);
     }
     assert_eq!(keys(&index), [(5, 7)]);
 }
 
-/// An insert in front of a node whose remover searches anew and is about to unlink it makes the
-/// remover search once more.
+/// An insert before a node whose remover searches again and is about to unlink it makes the remover
+/// search once more.
 #[test]
 fn a_key_comes_in_front_of_a_node_that_is_being_unlinked() {
-    // Heights are random: in most rounds the node stands at the lowest level only.
+    // Heights are random: in most rounds the node is on the lowest level only.
     for _ in 0..10 {
         let index = Words::new();
         index.insert(&10, &0).unwrap();
@@ -142,7 +145,7 @@ fn a_key_comes_in_front_of_a_node_that_is_being_unlinked() {
         std::thread::scope(|scope| {
             let remover = scope.spawn(|| schedule.enroll("remover", || index.remove(&10)));
             schedule.wait_held("remover", stops[0]);
-            // The remover's place is no longer current: it has to search.
+            // The remover's place is no longer current, so it has to search.
             index.insert(&6, &0).unwrap();
             let inserter = scope.spawn(|| schedule.enroll("inserter", || index.insert(&9, &0)));
             schedule.wait_held("inserter", "skiplist.insert.before_link");
@@ -153,14 +156,15 @@ fn a_key_comes_in_front_of_a_node_that_is_being_unlinked() {
             schedule.release("remover", stops[1]);
             assert_eq!(remover.join().unwrap(), Some(0));
         });
-        // The one removed is not freed yet, and is looked for.
+        // The removed node is not freed yet; the audit would find links to it.
         index.check_invariants().unwrap();
         assert_eq!(keys(&index), [(6, 0), (9, 0)]);
     }
 }
 
-/// A search sees a node alive above, and dead below: the new node of its key must not be linked
-/// above in front of the dead one, which a search for the key would then not come to any more.
+/// A search sees a node alive on an upper level and dead below. The new node of its key must not be
+/// linked before the dead one on the upper level, because a search for the key would then no longer
+/// reach the dead one.
 #[test]
 fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
     let mut rounds = 0;
@@ -169,7 +173,7 @@ fn insert_finds_a_node_that_dies_while_the_search_goes_down() {
         index.insert(&5, &50).unwrap();
         let nodes = index.memory_usage().parts[0].1;
         if nodes == 24 {
-            // No level above 0.
+            // The node has no level above 0.
             continue;
         }
         rounds += 1;
@@ -209,7 +213,7 @@ fn of_two_racing_removers_exactly_one_wins() {
     assert_eq!(index.check_invariants().unwrap().entries, 0);
 }
 
-/// A replacement prepared before a removal must see it, and insert anew.
+/// A replacement that was prepared before a removal must notice the removal, and insert again.
 #[test]
 fn replace_meets_a_removal() {
     let index = Words::new();
@@ -240,7 +244,7 @@ fn a_replaced_node_that_is_still_linked_is_invisible() {
                 let mut back: Vec<_> = index.range(bounds).rev().collect();
                 back.reverse();
                 assert_eq!(back, around);
-                // Neighbours come and go meanwhile.
+                // Neighbours are removed and inserted in the meantime.
                 assert_eq!(index.remove(&8), Some(8));
                 assert_eq!(index.remove(&10), Some(10));
             });
@@ -250,7 +254,7 @@ fn a_replaced_node_that_is_still_linked_is_invisible() {
     }
 }
 
-/// An insert behind a node that is being replaced: both must stay.
+/// With an insert after a node that is being replaced, both new nodes must stay.
 #[test]
 fn replace_meets_an_insert_behind_the_old_node() {
     let index = Words::new();

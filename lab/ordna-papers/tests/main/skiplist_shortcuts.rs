@@ -1,4 +1,5 @@
-//! The skip list's shortcuts: nodes that searches begin at, some of which have been removed.
+//! Tests of the skip list's shortcuts: nodes at which searches begin, some of which have been
+//! removed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,7 +10,7 @@ use ordna_testkit::shorthand::Shorthand as _;
 
 const KEYS: u64 = 4_000;
 
-/// Every other key.
+/// Creates a list with every other key.
 fn filled() -> SkipList<u64, u64> {
     let index = SkipList::new();
     (0..KEYS).for_each(|key| assert_eq!(index.insert(&(key * 2), &key), Ok(None)));
@@ -18,7 +19,7 @@ fn filled() -> SkipList<u64, u64> {
     index
 }
 
-/// What a removed node leads to is what stood behind it when it was removed.
+/// The links of a removed node lead to what was after it when it was removed.
 #[test]
 fn a_search_does_not_begin_at_a_removed_node() {
     let index = filled();
@@ -32,7 +33,7 @@ fn a_search_does_not_begin_at_a_removed_node() {
     assert_eq!(index.check_invariants().unwrap().entries, KEYS as usize);
 }
 
-/// Whole stretches of the table are of removed nodes.
+/// Whole parts of the table consist of removed nodes.
 #[test]
 fn searches_come_past_many_removed_nodes() {
     for kept in [1, 97, KEYS] {
@@ -47,8 +48,8 @@ fn searches_come_past_many_removed_nodes() {
     }
 }
 
-/// The audit looks for each node of the table among those that are linked and those that are held
-/// back.
+/// The audit searches for each node of the table among those that are linked and those that are
+/// kept.
 #[test]
 fn removed_nodes_stay_in_memory_as_long_as_in_the_table() {
     let index = filled();
@@ -62,7 +63,7 @@ fn removed_nodes_stay_in_memory_as_long_as_in_the_table() {
     index.check_invariants().unwrap();
 }
 
-/// Nodes that were collected for the next table die before it is in place.
+/// Nodes that were collected for the next table are removed before it is published.
 #[test]
 fn nodes_die_while_a_table_is_made() {
     const COLLECTED: &str = "skiplist.shortcuts.collected";
@@ -73,7 +74,7 @@ fn nodes_die_while_a_table_is_made() {
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
             schedule.enroll("maker", || {
-                // One of these finds that a table is due.
+                // One of these inserts makes a table due.
                 index.put_all(
                     (KEYS..KEYS * 4)
                         .take_while(|_| !was_held.load(Ordering::SeqCst))
@@ -91,16 +92,17 @@ fn nodes_die_while_a_table_is_made() {
     index.check_invariants().unwrap();
 }
 
-/// The next table is due before all removed nodes that the last one replaced are retired.
+/// The next table is due before all removed nodes that the last one has replaced are retired.
 #[test]
 fn tables_that_are_due_at_once_lose_no_removed_nodes() {
-    // Heights are random: now and then the first table is due after a few removals.
+    // Heights are random: sometimes the first table is due after a few removals.
     let mut rounds = (0..50).map(|_| tables_due_at_once());
     let (begun, left) = rounds.find(|(begun, _)| *begun > 4_000).expect("some table is due late");
     assert!(left < begun / 4, "{left} of {begun} bytes are still held");
 }
 
-/// The bytes of removed nodes that are held when the second table is due, and in the end.
+/// Returns the sizes in bytes of removed nodes that are kept when the second table is due, and at
+/// the end.
 fn tables_due_at_once() -> (usize, usize) {
     const COLLECTED: &str = "skiplist.shortcuts.collected";
     let index = SkipList::<u64, u64>::new();
@@ -115,7 +117,8 @@ fn tables_due_at_once() -> (usize, usize) {
     let begun = std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
             schedule.enroll("maker", || {
-                // One of these finds that a table is due. The nodes before are on its stack.
+                // One of these inserts makes a table due. The nodes removed before are on its
+                // stack.
                 let kept = (0..KEYS * 4).take_while(|_| !was_held.load(Ordering::SeqCst));
                 kept.for_each(|key| assert_eq!(index.remove(&key), Some(key)));
             });
@@ -129,7 +132,7 @@ fn tables_due_at_once() -> (usize, usize) {
         begun
     });
     index.remove_all(0..KEYS * 2);
-    // Changes enough for many tables of an empty list.
+    // Enough changes for many tables of an empty list.
     for key in 0..KEYS {
         assert_eq!(index.insert(&key, &key), Ok(None));
         assert_eq!(index.remove(&key), Some(key));

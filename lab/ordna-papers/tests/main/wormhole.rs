@@ -1,4 +1,4 @@
-//! Wormhole with leaf versions and with the paper's locks.
+//! Tests of Wormhole with leaf versions and with the paper's locks.
 
 use ordna_papers::{Wormhole, WormholeFaithful};
 
@@ -13,7 +13,7 @@ ordna_testkit::conformance! {
     mod faithful_bytes_bytes: WormholeFaithful<[u8], [u8], 4> = WormholeFaithful::new();
 }
 
-/// Keys that hashes, tags and anchors find hard.
+/// Keys that are difficult for hashes, tags and anchors.
 mod keys {
     use std::collections::HashMap;
     use std::ops::Bound;
@@ -26,7 +26,7 @@ mod keys {
     use ordna_testkit::random::Random;
     use ordna_testkit::shorthand::Shorthand as _;
 
-    /// CRC32C bit by bit, begun as the index does.
+    /// Computes CRC32C bit by bit, with the initial value that the index uses.
     fn crc(key: &[u8]) -> u32 {
         key.iter().fold(u32::MAX, |hash, byte| {
             (0..8).fold(hash ^ u32::from(*byte), |hash, _| {
@@ -39,8 +39,8 @@ mod keys {
         (u64::from(crc(key)) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// An audit looks at each prefix of each anchor, so it may not work through all their bytes but
-    /// to compare them: a text of each prefix took minutes here.
+    /// An audit visits each prefix of each anchor, so it may process all of their bytes only to
+    /// compare them. Creating a text for each prefix took minutes here.
     #[test]
     fn the_audit_of_the_longest_anchors_ends_soon() {
         let index = Wormhole::<[u8], u64, 4>::new();
@@ -52,8 +52,8 @@ mod keys {
         assert!(began.elapsed().as_secs() < 40, "{:?}", began.elapsed());
     }
 
-    /// A leaf of one prefix and 0 to 300 zero bytes has no split point in the paper's trie; here
-    /// every leaf splits when it is full.
+    /// A leaf with one prefix and 0 to 300 zero bytes has no split point in the paper's trie. Here
+    /// every leaf is split when it is full.
     #[test]
     fn one_prefix_and_up_to_300_zero_bytes() {
         fn check<const LEAF: usize>() {
@@ -81,7 +81,7 @@ mod keys {
         check::<128>();
     }
 
-    /// Keys whose tag within a leaf is the same; and keys whose whole hash is.
+    /// Keys with the same tag in a leaf, and keys with the same whole hash.
     #[test]
     fn tags_and_hashes_that_collide() {
         let leaf_tag = adversarial::collisions(|key| spread(key) >> 48, 14, 300);
@@ -92,7 +92,7 @@ mod keys {
         while same_crc.len() < 40 {
             let key = random.next_u64().to_le_bytes()[..6].to_vec();
             if let Some(other) = by_crc.insert(crc(&key), key.clone()).filter(|o| *o != key) {
-                // What follows leaves them alike.
+                // Equal suffixes keep the hashes equal.
                 for end in [b"".as_slice(), b"x", b"yz"] {
                     same_crc.extend([[&key, end].concat(), [&other, end].concat()]);
                 }
@@ -104,7 +104,7 @@ mod keys {
         }
     }
 
-    /// So many prefixes that some searches believe a tag that lies.
+    /// There are so many prefixes that some searches rely on a wrong tag.
     #[test]
     fn searches_that_end_too_long_fall_back() {
         let index = Wormhole::<[u8], u64, 4>::new();
@@ -156,7 +156,7 @@ mod keys {
         }
     }
 
-    /// Every combination of the paper's optimizations gives the same answers.
+    /// Every combination of the paper's optimizations has the same results.
     #[test]
     fn all_switches() {
         let mut random = Random::new(3);
@@ -189,7 +189,7 @@ mod keys {
 
 #[cfg(debug_assertions)]
 mod interleavings {
-    //! Rare interleavings, forced. Named after what breaks in published implementations.
+    //! Forces rare interleavings. The tests are named after defects of published implementations.
 
     use std::sync::mpsc;
 
@@ -215,7 +215,7 @@ mod interleavings {
         found
     }
 
-    /// The entry moves to the right half while the reader looks at the left one.
+    /// The entry moves to the right half while the reader reads the left one.
     #[test]
     fn a_split_of_the_leaf_that_is_read() {
         let index = with(&[10, 20, 30, 40]);
@@ -226,7 +226,7 @@ mod interleavings {
         assert_eq!(found, Some(400));
     }
 
-    /// The reader comes to the left half with what an older table says.
+    /// The reader reaches the left half through an older table.
     #[test]
     fn a_split_between_table_and_leaf() {
         for at in ["wormhole.search.table", "wormhole.search.done"] {
@@ -239,7 +239,7 @@ mod interleavings {
         }
     }
 
-    /// The leaf that the reader comes to was merged away, and its neighbour after it.
+    /// The leaf that the reader reaches was merged into its neighbour, and that one into another.
     #[test]
     fn a_merge_between_table_and_leaf() {
         for at in ["wormhole.search.table", "wormhole.search.done"] {
@@ -255,7 +255,7 @@ mod interleavings {
         }
     }
 
-    /// The writer comes to the left half of a leaf, and its key belongs to the right one.
+    /// The writer reaches the left half of a leaf, but its key belongs to the right one.
     #[test]
     fn an_insert_after_a_split() {
         let index = with(&[10, 20, 30, 40]);
@@ -266,7 +266,7 @@ mod interleavings {
         assert_eq!(index.get(&45), Some(450));
     }
 
-    /// Between the guess and the lock the left neighbour splits: it is no neighbour any more.
+    /// Between the guess and the lock, the left neighbour is split, and is no longer the neighbour.
     #[test]
     fn a_merge_to_the_left_meets_a_split() {
         let index = with(&[10, 20, 30, 40, 50]);
@@ -280,7 +280,7 @@ mod interleavings {
         assert_eq!(keys, [10, 11, 12, 13, 20, 30]);
     }
 
-    /// Between the look at a neighbour and its lock that is filled up.
+    /// A neighbour is filled up between the check of its size and its lock.
     #[test]
     fn a_merge_meets_inserts() {
         let cases = [
@@ -300,7 +300,7 @@ mod interleavings {
         }
     }
 
-    /// A leaf is split between a writer's search and its lock, and once more between following the
+    /// A leaf is split between a writer's search and its lock, and again between following the
     /// links and the lock there.
     #[test]
     fn a_writer_meets_two_splits() {
@@ -321,7 +321,7 @@ mod interleavings {
         assert_eq!(index.get(&39), Some(1));
     }
 
-    /// A scan has the order of a leaf, and then other entries stand at those positions.
+    /// A scan has the order of a leaf; then other entries are stored at those positions.
     #[test]
     fn a_scan_meets_a_leaf_that_is_refilled() {
         for round in 1..40_u64 {
@@ -341,7 +341,8 @@ mod interleavings {
         }
     }
 
-    /// Splits and merges behind, under and before a scan repeat nothing and skip nothing.
+    /// Splits and merges after, at and before the position of a scan repeat nothing and skip
+    /// nothing.
     #[test]
     fn a_scan_meets_splits_and_merges() {
         for descending in [false, true] {
@@ -365,7 +366,8 @@ mod interleavings {
         }
     }
 
-    /// One reader stalls in each of the two tables: neither is changed under it, no thread waits.
+    /// One reader stalls in each of the two tables. Neither table is changed while it is read, and
+    /// no thread waits.
     #[test]
     fn a_reader_stalls_in_each_table() {
         let index = with(&[]);
@@ -395,8 +397,8 @@ mod interleavings {
         assert_eq!(index.check_invariants().unwrap().entries, 400);
     }
 
-    /// A thread that sleeps stops no split: neither one that has used the index and is idle, nor
-    /// one that sleeps inside a reading section. The table keeps up with the list.
+    /// A sleeping thread does not prevent splits, whether it has used the index and is idle, or
+    /// sleeps in a reading section. The table keeps up with the list.
     #[test]
     fn a_thread_that_sleeps_stops_no_split() {
         for inside in [false, true] {
@@ -425,8 +427,8 @@ mod interleavings {
         }
     }
 
-    /// The visitor reads the leaf that it is shown, whose lock a writer awaits. (A lock that is
-    /// shared lets no reader in once a writer waits, not even one that holds it already.)
+    /// The visitor reads the leaf that is being scanned, while a writer waits for its lock. (A
+    /// shared lock admits no reader when a writer waits, not even one that already holds it.)
     #[test]
     fn a_visitor_reads_while_a_writer_waits() {
         use std::ops::{Bound, ControlFlow};
@@ -436,14 +438,14 @@ mod interleavings {
             let index = Arc::new(ordna_papers::WormholeFaithful::<u64, u64, 4>::new());
             index.put_all((0..4).map(|key| (key, key)));
             let (tell, told) = mpsc::channel();
-            // Not a scope: that would wait for threads that hang.
+            // Not in a scope, which would wait for threads that block.
             std::thread::spawn(move || {
                 let mut seen = 0;
                 index.visit(Bound::Unbounded, Bound::Unbounded, direction, |_, _| {
                     if seen == 0 {
                         let writer = Arc::clone(&index);
                         std::thread::spawn(move || writer.insert(&3, &9).unwrap());
-                        // Time to come to the lock.
+                        // Gives the writer time to reach the lock.
                         std::thread::sleep(Duration::from_millis(200));
                         assert_eq!(index.get(&1), Some(1));
                     }
@@ -470,7 +472,7 @@ mod interleavings {
             }
             assert_eq!(index.check_invariants().unwrap().entries, 0);
         }
-        // The smallest, one with a group that is not full, the largest.
+        // The smallest size, one with a group that is not full, and the largest.
         fill_and_empty::<4>();
         fill_and_empty::<13>();
         fill_and_empty::<200>();

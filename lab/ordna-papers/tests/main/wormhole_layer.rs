@@ -1,5 +1,5 @@
-//! The MetaTrieHT as HydraList's search layer: the same contract, and jumps that end where they
-//! should.
+//! The MetaTrieHT as HydraList's search layer: it conforms to the same contract, and jumps end
+//! where they should.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
@@ -13,14 +13,14 @@ use ordna_papers::topology::Topology;
 use ordna_papers::wormhole::layer::TableLayer;
 use ordna_testkit::random::Random;
 
-/// Places here are numbers, as this layer takes them for.
+/// Addresses are numbers in these tests, as this layer treats them.
 fn apply<K: Key + ?Sized>(
     layer: &TableLayer<K>,
     anchor: &K,
     step: LayerStep,
 ) -> Option<AnchorAddress> {
     #[expect(unsafe_code, reason = "places are followed by other layers")]
-    // SAFETY: this layer follows none.
+    // SAFETY: this layer does not follow addresses.
     unsafe {
         layer.apply(anchor, step)
     }
@@ -41,13 +41,14 @@ ordna_testkit::conformance! {
     mod bytes_bytes: Small<[u8], [u8]> = HydraList::with(&at_once());
 }
 
-// Two tables follow in the background.
+// Two tables that are updated in the background.
 ordna_testkit::conformance_in_background! {
     mod words_behind: Small<u64, u64> = HydraList::with(&two_replicas());
     mod bytes_behind: Small<[u8], [u8]> = HydraList::new();
 }
 
-/// The place of the largest anchor not above the key, or of the next one.
+/// Checks that a jump returns the address of the largest anchor not above the key, or of the next
+/// one.
 fn check_jump<K: Key + ?Sized>(
     layer: &TableLayer<K>,
     model: &BTreeMap<K::Owned, AnchorAddress>,
@@ -78,7 +79,7 @@ fn against_a_model<K: Key + ?Sized>(mut key: impl FnMut(&mut Random) -> K::Owned
                 expected.extend(model.insert(key.clone(), place));
                 LayerStep::Insert(place)
             } else {
-                // An anchor near the key, if it leads where the model says; or nothing.
+                // An anchor near the key, if the address is the one in the model, or nothing.
                 let there = model
                     .range::<K, _>((Bound::Included(key.borrow()), Bound::Unbounded))
                     .next()
@@ -126,7 +127,7 @@ fn jumps_end_at_the_key_s_anchor_or_the_next() {
     );
 }
 
-/// Many prefixes, so that some searches believe a tag that lies.
+/// There are many prefixes, so that some searches rely on a wrong tag.
 #[test]
 fn jumps_that_end_too_long_fall_back() {
     let layer = TableLayer::<[u8]>::default();
@@ -145,7 +146,8 @@ fn jumps_that_end_too_long_fall_back() {
     }
 }
 
-/// One jump stalls in each of the two tables: the updater goes on with a copy, and they end well.
+/// One jump stalls in each of the two tables. The updater continues with a copy, and the jumps
+/// return correct results.
 #[cfg(debug_assertions)]
 #[test]
 fn jumps_that_stall_in_both_tables_stop_no_update() {
@@ -179,13 +181,13 @@ fn jumps_that_stall_in_both_tables_stop_no_update() {
             schedule.release(role, "wormhole.layer.table");
         }
         for jump in jumps {
-            // Its signpost stayed, and leads to its latest place.
+            // Its signpost still exists, and leads to its latest address.
             assert_eq!(jump.join().unwrap(), Some(4050));
         }
     });
 }
 
-/// Threads jump while nodes split and merge, and what they come to lives.
+/// Threads jump while nodes are split and merged, and the nodes that they reach are alive.
 #[test]
 fn readers_jump_while_the_table_follows() {
     let index = Small::<u64, u64>::new();

@@ -8,10 +8,11 @@ use ordna_testkit::memory::live_everywhere;
 
 use crate::own_process::in_own_process;
 
-/// Bytes that a collector may hold back for a batch of frees, and that the allocator adds.
+/// Number of bytes that a collector may keep for a batch of frees, and that the allocator adds.
 const SLACK: i64 = 1 << 20;
 
-/// More leaves than are allocated one by one: freed ones are used again, and slabs are freed.
+/// There are more leaves than are allocated individually. Freed ones are reused, and slabs are
+/// freed.
 fn check<K: Key + ?Sized>(keys: u64, key: impl Fn(u64) -> K::Owned) {
     let before = live_everywhere();
     let index = Wormhole::<K, u64>::new();
@@ -30,7 +31,7 @@ fn check<K: Key + ?Sized>(keys: u64, key: impl Fn(u64) -> K::Owned) {
         }
         assert_eq!(index.check_invariants().unwrap().nodes, 1);
     }
-    // Merged leaves that are not freed yet keep slabs; the index must report them.
+    // Merged leaves that are not freed yet keep slabs, which the index must report.
     let empty = live_everywhere() - before;
     assert!((empty - told()).abs() < SLACK, "{empty} bytes, and {} told", told());
     assert!(empty < full[0] / 2, "{empty} bytes of {full:?} stay");
@@ -45,7 +46,7 @@ fn leaves_come_back() {
     in_own_process("wormhole_memory::leaves_come_back", || {
         let mixed = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         check::<u64>(600_000, mixed);
-        // Anchors for leaves of two sizes that come from slabs, and of one that does not.
+        // Anchors for leaves of two sizes that come from slabs, and for one that does not.
         check::<[u8]>(1_000_000, |n| {
             let shared = [0, 110, 400][[0, 1, 0, 1, 0, 1, 0, 1, 0, 2][n as usize % 10]];
             [&[shared as u8][..], &vec![b'p'; shared], &mixed(n).to_be_bytes()].concat()

@@ -1,4 +1,4 @@
-//! The index for one thread keeps the same contract, put behind a lock.
+//! The index for one thread, wrapped in a lock, conforms to the same contract.
 
 use crate::alone::Alone;
 use ordna_papers::WormholeUnsafe;

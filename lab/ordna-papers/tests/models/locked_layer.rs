@@ -1,4 +1,5 @@
-//! The shortest search layer, for models and tests of what feeds a layer. It never follows an address.
+//! A minimal search layer, for models and tests of the updates of layers. It never follows an
+//! address.
 
 #![expect(unsafe_code, reason = "layers promise which addresses they return")]
 
@@ -10,7 +11,7 @@ use std::sync::RwLock;
 use ordna_base::Key;
 use ordna_papers::search_layer::{AnchorAddress, LayerStep, SearchLayer};
 
-/// A B-tree under a reader-writer lock.
+/// A B-tree protected by a reader-writer lock.
 #[derive(Debug)]
 pub struct LockedLayer<K: Key + ?Sized>(RwLock<BTreeMap<K::Owned, AnchorAddress>>);
 
@@ -20,7 +21,8 @@ impl<K: Key + ?Sized> Default for LockedLayer<K> {
     }
 }
 
-// SAFETY: jumps return addresses of the one map behind the lock; `apply` returns each that leaves it.
+// SAFETY: jumps return addresses in the single map under the lock, and `apply` returns each address
+// that is removed from it.
 unsafe impl<K: Key + ?Sized> SearchLayer<K> for LockedLayer<K> {
     fn jump(&self, key: &K) -> Option<AnchorAddress> {
         let map = self.0.read().unwrap();

@@ -1,8 +1,8 @@
 //! Models of ROWEX's prefix changes: every interleaving of a reader with a split and with a merge.
 //!
-//! A node of level 3 below the byte 'a', with the prefix "bc": its keys start with "abc". A split
-//! puts a node of level 1 above it, a merge takes that away. The link and the prefix change in two
-//! stores.
+//! The model has a node of level 3 below the byte 'a', with the prefix "bc", so its keys start with
+//! "abc". A split inserts a node of level 1 above it, and a merge removes that node. The link and
+//! the prefix change in two stores.
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
@@ -14,8 +14,8 @@ const KEY: &[u8] = b"abc";
 const LEVEL: usize = 3;
 
 struct Tree {
-    /// Depth at which a reader that follows the links comes to the node: 1 directly, 2 through
-    /// another.
+    /// Depth at which a reader that follows the links reaches the node: 1 directly, 2 through the
+    /// other node.
     depth: AtomicUsize,
     prefix: AtomicPrefix,
 }
@@ -25,7 +25,8 @@ fn tree(depth: usize) -> Arc<Tree> {
     Arc::new(Tree { depth: AtomicUsize::new(depth), prefix })
 }
 
-/// What a reader takes for the bytes of the key from where it came in; `None`: it asks a record.
+/// Checks the bytes of the key that a reader takes from a prefix, given where it entered. If the
+/// prefix does not fit, a reader would read a record instead.
 fn read(tree: &Tree) {
     let depth = tree.depth.load(Ordering::Acquire);
     let prefix = tree.prefix.load();

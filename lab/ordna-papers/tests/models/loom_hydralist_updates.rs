@@ -1,7 +1,8 @@
-//! A model of how splits and merges reach HydraList's search layers: while one anchor comes, goes
-//! and comes again, logged by two threads, a third one combines and applies.
+//! A model of the updates of HydraList's search layers after splits and merges: one anchor is
+//! added, removed and added again, logged by two threads, while a third one combines and applies.
 //!
-//! `cargo xtask loom` runs it; `cargo xtask faults hydralist_updates` shows what it notices.
+//! `cargo xtask loom` runs it; `cargo xtask faults hydralist_updates` shows which faults it
+//! detects.
 
 use std::sync::atomic::{AtomicUsize as Count, Ordering as StdOrdering};
 
@@ -15,7 +16,7 @@ use ordna_papers::search_layer::SearchLayer;
 
 use crate::locked_layer::LockedLayer;
 
-/// A stand-in for a data node.
+/// A replacement of a data node.
 struct Toy {
     anchor: u64,
     dead: AtomicBool,
@@ -23,14 +24,14 @@ struct Toy {
 }
 
 impl Toy {
-    /// One reference is the list's, one the line's that tells of it.
+    /// Creates a toy with two references: one of the list, and one of the line that logs it.
     fn new() -> Arc<Self> {
         Arc::new(Self { anchor: 7, dead: AtomicBool::new(false), references: Count::new(2) })
     }
 }
 
 #[expect(unsafe_code, reason = "a stand-in that outlives the model")]
-// SAFETY: the test holds all toys until the end.
+// SAFETY: the test keeps all toys alive until its end.
 unsafe impl Anchored for Toy {
     type Key = u64;
 
@@ -58,13 +59,13 @@ unsafe impl Anchored for Toy {
 
 struct Shared {
     updates: Updates<Toy, LockedLayer<u64>>,
-    /// What the locks of data nodes are for: one split or merge of the anchor at a time.
+    /// Represents the locks of data nodes: there is one split or merge of the anchor at a time.
     nodes: Mutex<Vec<Arc<Toy>>>,
     collector: Collector,
 }
 
 impl Shared {
-    /// The anchor's node dies, if it is there; otherwise it comes, as another one.
+    /// If the anchor's node exists, it dies; otherwise, a new one is created.
     fn restructure(&self, log: usize) {
         let mut nodes = self.nodes.lock().unwrap();
         let time = nodes.len() as u64;
@@ -73,7 +74,7 @@ impl Shared {
                 // The list's reference becomes the line's.
                 node.dead.store(true, Ordering::Release);
                 #[expect(unsafe_code, reason = "gives up a reference")]
-                // SAFETY: there is one replica, and the list's reference goes to it.
+                // SAFETY: there is one replica, and the list's reference is passed to it.
                 unsafe {
                     self.updates.log_at(log, time, NodeEvent::Died, node);
                 }
@@ -81,7 +82,7 @@ impl Shared {
             None => {
                 let node = Toy::new();
                 #[expect(unsafe_code, reason = "gives up a reference")]
-                // SAFETY: a toy is made with one for the only replica.
+                // SAFETY: a toy is created with a reference for the only replica.
                 unsafe {
                     self.updates.log_at(log, time, NodeEvent::Made, &node);
                 }
@@ -121,7 +122,7 @@ fn a_replica_ends_with_exactly_the_live_node() {
         let expected: Vec<usize> = live.iter().map(|node| node.place()).collect();
         assert_eq!(led, expected, "the replica leads to other nodes than the live ones");
         for node in nodes.iter() {
-            // The list's and the layer's, or none.
+            // References of the list and of the layer, or none.
             let expected = if node.is_dead() { 0 } else { 2 };
             assert_eq!(node.references.load(StdOrdering::Relaxed), expected);
         }

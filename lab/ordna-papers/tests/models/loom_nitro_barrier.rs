@@ -1,6 +1,6 @@
-//! Models of the access barrier: what is freed, no thread reads; and everything is freed.
+//! Models of the access barrier: no thread reads freed memory, and everything is freed.
 //!
-//! `cargo xtask loom` runs them; `cargo xtask faults nitro_barrier` shows that each notices its
+//! `cargo xtask loom` runs them; `cargo xtask faults nitro_barrier` shows that each detects its
 //! fault.
 #![allow(unsafe_code, reason = "retiring is unsafe by nature")]
 
@@ -12,23 +12,23 @@ use ordna_base::reclaim::Retire;
 use ordna_base::sync::explore;
 use ordna_papers::nitro::barrier::AccessBarrier;
 
-/// What readers read. Loom notices if it is freed without all reads having happened before.
+/// The data that readers read. Loom detects a free that does not happen after all reads.
 struct Data {
     memory: UnsafeCell<()>,
     freed: AtomicBool,
 }
 
-// SAFETY: the point of the models: the barrier keeps readers and the freeing thread apart.
+// SAFETY: this is what the models check: the barrier separates readers from the freeing thread.
 unsafe impl Sync for Data {}
 // SAFETY: as above.
 unsafe impl Send for Data {}
 
-/// Stands for memory: freeing it writes to the data and sets the flag.
+/// Represents memory: freeing it writes to the data and sets the flag.
 struct Memory(Arc<Data>);
 
 impl Retire for Memory {
     unsafe fn free(memory: *mut Self) {
-        // SAFETY: made by `Box::into_raw`, retired once.
+        // SAFETY: created by `Box::into_raw`, and retired once.
         let memory = unsafe { Box::from_raw(memory) };
         memory.0.memory.with_mut(|_| ());
         memory.0.freed.store(true, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Retire for Memory {
 
 struct Shared {
     barrier: AccessBarrier,
-    /// 1: the memory is linked.
+    /// 1 while the memory is linked.
     link: AtomicUsize,
     data: Arc<Data>,
 }
@@ -53,7 +53,7 @@ fn shared() -> Arc<Shared> {
 fn read(shared: &Shared, shard: usize) {
     let token = shared.barrier.enter_shard(shard);
     if shared.link.load(Ordering::Acquire) == 1 {
-        // It was linked when we were inside.
+        // The memory was linked when this thread was inside.
         thread::yield_now();
         shared.data.memory.with(|_| ());
         assert!(!shared.data.freed.load(Ordering::Relaxed), "read after it was freed");

@@ -1,8 +1,8 @@
-//! A model of the two-table switch: readers that stall in either table, and a keeper that changes
-//! the one in standby and swaps them.
+//! A model of the switch between two tables: readers stall in either table, and a keeper changes
+//! the standby and swaps them.
 //!
-//! `cargo xtask loom` runs it; `cargo xtask faults twin` shows that it notices what it is there
-//! for.
+//! `cargo xtask loom` runs it; `cargo xtask faults twin` shows that it detects the faults for which
+//! it exists.
 #![allow(unsafe_code, reason = "plays the reader, the keeper and the reclamation")]
 
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ use loom::thread;
 use ordna_base::sync::explore;
 use ordna_papers::wormhole::twin::{Grace, Twin, Watch};
 
-/// A table of two fields that must change together. Loom notices threads that access them at once.
+/// A table with two fields that must change together. Loom detects concurrent accesses.
 struct Table {
     left: UnsafeCell<u64>,
     right: UnsafeCell<u64>,
@@ -22,45 +22,46 @@ struct Table {
 
 impl Clone for Table {
     fn clone(&self) -> Self {
-        // SAFETY: loom's cell gives a valid pointer, and fails the model if a thread writes
-        // meanwhile.
+        // SAFETY: loom's cell passes a valid pointer, and fails the model if a thread writes
+        // concurrently.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         Self { left: UnsafeCell::new(left), right: UnsafeCell::new(right) }
     }
 }
 
-// SAFETY: stands for what the index keeps of its tables; loom fails the model if two threads touch
-// a field at once, which the protocol must prevent.
+// SAFETY: represents the index's guarantee for its tables. Loom fails the model if two threads
+// access a field concurrently, which the protocol must prevent.
 unsafe impl Sync for Table {}
 
 impl Table {
     fn set(&mut self, value: u64) {
-        // SAFETY: `&mut self`; loom checks that no other thread is in either field.
+        // SAFETY: `&mut self`; loom checks that no other thread accesses either field.
         self.left.with_mut(|field| unsafe { *field = value });
         // SAFETY: as above.
         self.right.with_mut(|field| unsafe { *field = value });
     }
 
     fn read(&self) -> u64 {
-        // SAFETY: loom's cell gives a valid pointer, and fails the model if a thread writes
-        // meanwhile.
+        // SAFETY: loom's cell passes a valid pointer, and fails the model if a thread writes
+        // concurrently.
         let [left, right] = [&self.left, &self.right].map(|f| f.with(|field| unsafe { *field }));
         assert_eq!(left, right, "a table was read while it was changed");
         left
     }
 }
 
-/// A reclamation for so many readers: each announces itself, and says when it leaves. What is
-/// handed over while one is inside waits for a look at which all of those have left.
+/// A collector for a fixed number of readers. Each of them announces itself, and reports when it
+/// leaves. What is passed on while a reader is inside waits for a check at which all of these
+/// readers have left.
 struct Readers {
     inside: Vec<AtomicUsize>,
     waiting: Mutex<Vec<(Vec<usize>, Watch)>>,
     retired: Mutex<Vec<*mut Table>>,
 }
 
-// SAFETY: the pointers are only kept, and freed by the model's own thread at its end.
+// SAFETY: the pointers are only stored, and the model's own thread frees them at its end.
 unsafe impl Send for Readers {}
-// SAFETY: as above; the lists are behind locks.
+// SAFETY: as above; the lists are protected by locks.
 unsafe impl Sync for Readers {}
 
 impl Readers {
@@ -72,7 +73,7 @@ impl Readers {
         }
     }
 
-    /// Odd: inside.
+    /// Enters the section of a reader. Its number is odd while it is inside.
     fn enter(&self, reader: usize) {
         self.inside[reader].fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -103,15 +104,15 @@ impl Grace for Readers {
         self.look();
     }
 
-    // SAFETY: asks nothing of the caller: it frees nothing.
+    // SAFETY: requires nothing of the caller, because it frees nothing.
     unsafe fn retire<T: Send>(&self, table: *mut T) {
-        // Freed at the end of the model: later than any reclamation would.
+        // Freed at the end of the model, which is later than any collector would.
         self.retired.lock().unwrap().push(table.cast());
     }
 }
 
-/// The keeper makes `steps` changes as the index does; `renews` tells whether it gives up a standby
-/// that is busy.
+/// Runs the keeper, which makes `steps` changes as the index does. `renews` says whether it
+/// replaces a busy standby.
 fn keep(
     twin: &Twin<Table>,
     standby: &mut ordna_papers::wormhole::twin::Standby<Table>,
@@ -127,7 +128,7 @@ fn keep(
             }
             twin.renew(standby, readers);
         }
-        // SAFETY: the standby is quiet, which is what the model is to show.
+        // SAFETY: the standby is quiet, which the model checks.
         unsafe { standby.table() }.set(step);
         twin.publish(standby, readers);
     }
@@ -144,10 +145,10 @@ fn model(count: usize, steps: u64, renews: bool) {
                 let (twin, readers) = (twin.clone(), readers.clone());
                 thread::spawn(move || {
                     readers.enter(reader);
-                    // SAFETY: this reader is inside, and leaves after its last look at the table.
+                    // SAFETY: this reader is inside, and leaves after its last access to the table.
                     let table = unsafe { twin.read() };
                     let first = table.read();
-                    // It stalls here, and looks again at the table that it has.
+                    // The reader stalls here, and then reads its table again.
                     thread::yield_now();
                     assert_eq!(table.read(), first, "the reader's table was changed under it");
                     readers.leave(reader);

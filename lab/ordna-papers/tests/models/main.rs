@@ -1,5 +1,5 @@
-//! Models of the protocols, for loom (`cargo xtask loom`), and PI's rebuilds under shuttle
-//! (`cargo xtask shuttle`). Without these cfgs the program is empty.
+//! Models of the protocols for loom (`cargo xtask loom`), and of PI's rebuilds for shuttle
+//! (`cargo xtask shuttle`). Without these cfgs, the program is empty.
 
 #[cfg(loom)]
 mod locked_layer;

@@ -1,9 +1,9 @@
-//! PI's rebuilds raced with batches, under a random scheduler that switches threads at every atomic
-//! operation and every lock.
+//! PI's rebuilds concurrent with batches, under a random scheduler that switches threads at every
+//! atomic operation and every lock.
 //!
-//! `cargo xtask shuttle` runs it. The collector is not modelled: to it all threads are one, so it
-//! frees late and never early. What is checked is the hand-over of layers, dead nodes and turns:
-//! every answer, and afterwards the whole structure.
+//! `cargo xtask shuttle` runs it. The collector is not modelled: it considers all threads as one,
+//! so it frees late and never early. The model checks the transfer of layers, dead nodes and turns:
+//! every answer, and the whole structure at the end.
 
 use std::ops::Bound;
 
@@ -15,8 +15,8 @@ use shuttle::thread;
 
 type Words = Pi<u64, u64>;
 
-/// Nodes of four entries and pieces of two queries: splits, merges and cuts everywhere. Rebuilds on
-/// the threads of the test only: those of the system are none of the scheduler's.
+/// Nodes of four entries and pieces of two queries, so that there are many splits, merges and cuts.
+/// Only the test's own threads rebuild, because the scheduler does not control those of the system.
 fn index() -> Arc<Words> {
     let index = Words::with(&PiOptions {
         node_entries: 4,
@@ -30,7 +30,7 @@ fn index() -> Arc<Words> {
     Arc::new(index)
 }
 
-/// Deletes every node's worth of keys of one kind, and inserts twice as many beside them.
+/// Deletes a node's worth of keys of one kind, and inserts twice as many next to them.
 fn batch(index: &Words, kind: u64) {
     let gone: Vec<u64> = (0..24).filter(|n| n % 2 == kind).map(|n| n * 10).collect();
     let new: Vec<u64> = gone.iter().flat_map(|key| [key + 3 + kind, key + 5 + kind]).collect();
@@ -39,7 +39,7 @@ fn batch(index: &Words, kind: u64) {
     let all = Query::Range { lower: Bound::Unbounded, upper: Bound::Unbounded, limit: 1000 };
     let queries: Vec<_> = deletes.chain(inserts).chain([all]).collect();
     let mut answers = index.execute(&queries).unwrap();
-    // The range was submitted last: it sees what this batch wrote.
+    // The range was submitted last, so it sees the writes of this batch.
     let Some(Answer::Entries(seen)) = answers.pop() else { panic!("no entries") };
     let seen: Vec<u64> = seen.iter().map(|(key, _)| *key).collect();
     assert!(seen.is_sorted() && new.iter().all(|key| seen.contains(key)), "{seen:?}");
@@ -62,7 +62,7 @@ fn race() {
     let read = index.clone();
     threads.push(thread::spawn(move || {
         for key in [1000, 234, 0] {
-            // Never there, perhaps there, there until it is deleted.
+            // A key that never exists, one that may exist, and one that exists until it is deleted.
             let found = read.get(&key);
             let possible: &[Option<u64>] = if key == 1000 { &[None] } else { &[None, Some(key)] };
             assert!(possible.contains(&found), "{key}: {found:?}");
