@@ -38,9 +38,9 @@ pub(crate) fn segment_path(dir: &Path, number: u64) -> PathBuf {
 /// The purpose of a part of the reserved disk space.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Reserve {
-    /// For records that could not be written.
+    /// Space for records that could not be written.
     Log,
-    /// For a backup after the log has failed.
+    /// Space for a backup after the log has failed.
     Backup,
 }
 
@@ -152,7 +152,7 @@ pub(crate) fn mark(storage: &dyn Storage, dir: &Path, segment: u64) {
 /// Removes the marks of all segments from `from` on, durably, before these segments are removed.
 ///
 /// # Errors
-/// Those of the storage. No segment may be removed after an error.
+/// Errors of the storage. No segment may be removed after an error.
 pub(crate) fn unmark(storage: &dyn Storage, dir: &Path, from: u64) -> Result<(), BackupError> {
     let listing = Listing::read(storage, dir)?;
     for path in listing.marks.range(from..).rev().map(|(_, path)| path) {

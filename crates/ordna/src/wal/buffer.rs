@@ -45,7 +45,7 @@ pub(crate) struct StripeBuffer<K: Key + ?Sized> {
     /// Records of the current write or, in a group, of its writes so far.
     pub(super) records: Vec<u8>,
     pub(super) count: u64,
-    /// In a group: whether one of its writes replaced the store.
+    /// Whether one of the writes of a group has replaced the store.
     pub(super) cleared: bool,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Durable<K: Key + ?Sized> {
     pub busy: AtomicBool,
     pub status: Lock<BackupStatus>,
     pub recovery: Recovery,
-    /// See `OpenOptions::checkpoint_after`.
+    /// Value of `OpenOptions::checkpoint_after`.
     pub checkpoint_after: u64,
     pub _lock: Box<dyn Send + Sync>,
 }

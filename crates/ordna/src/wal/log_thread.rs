@@ -102,7 +102,7 @@ impl Queue {
         true
     }
 
-    /// The thread's loop: writes and syncs until [`stop`](Self::stop).
+    /// Runs the loop of the thread, which writes and syncs until [`stop`](Self::stop).
     pub fn run(&self) {
         let mut last_sync = Instant::now();
         let mut delay = self.first_retry;

@@ -112,9 +112,9 @@ impl Segments {
         let _ = self.storage.remove(&segment_path(&self.dir, number));
     }
 
-    /// After a failed write, marks the segment in which the log continues, and cuts off what the
-    /// write left at the end of the former one. Neither is required: a start understands the files
-    /// without it.
+    /// Marks the segment in which the log continues after a failed write, and cuts off what that
+    /// write left at the end of the former segment. Neither is required: an opening understands the
+    /// files without it.
     pub fn complete(&self, number: u64, former: &Path, len: u64) {
         mark(&*self.storage, &self.dir, number);
         let _ = self.storage.truncate(former, len);

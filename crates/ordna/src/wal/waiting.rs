@@ -111,8 +111,8 @@ impl Queue {
             || self.written.load(Ordering::Acquire) >= position
     }
 
-    /// If there is a tail, makes everything up to a position outlive the process, by writing the
-    /// records for which the tail had no space.
+    /// Makes everything up to a position outlive the process, by writing the records for which the
+    /// tail had no space. Does nothing without a tail.
     pub fn keep(&self, position: u64) -> Result<(), Error> {
         if !self.has_tail || self.is_kept(position) || fault!("kill.tail.writes_what_is_left_out") {
             return Ok(());

@@ -198,7 +198,7 @@ impl<K: Key + ?Sized> Wal<K> {
     /// group.
     ///
     /// # Errors
-    /// Those of `write`, or [`Error::LogFailed`].
+    /// Errors of `write`, or [`Error::LogFailed`].
     pub fn write<V: Value + ?Sized>(
         &self,
         scope: &WrittenKeys<'_, K>,

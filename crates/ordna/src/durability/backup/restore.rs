@@ -361,7 +361,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shard<'_, K, V> {
 }
 
 impl<K: Key + ?Sized, V: Value + ?Sized> SortedPart<K, V> for Shard<'_, K, V> {
-    /// If a file cannot be read, the items end there; the restore reports the error.
+    /// Calls `push` with the items. If a file cannot be read, they end there; the restore reports
+    /// the error.
     fn each(self, push: impl FnMut(&K, Put<&V>) -> Result<(), Error>) -> Result<(), Error> {
         let shared = self.shared;
         self.merge(push).unwrap_or_else(|error| {

@@ -59,7 +59,7 @@ const LOG_SHARE: u64 = 8;
 /// Maximum duration of a rest, because a slow block was not only the worker's own computation.
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
-/// How a backup of an opened store reads the entries.
+/// The way in which a backup of an opened store reads the entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mode {
