@@ -78,7 +78,7 @@ fn apply(documents: &mut Documents, (id, value): Record) {
     }
 }
 
-/// The keys of entries, in order.
+/// Returns the keys of entries, in order.
 fn keys(documents: &Documents) -> Vec<[u8; 2]> {
     let mut keys: Vec<_> = documents.iter().map(|(id, value)| [*value, *id]).collect();
     keys.sort_unstable();

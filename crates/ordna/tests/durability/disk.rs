@@ -97,11 +97,11 @@ pub enum Fault {
 /// The time at which a fault happens.
 #[derive(Debug, Clone, Copy)]
 enum When {
-    /// At the operation with this number.
+    /// The operation with this number.
     At(u64),
-    /// At the nth operation of a kind from now on.
+    /// The nth operation of a kind from now on.
     Kind(&'static str, u64),
-    /// At the nth operation after the next operation of a kind.
+    /// The nth operation after the next operation of a kind.
     After(&'static str, u64),
 }
 

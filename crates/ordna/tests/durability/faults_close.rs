@@ -11,7 +11,7 @@ use ordna_base::sync::schedule::Schedule;
 use super::disk::Model;
 use super::steps::{Bytes, DIR, options};
 
-/// A write passes its check while another thread closes the log, and is acknowledged.
+/// Checks a write that passes its check while another thread closes the log, and is acknowledged.
 fn write_beside_close(sync: SyncPolicy) {
     let disk = Model::new();
     let store = Arc::new(Bytes::open(DIR, options(&disk, sync)).unwrap());

@@ -25,7 +25,8 @@ fn with_clock(disk: &Model) -> (Bytes, Arc<AtomicBool>) {
     (store, broken)
 }
 
-/// `write` changes "a" and panics in the clock at "b". Later acknowledged writes are kept.
+/// Checks a `write` that changes "a" and panics in the clock at "b". Later acknowledged writes must
+/// be kept.
 fn panics_between(write: impl FnOnce(&Bytes)) {
     let disk = Model::new();
     let (store, broken) = with_clock(&disk);

@@ -297,7 +297,7 @@ fn a_backup_that_a_flush_overtakes_is_the_state_of_its_cut() {
     assert_eq!(state_of(&store), last);
 }
 
-/// The same with a group that writes both before and after the flush.
+/// A flush in a group that writes both before and after it, during a backup.
 #[test]
 fn a_backup_that_a_flush_in_a_group_overtakes_is_the_state_of_its_cut() {
     let disk = Model::new();

@@ -15,7 +15,7 @@ use super::against_redis::Redis;
 use crate::common::{Client, Random, request, show, start};
 use crate::fuzz_against_redis::differences::LONGER;
 
-/// What a server reports about a command.
+/// The description of a command that a server reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Described {
     arity: i64,

@@ -189,7 +189,7 @@ pub fn tame(words: &mut Vec<Vec<u8>>) {
     }
 }
 
-/// How the replies to a command are compared.
+/// The way in which the replies to a command are compared.
 enum Comparison {
     /// Byte for byte.
     Exact,
@@ -197,7 +197,7 @@ enum Comparison {
     Unordered,
     /// Pairs in any order.
     UnorderedPairs,
-    /// Only the type and the number of elements, because the elements are random.
+    /// The type and the number of elements, because the elements are random.
     Shape,
     /// Times that may differ by this much, because they advance.
     Within(i64),

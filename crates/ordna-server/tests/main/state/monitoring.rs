@@ -1,4 +1,5 @@
-//! What monitoring reads about the log, the backups and the indexes: `/metrics`, `/readyz`, `INFO`.
+//! Tests of what monitoring reads about the log, the backups and the indexes: `/metrics`,
+//! `/readyz`, `INFO`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

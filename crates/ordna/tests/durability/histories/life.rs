@@ -266,8 +266,8 @@ pub struct Life {
     pub now: Arc<AtomicU64>,
     /// All states so far, in order. The last one is in memory.
     pub states: Vec<State>,
-    /// For each state, the number of the state that a block of the log proves durable if it
-    /// contains the former.
+    /// Number, for each state, of the state that a block of the log proves durable if it contains
+    /// the former.
     pub proofs: Vec<usize>,
     /// Numbers of the oldest states that may be found after an exit, and after a power failure.
     acknowledged: usize,

@@ -31,11 +31,12 @@ pub enum Op {
     Written(Box<Op>),
     Fill(u64),
     RemoveRange(String, String),
-    /// Like `FLUSHALL`: a successor replaces the store.
+    /// Replaces the store by a successor, like `FLUSHALL`.
     Flush,
-    /// Like `SAVE`.
+    /// Backs up the store, like `SAVE`.
     Backup(Mode, usize),
-    /// Like `BGSAVE`: the handle is cloned now, and the thread stops before its nth file operation.
+    /// Begins a backup, like `BGSAVE`: the handle is cloned now, and the thread stops before its
+    /// nth file operation.
     BeginBackup(Mode, usize, u64),
     /// Waits for the backup in the background.
     EndBackup,
