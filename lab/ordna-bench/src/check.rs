@@ -117,7 +117,7 @@ pub fn ranks<K: Key + ?Sized>(keys: &K::Sequence, loaded: usize) -> Vec<u32> {
 
 /// The progress of the threads with inserting their keys, for reads of the latest ones.
 pub struct Latest {
-    /// For each thread, its first key and the number of keys that it has inserted.
+    /// The first key of each thread, and the number of keys that the thread has inserted.
     threads: Vec<(u32, CheckProgress)>,
     /// Number of keys that were loaded before.
     loaded: usize,

@@ -76,7 +76,7 @@ pub struct IndexEntry {
     pub name: String,
     /// Whether the index belongs to this workspace. A wrong answer then fails the run.
     pub ours: bool,
-    /// Its switches.
+    /// Switches of the index.
     pub switches: &'static [Switch],
     /// Constructor for integer keys, or the reason why there is none.
     pub integers: Result<Maker<u64>, String>,

@@ -54,13 +54,13 @@ pub struct Measured {
 /// Average numbers of keys per group call.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Groups {
-    /// For gets.
+    /// Average number for gets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gets: Option<f64>,
-    /// For puts.
+    /// Average number for puts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub puts: Option<f64>,
-    /// For removes.
+    /// Average number for removes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removes: Option<f64>,
 }

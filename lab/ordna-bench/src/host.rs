@@ -24,9 +24,9 @@ enum Request {
 
 /// An instance of an index.
 pub enum Host<'j, 'a, K: Key + ?Sized> {
-    /// In this process.
+    /// The instance is in this process.
     Here(Box<Instance<'j, 'a, K>>),
-    /// In a child.
+    /// The instance is in a child process.
     Apart(Child, &'j Job<'a, K>),
     /// The index has ended its child.
     Ended(Problem),

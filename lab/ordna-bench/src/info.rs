@@ -59,7 +59,8 @@ pub struct RunInfo {
     /// The command line.
     #[serde(default)]
     pub command: String,
-    /// Where threads read the keys of their operations; [`IN_PLACE`] in results without this field.
+    /// Place from which threads read the keys of their operations; [`IN_PLACE`] in results without
+    /// this field.
     #[serde(default = "in_place")]
     pub key_order: String,
     /// Kind of memory into which indexes are loaded; [`FRESH`] in results without this field.

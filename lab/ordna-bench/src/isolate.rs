@@ -27,11 +27,11 @@ pub struct Child {
 /// The way in which a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Death {
-    /// By a signal.
+    /// A signal ended the child.
     Signal(i32),
-    /// With an exit code.
+    /// The child ended with an exit code.
     Exit(i32),
-    /// It did not answer for this long, and was killed.
+    /// The child did not answer for this long, and was killed.
     Silent(Duration),
 }
 
@@ -175,7 +175,7 @@ impl Drop for Child {
     }
 }
 
-/// The main function of the child.
+/// Runs the child, which answers requests.
 fn answer<S>(begin: impl FnOnce() -> S, mut requests: impl BufRead, mut replies: impl Write)
 where
     S: FnMut(&str) -> String,

@@ -17,7 +17,7 @@ pub enum KeySet {
     IntDense,
     /// Item, user and time of reviews, about 37 bytes; items are Zipf over 500,000.
     Az,
-    /// Like `Az`, with the user first.
+    /// The keys of `Az` with the user first.
     Az2,
     /// A few thousand hosts and nested paths, about 80 bytes.
     Url,

@@ -51,7 +51,7 @@ impl Runs {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Claim {
-    /// What the paper shows, in a few words.
+    /// Short description of what the paper shows.
     pub says: String,
     /// The cells that are compared.
     pub of: Side,
@@ -122,7 +122,7 @@ pub enum Threads {
     One,
     /// The number of cores.
     All,
-    /// From one to all, in powers of two.
+    /// Powers of two from one to the number of cores.
     Growing,
 }
 
@@ -146,19 +146,19 @@ impl Threads {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
-    /// Its number, as for `--figure`.
+    /// Number of the figure, as for `--figure`.
     pub name: String,
-    /// Its title.
+    /// Title of the figure.
     pub title: String,
-    /// What the paper shows, in a few words.
+    /// Short description of what the paper shows.
     pub shows: String,
-    /// Its shapes, if our runs can show them.
+    /// Shapes of the figure, if our runs can show them.
     #[serde(default)]
     pub claims: Vec<Claim>,
     /// The indexes that it compares, with their names in this benchmark.
     #[serde(default)]
     pub indexes: Vec<String>,
-    /// Its runs, or `None` if it cannot be run.
+    /// Runs of the figure, or `None` if it cannot be run.
     pub runs: Option<Runs>,
     /// The differences from the paper, or the reason why there is no run.
     #[serde(default)]
@@ -177,7 +177,7 @@ pub struct Paper {
     pub index: String,
     /// The claims of abstract and conclusion.
     pub promises: Vec<Promise>,
-    /// Its figures.
+    /// Figures of the paper.
     pub figures: Vec<Figure>,
 }
 
@@ -246,7 +246,8 @@ mod tests {
         }
     }
 
-    /// What a claim names must be in the runs of its figure; otherwise it would never be judged.
+    /// Checks that the runs of a figure contain what its claim names; otherwise it would never be
+    /// judged.
     fn check(claim: &Claim, figure: &Figure) {
         let runs = figure.runs.as_ref().unwrap();
         let workloads = runs.workloads.iter().flat_map(|name| name.parse::<Series>().unwrap().0);

@@ -395,7 +395,7 @@ pub struct Chosen {
     pub name: String,
     /// The index.
     pub entry: Rc<IndexEntry>,
-    /// Its switches.
+    /// Switches of the index.
     pub switches: Switches,
 }
 

@@ -29,7 +29,7 @@ impl Spread {
 /// The throughput of the threads with one role.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Role {
-    /// Its name.
+    /// Name of the role.
     pub name: String,
     /// Million operations per second.
     pub mops: Spread,

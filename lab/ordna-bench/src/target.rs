@@ -22,9 +22,9 @@ use crate::workload::Action;
 pub enum Reply<'a, K: ?Sized> {
     /// The value for a search.
     Found(Option<u64>),
-    /// For an insert, whether the key was new, if the index reports this.
+    /// Whether an insert added a new key, if the index reports this.
     New(Option<bool>),
-    /// For a delete, whether the key was present.
+    /// Whether a deleted key was present.
     Removed(bool),
     /// One entry of a range. Each entry has its own reply, in order.
     Entry(&'a K, u64),

@@ -17,11 +17,11 @@ use ordna_base::Key;
 
 /// Version of the interface, as in the header.
 const ABI: u32 = 1;
-/// As in the header.
+/// Result of a successful operation, as in the header.
 pub const OK: c_int = 0;
-/// As in the header.
+/// Result of a put that has replaced a value, or an operation whose key is absent, as in the header.
 pub const OTHER: c_int = 1;
-/// As in the header.
+/// Result of an operation that the plug-in does not support, as in the header.
 pub const UNSUPPORTED: c_int = 2;
 
 type Visit = unsafe extern "C" fn(*mut c_void, *const c_void, usize, u64) -> c_int;

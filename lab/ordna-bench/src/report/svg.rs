@@ -24,9 +24,9 @@ fn trimmed(text: &str) -> String {
 
 /// One row of a bar plot.
 pub struct Bar {
-    /// Its label.
+    /// Label of the row.
     pub label: String,
-    /// Its class: `ours` or `peer`.
+    /// Class of the row: `ours` or `peer`.
     pub class: &'static str,
     /// The figure, or the text to show instead of it.
     pub value: Result<f64, String>,
@@ -41,7 +41,7 @@ const LABELS: f64 = 150.0;
 const BARS: f64 = 190.0;
 const WIDTH: f64 = 400.0;
 
-/// Horizontal bars from zero, one per row, with their figures at their ends.
+/// Draws horizontal bars from zero, one per row, with their figures at their ends.
 pub fn bars(title: &str, unit: &str, rows: &[Bar]) -> String {
     let figures = rows.iter().flat_map(|row| {
         let high = row.range.map(|(_, high)| high);
@@ -111,9 +111,9 @@ pub fn bars(title: &str, unit: &str, rows: &[Bar]) -> String {
 
 /// One line of a plot.
 pub struct Line {
-    /// Its label.
+    /// Label of the line.
     pub label: String,
-    /// Its class: `s0` to `s7` for ours, `peer`, or `mark` for a level to compare with.
+    /// Class of the line: `s0` to `s7` for ours, `peer`, or `mark` for a level to compare with.
     pub class: String,
     /// The points in ascending order of x.
     pub points: Vec<(f64, f64)>,

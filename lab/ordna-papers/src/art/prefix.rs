@@ -24,7 +24,7 @@ impl Prefix {
         Self(u64::from_be_bytes(word) | bytes.len() as u64)
     }
 
-    /// Length of the whole prefix.
+    /// Returns the length of the whole prefix.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "no container")]
     pub fn len(self) -> usize {

@@ -7,16 +7,16 @@ use ordna_base::simd::InstructionSet;
 /// The time at which search layers follow splits and merges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Update {
-    /// Soon, by threads of the index.
+    /// Threads of the index update them soon.
     Background,
-    /// By the writer that has split or merged, after it has unlocked the nodes and before its write
-    /// returns.
+    /// The writer that has split or merged updates them, after it has unlocked the nodes and before
+    /// its write returns.
     Synchronous,
-    /// By the writer, while it holds the nodes' locks. This is the paper's index before its layers
-    /// are separated (§6.3.1).
+    /// The writer updates them while it holds the nodes' locks. This is the paper's index before
+    /// its layers are separated (§6.3.1).
     Inside,
-    /// When [`HydraList::follow`](super::HydraList::follow) is called. Writers wait while the lag
-    /// is above its limit.
+    /// [`HydraList::follow`](super::HydraList::follow) updates them. Writers wait while the lag is
+    /// above its limit.
     OnDemand,
 }
 

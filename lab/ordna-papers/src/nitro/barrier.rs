@@ -333,7 +333,8 @@ fn was_last(inside: usize) -> bool {
     notice!("nitro_barrier.leave.drains", inside == CLOSED + 1)
 }
 
-/// Release: the thread's reads happen before the memory is freed. Acquire: this thread may free it.
+/// Returns the ordering for leaving. Release: the thread's reads happen before the memory is freed.
+/// Acquire: this thread may free it.
 fn order_of_leaving() -> Ordering {
     if fault!("nitro_barrier.leave.release") { Ordering::Relaxed } else { Ordering::AcqRel }
 }

@@ -93,7 +93,7 @@ pub struct PiOptions {
     pub group: usize,
     /// Whether the memory that a group needs next is prefetched.
     pub prefetch: bool,
-    /// How the key range and the threads are assigned to NUMA nodes. Threads first do the pieces of
+    /// Assignment of the key range and the threads to NUMA nodes. Threads first do the pieces of
     /// their own node. Workers are bound to their node. Memory is not moved.
     pub topology: Topology,
     /// Minimum number of queries for which a batch uses another thread.

@@ -279,13 +279,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         DataEntry { head: self.head(at), slot: self.slot(at), kinds: PhantomData }
     }
 
-    /// For the owner: calls `read` with the key at a position.
+    /// Calls `read` with the key at a position. Only for the owner.
     fn key_at<R>(&self, at: usize, read: impl FnOnce(&K) -> R) -> R {
         // SAFETY: the caller is the owner, and only the owner removes entries.
         unsafe { self.entry(at).with_key(read) }
     }
 
-    /// For the owner: overwrites the value at a position. Returns the record that was replaced.
+    /// Overwrites the value at a position. Returns the record that was replaced. Only for the
+    /// owner.
     pub fn set(&self, at: usize, key: &K, value: &V) -> Option<Record<K, V>> {
         let slot = &self.slots[at / LANES].0[at % LANES];
         if Self::INLINE {
@@ -304,7 +305,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         Some(old)
     }
 
-    /// For the owner: inserts an entry at a position that [`Node::find`] returned. There must be
+    /// Inserts an entry at a position that [`Node::find`] returned. There must be room. Only for
+    /// the owner.
     /// room.
     pub fn insert(&self, at: usize, key: &K, value: &V) {
         let len = self.len();
@@ -318,7 +320,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.set_len(len + 1);
     }
 
-    /// For the owner: removes the entry at a position. Returns its record, which must be retired.
+    /// Removes the entry at a position. Returns its record, which must be retired. Only for the
+    /// owner.
     pub fn remove(&self, at: usize) -> Option<Record<K, V>> {
         let len = self.len();
         let record = if Self::INLINE { None } else { self.record(at) };
@@ -371,8 +374,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         self.next.store(next, Ordering::Release);
     }
 
-    /// For the owner: moves the entries from position `from` on into a new node, and links that
-    /// node after this one. `anchor` is the anchor of the new node if no entry moves.
+    /// Moves the entries from position `from` on into a new node, and links that node after this
+    /// one. `anchor` is the anchor of the new node if no entry moves. Only for the owner.
     pub fn split(&self, from: usize, anchor: Option<&K>) -> NodeRef<K, V> {
         let len = self.len();
         let anchor = match anchor {
@@ -393,8 +396,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         right
     }
 
-    /// For the owner of both: takes over the entries and the range of the next node, which becomes
-    /// obsolete. The entries must fit.
+    /// Takes over the entries and the range of the next node, which becomes obsolete. The entries
+    /// must fit. Only for the owner of both.
     pub fn absorb(&self, next: NodeRef<K, V>) {
         let (own, other) = (self.len(), next.len());
         let section = self.lock.enter_owned();
@@ -418,14 +421,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Node<K, V> {
         drop(section);
     }
 
-    /// For the owner: calls `each` with every record.
+    /// Calls `each` with every record. Only for the owner.
     pub fn records(&self, mut each: impl FnMut(Record<K, V>)) {
         if !Self::INLINE {
             (0..self.len()).filter_map(|at| self.record(at)).for_each(&mut each);
         }
     }
 
-    /// For the owner: checks the invariants of the node.
+    /// Checks the invariants of the node. Only for the owner.
     pub fn check_invariants(&self) -> Result<(), String> {
         let (len, next) = (self.len(), self.next());
         let mut last: Option<K::Owned> = None;

@@ -224,7 +224,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Shared<K, V> {
         }
     }
 
-    /// The daemon's loop.
+    /// Runs the loop of the daemon.
     fn serve(&self) {
         let (desk, due) = (&self.rebuilder.desk, &self.rebuilder.due);
         loop {

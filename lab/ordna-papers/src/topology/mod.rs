@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// The NUMA nodes on which the process runs, and the node of each thread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topology {
-    /// At least one node.
+    /// The nodes, of which there is at least one.
     nodes: Vec<NumaNode>,
     /// The node of each processor, or empty if threads are distributed in turn.
     node_of_cpu: Vec<usize>,

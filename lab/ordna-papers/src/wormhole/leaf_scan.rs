@@ -28,12 +28,12 @@ const RECORDS_AHEAD: usize = 16;
 /// Number of entries up to which a scan does not prefetch all cache lines of a leaf.
 const FEW: usize = 8;
 
-/// Where a scan continues. Nothing from there on has been returned yet.
+/// The place at which a scan continues. Nothing from there on has been returned yet.
 #[derive(Clone, Copy)]
 enum Resume<'s, K: ?Sized> {
-    /// At a bound of the caller, with the tag of its key.
+    /// A bound of the caller, with the tag of its key.
     Bound(Bound<&'s K>, u16),
-    /// From this anchor on upwards, or below it downwards.
+    /// Entries from this anchor on upwards, or below it downwards.
     Anchor(&'s [u8]),
 }
 

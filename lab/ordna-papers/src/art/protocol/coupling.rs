@@ -123,8 +123,8 @@ impl Latch for SpinLock {
         Ok(Excluding(self))
     }
 
-    /// No thread waits for the lock of a node that leaves the tree, because a waiting thread would
-    /// have to hold its parent's lock, which the remover holds.
+    /// Unlocks the lock. No thread waits for the lock of a node that leaves the tree, because a
+    /// waiting thread would have to hold its parent's lock, which the remover holds.
     fn unlock_obsolete(held: Excluding<'_>) {
         drop(held);
     }

@@ -444,7 +444,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized, L: SearchLayer<K>, const N: usize> Data
         Ok(())
     }
 
-    /// The part of a change under the lock. Returns `true` if nodes were split or merged.
+    /// Executes the part of a change under the lock. Returns `true` if nodes were split or merged.
     fn change_locked<T, F>(
         &self,
         node: &Node<K, V, N>,
