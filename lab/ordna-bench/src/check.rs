@@ -136,8 +136,8 @@ impl Latest {
     }
 
     /// Returns the position of a key that was inserted about `back` inserts of all threads ago,
-    /// counted from the last insert of thread `from`. Before the inserted keys come the loaded ones,
-    /// the last one first. The key is present, because its insert has returned.
+    /// counted from the last insert of thread `from`. Before the inserted keys come the loaded
+    /// ones, the last one first. The key is present, because its insert has returned.
     fn key(&self, back: usize, from: usize) -> usize {
         let count = self.threads.len().max(1);
         let Some((first, done)) = self.threads.get((from + back) % count) else { return 0 };

@@ -1,4 +1,4 @@
-/* An index for `ordna-bench --peer-lib` in a few lines: a sorted array of numbers behind a lock. */
+/* A minimal index for `ordna-bench --peer-lib`: a sorted array of numbers, protected by a lock. */
 #include "ordna_peer.h"
 #include <pthread.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ void ordna_peer_destroy(ordna_peer *peer) {
 ordna_peer_thread *ordna_peer_thread_init(ordna_peer *peer) { return (ordna_peer_thread *)peer; }
 void ordna_peer_thread_fini(ordna_peer *peer, ordna_peer_thread *thread) { (void)peer, (void)thread; }
 
-/* Takes the lock; the place of the first entry that is not below the key. */
+/* Takes the lock. Returns the position of the first entry that is not below the key. */
 static size_t enter(ordna_peer *peer, ordna_peer_thread *thread, const void *key, uint64_t *number) {
     if (thread != (ordna_peer_thread *)peer) abort();
     memcpy(number, key, sizeof *number);

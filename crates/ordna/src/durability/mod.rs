@@ -35,7 +35,7 @@
 //! # let dir = std::env::temp_dir().join(format!("ordna-doc-async-{}", std::process::id()));
 //! let options = OpenOptions::new().sync(SyncPolicy::Always).acknowledge_later();
 //! let store = Store::open(&dir, options)?;
-//! // A runtime awaits it; here a loop does.
+//! // Usually a runtime polls the future; here a loop does.
 //! let mut write = Box::pin(put_durably(&store, "a", "1"));
 //! let mut context = std::task::Context::from_waker(std::task::Waker::noop());
 //! while write.as_mut().poll(&mut context)?.is_pending() {

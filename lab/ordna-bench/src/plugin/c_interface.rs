@@ -19,7 +19,8 @@ use ordna_base::Key;
 const ABI: u32 = 1;
 /// Result of a successful operation, as in the header.
 pub const OK: c_int = 0;
-/// Result of a put that has replaced a value, or an operation whose key is absent, as in the header.
+/// Result of a put that has replaced a value, or of an operation whose key is absent, as in the
+/// header.
 pub const OTHER: c_int = 1;
 /// Result of an operation that the plug-in does not support, as in the header.
 pub const UNSUPPORTED: c_int = 2;
