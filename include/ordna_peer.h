@@ -11,8 +11,9 @@
  *
  * Threads: ordna_peer_create() and ordna_peer_destroy() are called by one thread while no other
  * function runs on that index. Every other thread calls ordna_peer_thread_init() first, passes the
- * result to its operations, and calls ordna_peer_thread_fini() last. Operations of different threads
- * run concurrently. Several indexes may exist one after the other, but never two at the same time.
+ * result to its operations, and calls ordna_peer_thread_fini() last. Operations of different
+ * threads run concurrently. Several indexes may exist one after the other, but never two at the
+ * same time.
  *
  * Errors: no function may throw, longjmp or exit. Output of the library is shown on the terminal.
  *

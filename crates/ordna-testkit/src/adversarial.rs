@@ -1,4 +1,5 @@
-//! Keys built to break trees, hashes and tags, put through a full life in several orders.
+//! Keys that are designed to break trees, hashes and tags: they are inserted and removed in several
+//! orders.
 
 use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +11,8 @@ use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;
 
-/// Inserts, finds, scans and removes the kind's adversarial keys: ascending, descending, shuffled.
+/// Inserts, finds, scans and removes the adversarial keys of a type: ascending, descending,
+/// shuffled.
 pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run(&|| new().erase());
 }
@@ -19,7 +21,7 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
     run_keys(new, K::adversarial());
 }
 
-/// The same with the caller's keys, such as [`collisions`] of the index's own hash.
+/// Works like [`check`] with the caller's keys, such as [`collisions`] of the index's own hash.
 pub fn check_keys<S>(new: impl Fn() -> S, keys: Vec<<S::Key as ToOwned>::Owned>)
 where
     S: Subject<Key: TestKey, Value: TestValue>,
@@ -80,7 +82,7 @@ where
             index.nearest(Bound::Excluded(key.borrow()), Bound::Unbounded, Direction::Ascending);
         assert_eq!(above.map(|(key, _)| key).as_ref(), sorted.get(at + 1), "{order}: {key:?}");
     }
-    // Every other key goes, in the order of insertion; the rest must stay.
+    // Removes every other key, in the order of insertion; the rest must stay.
     for key in keys.iter().step_by(2) {
         let removed = index.remove(key.borrow()).map(|value| value.borrow().word());
         assert_eq!(removed, Some(word[key]), "{order}: {key:?}");
@@ -97,9 +99,9 @@ where
     assert_eq!((report.entries, index.first()), (0, None), "{order}: empty at the end");
 }
 
-/// `count` different byte strings whose `hash` agrees in its low `bits`.
+/// Returns `count` different byte strings whose `hash` has the same low `bits`.
 ///
-/// Searches about `count << bits` strings: ask for few bits.
+/// Searches about `count << bits` strings, so `bits` should be small.
 pub fn collisions(hash: impl Fn(&[u8]) -> u64, bits: u32, count: usize) -> Vec<Vec<u8>> {
     let mask = (1_u64 << bits) - 1;
     let mut by_hash: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();

@@ -1,4 +1,4 @@
-//! The suite for each kind of keys and values, compiled here once for all test programs.
+//! The suite for each type of keys and values, compiled here once for all test programs.
 
 use crate::erased::Erased;
 

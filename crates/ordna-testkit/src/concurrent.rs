@@ -1,4 +1,4 @@
-//! Writers and readers at once, with keys and values that verify themselves.
+//! Concurrent writers and readers, with keys and values that verify themselves.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -15,15 +15,16 @@ use crate::random::Random;
 const WRITERS: u64 = 3;
 const READERS: u64 = 1;
 
-/// The least number of rounds of a reader or scanner, each beside at least as many of a writer: a
-/// loaded machine may give a thread no time before the test's is up.
+/// Minimum number of rounds of a reader or scanner, each with at least as many concurrent rounds of
+/// a writer. On a busy machine, a thread may get no time before the test's time is over.
 const ROUNDS: u64 = 16;
 
-/// Each writer owns the keys of one residue class, so it knows what they hold at any moment, and
-/// all of them together know the final content. Readers check that what they find belongs there.
+/// Checks writers each of which owns the keys of one residue class. So it knows their values at any
+/// moment, and all writers together know the final contents. Readers check that what they find
+/// belongs to the key.
 ///
 /// # Panics
-/// If an answer is wrong.
+/// Panics if an answer is wrong.
 pub fn check_owners<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run_owners(&|| new().erase());
 }
@@ -33,7 +34,7 @@ where
     K: TestKey + ?Sized,
     V: TestValue + ?Sized,
 {
-    // Few keys for conflicts on the same nodes; more for structure changes.
+    // Few keys lead to conflicts in the same nodes, more keys to structural changes.
     for keys in [12, 600] {
         owners(&new(), keys);
     }
@@ -140,8 +141,8 @@ where
     content
 }
 
-/// Pauses a writer once the time is up: only readers lack rounds then. Without the pause three
-/// writers on two cores slow the readers down many times over.
+/// Pauses a writer when the time is over, because then only readers lack rounds. Without the pause,
+/// three writers on two cores would slow the readers down several times.
 fn make_room(end: Instant) {
     if Instant::now() >= end {
         std::thread::sleep(Duration::from_millis(1));
@@ -191,11 +192,11 @@ fn read_all<K, V>(
     }
 }
 
-/// Every third key stays; writers insert and remove the others. Every scan, in both directions and
-/// within bounds, must return each staying key once, in order.
+/// Checks scans while writers insert and remove two thirds of the keys. Every scan, in both
+/// directions and within bounds, must return each other key once, in order.
 ///
 /// # Panics
-/// If a scan loses, repeats or invents a key.
+/// Panics if a scan misses, repeats or invents a key.
 pub fn check_scans<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run_scans(&|| new().erase());
 }
@@ -249,7 +250,7 @@ where
     index.check_invariants().unwrap_or_else(|broken| panic!("{broken}"));
 }
 
-/// Counts a scanner out when it ends, with a panic too.
+/// Counts a scanner as ended on drop, even after a panic.
 struct Leaves<'a>(&'a AtomicU64);
 
 impl Drop for Leaves<'_> {
@@ -258,7 +259,7 @@ impl Drop for Leaves<'_> {
     }
 }
 
-/// Inserts and removes the keys that do not stay, and overwrites those that do, while scanners scan.
+/// Inserts and removes the keys that do not stay, and overwrites the others, while scanners scan.
 fn churn<K, V>(
     index: &Erased<K, V>,
     keys: u64,

@@ -1,8 +1,8 @@
-//! An index behind a vtable: the suite is compiled once for each kind of keys and values.
+//! An index as a trait object, so that the suite is compiled once for each type of keys and values.
 //!
 //! A check that is generic over the index is compiled again for each index, and so is each
-//! operation that the contract derives from `modify` and `scan`. Behind the vtable an index
-//! contributes one `get_with`, one `modify`, one `scan` and one `get_many_with`.
+//! operation that the contract derives from `modify` and `scan`. With a trait object, an index
+//! contributes only one `get_with`, one `modify`, one `scan` and one `get_many_with`.
 
 use std::borrow::Borrow;
 use std::ops::ControlFlow;
@@ -18,12 +18,12 @@ type KeyOf<K> = <K as ToOwned>::Owned;
 
 /// A subject of the suite: an index, or [`Overriding`] one.
 pub trait Subject: 'static {
-    /// The kind of its keys.
+    /// Type of the keys.
     type Key: Key + ?Sized;
-    /// The kind of its values.
+    /// Type of the values.
     type Value: Value + ?Sized;
 
-    /// Puts the index behind a vtable.
+    /// Converts the index to a trait object.
     fn erase(self) -> Erased<Self::Key, Self::Value>;
 }
 
@@ -36,8 +36,8 @@ impl<I: OrderedIndex + 'static> Subject for I {
     }
 }
 
-/// An index whose own `get`, `insert`, `remove`, `insert_many` and `remove_many` are to be called,
-/// not those of the contract.
+/// An index whose own `get`, `insert`, `remove`, `insert_many` and `remove_many` are called,
+/// instead of those that the contract derives.
 pub struct Overriding<I>(pub I);
 
 impl<I: OrderedIndex + 'static> Subject for Overriding<I> {
@@ -53,11 +53,11 @@ impl<I: OrderedIndex + 'static> Subject for Overriding<I> {
 /// An index of unknown type.
 pub struct Erased<K: Key + ?Sized, V: Value + ?Sized> {
     required: Arc<dyn object::Object<K, V>>,
-    /// The same index, if it does some operations in a way of its own.
+    /// The same index, if it overrides some operations.
     overrides: Option<Arc<dyn object::Overrides<K, V>>>,
 }
 
-/// Not imported: an index has its operations by the contract too.
+/// Not imported, because an index also has these operations from the contract.
 mod object {
     use super::*;
 
@@ -163,7 +163,7 @@ mod object {
     }
 }
 
-/// The contract, with all that it derives from the required operations.
+/// The contract, with everything that it derives from the required operations.
 struct Derived<'a, K: Key + ?Sized, V: Value + ?Sized>(&'a dyn object::Object<K, V>);
 
 impl<K: Key + ?Sized, V: Value + ?Sized> OrderedIndex for Derived<'_, K, V> {

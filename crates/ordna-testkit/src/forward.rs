@@ -1,6 +1,6 @@
-//! Operations of an index that another one carries out.
+//! Operations of an index that another index executes.
 
-/// Implements operations of [`OrderedIndex`](ordna_base::OrderedIndex) by those of another index:
+/// Implements operations of [`OrderedIndex`](ordna_base::OrderedIndex) with those of another index:
 /// `forward!(self, &self.inner; get_with, pin)`.
 #[macro_export]
 macro_rules! forward {

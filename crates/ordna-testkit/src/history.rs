@@ -1,8 +1,8 @@
-//! Recorded histories of point operations, checked for linearizability key by key.
+//! Recorded histories of point operations, which are checked for linearizability key by key.
 //!
 //! Linearizability is local (Herlihy and Wing): a map is linearizable if each key is. Every point
 //! operation is one transition of its key: it *saw* a state and *left* one. The Wing-Gong-Lowe
-//! search is `todc-utils`'; [`to_json`] writes a history for a second opinion by porcupine
+//! search is that of `todc-utils`. [`to_json`] writes a history for a second check with porcupine
 //! (`cargo xtask porcupine`).
 
 use std::borrow::Borrow;
@@ -20,20 +20,20 @@ use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue};
 use crate::random::Random;
 
-/// One finished operation on one key: what it saw there and what it left.
+/// A completed operation on one key: the state that it saw and the state that it left.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Operation {
     /// The calling thread.
     pub thread: usize,
-    /// The key's number.
+    /// Number of the key.
     pub key: u64,
-    /// The value that it found; `None`: absent.
+    /// Value that it found, or `None` if the key was absent.
     pub saw: Option<u64>,
-    /// The value that it left.
+    /// Value that it left.
     pub left: Option<u64>,
-    /// Stamps of call and return, from one counter: all different.
+    /// Time of the call, from a counter that never returns the same time twice.
     pub called: u64,
-    /// See `called`.
+    /// Time of the return; see `called`.
     pub returned: u64,
 }
 
@@ -52,8 +52,8 @@ impl Specification for OneKey {
     }
 }
 
-/// Whether some order of the operations, compatible with their times, explains what each saw.
-/// Every key is absent at the beginning.
+/// Returns whether some order of the operations, compatible with their times, explains what each of
+/// them saw. Every key is absent at the beginning.
 pub fn is_linearizable(history: &[Operation]) -> bool {
     let mut keys: Vec<u64> = history.iter().map(|operation| operation.key).collect();
     keys.sort_unstable();
@@ -71,13 +71,13 @@ pub fn is_linearizable(history: &[Operation]) -> bool {
     })
 }
 
-/// The history as a JSON array, for other checkers.
+/// Returns the history as a JSON array, for other checkers.
 pub fn to_json(history: &[Operation]) -> String {
     serde_json::to_string(history).expect("plain numbers serialize")
 }
 
-/// Runs a few threads on a few hot keys and writes down what each call saw. Threads yield at random
-/// at the stops of an index.
+/// Runs a few threads on a few hot keys and records what each call saw. Threads yield at random at
+/// the stops of an index.
 pub fn record<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     index: &Erased<K, V>,
     seed: u64,
@@ -115,7 +115,7 @@ pub fn record<K: TestKey + ?Sized, V: TestValue + ?Sized>(
     })
 }
 
-/// One random operation; returns what it saw and left.
+/// Executes one random operation. Returns what it saw and left.
 fn act<K, V>(
     index: &Erased<K, V>,
     key: u64,
@@ -156,7 +156,7 @@ where
             }
         }
         _ => {
-            // A scan over the one key sees its state too, at some moment of the call.
+            // A scan of a single key also sees its state at some moment of the call.
             let found = index.ceiling(key).filter(|(found, _)| *found == K::number(number));
             let saw = found.map(|(_, value)| plain(value));
             (saw, saw)
@@ -164,10 +164,11 @@ where
     }
 }
 
-/// The least number of histories that a check records.
+/// Minimum number of histories that a check records.
 const HISTORIES: u64 = 64;
 
-/// Whether calls of two threads on one key overlapped: a history without such calls tells nothing.
+/// Returns whether calls of two threads on one key overlapped, because a history without such calls
+/// shows nothing.
 fn has_overlap(history: &[Operation]) -> bool {
     history.iter().any(|one| {
         let overlaps = |other: &Operation| {
@@ -177,10 +178,11 @@ fn has_overlap(history: &[Operation]) -> bool {
     })
 }
 
-/// Records short histories until the time is up, and checks each.
+/// Records short histories until the time is over, and checks each of them.
 ///
 /// # Panics
-/// If a history has no explanation; prints it and its seed. If no calls overlapped.
+/// Panics if a history has no explanation, after printing it with its seed. Panics if no calls
+/// overlapped.
 pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run(&|| new().erase());
 }

@@ -1,19 +1,19 @@
-//! Numbers dressed as keys and values of each kind, so that one suite serves all.
+//! Converts numbers to keys and values of each type, so that one suite works for all types.
 
 use std::borrow::Borrow;
 
 use ordna_base::{Key, Value};
 
-/// Keys for tests, made from numbers.
+/// Keys for tests, which are created from numbers.
 pub trait TestKey: Key {
-    /// The key of a number; different numbers have different keys, and the order differs from the
-    /// numbers'.
+    /// Returns the key of a number. Different numbers have different keys, and the order differs
+    /// from that of the numbers.
     fn number(n: u64) -> <Self as ToOwned>::Owned;
 
-    /// Keys built to break trees.
+    /// Returns keys that are designed to break trees.
     fn adversarial() -> Vec<<Self as ToOwned>::Owned>;
 
-    /// A key beyond the limit, if the kind has one.
+    /// Returns a key that exceeds the limit, if the type has one.
     fn too_long() -> Option<<Self as ToOwned>::Owned>;
 }
 
@@ -22,7 +22,7 @@ impl TestKey for u64 {
         match n {
             0 => 0,
             1 => u64::MAX,
-            // Clusters that share 7, 6, … leading bytes, so that radix trees branch at every level.
+            // Clusters that share 7, 6, … leading bytes, so that radix trees branch on every level.
             n => (n / 3).rotate_right((n % 3) as u32 * 20).wrapping_mul(3).wrapping_add(n % 3 + 1),
         }
     }
@@ -32,7 +32,7 @@ impl TestKey for u64 {
         for shift in 0..64 {
             keys.extend([1 << shift, u64::MAX << shift, !(1_u64 << shift)]);
         }
-        // All bytes at each position, for nodes of every width.
+        // All bytes at each position, for nodes of every size.
         for position in 0..8 {
             keys.extend((0..256).map(|byte| byte << (position * 8)));
         }
@@ -47,7 +47,7 @@ impl TestKey for u64 {
 impl TestKey for [u8] {
     fn number(n: u64) -> Vec<u8> {
         // Strings over four letters in bijective numeration: the empty key, prefixes of each other,
-        // trailing zeroes, 0xFF runs. Odd numbers share a prefix longer than a head.
+        // trailing zeros, runs of 0xFF. Odd numbers share a prefix longer than a head.
         const LETTERS: [u8; 4] = [0, b'a', b'b', 0xFF];
         let mut key = if n.is_multiple_of(2) { Vec::new() } else { b"common prefix ".to_vec() };
         let mut rest = n / 2;
@@ -62,14 +62,14 @@ impl TestKey for [u8] {
     fn adversarial() -> Vec<Vec<u8>> {
         let mut keys: Vec<Vec<u8>> = vec![Vec::new(), vec![0x5A; 65_535], vec![0; 65_535]];
         keys.extend((0..=255_u8).map(|byte| vec![byte]));
-        // Every key a prefix of the next; one prefix and many zeroes; runs of 0xFF.
+        // Keys of which each is a prefix of the next; one prefix with many zeros; runs of 0xFF.
         for len in 0..=200 {
             keys.push(vec![b'p'; len]);
             keys.push([b"anchor".as_slice(), &vec![0; len]].concat());
             keys.push(vec![0; len]);
             keys.push(vec![0xFF; len]);
         }
-        // Equal heads, then every byte; long equal prefixes that differ at the end.
+        // Equal heads followed by every byte, and long equal prefixes that differ at the end.
         for byte in 0..=255_u8 {
             keys.push([b"equalheads".as_slice(), &[byte]].concat());
             keys.push([[b'x'; 300].as_slice(), &[byte]].concat());
@@ -84,15 +84,15 @@ impl TestKey for [u8] {
     }
 }
 
-/// Values for tests: a word dressed so that a torn or foreign value is noticed.
+/// Values for tests, which are created from words so that a torn or wrong value is detected.
 pub trait TestValue: Value {
-    /// The value of a word.
+    /// Returns the value of a word.
     fn dress(word: u64) -> <Self as ToOwned>::Owned;
 
-    /// The word of a value.
+    /// Returns the word of a value.
     ///
     /// # Panics
-    /// If the value is not one that [`TestValue::dress`] made: the index has torn it.
+    /// Panics if [`TestValue::dress`] did not create the value, because the index has torn it.
     fn word(&self) -> u64;
 }
 
@@ -108,7 +108,7 @@ impl TestValue for u64 {
 
 impl TestValue for [u8] {
     fn dress(word: u64) -> Vec<u8> {
-        // The length tells of the word too: 8 to 127 bytes.
+        // The length depends on the word, too: 8 to 127 bytes.
         word.to_le_bytes().repeat(1 + (word % 15) as usize)
     }
 
@@ -120,17 +120,17 @@ impl TestValue for [u8] {
     }
 }
 
-/// A word that proves which key and writer it belongs to.
+/// Returns a word that identifies its key and writer.
 pub fn stamp(key: u64, writer: u64, sequence: u64) -> u64 {
     (key & 0xFFFF) << 48 | (writer & 0xFF) << 40 | (sequence & 0xFF_FFFF_FFFF)
 }
 
-/// Whether the word was stamped for the key.
+/// Returns whether the word was stamped for the key.
 pub fn is_stamped_for(word: u64, key: u64) -> bool {
     word >> 48 == key & 0xFFFF
 }
 
-/// A key of a number, borrowed: spares the callers a type annotation.
+/// Borrows an owned key, so that callers need no type annotation.
 pub fn borrow<K: ToOwned + ?Sized>(owned: &K::Owned) -> &K {
     owned.borrow()
 }

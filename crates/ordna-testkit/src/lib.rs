@@ -9,19 +9,20 @@
 //! }
 //! ```
 //!
-//! Each line becomes a module of tests, one per property:
+//! Each line becomes a module with one test per property:
 //!
 //! | test | property | module |
 //! |---|---|---|
 //! | `state_machine` | every operation answers as the oracle does, on random sequences | [`model`] |
-//! | `adversarial_keys` | keys built to break trees, hashes and tags, in several orders | [`adversarial`] |
-//! | `concurrent_owners` | with writers on disjoint keys, the final content is exact | [`concurrent`] |
+//! | `adversarial_keys` | keys designed to break trees, hashes and tags, in several orders | [`adversarial`] |
+//! | `concurrent_owners` | with writers on disjoint keys, the final contents are exact | [`concurrent`] |
 //! | `concurrent_scans` | keys present throughout are returned once, in order, in bounds | [`concurrent`] |
 //! | `linearizable` | recorded histories on hot keys, checked per key | [`history`] |
 //! | `memory_returns` | insert/remove cycles stay at the first cycle's memory; a drop frees all | [`memory`] |
 //!
-//! Each ends with the index's own `validate()`. Seeds are fixed, and printed with a failure.
-//! `ORDNA_SOAK=seconds` makes each concurrent test run that long instead of a fraction of a second.
+//! Each test ends with the index's own `validate()`. Seeds are fixed, and printed with a failure.
+//! With `ORDNA_SOAK=seconds`, each concurrent test runs that long instead of a fraction of a
+//! second.
 
 pub mod adversarial;
 #[doc(hidden)]
@@ -39,22 +40,23 @@ pub mod snapshots;
 
 use std::time::{Duration, Instant};
 
-/// How long a concurrent test runs.
+/// Returns the duration of a concurrent test.
 pub fn budget() -> Duration {
     let seconds = std::env::var("ORDNA_SOAK").ok().and_then(|seconds| seconds.parse().ok());
     seconds.map_or(Duration::from_millis(200), Duration::from_secs)
 }
 
-/// How long a concurrent test waits for its least number of rounds.
+/// Maximum time for which a concurrent test waits for its minimum number of rounds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whether a concurrent test goes on: until its time is up, and its threads have done enough.
+/// Returns whether a concurrent test continues, until its time is over and its threads have done
+/// enough.
 fn goes_on(end: Instant, enough: bool) -> bool {
     let now = Instant::now();
     now < end || (!enough && now < end + PATIENCE)
 }
 
-/// Runs `body`. Without optimizations the thread yields at random at the stops of an index.
+/// Runs `body`. Without optimizations, the thread yields at random at the stops of an index.
 fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
     #[cfg(debug_assertions)]
     return ordna_base::sync::schedule::shaken(seed, body);
@@ -65,7 +67,7 @@ fn shaken<R>(seed: u64, body: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Sets the counting allocator for this program: `conformance!` needs it.
+/// Installs the counting allocator in this program, which `conformance!` requires.
 #[macro_export]
 macro_rules! count_memory {
     () => {
@@ -74,7 +76,8 @@ macro_rules! count_memory {
     };
 }
 
-/// Tests of one or more index types; see the [crate](self). The program has `count_memory!()`.
+/// Creates the tests of one or more index types; see the [crate](self). The program must use
+/// `count_memory!()`.
 #[macro_export]
 macro_rules! conformance {
     ($(mod $name:ident: $index:ty = $new:expr;)+) => {
@@ -92,8 +95,8 @@ macro_rules! conformance {
     };
 }
 
-/// [`conformance!`] for indexes with threads of their own: all but the test that counts the memory
-/// of one thread.
+/// Works like [`conformance!`] for indexes with their own threads: includes all tests except the
+/// one that counts the memory of one thread.
 #[macro_export]
 macro_rules! conformance_in_background {
     ($(mod $name:ident: $index:ty = $new:expr;)+) => {

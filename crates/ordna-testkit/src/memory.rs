@@ -1,4 +1,4 @@
-//! Freed memory comes back: measured at the allocator.
+//! Checks with a counting allocator that freed memory is returned.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::borrow::Borrow;
@@ -16,56 +16,56 @@ thread_local! {
 }
 static EVERYWHERE: AtomicI64 = AtomicI64::new(0);
 
-/// The system's allocator, which counts the bytes alive: per thread and for the process.
+/// The system's allocator, with counts of the live bytes per thread and for the process.
 #[derive(Debug)]
 pub struct Counting;
 
 fn count(bytes: i64) {
-    // A thread that is being torn down counts no more.
+    // A thread that is ending no longer counts.
     let _ = HERE.try_with(|here| here.set(here.get() + bytes));
     EVERYWHERE.fetch_add(bytes, Ordering::Relaxed);
 }
 
 #[expect(unsafe_code, reason = "an allocator that counts and hands on")]
-// SAFETY: every call is handed on to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the caller's promise, handed on.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(memory, layout) }
     }
 }
 
-/// Bytes allocated minus bytes freed by the calling thread.
+/// Returns the number of bytes allocated minus bytes freed by the calling thread.
 pub fn live_here() -> i64 {
     HERE.with(Cell::get)
 }
 
-/// Bytes allocated minus bytes freed by all threads.
+/// Returns the number of bytes allocated minus bytes freed by all threads.
 pub fn live_everywhere() -> i64 {
     EVERYWHERE.load(Ordering::Relaxed)
 }
 
-/// Tests that measure take turns, so that one does not count the other's structures.
+/// Locked by tests that measure, so that one does not count another's structures.
 static TURN: Mutex<()> = Mutex::new(());
 
 const ENTRIES: u64 = 4000;
 const CYCLES: usize = 6;
 
-/// Garbage that may await its batch: a share of the data and a constant.
+/// Maximum garbage that may wait for its batch: a share of the data and a constant.
 const SLACK: i64 = 96 << 10;
 
-/// Fills and empties an index again and again on one thread: it must not grow beyond the first
+/// Fills and empties an index repeatedly on one thread. It must not exceed the memory of the first
 /// cycle, and dropping it must free every byte.
 ///
 /// # Panics
-/// If memory stays away.
+/// Panics if memory is not freed.
 pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run(&|| new().erase());
 }
@@ -73,7 +73,7 @@ pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
 pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> Erased<K, V>) {
     assert!(live_everywhere() > 0, "the program lacks ordna_testkit::count_memory!()");
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    // The first index leaves ids and caches to the thread.
+    // The first index allocates ids and caches of the thread.
     cycle(&new());
     let before = live_here();
     let index = new();
@@ -99,7 +99,8 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
     assert_eq!(live_here() - before, 0, "bytes alive after the drop");
 }
 
-/// Inserts, overwrites and removes [`ENTRIES`] keys; returns the bytes alive when full.
+/// Inserts, overwrites and removes [`ENTRIES`] keys. Returns the number of live bytes when the
+/// index is full.
 fn cycle<K: TestKey + ?Sized, V: TestValue + ?Sized>(index: &Erased<K, V>) -> i64 {
     for round in 0..2 {
         for n in 0..ENTRIES {

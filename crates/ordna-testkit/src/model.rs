@@ -1,4 +1,4 @@
-//! Random sequences of all operations, each answer compared with the oracle's.
+//! Random sequences of all operations, in which each answer is compared with the oracle's.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -12,23 +12,23 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use crate::erased::{Erased, Subject};
 use crate::kinds::{TestKey, TestValue, borrow};
 
-/// Keys are drawn from this many numbers: few enough to meet again, many enough for several nodes.
+/// Number of different keys: few enough for repetitions, many enough for several nodes.
 const KEYS: u64 = 160;
 const CASES: u32 = 48;
 const STEPS: usize = 220;
 
-/// A bound on key numbers.
+/// A bound of key numbers.
 #[derive(Debug, Clone)]
 pub enum End {
     /// No bound.
     Open,
-    /// The key itself lies within.
+    /// The key itself is within the bounds.
     Included(u64),
-    /// The key itself lies outside.
+    /// The key itself is outside.
     Excluded(u64),
 }
 
-/// One operation, keys by number.
+/// An operation, with keys as numbers.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "named as the methods of the contract")]
 pub enum Op {
@@ -90,7 +90,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(op, 1..STEPS)
 }
 
-/// Runs random operation sequences against the oracle. A failing one is shrunk and printed.
+/// Executes random sequences of operations and compares them with the oracle. A failing one is
+/// shrunk and printed.
 pub fn check<S: Subject<Key: TestKey, Value: TestValue>>(new: impl Fn() -> S) {
     run(&|| new().erase());
 }
@@ -116,7 +117,7 @@ pub(crate) fn run<K: TestKey + ?Sized, V: TestValue + ?Sized>(new: &dyn Fn() -> 
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Does the operation and writes down all that it answered.
+/// Executes the operation and formats everything that it returned.
 fn apply<K, V>(index: &Erased<K, V>, op: &Op) -> String
 where
     K: TestKey + ?Sized,

@@ -1,16 +1,16 @@
-//! A small deterministic generator, so that a failing seed can be run again.
+//! A small deterministic generator, so that a failing seed can be repeated.
 
-/// SplitMix64.
+/// A SplitMix64 generator.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut x = self.0;
@@ -19,7 +19,7 @@ impl Random {
         x ^ (x >> 31)
     }
 
-    /// A number below `limit`, which is not zero.
+    /// Returns a number below `limit`, which is not zero.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.next_u64() % limit
     }

@@ -13,7 +13,7 @@ pub trait Shorthand: OrderedIndex {
     /// Inserts the entries one by one.
     ///
     /// # Panics
-    /// If one is refused.
+    /// Panics if one is refused.
     fn put_all(&self, entries: impl IntoIterator<Item = (KeyOf<Self>, ValueOf<Self>)>) {
         for (key, value) in entries {
             self.insert(key.borrow(), value.borrow()).expect("within the limits");
@@ -25,14 +25,14 @@ pub trait Shorthand: OrderedIndex {
         keys.into_iter().for_each(|key| drop(self.remove(key.borrow())));
     }
 
-    /// The values of the keys, by one call.
+    /// Returns the values of the keys, with one call.
     fn values<Q: Borrow<Self::Key>>(&self, keys: &[Q]) -> Vec<Option<ValueOf<Self>>> {
         let mut values = Vec::new();
         self.get_many(keys, &mut values);
         values
     }
 
-    /// The entries that one scan of the whole index returns.
+    /// Returns the entries of one scan of the whole index.
     fn scanned(&self, direction: Direction) -> Vec<(KeyOf<Self>, ValueOf<Self>)> {
         let mut scanned = Vec::new();
         self.visit(Bound::Unbounded, Bound::Unbounded, direction, |key, value| {
@@ -42,7 +42,7 @@ pub trait Shorthand: OrderedIndex {
         scanned
     }
 
-    /// The keys that one scan of the whole index returns.
+    /// Returns the keys of one scan of the whole index.
     fn scanned_keys(&self, direction: Direction) -> Vec<KeyOf<Self>> {
         self.scanned(direction).into_iter().map(|(key, _)| key).collect()
     }

@@ -20,11 +20,11 @@ type KeyOf<S> = <<S as Source>::Key as ToOwned>::Owned;
 type ValueOf<S> = <<S as Source>::Value as ToOwned>::Owned;
 
 const WRITERS: u64 = 3;
-/// Keys of each writer.
+/// Number of keys of each writer.
 const KEYS: u64 = 400;
 
-/// An index whose every third write is followed by a snapshot. A few are kept, and dropped out of
-/// order, so that keys have several versions and the epoch changes all the time.
+/// An index in which every third write is followed by a snapshot. A few snapshots are kept, and
+/// dropped in another order, so that keys have several versions and the epoch changes continually.
 pub struct Snapped<I: Versioned> {
     index: I,
     live: Mutex<VecDeque<I::Snapshot>>,
@@ -32,7 +32,8 @@ pub struct Snapped<I: Versioned> {
 }
 
 impl<I: Versioned> Snapped<I> {
-    /// For an index on which the calling threads collect: `memory_returns` counts what they free.
+    /// Wraps an index on which the calling threads collect, because `memory_returns` counts what
+    /// they free.
     pub fn new(index: I) -> Self {
         Self { index, live: Mutex::default(), writes: AtomicUsize::new(0) }
     }
@@ -70,7 +71,7 @@ impl<I: Versioned> OrderedIndex for Snapped<I> {
     crate::forward!(self, &self.index; approximate_len, memory_usage);
 }
 
-/// Collects and audits an index of which no snapshot lives: nothing but its entries is left.
+/// Collects and checks an index without live snapshots, which must contain nothing but its entries.
 fn check_settled<I: Versioned>(index: &I) -> Result<InvariantReport, Violation> {
     index.collect_garbage();
     let report = index.check_invariants()?;
@@ -82,7 +83,7 @@ fn check_settled<I: Versioned>(index: &I) -> Result<InvariantReport, Violation> 
     Ok(report)
 }
 
-/// Ends the other threads when this one ends, by a panic too.
+/// Ends the other threads when this one ends, even by a panic.
 pub struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -91,10 +92,11 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// Each writer goes through the rounds 1, 2, 3 …; in round r it writes r to its key number r mod
-/// KEYS, or removes it if r is a multiple of 3. After r rounds the state of its keys is known.
+/// Returns the value of a key after a number of rounds. Each writer executes the rounds 1, 2, 3, ….
+/// In round r, it writes r to its key number r mod KEYS, or removes that key if r is a multiple of
+/// 3. So after r rounds the state of its keys is known.
 fn value_after(rounds: u64, key: u64) -> Option<u64> {
-    // The last round up to `rounds` that was about this key.
+    // The last round up to `rounds` that used this key.
     let behind = (rounds + KEYS - key) % KEYS;
     let last = rounds.checked_sub(behind).filter(|last| *last > 0)?;
     (!last.is_multiple_of(3)).then_some(last)
@@ -109,8 +111,8 @@ fn write_round(index: &impl OrderedIndex<Key = u64, Value = u64>, writer: u64, r
     }
 }
 
-/// The state of each writer's keys must be that after some number of rounds, between those that had
-/// ended before the snapshot and those that had begun after it.
+/// Checks that the state of each writer's keys is that after some number of rounds, between those
+/// that had ended before the snapshot and those that had begun after it.
 fn check_cut(
     snapshot: &impl ReadSnapshot<Key = u64, Value = u64>,
     ended: &[u64],
@@ -142,10 +144,10 @@ fn check_cut(
     cut
 }
 
-/// Many threads at once: every snapshot is a cut and never changes.
+/// Checks, with many threads, that every snapshot is a cut and never changes.
 ///
 /// # Panics
-/// If a snapshot is no cut or changes, or if garbage stays.
+/// Panics if a snapshot is not a cut or changes, or if garbage remains.
 pub fn check_cuts<I: Versioned<Key = u64, Value = u64>>(index: &I) {
     let end = Instant::now() + crate::budget();
     let begun: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
@@ -171,7 +173,7 @@ pub fn check_cuts<I: Versioned<Key = u64, Value = u64>>(index: &I) {
         let mut random = Random::new(3);
         let mut live: Vec<(I::Snapshot, Vec<u64>)> = Vec::new();
         let mut snapshots = 0;
-        // Writers may have to wait for their turn on a processor.
+        // Writers may have to wait for a processor.
         let give_up = end + Duration::from_secs(20);
         let is_idle = || index.garbage().1 == 0 && Instant::now() < give_up;
         while Instant::now() < end || snapshots < 12 || is_idle() {
@@ -179,7 +181,7 @@ pub fn check_cuts<I: Versioned<Key = u64, Value = u64>>(index: &I) {
             let snapshot = index.snapshot();
             let after = look(&begun);
             let cut = check_cut(&snapshot, &before, &after, snapshots % 2 == 0);
-            // Cuts are ordered as the snapshots are.
+            // Cuts are in the order of the snapshots.
             if let Some((_, last)) = live.last() {
                 assert!(last.iter().zip(&cut).all(|(a, b)| a <= b), "{last:?}, then {cut:?}");
             }
@@ -198,10 +200,10 @@ pub fn check_cuts<I: Versioned<Key = u64, Value = u64>>(index: &I) {
     assert!(index.garbage().1 > 0, "rounds begun: {:?}", look(&begun));
 }
 
-/// Compares all reads of a snapshot with its sorted entries, at the keys given.
+/// Compares all reads of a snapshot with its sorted entries, for the given keys.
 ///
 /// # Errors
-/// The first read that differs.
+/// Returns the first read that differs.
 pub fn check_reads<S>(
     snapshot: &S,
     entries: Vec<(KeyOf<S>, ValueOf<S>)>,
@@ -236,22 +238,23 @@ where
     Ok(())
 }
 
-/// Nanoseconds that this thread has run, by the clock that every POSIX system has.
+/// Returns the processor time of this thread in nanoseconds, from a clock that every POSIX system
+/// has.
 #[cfg(unix)]
 #[expect(unsafe_code, reason = "a call of the system")]
 fn processor_time() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to `time` and nothing else.
+    // SAFETY: the call writes only to `time`.
     let told = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     assert_eq!(told, 0, "{}", std::io::Error::last_os_error());
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The thread that ends a snapshot leaves the versions it kept to the collector, unsorted. The
-/// index has a collector of its own.
+/// Checks that the thread that ends a snapshot leaves the versions that it kept to the collector,
+/// without sorting them. The index has its own collector.
 ///
 /// # Panics
-/// If the end takes a quarter of the time in which the keys can be sorted.
+/// Panics if the end takes a quarter of the time that sorting the keys takes.
 #[cfg(unix)]
 pub fn check_cost_of_the_end(index: &impl Versioned<Key = u64, Value = u64>) {
     const KEYS: u64 = 200_000;
@@ -280,7 +283,8 @@ pub fn check_cost_of_the_end(index: &impl Versioned<Key = u64, Value = u64>) {
     assert!(least < sorting / 4, "{least} ns, where sorting takes {sorting} ns");
 }
 
-/// Bytes of the process once no thread frees what an earlier index has left.
+/// Returns the number of bytes of the process when no thread frees memory of an earlier index any
+/// more.
 fn quiesced_bytes() -> i64 {
     let mut before = live_everywhere();
     loop {
@@ -293,12 +297,12 @@ fn quiesced_bytes() -> i64 {
     }
 }
 
-/// After churn with snapshots the process holds the bytes of an index that was filled once with the
-/// live entries, within 5 %. No other test runs meanwhile. Buffers of reclamation, some 250 KiB
-/// whatever the number of entries and rounds, are half of that.
+/// Checks that after churn with snapshots, the process uses the same memory, within 5 %, as an
+/// index that was filled once with the live entries. No other test runs concurrently. Half of the 5
+/// % are buffers of the collector, about 250 KiB whatever the number of entries and rounds.
 ///
 /// # Panics
-/// If it holds more.
+/// Panics if it uses more.
 pub fn check_memory_after_churn<I: Versioned<Key = u64, Value = u64>>(new: impl Fn() -> I) {
     const ITEMS: u64 = 200_000;
     let spread = |n: u64| n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -318,7 +322,7 @@ pub fn check_memory_after_churn<I: Versioned<Key = u64, Value = u64>>(new: impl 
                 scope.spawn(move || {
                     for n in (writer..ITEMS).step_by(2) {
                         index.insert(&spread(n), &(n + round)).unwrap();
-                        // Comes and goes.
+                        // This key is inserted and removed.
                         index.insert(&spread(n + ITEMS), &n).unwrap();
                         if n % 3 == 0 {
                             index.remove(&spread(n));

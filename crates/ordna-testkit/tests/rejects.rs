@@ -1,4 +1,4 @@
-//! The suite notices: an index that is wrong in one way fails the check that is there for it.
+//! Checks that the suite detects defects: an index with one fault fails the check for that fault.
 
 use std::borrow::Borrow;
 use std::ops::{Bound, ControlFlow};
@@ -14,21 +14,21 @@ static ALLOCATOR: memory::Counting = memory::Counting;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Wrong {
-    /// In nothing: the control.
+    /// No fault, as the control.
     Nowhere,
     /// Drops the insert of some keys.
     LosesInserts,
-    /// Returns each tenth entry of a scan twice.
+    /// Returns every tenth entry of a scan twice.
     RepeatsInScans,
-    /// Leaves out each tenth entry of a scan.
+    /// Omits every tenth entry of a scan.
     SkipsInScans,
-    /// Scans include an excluded upper bound.
+    /// Includes an excluded upper bound in scans.
     IgnoresBounds,
     /// Reads, decides and writes in separate steps.
     NotAtomic,
-    /// Keeps memory of what was removed.
+    /// Keeps the memory of removed entries.
     Leaks,
-    /// Says that its structure is broken.
+    /// Reports that its structure is broken.
     Invalid,
 }
 
@@ -122,7 +122,7 @@ const SCANS: Check = |wrong| concurrent::check_scans(|| new(wrong));
 const HISTORY: Check = |wrong| history::check(|| new(wrong));
 const MEMORY: Check = |wrong| memory::check(|| new(wrong));
 
-/// Whether the check fails for an index that is wrong in this way.
+/// Returns whether the check fails for an index with this fault.
 fn fails(wrong: Wrong, check: Check) -> bool {
     catch_unwind(AssertUnwindSafe(|| check(wrong))).is_err()
 }
