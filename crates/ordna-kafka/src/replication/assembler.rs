@@ -1,7 +1,7 @@
-//! Messages of a replicated log in their order, as whole groups.
+//! Assembles the messages of a replicated log, in order, into complete groups.
 //!
 //! # Invariants
-//! 1. Terms do not fall. Within a run, each message begins where the one before it ended.
+//! 1. Terms never decrease. Within a run, each message begins where the previous one ended.
 //! 2. A [`Place`] is between two messages, and never within the parts of a group.
 
 use std::borrow::Cow;
@@ -12,12 +12,12 @@ use ordna::sync::{check, notice};
 
 use super::message::{Header, Kind, MOST_BODY, MessageError, Run, groups};
 
-/// Begin of an encoded place.
+/// First bytes of an encoded place.
 const MAGIC: &[u8; 8] = b"ORDPLACE";
-/// Most bytes of one group that comes in parts: 16 values of the largest size.
+/// Maximum size in bytes of a group that is split into parts: 16 values of the maximum size.
 const MOST_GROUP: usize = 8 << 30;
 
-/// A place in a replicated log: what a state holds, and where to go on.
+/// A place in a replicated log: what a state contains, and where to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Place {
     /// The next offset of the partition.
@@ -41,7 +41,7 @@ impl Place {
         MAGIC.iter().copied().chain(numbers).collect()
     }
 
-    /// Reads what [`encode`](Self::encode) returned; `None` if it is something else.
+    /// Decodes the result of [`encode`](Self::encode). Returns `None` for other bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (words, []) = bytes.strip_prefix(MAGIC)?.as_chunks() else { return None };
         let numbers: Vec<u64> = words.iter().copied().map(u64::from_le_bytes).collect();
@@ -50,19 +50,19 @@ impl Place {
     }
 }
 
-/// Why a message was not applied. The store must be restored, unless nothing of it was changed.
+/// The reason why a message was not applied. The store must be restored, unless it is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ApplyError {
-    /// The bytes are no message. Nothing is changed.
+    /// The bytes are not a message. The store is unchanged.
     #[error("offset {offset}: {error}")]
     Message {
         /// Offset of the message.
         offset: u64,
-        /// What is wrong.
+        /// Reason of the failure.
         error: MessageError,
     },
-    /// Messages are missing, or their order is wrong. Nothing is changed.
+    /// Messages are missing, or their order is wrong. The store is unchanged.
     #[error(
         "offset {offset}: the message continues run {:x} of term {} at {}, after run {:x} of term \
          {} at {}",
@@ -73,33 +73,34 @@ pub enum ApplyError {
         offset: u64,
         /// The run of the message.
         found: Run,
-        /// Where the message begins.
+        /// Position at which the message begins.
         at: u64,
-        /// Where the store is.
+        /// Place of the store.
         expected: Place,
     },
-    /// A backup is not one of a replicated keyspace.
+    /// The backup is not that of a replicated keyspace.
     #[error("the backup {path} does not name a place in a replicated log")]
     NoPlace {
         /// The backup.
         path: String,
     },
-    /// A record could not be repeated, or a backup failed. A part of the message may be applied.
+    /// A record could not be repeated, or a backup failed. A part of the message may have been
+    /// applied.
     #[error(transparent)]
     Store(#[from] BackupError),
 }
 
-/// A group of which parts have come.
+/// A group of which some parts have arrived.
 struct Parts {
     run: Run,
     start: u64,
     bytes: Vec<u8>,
 }
 
-/// Records of whole groups, and the place after them.
+/// Records of complete groups, and the place after them.
 #[derive(Debug)]
 pub struct Assembled<'a> {
-    /// The groups: for each the number of records, their length in bytes, and the records.
+    /// The groups, each with its number of records, their length in bytes, and the records.
     pub(super) body: Cow<'a, [u8]>,
     /// Position of the first group.
     pub start: u64,
@@ -107,7 +108,7 @@ pub struct Assembled<'a> {
     pub place: Place,
 }
 
-/// Brings the messages of a partition into whole groups, and checks their order.
+/// Assembles the messages of a partition into complete groups, and checks their order.
 #[derive(Default)]
 pub struct Assembler {
     place: Place,
@@ -115,22 +116,22 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Continues at a place.
+    /// Creates an assembler that continues at a place.
     pub fn at(place: Place) -> Self {
         Self { place, parts: None }
     }
 
-    /// The place of what was [applied](Self::applied).
+    /// Returns the place after what was [applied](Self::applied).
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// Takes the message at an offset; returns groups that are complete. They must be applied, and
-    /// then [`applied`](Self::applied) called, before the next message is taken. Messages before
-    /// the place are skipped.
+    /// Takes the message at an offset. Returns the groups that are complete. They must be applied,
+    /// and [`applied`](Self::applied) must be called, before the next message is taken. Messages
+    /// before the place are skipped.
     ///
     /// # Errors
-    /// [`ApplyError`].
+    /// Returns an [`ApplyError`] if the message is malformed or out of order.
     pub fn take<'a>(
         &mut self,
         offset: u64,
@@ -166,7 +167,7 @@ impl Assembler {
         Ok(Some(Assembled { body, start: header.position, place }))
     }
 
-    /// Notes that groups were applied.
+    /// Records that groups were applied.
     pub fn applied(&mut self, place: Place) {
         self.place = place;
     }
@@ -192,7 +193,7 @@ impl Assembler {
 }
 
 impl Assembled<'_> {
-    /// The groups in their order.
+    /// Returns the groups in order.
     pub fn groups(&self) -> Vec<LogGroup<'_>> {
         groups(&self.body, self.start).unwrap_or_default()
     }

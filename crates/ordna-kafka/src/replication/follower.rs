@@ -1,4 +1,4 @@
-//! The committed messages of a partition.
+//! Reads the committed messages of a partition.
 
 use std::time::{Duration, Instant};
 
@@ -11,18 +11,18 @@ use super::applier::Applier;
 use super::assembler::ApplyError;
 use crate::broker::settings;
 
-/// Why a follower cannot go on.
+/// The reason why a follower cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FollowError {
-    /// The brokers refuse, or no longer have the offset.
+    /// The brokers refused, or no longer have the offset.
     #[error("offset {offset} of {topic} cannot be read: {reason}")]
     Read {
         /// The topic.
         topic: String,
         /// The next offset.
         offset: u64,
-        /// librdkafka's error.
+        /// Error of librdkafka.
         reason: String,
     },
     /// The end was not reached in time.
@@ -32,7 +32,7 @@ pub enum FollowError {
         topic: String,
         /// The next offset.
         offset: u64,
-        /// The time.
+        /// Time that has passed.
         timeout: Duration,
     },
     /// A message cannot be applied.
@@ -40,28 +40,28 @@ pub enum FollowError {
     Apply(#[from] ApplyError),
 }
 
-/// What a [step](Follower::step) has met.
+/// The result of a [step](Follower::step).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A message, which is applied.
+    /// A message was applied.
     Applied,
-    /// The end of what is committed, for the first time since the last message.
+    /// The end of the committed messages was reached, for the first time since the last message.
     End,
-    /// Nothing in the time given.
+    /// Nothing arrived in time.
     Nothing,
 }
 
-/// A reader of a partition from the place of a state on.
+/// Reads a partition, from the place of a state on.
 pub struct Follower {
     consumer: BaseConsumer,
     topic: String,
 }
 
 impl Follower {
-    /// Begins to read partition 0 of the topic at an offset.
+    /// Starts to read partition 0 of the topic at an offset.
     ///
     /// # Errors
-    /// A setting is wrong.
+    /// Returns an error if a setting is wrong.
     pub fn start(
         brokers: &str,
         topic: &str,
@@ -74,7 +74,7 @@ impl Follower {
             reason: error.to_string(),
         };
         let mut settings = settings(brokers, &[]);
-        // Nobody joins the group; librdkafka wants a name.
+        // Nothing joins the group, but librdkafka requires a name.
         settings
             .set("group.id", "ordna-replication")
             .set("auto.offset.reset", "error")
@@ -97,11 +97,13 @@ impl Follower {
         self.consumer.assign(&places)
     }
 
-    /// Applies everything that was committed when it was called. For a promotion, after its
-    /// [`Producer`](super::Producer) was opened: nothing of a former primary is committed later.
+    /// Applies everything that was committed at the time of the call. It is used for a promotion
+    /// after its [`Producer`](super::Producer) was opened: from then on, nothing of a former
+    /// primary is committed.
     ///
     /// # Errors
-    /// [`FollowError`]; after [`FollowError::Timeout`] it may be called again.
+    /// Returns a [`FollowError`] if this fails. After [`FollowError::Timeout`] it may be called
+    /// again.
     pub fn catch_up<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         applier: &mut Applier<K, V>,
@@ -112,10 +114,11 @@ impl Follower {
         })
     }
 
-    /// Calls `apply` with every message from an offset on that was committed when it was called.
+    /// Calls `apply` with every message from an offset on that was committed at the time of the
+    /// call.
     ///
     /// # Errors
-    /// [`FollowError`].
+    /// Returns a [`FollowError`] if this fails.
     pub fn catch_up_with(
         &self,
         offset: u64,
@@ -123,7 +126,7 @@ impl Follower {
         mut apply: impl FnMut(u64, &[u8]) -> Result<(), ApplyError>,
     ) -> Result<(), FollowError> {
         let until = Instant::now() + timeout;
-        // The end is reported once for each place that it has had: by a new reader, again.
+        // The end is reported once for each place, so a new reader is needed to get it again.
         self.read_from(offset).map_err(|error| self.failed(offset, &error))?;
         let mut next = offset;
         loop {
@@ -142,10 +145,10 @@ impl Follower {
         }
     }
 
-    /// The first offset that can be read, and the next one to be written.
+    /// Returns the first offset that can be read, and the next one to be written.
     ///
     /// # Errors
-    /// The brokers do not answer in time.
+    /// Returns an error if the brokers do not answer in time.
     pub fn ends(&self, timeout: Duration) -> Result<(u64, u64), FollowError> {
         let ends = self.consumer.fetch_watermarks(&self.topic, 0, timeout);
         let (low, high) = ends.map_err(|error| self.failed(0, &error))?;
@@ -156,10 +159,10 @@ impl Follower {
         FollowError::Read { topic: self.topic.clone(), offset, reason: error.to_string() }
     }
 
-    /// Applies the next message, if one comes in time.
+    /// Applies the next message, if one arrives in time.
     ///
     /// # Errors
-    /// [`FollowError`]. The brokers being away is none.
+    /// Returns a [`FollowError`] if this fails. Unavailable brokers are not an error.
     pub fn step<K: Key + ?Sized, V: Value + ?Sized>(
         &self,
         applier: &mut Applier<K, V>,
@@ -169,10 +172,11 @@ impl Follower {
         self.step_with(next, timeout, |offset, message| applier.apply(offset, message))
     }
 
-    /// Calls `apply` with the next message, if one comes in time. `next` is its offset, for errors.
+    /// Calls `apply` with the next message, if one arrives in time. `next` is its offset, for
+    /// errors.
     ///
     /// # Errors
-    /// [`FollowError`]. The brokers being away is none.
+    /// Returns a [`FollowError`] if this fails. Unavailable brokers are not an error.
     pub fn step_with(
         &self,
         next: u64,
@@ -193,7 +197,7 @@ impl Follower {
     }
 }
 
-/// Whether librdkafka goes on by itself after an error.
+/// Returns whether librdkafka continues by itself after an error.
 fn is_passing(error: &KafkaError) -> bool {
     use rdkafka::error::RDKafkaErrorCode as Code;
     let passing = [

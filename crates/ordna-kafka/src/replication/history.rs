@@ -1,4 +1,4 @@
-//! The end of a partition, as a primary that starts again compares it with its own log.
+//! The end of a partition, with which a restarted primary compares its own log.
 
 use std::time::Duration;
 
@@ -6,36 +6,38 @@ use super::assembler::ApplyError;
 use super::follower::{FollowError, Follower};
 use super::message::{Header, Kind, Run, groups};
 
-/// Messages that are read first; 16 times as many if they do not reach back far enough.
+/// Number of messages that are read first. If they do not go back far enough, 16 times as many are
+/// read.
 const FIRST_WINDOW: u64 = 256;
 
-/// The groups of one or several messages.
+/// The groups of one or more messages.
 pub struct Piece {
     /// Position of the first group.
     pub start: u64,
-    /// The groups, as in a message.
+    /// Groups, encoded as in a message.
     pub body: Vec<u8>,
 }
 
 /// The end of a partition.
 #[derive(Default)]
 pub struct History {
-    /// The run of the last message; that of no run if there is none.
+    /// Run of the last message, or the default run if there is no message.
     pub last: Run,
-    /// Position after it.
+    /// Position after the last message.
     pub end: u64,
-    /// The primary's time of it.
+    /// The primary's time of the last message.
     pub time: u64,
-    /// What the run that was asked for has after the position that was asked for, in order.
+    /// Messages of the requested run after the requested position, in order.
     pub later: Vec<Piece>,
-    /// Whether nothing that was asked for is missing.
+    /// Whether nothing of this is missing.
     pub is_whole: bool,
 }
 
-/// Reads the end of a partition to which nobody writes, with what follows a position of a run.
+/// Reads the end of a partition to which nothing is written, with the messages after a position of
+/// a run.
 ///
 /// # Errors
-/// The brokers do not answer in time, or a message is malformed.
+/// Returns an error if the brokers do not answer in time, or a message is malformed.
 pub fn read_end(
     follower: &Follower,
     run: Run,
@@ -58,7 +60,7 @@ pub fn read_end(
             None => false,
         };
         found.is_whole = found.last != run || reaches;
-        // At the beginning of the partition there is nothing before.
+        // There is nothing before the beginning of the partition.
         if from == low || reaches && found.last != Run::default() {
             return Ok(found);
         }
@@ -69,9 +71,9 @@ pub fn read_end(
 struct Reading {
     run: Run,
     position: u64,
-    /// The parts of a group so far.
+    /// Parts of a group that have been read so far.
     parts: Option<Vec<u8>>,
-    /// The first whole message.
+    /// First complete message.
     first: Option<(Run, u64)>,
     found: History,
 }

@@ -1,10 +1,10 @@
-//! A server's keyspace replicated through a topic: as primary, as follower, and from one to the
-//! other.
+//! Replicates a server's keyspace through a topic: as primary or as follower, including the
+//! promotion of a follower.
 //!
 //! # Contract
-//! A follower has one thread, which reads and applies. A primary has one thread, which commits. The
-//! state that both change is under one lock, which is not held while brokers are asked. A promotion
-//! ends the follower's thread first; promotions exclude each other.
+//! A follower has one thread, which reads and applies. A primary has one thread, which commits. One
+//! lock protects the state that both change, and is not held during requests to brokers. A
+//! promotion first ends the follower's thread. Promotions exclude each other.
 
 use std::fmt;
 use std::path::Path;
@@ -25,28 +25,28 @@ use super::outbox::{Limits, Outbox, Transport, TransportError, messages_of};
 use super::producer::Producer;
 use super::topic::create_topic;
 
-/// How long the brokers may take to answer at a start and at a promotion.
+/// Maximum time for which the brokers may not answer at a start and at a promotion.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a follower waits for a message before it looks whether it ends.
+/// Time for which a follower waits for a message before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(100);
-/// How long the end of a primary waits until what it has written is acknowledged.
+/// Maximum time for which the end of a primary waits until its messages are acknowledged.
 const LAST_COMMIT: Duration = Duration::from_secs(5);
-/// Bytes of one transaction that sends what the brokers lack.
+/// Maximum size in bytes of a transaction that sends what the brokers lack.
 const MOST_TRANSACTION: usize = 8 << 20;
-/// The time of a message is earlier than that of its writes by this much.
+/// Duration by which the time of a message is earlier than that of its writes.
 const DECIDED: Duration = Duration::from_secs(1);
 
-/// What is wrong if a thread has ended for no reason that it knew.
+/// Error text if a thread has ended without a known reason.
 const PANICKED: &str = "a thread of the replication has panicked: restart the server";
 
-/// A topic of one partition that holds the log of one keyspace.
+/// A topic with one partition that contains the log of one keyspace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogTopic {
-    /// Addresses of brokers, with commas between.
+    /// Addresses of brokers, separated by commas.
     pub brokers: String,
-    /// The topic.
+    /// Name of the topic.
     pub topic: String,
-    /// Settings of librdkafka, which override ours.
+    /// Settings of librdkafka, which override the defaults.
     pub settings: Vec<(String, String)>,
 }
 
@@ -54,7 +54,7 @@ impl LogTopic {
     /// Parses `kafka://HOST:PORT,…/TOPIC`.
     ///
     /// # Errors
-    /// What the text lacks.
+    /// Returns a text that says what is missing.
     pub fn parse(text: &str) -> Result<Self, String> {
         let rest = text.strip_prefix("kafka://");
         let parts = rest.and_then(|rest| rest.split_once('/'));
@@ -67,13 +67,13 @@ impl LogTopic {
         }
     }
 
-    /// The transactional id, which all primaries of the keyspace share.
+    /// Returns the transactional id, which all primaries of the keyspace share.
     fn transactional_id(&self) -> String {
         format!("ordna-keyspace-{}", self.topic)
     }
 }
 
-/// What the server is, and the threads that belong to it.
+/// The role of the server, and its threads.
 struct State {
     role: ReplicationRole,
     keyspace: Option<ReplicatedKeyspace>,
@@ -88,15 +88,15 @@ struct State {
 struct Shared {
     topic: LogTopic,
     state: Mutex<State>,
-    /// The place has changed.
+    /// Notified when the place has changed.
     moved: Condvar,
-    /// Whether the follower's thread ends.
+    /// Whether the follower's thread must end.
     ends: AtomicBool,
-    /// Held by a promotion.
+    /// Locked by a promotion.
     promoting: Mutex<()>,
 }
 
-/// The replication of a server through a topic.
+/// The replication of a server's keyspace through a topic.
 #[derive(Clone)]
 pub struct KafkaReplication {
     shared: Arc<Shared>,
@@ -117,12 +117,12 @@ fn millis_now() -> u64 {
 }
 
 impl KafkaReplication {
-    /// Of a server that writes the topic.
+    /// Creates the replication of a server that writes to the topic.
     pub fn primary(topic: LogTopic) -> Self {
         Self::new(topic, false)
     }
 
-    /// Of a server that applies the topic.
+    /// Creates the replication of a server that applies the topic.
     pub fn follower(topic: LogTopic) -> Self {
         Self::new(topic, true)
     }
@@ -161,7 +161,7 @@ impl Replication for KafkaReplication {
         let log = format!("kafka://{brokers}/{topic}");
         let failure = state.failure.clone();
         let failure = failure.or_else(|| Some(state.outbox.as_ref()?.failure()?.to_string()));
-        // A thread that ends by itself has noted why, unless it has panicked.
+        // A thread that ends by itself has recorded the reason, unless it has panicked.
         let has_panicked = state.following.as_ref().is_some_and(JoinHandle::is_finished)
             || state.sending.as_ref().is_some_and(JoinHandle::is_finished);
         let failure = failure.or_else(|| has_panicked.then(|| PANICKED.to_owned()));
@@ -233,7 +233,7 @@ impl Replication for KafkaReplication {
             if outbox.wait_for(written, LAST_COMMIT) {
                 let _ = thread.join();
             } else {
-                // The thread may wait for brokers for as long as they are away.
+                // The thread may wait for unavailable brokers indefinitely.
                 tracing::warn!(
                     "replication: the latest writes are not acknowledged; a restart sends them"
                 );
@@ -259,7 +259,7 @@ impl Shared {
         Follower::start(brokers, topic, offset, settings).map_err(|error| error.to_string())
     }
 
-    /// Begins to follow from the place of the keyspace.
+    /// Starts to follow from the place of the keyspace.
     fn follow(self: &Arc<Self>, keyspace: &ReplicatedKeyspace) -> Result<(), String> {
         if let Some(dir) = keyspace.directory()
             && noted(dir)?.is_some()
@@ -308,7 +308,7 @@ impl Shared {
         Ok(())
     }
 
-    /// The follower's thread. Returns what a promotion continues with.
+    /// Runs the follower's thread. Returns what a promotion needs to continue.
     fn apply_all(
         &self,
         keyspace: &ReplicatedKeyspace,
@@ -380,7 +380,7 @@ impl Shared {
         let (reader, mut messages) = stopped.ok_or("the follower has stopped")?;
         let promoted = self.take_over(&keyspace, &reader, &mut messages);
         if promoted.is_err() && self.lock().outbox.is_none() {
-            // From its place, as the reader may be beyond.
+            // From the place of the messages, because the reader may be ahead of it.
             let reader = self.read_from(messages.place().offset)?;
             self.follow_with(keyspace, reader, Assembler::at(messages.place()))?;
         }
@@ -393,7 +393,7 @@ impl Shared {
         reader: &Follower,
         messages: &mut Assembler,
     ) -> Result<(), String> {
-        // Fences: nothing is committed any more by a former primary.
+        // This fences: from now on, nothing of a former primary is committed.
         let producer = self.open_producer()?;
         let from = messages.place().offset;
         let caught_up = reader.catch_up_with(from, PATIENCE, |offset, message| {
@@ -553,7 +553,7 @@ impl Shared {
     }
 }
 
-/// The run that a directory has noted.
+/// Returns the run that a directory has recorded.
 fn noted(dir: &Path) -> Result<Option<NotedRun>, String> {
     NotedRun::read(dir).map_err(|error| format!("REPLICA.json cannot be read: {error}"))
 }

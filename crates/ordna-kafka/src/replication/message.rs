@@ -1,4 +1,4 @@
-//! A message of the replicated log as bytes.
+//! The encoding of a message of the replicated log.
 //!
 //! All numbers are little-endian.
 //!
@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0–3 | magic | `ORDR` |
 //! | 4 | version | 1 |
-//! | 5 | kind | 0: whole groups, or none; 1: a part of a group; 2: its last part |
+//! | 5 | kind | 0: complete groups, or none; 1: a part of a group; 2: its last part |
 //! | 6–7 | | 0 |
 //! | 8–15 | run | random id of the run |
 //! | 16–23 | term | order of the run among all runs |
@@ -15,7 +15,7 @@
 //! | 40–43 | checksum | CRC32C of bytes 0–39 and of the body |
 //! | 44– | body | groups: number of records (8), their length in bytes (8), the records |
 //!
-//! The bodies of the parts of a group, joined, are the body of one group.
+//! The joined bodies of the parts of a group are the body of one group.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher as _;
@@ -27,40 +27,40 @@ const MAGIC: [u8; 4] = *b"ORDR";
 const VERSION: u8 = 1;
 /// Length in bytes of everything before the body.
 const HEADER: usize = 44;
-/// Largest body of a message, in bytes: half of what a broker takes unless told otherwise.
+/// Maximum size of a body in bytes: half of what a broker accepts by default.
 pub(super) const MOST_BODY: usize = 512 << 10;
 /// Length in bytes of what precedes the records of a group.
 pub(super) const GROUP_HEADER: usize = 16;
 
-/// What one primary writes, from its promotion to its end.
+/// Everything that one primary writes, from its promotion to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Run {
-    /// A random number, which no other run has.
+    /// A random number that identifies the run.
     pub id: u64,
-    /// One more than that of the last run before it.
+    /// The term of the previous run plus one.
     pub term: u64,
 }
 
 impl Run {
-    /// A new run, after this one.
+    /// Returns a new run after this one.
     pub fn next(self) -> Self {
-        // Seeded by the system for each state.
+        // The system seeds each state.
         let id = RandomState::new().hash_one(self.term);
         Self { id, term: self.term + 1 }
     }
 }
 
-/// Why bytes are not a message.
+/// The reason why bytes are not a message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MessageError {
-    /// It is shorter than its header.
+    /// The message is shorter than its header.
     #[error("a message of {len} bytes is shorter than its header of {HEADER}")]
     Short {
         /// Length of the message in bytes.
         len: usize,
     },
-    /// It is no message of a replicated log, or of a later version.
+    /// The bytes are not a message of a replicated log, or belong to a later version.
     #[error("the message begins with {0:?}: it is no message of a replicated log of version 1")]
     Foreign([u8; 5]),
     /// The kind is unknown.
@@ -69,15 +69,15 @@ pub enum MessageError {
     /// The checksum does not match.
     #[error("the checksum of the message is {found:08x}, not {expected:08x}")]
     Checksum {
-        /// What the message says.
+        /// Checksum in the message.
         expected: u32,
-        /// What its bytes give.
+        /// Checksum of its bytes.
         found: u32,
     },
     /// The body ends within a group.
     #[error("the body of {len} bytes holds no whole group at byte {at}")]
     Body {
-        /// Where the group begins.
+        /// Offset at which the group begins.
         at: usize,
         /// Length of the body in bytes.
         len: usize,
@@ -91,7 +91,7 @@ pub(super) enum Kind {
     LastPart,
 }
 
-/// What precedes the body.
+/// The fields before the body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Header {
     pub kind: Kind,
@@ -163,7 +163,7 @@ pub(super) fn groups(body: &[u8], mut position: u64) -> Result<Vec<LogGroup<'_>>
         });
         let group = group.ok_or(MessageError::Body { at, len: body.len() })?;
         at += GROUP_HEADER + group.records.len();
-        // A sum that wraps is found as a gap.
+        // A sum that wraps is detected as a gap.
         position = position.wrapping_add(group.records.len() as u64);
         all.push(group);
     }

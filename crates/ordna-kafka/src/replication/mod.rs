@@ -1,18 +1,19 @@
-//! One keyspace's log, replicated through one partition.
+//! Replicates the log of one keyspace through one partition.
 //!
 //! The primary's log passes its groups of records to an [`Outbox`], whose thread commits them as
-//! messages; an [`Applier`] repeats the messages on the store of a follower. Both are independent
-//! of Kafka: the transport between them is a trait. The design is `docs/design/replication.md`.
+//! messages. An [`Applier`] repeats the messages on the store of a follower. Both are independent
+//! of Kafka, because the transport between them is a trait. `docs/design/replication.md` describes
+//! the design.
 //!
-//! | module | holds | needs the feature `kafka` |
+//! | module | contents | needs the feature `kafka` |
 //! |---|---|---|
-//! | `message` | a message as bytes | no |
+//! | `message` | the encoding of a message | no |
 //! | `outbox` | groups that wait for their commit | no |
-//! | `assembler` | messages in their order, as whole groups; a place in the partition | no |
+//! | `assembler` | complete groups from messages in order; a place in the partition | no |
 //! | `applier` | messages repeated on a store | no |
-//! | `noted_run` | the run that a directory's primary began last | yes |
+//! | `noted_run` | the last run that a directory's primary has begun | yes |
 //! | `history` | the end of a partition | yes |
-//! | `topic` | its creation | yes |
+//! | `topic` | the creation of the topic | yes |
 //! | `kafka_replication` | the replication of a server | yes |
 //! | `producer` | the transactional producer, which fences former ones | yes |
 //! | `follower` | the committed messages of a partition | yes |

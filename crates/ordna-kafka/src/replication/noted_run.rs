@@ -1,7 +1,7 @@
-//! `REPLICA.json`: the run that a directory's primary began last.
+//! `REPLICA.json`: the last run that a directory's primary has begun.
 //!
-//! The file is replaced durably before a run begins, so a primary that starts again knows whether
-//! the last run of the partition is its own.
+//! The file is replaced durably before a run begins, so a restarted primary knows whether the last
+//! run of the partition is its own.
 
 use std::io::{ErrorKind, Write as _};
 use std::path::Path;
@@ -14,7 +14,7 @@ use super::message::Run;
 /// Name of the file.
 pub const FILE: &str = "REPLICA.json";
 
-/// A run, as its primary has noted it before it began.
+/// A run that its primary has recorded before it began.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NotedRun {
@@ -29,27 +29,27 @@ pub struct NotedRun {
 }
 
 impl NotedRun {
-    /// A run that begins at a position, after the last one in the partition.
+    /// Creates the record of a run that begins at a position, after the last run in the partition.
     pub fn new(topic: &str, run: Run, after: Run, position: u64) -> Self {
         let topic = topic.to_owned();
         let (run_id, run_term, after_id, after_term) = (run.id, run.term, after.id, after.term);
         Self { topic, run_id, run_term, after_id, after_term, position }
     }
 
-    /// The run.
+    /// Returns the run.
     pub fn run(&self) -> Run {
         Run { id: self.run_id, term: self.run_term }
     }
 
-    /// The last run in the partition when this one began.
+    /// Returns the last run in the partition when this one began.
     pub fn after(&self) -> Run {
         Run { id: self.after_id, term: self.after_term }
     }
 
-    /// Reads the file of a directory; `None` if there is none.
+    /// Reads the file of a directory. Returns `None` if there is none.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if the file cannot be read.
     pub fn read(dir: &Path) -> io::Result<Option<Self>> {
         match fs::read(dir.join(FILE)) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -60,7 +60,7 @@ impl NotedRun {
     /// Replaces the file durably.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn write(&self, dir: &Path) -> io::Result<()> {
         let new = dir.join(format!("{FILE}.new"));
         let mut file = fs::File::create(&new)?;

@@ -2,18 +2,19 @@
 //!
 //! # Contract
 //! [`Outbox::take`](LogSink::take) copies a group and returns. One thread, in [`Outbox::run`],
-//! sends what waits as one transaction after the other, in the order of the log. A position is
-//! acknowledged once the transaction with its last record is committed.
+//! sends the waiting groups in one transaction after the other, in the order of the log. A position
+//! is acknowledged when the transaction with its last record is committed.
 //!
 //! # Failure
-//! - A transaction that was not committed, and may be tried again, is sent again as it was.
+//! - A transaction that was not committed, and may be retried, is sent again unchanged.
 //! - A fenced or failed transport ends the outbox: what is not acknowledged never will be, and the
 //!   store refuses writes before they change its memory.
-//! - A lost write ([`LogSink::lose`]) ends what the outbox takes. What it has taken is still sent.
+//! - After a lost write ([`LogSink::lose`]), the outbox takes no further groups. Those that it has
+//!   taken are still sent.
 //!
 //! # Bounds
-//! The store refuses writes while the bytes that are not acknowledged exceed
-//! [`Limits::most_bytes`]; one group may exceed it.
+//! The store refuses writes while more than [`Limits::most_bytes`] bytes are not acknowledged. A
+//! single group may exceed this limit.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -28,33 +29,34 @@ use ordna::sync::fault;
 
 use super::message::{GROUP_HEADER, Header, Kind, MOST_BODY, Run, add_group};
 
-/// Most bytes of one transaction: a commit takes milliseconds, and a fence aborts little.
+/// Maximum size of a transaction in bytes: its commit takes milliseconds, and a fence aborts
+/// little.
 const MOST_TRANSACTION: usize = 8 << 20;
-/// First delay before a transaction is sent again; it doubles up to [`LONGEST_RETRY`].
+/// First delay before a transaction is retried. It doubles up to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(10);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// Longest time between the moment at which a write reads the clock and that at which its records
-/// are taken. By the time of a message, keys expire on followers as much later.
+/// Maximum time between the moment at which a write reads the clock and that at which its records
+/// are taken. Keys on followers expire later by this time.
 const DECIDED: Duration = Duration::from_secs(1);
 
 /// Commits messages.
 pub trait Transport {
-    /// Commits these messages in their order, all or none.
+    /// Commits these messages in order, all or none.
     ///
     /// # Errors
-    /// [`TransportError`]; unless it is [`TransportError::Retry`], whether they are committed is
-    /// not known.
+    /// Returns a [`TransportError`] if this fails. Unless it is [`TransportError::Retry`], it is
+    /// unknown whether the messages are committed.
     fn commit(&mut self, messages: &[Vec<u8>]) -> Result<(), TransportError>;
 }
 
-/// Why messages were not committed.
+/// The reason why messages were not committed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransportError {
-    /// None of them is committed, and they may be sent again.
+    /// None of the messages is committed, and they may be sent again.
     #[error("{0}")]
     Retry(String),
-    /// Another primary writes: nothing of this one is committed any more.
+    /// Another primary writes, so nothing of this one is committed any more.
     #[error("another primary has taken over: {0}")]
     Fenced(String),
     /// Nothing can be sent any more.
@@ -62,26 +64,27 @@ pub enum TransportError {
     Failed(String),
 }
 
-/// Limits of what waits for its commit.
+/// Limits of the groups that wait for their commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes above which writes are refused.
+    /// Number of bytes above which writes are refused.
     pub most_bytes: usize,
-    /// Age of the oldest group above which writes that do not wait for their commit wait.
+    /// Age of the oldest group above which even writes without a wait for their commit have to
+    /// wait.
     pub most_lag: Duration,
-    /// Time after which a message without groups is sent, which tells the time.
+    /// Time after which a message without groups is sent, which contains the current time.
     pub idle: Duration,
 }
 
 impl Default for Limits {
-    /// 64 MiB; a second; a second.
+    /// Returns the default limits: 64 MiB, one second, and one second.
     fn default() -> Self {
         let second = Duration::from_secs(1);
         Self { most_bytes: 64 << 20, most_lag: second, idle: second }
     }
 }
 
-/// The body of a message: some groups, or one that is larger than a message.
+/// The body of a message: several groups, or one that is larger than a message.
 struct Body {
     start: u64,
     end: u64,
@@ -93,22 +96,22 @@ struct Body {
 #[derive(Default)]
 struct Waiting {
     bodies: VecDeque<Body>,
-    /// Bytes of all bodies, those of the transaction in progress included.
+    /// Total size of all bodies in bytes, including those of the transaction in progress.
     bytes: usize,
-    /// When the oldest group of the transaction in progress was taken.
+    /// Time at which the oldest group of the transaction in progress was taken.
     oldest_sent: Option<Instant>,
     /// Position after the last group taken.
     taken: u64,
     acknowledged: u64,
-    /// Why no further group is taken.
+    /// The reason why no further group is taken.
     refusal: Option<Arc<str>>,
-    /// Whether what is not acknowledged never will be.
+    /// Whether the outbox has ended, so that unacknowledged groups never will be acknowledged.
     has_ended: bool,
     is_closing: bool,
     wakers: Vec<Waker>,
 }
 
-/// The messages of a body that begins at a position: one, or the parts of a group.
+/// Returns the messages of a body that begins at a position: one, or the parts of a group.
 pub(super) fn messages_of(run: Run, position: u64, time: u64, body: &[u8]) -> Vec<Vec<u8>> {
     let header = |kind| Header { kind, run, position, time };
     if body.len() <= MOST_BODY {
@@ -126,9 +129,9 @@ pub struct Outbox {
     limits: Limits,
     waiting: Mutex<Waiting>,
     work: Condvar,
-    /// What is acknowledged, or whether it ever will be, has changed.
+    /// Notified when the acknowledged position has changed, or the outbox has ended.
     settled: Condvar,
-    /// Whether `check` has something to refuse. Changes under the lock.
+    /// Whether `check` returns an error. Changes under the lock.
     refuses: AtomicBool,
 }
 
@@ -143,7 +146,7 @@ fn refused(reason: &Arc<str>) -> Error {
 }
 
 impl Outbox {
-    /// An outbox for the groups of a run.
+    /// Creates an outbox for the groups of a run.
     pub fn new(run: Run, limits: Limits) -> Self {
         let (waiting, work, settled) = (Mutex::default(), Condvar::new(), Condvar::new());
         Self { run, limits, waiting, work, settled, refuses: AtomicBool::new(false) }
@@ -153,23 +156,23 @@ impl Outbox {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Position up to which everything is committed.
+    /// Returns the position up to which everything is committed.
     pub fn acknowledged(&self) -> u64 {
         self.lock().acknowledged
     }
 
-    /// The run.
+    /// Returns the term of the run.
     pub fn term(&self) -> u64 {
         self.run.term
     }
 
-    /// Position after the last group taken.
+    /// Returns the position after the last group taken.
     pub fn taken(&self) -> u64 {
         self.lock().taken
     }
 
-    /// Waits until everything up to a position is committed, or the time is over, or it never will
-    /// be. Returns whether it is.
+    /// Waits until everything up to a position is committed, the time is over, or the outbox has
+    /// ended. Returns whether it is committed.
     pub fn wait_for(&self, position: u64, time: Duration) -> bool {
         let is_pending =
             |waiting: &mut Waiting| waiting.acknowledged < position && !waiting.has_ended;
@@ -177,22 +180,22 @@ impl Outbox {
         waited.unwrap_or_else(PoisonError::into_inner).0.acknowledged >= position
     }
 
-    /// Why writes are refused for good; `None`: they are not.
+    /// Returns the reason why writes are permanently refused, or `None` if they are not.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.lock().refusal.clone()
     }
 
-    /// Lets [`run`](Self::run) end once everything that was taken is committed. The store takes no
-    /// writes from then on. A transaction that fails in between is not sent again.
+    /// Lets [`run`](Self::run) end when everything that was taken is committed. From then on, the
+    /// store accepts no writes. A transaction that fails in the meantime is not retried.
     pub fn close(&self) {
         self.lock().is_closing = true;
         self.work.notify_all();
     }
 
-    /// Sends what is taken until the outbox is [closed](Self::close) or has failed.
+    /// Sends the groups that are taken until the outbox is [closed](Self::close) or has failed.
     ///
     /// # Errors
-    /// The failure.
+    /// Returns the failure.
     pub fn run(&self, transport: &mut impl Transport) -> Result<(), TransportError> {
         while let Some(bodies) = self.next() {
             let messages: Vec<Vec<u8>> = bodies.iter().flat_map(|body| self.encode(body)).collect();
@@ -216,7 +219,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// The bodies of the next transaction; `None`: the outbox is closed and empty.
+    /// Returns the bodies of the next transaction, or `None` if the outbox is closed and empty.
     fn next(&self) -> Option<Vec<Body>> {
         let idle_until = Instant::now() + self.limits.idle;
         let mut waiting = self.lock();
@@ -261,7 +264,7 @@ impl Outbox {
         self.settle(waiting);
     }
 
-    /// Nothing is sent any more.
+    /// Ends the outbox, which sends nothing any more.
     fn end(&self, reason: &str) {
         let mut waiting = self.lock();
         waiting.refusal.get_or_insert_with(|| reason.into());
@@ -270,7 +273,7 @@ impl Outbox {
         self.settle(waiting);
     }
 
-    /// Renews what follows from the state, and wakes all that wait.
+    /// Updates what depends on the state, and wakes all waiting threads and tasks.
     fn settle(&self, mut waiting: MutexGuard<'_, Waiting>) {
         self.note_refusal(&waiting);
         let wakers = mem::take(&mut waiting.wakers);
@@ -284,7 +287,7 @@ impl Outbox {
     }
 
     fn note_refusal(&self, waiting: &Waiting) {
-        // Relaxed: a reason is read under the lock.
+        // Relaxed: the reason is read under the lock.
         let refuses = waiting.refusal.is_some() || self.is_full(waiting);
         self.refuses.store(refuses, Ordering::Relaxed);
     }

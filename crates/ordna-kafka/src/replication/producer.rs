@@ -3,8 +3,8 @@
 //! # Contract
 //! Opening a [`Producer`] fences every former one with the same transactional id: their open
 //! transaction is aborted, and none of theirs is committed later. A call of
-//! [`commit`](Transport::commit) returns once the brokers have decided; while they are away it
-//! waits.
+//! [`commit`](Transport::commit) returns when the brokers have decided; while they are unavailable,
+//! it waits.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use super::outbox::{Transport, TransportError};
 use crate::broker::settings;
 
-/// How long one question to the brokers takes before it is asked again.
+/// Maximum duration of a request to the brokers before it is repeated.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Time in milliseconds after which the brokers abort an open transaction and fence its producer:
-/// the most that they allow unless told otherwise. A primary ends if they are away for longer. A
+/// Time in milliseconds after which the brokers abort an open transaction and fence its producer.
+/// This is the default maximum of brokers. A primary ends if they are unavailable for longer. A
 /// promotion does not wait for it.
 const TRANSACTION_TIMEOUT: &str = "900000";
-/// How long the producer waits for space in its queue before it looks again.
+/// Time for which the producer waits for space in its queue before it checks again.
 const FULL: Duration = Duration::from_millis(10);
 
 /// A transactional producer of one partition.
@@ -30,11 +30,11 @@ pub struct Producer {
 }
 
 impl Producer {
-    /// Opens the producer of a keyspace, which fences the former one. The partition is that with
-    /// number 0 of the topic.
+    /// Opens the producer of a keyspace, which fences the former one. It uses partition 0 of the
+    /// topic.
     ///
     /// # Errors
-    /// The brokers do not answer in time, or a setting is wrong.
+    /// Returns an error if the brokers do not answer in time, or a setting is wrong.
     pub fn open(
         brokers: &str,
         topic: &str,
@@ -49,7 +49,7 @@ impl Producer {
             .set("linger.ms", "0")
             .set("compression.type", "lz4")
             .set("transaction.timeout.ms", TRANSACTION_TIMEOUT);
-        // Those of a consumer, which librdkafka would warn of.
+        // Settings of consumers, for which librdkafka would print a warning.
         for name in ["isolation.level", "enable.auto.commit", "enable.auto.offset.store"] {
             settings.remove(name);
         }
@@ -64,7 +64,7 @@ impl Producer {
         Ok(producer)
     }
 
-    /// What an error that ends the producer means.
+    /// Converts an error that ends the producer.
     fn failed(&self, error: &KafkaError) -> TransportError {
         let fatal = self.producer.client().fatal_error();
         let (code, reason) = match fatal {
@@ -89,7 +89,7 @@ impl Producer {
         loop {
             match step(&self.producer) {
                 Err(KafkaError::Transaction(error)) if error.is_retriable() => {}
-                // A commit first waits for the deliveries, with the same patience.
+                // A commit first waits for the deliveries, with the same time limit.
                 Err(KafkaError::Flush(RDKafkaErrorCode::OperationTimedOut)) => {}
                 done => return done,
             }

@@ -8,11 +8,11 @@ use rdkafka::error::RDKafkaErrorCode;
 
 use crate::broker::settings;
 
-/// Creates the topic if it does not exist: one partition, without limits of time and size, on as
-/// many brokers as the cluster's default says.
+/// Creates the topic if it does not exist: with one partition, without limits of time and size, and
+/// with the cluster's default number of replicas.
 ///
 /// # Errors
-/// The brokers do not answer in time, or refuse.
+/// Returns an error if the brokers do not answer in time, or refuse.
 pub fn create_topic(
     brokers: &str,
     topic: &str,
@@ -27,7 +27,7 @@ pub fn create_topic(
     }
     let admin: AdminClient<DefaultClientContext> =
         settings.create().map_err(|error| failed(&error))?;
-    // -1: the default of the cluster.
+    // -1 selects the default of the cluster.
     let new = NewTopic::new(topic, 1, TopicReplication::Fixed(-1))
         .set("cleanup.policy", "delete")
         .set("retention.ms", "-1")
