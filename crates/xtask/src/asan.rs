@@ -1,8 +1,9 @@
-//! The library's tests under AddressSanitizer: use after free, double free, leaks.
+//! Runs the library's tests with AddressSanitizer, which detects use after free, double free, and
+//! leaks.
 
 use crate::tools::{LIBRARY, Outcome, SHARES, cargo, must, programs, share, target};
 
-/// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
+/// The sanitizer needs an explicit target. Without one, cargo would also use it for build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// The crates of the store.
@@ -12,7 +13,7 @@ const STORE: [&str; 2] = ["ordna-base", "ordna"];
 const KEPT: &str =
     concat!("suppressions=", env!("CARGO_MANIFEST_DIR"), "/src/asan.leaks:print_suppressions=0");
 
-/// All tests of the library whose name contains `part`.
+/// Runs all tests of the library whose name contains `part`.
 pub fn run(part: &str) -> Outcome {
     let packages = LIBRARY.into_iter().flat_map(|name| ["-p", name]);
     test(packages.chain(["--lib", "--tests", part]))
@@ -21,8 +22,8 @@ pub fn run(part: &str) -> Outcome {
 /// The published structures: folders of the sources, and prefixes of the test modules.
 const STRUCTURES: [&str; 6] = ["art", "hydralist", "nitro", "pi", "skiplist", "wormhole"];
 
-/// This commit's share: half of the store's test programs, by turns, and the tests of some published
-/// structures. Tests whose area the commit touches run in any case.
+/// Runs the share of this commit: half of the store's test programs, alternating, and the tests of
+/// some published structures. Tests of areas that the commit touches always run.
 pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
     let is_touched = |structure: &str| {
@@ -60,7 +61,7 @@ fn test<'a>(what: impl Iterator<Item = &'a str>) -> Outcome {
             .arg(target("asan"))
             .args(what)
             .env("ORDNA_SANITIZED", "1")
-            // The flag is an unstable one; this lets the stable compiler take it.
+            // The flag is unstable, and this variable makes the stable compiler accept it.
             .env("LSAN_OPTIONS", KEPT)
             .env("RUSTC_BOOTSTRAP", "1")
             .env("RUSTFLAGS", "-Zsanitizer=address"),

@@ -1,11 +1,12 @@
-//! Planted faults: switches off each fence, validation and recheck, and expects a test to notice.
+//! Planted faults: turns off each fence, validation and recheck, and expects that a test detects
+//! this.
 //!
 //! The sources name them in `fault!("area.what")` and its kin. The build of `cargo test
 //! --workspace` contains all of them, and `ORDNA_FAULT=name` plants one when a test starts: a build
 //! per fault would take hours. Faults of the areas in [`MODELLED`] are invisible to tests on
 //! x86-64, whose hardware orders more than the language does; a loom model has to notice them.
 //!
-//! The test that last noticed a fault runs first, if [`record`] knows it. The suite of the area
+//! The test that last detected a fault runs first, if [`record`] knows it. The suite of the area
 //! runs only if that test passes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::record;
 use crate::tools::{Outcome, SHARES, cargo, packages, root, share, target};
 
-/// Areas whose faults a loom model looks for: area, crate, test program, and the module in it.
+/// Areas whose faults a loom model must detect: area, crate, test program, and the module in it.
 pub const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("version_lock", "ordna-base", "loom_version_lock", ""),
     ("twin", "ordna-papers", "models", "loom_twin::"),
@@ -30,37 +31,37 @@ pub const MODELLED: [(&str, &str, &str, &str); 7] = [
     ("hydralist_updates", "ordna-papers", "models", "loom_hydralist_updates::"),
 ];
 
-/// Parts of the store, whose tests look for their faults.
+/// Parts of the store, whose tests must detect their faults.
 const OF_THE_STORE: [&str; 4] = ["buffer", "search", "tree", "undo"];
 
-/// Has the unit tests of all libraries built.
+/// Option that builds the unit tests of all libraries.
 const LIBRARIES: &str = "--lib";
 
-/// How long no test of a suite without a fault may end.
+/// Maximum time without the end of a test, in a suite without a fault.
 const CLEAN_LIMIT: Duration = Duration::from_secs(120);
 
-/// A suite of which no test ends for so much longer than three times the longest such time without
-/// a fault hangs because of the fault.
+/// Time that is added to three times the longest time without the end of a test, in a suite without
+/// a fault. A suite with a fault that exceeds this blocks because of the fault.
 const HANG: Duration = Duration::from_secs(8);
 
-/// How often a running suite is looked at.
+/// Interval between two checks of a running suite.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How often a suite looks for a fault: some show in some interleavings only, which threads come
-/// upon sooner or later.
+/// Number of runs of a suite with a fault, because some faults have an effect only in some
+/// interleavings, which occur sooner or later.
 const TRIES: u32 = 5;
 
-/// Which way the suite noticed.
+/// The way in which the suite detected a fault.
 enum Verdict {
     Test(String),
     Crash,
-    /// A test did not end, if one such is known.
+    /// A test did not end. Its name, if it is known.
     Hang(Option<String>),
     Nothing,
 }
 
 impl Verdict {
-    /// The test that noticed, if one did.
+    /// Returns the name of the test that detected the fault, if there is one.
     fn name(self) -> Option<String> {
         match self {
             Self::Test(test) => Some(test),
@@ -71,7 +72,7 @@ impl Verdict {
         }
     }
 
-    /// The name of the test that failed or hung, if it is known.
+    /// Returns the name of the test that failed or blocked, if it is known.
     fn test(&self) -> Option<&str> {
         match self {
             Self::Test(test) | Self::Hang(Some(test)) => Some(test),
@@ -80,7 +81,7 @@ impl Verdict {
     }
 }
 
-/// Tests of a program that look for a fault: those with the filter in their names.
+/// Tests of a program that may detect a fault: those with the filter in their names.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     program: PathBuf,
@@ -90,12 +91,12 @@ struct Part {
 /// A built test program.
 struct Program {
     path: PathBuf,
-    /// The names of its source file, or of its modules if it has any.
+    /// Name of its source file, or names of its modules if it has any.
     stems: Vec<String>,
     has_modules: bool,
 }
 
-/// All faults whose name contains `part`.
+/// Plants all faults whose name contains `part`.
 pub fn run(part: &str) -> Outcome {
     let names: Vec<String> = names()?.into_iter().filter(|name| name.contains(part)).collect();
     if names.is_empty() {
@@ -104,12 +105,12 @@ pub fn run(part: &str) -> Outcome {
     plant(&names, &[])
 }
 
-/// Time that [`run_share`] gives to the areas that a commit touches. A commit that edits comments of many
-/// files touches most areas.
+/// Maximum time that [`run_share`] spends on the areas that a commit touches. A commit that changes
+/// comments of many files touches most areas.
 const TOUCHED: Duration = Duration::from_secs(240);
 
-/// Plants the share of this commit, then faults of the areas that it touches as long as [`TOUCHED`] lasts. The names
-/// of those for which no time was left are printed.
+/// Plants the share of this commit, and then faults of the areas that it touches, until [`TOUCHED`]
+/// has passed. Prints the names of those for which there was no time.
 pub fn run_share() -> Outcome {
     let (share, changed) = share()?;
     let mut touched = Vec::new();
@@ -127,7 +128,7 @@ pub fn run_share() -> Outcome {
     plant(&mine, &touched)
 }
 
-/// Plants the faults `names`, then those of `more` as long as [`TOUCHED`] lasts.
+/// Plants the faults `names`, and then those of `more` until [`TOUCHED`] has passed.
 fn plant(names: &[String], more: &[String]) -> Outcome {
     let all: Vec<String> = names.iter().chain(more).cloned().collect();
     let modelled = |name: &str| MODELLED.iter().find(|(area, ..)| *area == area_of(name));
@@ -140,13 +141,14 @@ fn plant(names: &[String], more: &[String]) -> Outcome {
             models.insert(area, built.into_iter().map(part).collect::<Vec<_>>());
         }
     }
-    // The target, features and flags of `cargo test --workspace`: nothing is built twice.
+    // The same target, features and flags as `cargo test --workspace`, so that nothing is built
+    // twice.
     let others: Vec<String> = all.iter().filter(|name| modelled(name).is_none()).cloned().collect();
     let mut tests = build("", "", &[], &tests_for(&others)?)?;
     let has_test = |area: &str, tests: &[Program]| {
         tests.iter().any(|program| program.stems.iter().any(|stem| is_of(stem, area)))
     };
-    // Unit tests, of areas that have no other.
+    // Unit tests for areas without other tests.
     if others.iter().any(|name| !has_test(area_of(name), &tests)) {
         let mut libraries = build("", "", &[], &[LIBRARIES])?;
         let is_wanted = |stem: &String| {
@@ -164,7 +166,7 @@ fn plant(names: &[String], more: &[String]) -> Outcome {
         for program in &tests {
             for stem in program.stems.iter().filter(|stem| is_of(stem, area)) {
                 let filter = if program.has_modules { format!("{stem}::") } else { String::new() };
-                // Forced interleavings notice soonest.
+                // Forced interleavings detect faults soonest.
                 let is_late = !stem.ends_with("interleavings");
                 own.push((is_late, stem, Part { program: program.path.clone(), filter }));
             }
@@ -210,7 +212,7 @@ fn plant(names: &[String], more: &[String]) -> Outcome {
             caught += &format!(" (in run {runs})");
         }
         println!("{name:<44} {:>8.1}  {caught}", took.as_secs_f64());
-        // Written after each fault, as a run of all takes long and may be interrupted.
+        // Written after each fault, because a run of all faults takes long and may be interrupted.
         record::write(&noticed)?;
     }
     let left = &all[planted..];
@@ -225,23 +227,24 @@ fn plant(names: &[String], more: &[String]) -> Outcome {
     }
 }
 
-/// A recorded test as a part of the suite; `None` if the suite has no module of that name.
+/// Returns a recorded test as a part of the suite, or `None` if the suite has no module with that
+/// name.
 fn noticer(test: &str, suite: &[Part]) -> Option<Part> {
     let part = suite.iter().find(|part| test.contains("::") && test.contains(&part.filter))?;
     Some(Part { filter: test.to_owned(), ..part.clone() })
 }
 
-/// What suites do without a fault, each found out once.
+/// Results of suites without a fault, each determined once.
 #[derive(Default)]
 struct Clean(BTreeMap<Vec<Part>, Duration>);
 
 impl Clean {
-    /// Whether and how a suite notices a fault, and how long that took.
+    /// Returns whether and how a suite detects a fault, and how long that took.
     fn judge(&mut self, suite: &[Part], fault: &str) -> Result<(Verdict, Duration), String> {
         let limit = if let Some(limit) = self.0.get(suite) {
             *limit
         } else {
-            // Whatever the suite does without a fault says nothing about one.
+            // A suite that fails without a fault shows nothing about a fault.
             let run = judge(suite, "", CLEAN_LIMIT)?;
             let limit = run.limit();
             if let Some(what) = run.verdict.name() {
@@ -258,7 +261,7 @@ fn area_of(name: &str) -> &str {
     name.split('.').next().unwrap_or(name)
 }
 
-/// Whether a test file is one of those named after `area`.
+/// Returns whether a test file is named after `area`.
 fn is_of(stem: &str, area: &str) -> bool {
     let area = if OF_THE_STORE.contains(&area) { "store" } else { area };
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
@@ -276,7 +279,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     named.filter(move |name| is_name(name) && *name != "area.what")
 }
 
-/// The names of all faults of the workspace, in order.
+/// Returns the names of all faults of the workspace, in order.
 fn names() -> Result<Vec<String>, String> {
     let mut found = BTreeSet::new();
     for package in packages()? {
@@ -289,7 +292,7 @@ fn names() -> Result<Vec<String>, String> {
     Ok(found.into_iter().collect())
 }
 
-/// All Rust files below a folder.
+/// Returns all Rust files below a folder.
 pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>, String> {
     let entries =
         std::fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -347,7 +350,7 @@ fn build(
     Ok(programs)
 }
 
-/// The test programs of `cargo test --workspace` that look for faults of these names.
+/// Returns the test programs of `cargo test --workspace` that may detect faults with these names.
 fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     let mut tests = Vec::new();
     for test in packages()?.into_iter().flat_map(|package| package.tests) {
@@ -360,8 +363,8 @@ fn tests_for(names: &[String]) -> Result<Vec<String>, String> {
     Ok(tests)
 }
 
-/// The name of a test program's file; the names of all its modules, if it is a folder's `main.rs` or
-/// a library.
+/// Returns the name of a test program's file or, for a library or a folder's `main.rs`, the names
+/// of all its modules.
 fn stems(source: &Path) -> Result<Vec<String>, String> {
     let stem = |path: &Path| path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let is_folder = source.ends_with("main.rs") || source.ends_with("lib.rs");
@@ -371,22 +374,23 @@ fn stems(source: &Path) -> Result<Vec<String>, String> {
     }
 }
 
-/// What a run of a suite came to.
+/// The result of a run of a suite.
 struct Run {
     verdict: Verdict,
     took: Duration,
-    /// The longest time without a test that ended.
+    /// Longest time without the end of a test.
     silence: Duration,
 }
 
 impl Run {
-    /// The silence after which another run of the suite counts as hanging.
+    /// Returns the time without the end of a test after which another run of the suite counts as
+    /// blocked.
     fn limit(&self) -> Duration {
         self.silence * 3 + HANG
     }
 }
 
-/// Runs test programs with a planted fault until one test fails, or none ends for as long as
+/// Runs test programs with a planted fault until a test fails, or no test ends for as long as
 /// `limit`.
 fn judge(suite: &[Part], fault: &str, limit: Duration) -> Result<Run, String> {
     let mut all = Run { verdict: Verdict::Nothing, took: Duration::ZERO, silence: Duration::ZERO };
@@ -408,7 +412,7 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
         .current_dir(root())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        // Tests that start processes of their own are ended with them.
+        // Processes that tests have started are ended together with the tests.
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{}: {error}", part.program.display()))?;
@@ -416,7 +420,7 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
     let (lines, incoming) = mpsc::channel();
     std::thread::spawn(move || {
         BufReader::new(stdout).lines().map_while(Result::ok).for_each(|line| {
-            // No thread listens any more once the verdict is out.
+            // After the verdict, the receiver no longer exists.
             let _ = lines.send(line);
         });
     });
@@ -425,7 +429,7 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
     let verdict = loop {
         let begin = Instant::now();
         let received = incoming.recv_timeout(LOOK);
-        // A process that was suspended meanwhile did not use that time.
+        // The time of a suspension of the process does not count.
         let passed = begin.elapsed().min(LOOK * 2);
         took += passed;
         since += passed;
@@ -448,14 +452,14 @@ fn judge_one(part: &Part, fault: &str, limit: Duration) -> Result<Run, String> {
             }
         }
     };
-    // It may have ended by itself.
+    // The process may have ended by itself.
     let group = format!("-{}", child.id());
     let _ = Command::new("kill").args(["-9", "--", &group]).stderr(Stdio::null()).status();
     let _ = child.wait();
     Ok(Run { verdict, took, silence })
 }
 
-/// The first test of a program that did not end.
+/// Returns the first test of a program that did not end.
 fn not_in(ended: &BTreeSet<String>, part: &Part) -> Result<Option<String>, String> {
     let output = Command::new(&part.program).arg(&part.filter).arg("--list").output();
     let output = output.map_err(|error| format!("{}: {error}", part.program.display()))?;

@@ -1,4 +1,4 @@
-//! The fuzz targets, each for some seconds, with the stable compiler.
+//! Runs each fuzz target for some seconds, with the stable compiler.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-leve
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cdebug-assertions --cfg fuzzing -Zsanitizer=address";
 
-/// The sanitizer needs an explicit target; without one cargo builds build scripts with it too.
+/// The sanitizer needs an explicit target. Without one, cargo would also use it for build scripts.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs each target of `fuzz/` for this number of seconds.
@@ -28,7 +28,7 @@ pub fn run(seconds: &str) -> Outcome {
             .env("RUSTFLAGS", FLAGS),
     )?;
     let sources = std::fs::read_dir(folder.join("fuzz_targets")).map_err(|e| e.to_string())?;
-    // All at once: a target keeps one core busy.
+    // All targets run concurrently, because each uses only one core.
     let mut running = Vec::new();
     for source in sources.flatten().map(|source| source.path()) {
         let Some(name) = source.file_stem() else { continue };

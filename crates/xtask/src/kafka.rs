@@ -1,5 +1,5 @@
-//! A Kafka broker on this machine, from the artifacts of Maven Central: for tests, and to try
-//! index nodes.
+//! Runs a Kafka broker on this machine, from the artifacts of Maven Central, for tests and for
+//! experiments with index nodes.
 //!
 //! The broker runs in KRaft mode on 127.0.0.1 with the machine's Java. Its files are in
 //! `target/kafka/PORT`; the artifacts, which `kafka.jars` lists with their SHA-256, are in
@@ -16,11 +16,11 @@ use crate::tools::{Outcome, cargo, must, root, target};
 
 const JARS: &str = include_str!("kafka.jars");
 const CENTRAL: &str = "https://repo1.maven.org/maven2";
-/// A cluster's id: 16 bytes in base 64.
+/// Id of the cluster: 16 bytes in base 64.
 const CLUSTER: &str = "T3JkbmFUZXN0Q2x1c3Rlcg";
-/// How long the broker may take to start or to stop. One that was killed reads its logs first.
+/// Maximum time for a start or a stop of the broker. A broker that was killed first reads its logs.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// The port of the tests' own broker.
+/// Port of the separate broker for tests.
 const TEST_PORT: u16 = 19192;
 
 pub fn run(words: &[&str]) -> Outcome {
@@ -49,7 +49,7 @@ pub fn run(words: &[&str]) -> Outcome {
     }
 }
 
-/// The port that the environment chooses, or this one.
+/// Returns the port that the environment sets, or the default.
 fn port(default: u16) -> Result<u16, String> {
     match std::env::var("ORDNA_KAFKA_PORT") {
         Ok(port) => port.parse().map_err(|_| format!("ORDNA_KAFKA_PORT: {port:?} is no port")),
@@ -57,8 +57,9 @@ fn port(default: u16) -> Result<u16, String> {
     }
 }
 
-/// Kills and stops index nodes and the broker this number of times, and checks every answer.
-/// Measures failovers and merged scans, too. `profile` is the program's: tests are built anyway.
+/// Kills and stops index nodes and the broker this number of times, and checks every answer. Also
+/// measures failovers and merged scans. `profile` applies to the program, because tests are built
+/// anyway.
 pub fn kills(number: &str, profile: &str) -> Outcome {
     must(cargo().args(["build", "--profile", profile, "--locked"]).args([
         "-p",
@@ -77,7 +78,7 @@ pub fn kills(number: &str, profile: &str) -> Outcome {
     )
 }
 
-/// Runs the tests that need a broker; `rest` goes to the tests.
+/// Runs the tests that need a broker. `rest` is passed to the tests.
 fn test(rest: &[&str]) -> Outcome {
     let mut tests = cargo();
     tests.args(["test", "-p", "ordna-kafka", "--features", "kafka", "--locked", "--"]).args(rest);
@@ -88,7 +89,8 @@ fn test(rest: &[&str]) -> Outcome {
     with_test_broker(&mut servers)
 }
 
-/// Runs a command beside a fresh broker, which it may control: `ORDNA_BROKER` and `ORDNA_XTASK`.
+/// Runs a command with a new broker, which the command may control: `ORDNA_BROKER` and
+/// `ORDNA_XTASK`.
 fn with_test_broker(command: &mut Command) -> Outcome {
     let broker = Broker::new(port(TEST_PORT)?);
     broker.stop("-KILL")?;
@@ -105,7 +107,7 @@ fn with_test_broker(command: &mut Command) -> Outcome {
     done
 }
 
-/// Fills the topic `places` with the documents of the README's file.
+/// Fills the topic `places` with the documents of the file in the README.
 fn sample(port: u16) -> Outcome {
     must(
         cargo()
@@ -124,7 +126,7 @@ fn remove(dir: &Path) -> Outcome {
     }
 }
 
-/// A broker that runs, or will, and its files.
+/// A broker, which may be running, and its files.
 struct Broker {
     port: u16,
     dir: PathBuf,
@@ -139,10 +141,10 @@ impl Broker {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The process of the broker, if it runs.
+    /// Returns the id of the broker's process, if it runs.
     fn process(&self) -> Option<String> {
         let process = fs::read_to_string(self.dir.join("pid")).ok()?;
-        // The number may have gone to another process since.
+        // The id may now belong to another process.
         let line = fs::read(format!("/proc/{process}/cmdline")).ok()?;
         String::from_utf8_lossy(&line).contains("kafka.Kafka").then_some(process)
     }
@@ -234,7 +236,7 @@ impl Broker {
     }
 }
 
-/// Fetches the artifacts that are missing, checks all of them, and returns the class path.
+/// Downloads missing artifacts, checks all of them, and returns the class path.
 fn download() -> Result<String, String> {
     let lib = target("kafka/lib");
     let list = lib.join("SHA256SUMS");

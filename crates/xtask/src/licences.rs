@@ -1,4 +1,4 @@
-//! Licences of all dependencies, and the arrows between the crates.
+//! Checks the licences of all dependencies, and the dependencies between the crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::tools::{LIBRARY, Outcome, cargo};
 
-/// The licences that a dependency may have. `deny.toml` says the same to cargo-deny.
+/// The licences that a dependency may have. `deny.toml` has the same list for cargo-deny.
 const ALLOWED: [&str; 8] =
     ["MIT", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "Zlib", "ISC", "MPL-2.0", "Unicode-3.0"];
 
-/// The crates of the workspace that each of them may depend on, in a build or a build script.
+/// The crates of the workspace on which each of them may depend, in a build or a build script.
 const ARROWS: [(&str, &[&str]); 12] = [
     ("ordna-base", &[]),
     ("ordna-derive", &[]),
@@ -27,11 +27,12 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ("xtask", &[]),
 ];
 
-/// The crate that tests, examples and benchmarks of all crates may depend on besides, unless it
-/// depends on theirs.
+/// The crate on which tests, examples and benchmarks of all crates may depend in addition, unless
+/// it depends on them.
 const OF_TESTS: &str = "ordna-testkit";
 
-/// Crates that the library must never depend on: it has no asynchronous code and no network.
+/// Crates on which the library must never depend, because it has no asynchronous code and no
+/// network.
 const NOT_IN_THE_LIBRARY: [&str; 3] = ["tokio", "mio", "clap"];
 
 pub fn run() -> Outcome {
@@ -61,11 +62,12 @@ pub fn run() -> Outcome {
     }
 }
 
-/// The arrows between crates that break a rule, in words:
+/// Returns the dependencies between crates that violate a rule, as texts:
 ///
-/// 1. A crate depends on those of its line in [`ARROWS`]; its tests on [`OF_TESTS`], too.
+/// 1. A crate depends only on those of its line in [`ARROWS`]; its tests may depend on
+///    [`OF_TESTS`], too.
 /// 2. No crate of the product depends on one of the laboratory, not even in its tests.
-/// 3. There is no circle, dependencies of tests included.
+/// 3. There are no cycles, including dependencies of tests.
 /// 4. The library has none of [`NOT_IN_THE_LIBRARY`].
 fn wrong_arrows(packages: &[Value]) -> Vec<String> {
     let ours: Vec<&Value> = packages.iter().filter(|package| package["source"].is_null()).collect();
@@ -116,8 +118,8 @@ fn wrong_arrows(packages: &[Value]) -> Vec<String> {
     wrong
 }
 
-/// Checks the dependencies of the Python package, which stands outside of the workspace. `cargo
-/// tree` leaves out dependencies of other targets; `cargo metadata` does not.
+/// Checks the dependencies of the Python package, which is not in the workspace. `cargo tree` omits
+/// dependencies for other targets; `cargo metadata` does not.
 fn wheel(wrong: &mut Vec<String>) -> Result<usize, String> {
     let output = cargo()
         .args([
@@ -147,13 +149,13 @@ fn wheel(wrong: &mut Vec<String>) -> Result<usize, String> {
     if lines.is_empty() { Err("cargo tree lists no packages".to_owned()) } else { Ok(lines.len()) }
 }
 
-/// Whether some choice that the expression offers is allowed in each of its parts.
+/// Returns whether the expression has an alternative of which all parts are allowed.
 fn allowed(expression: &str) -> bool {
     expression.replace('/', " OR ").split(" AND ").all(|part| {
         part.split(" OR ").any(|licence| {
             let licence = licence.trim().trim_matches(['(', ')']);
             let licence = licence.split(" WITH ").next().unwrap_or(licence);
-            // "Or any later version" offers this one.
+            // "Or any later version" includes this version.
             ALLOWED.contains(&licence.strip_suffix('+').unwrap_or(licence))
         })
     })
@@ -165,7 +167,7 @@ mod tests {
 
     use super::{allowed, wrong_arrows};
 
-    /// A package of a folder, and its dependencies with their kinds.
+    /// Returns the description of a package in a folder, with its dependencies and their kinds.
     fn package(folder: &str, name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
         let dependencies: Vec<_> =
             dependencies.iter().map(|(name, kind)| json!({ "name": name, "kind": kind })).collect();

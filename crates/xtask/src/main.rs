@@ -1,4 +1,4 @@
-//! The developers' own commands: `cargo xtask <command>`.
+//! Commands for developers: `cargo xtask <command>`.
 
 mod asan;
 mod faults;
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reads the numbers of a run of mutants.
+/// Parses the numbers and runs mutants.
 fn mutants(seed: &str, count: &str, only: &[&str]) -> Outcome {
     let number = |word: &str| word.parse::<u64>().map_err(|_| format!("{word:?} is no number"));
     let only = only.iter().map(|word| Ok(number(word)? as usize)).collect::<Result<Vec<_>, _>>();
@@ -85,7 +85,7 @@ fn kills(number: &str) -> Outcome {
     )
 }
 
-/// Runs the tests of the server that could go on for ever: linearizability, broken requests, bad
+/// Runs the tests of the server whose duration is unlimited: linearizability, broken requests, bad
 /// clients.
 fn wire(seconds: &str) -> Outcome {
     must(
@@ -96,7 +96,7 @@ fn wire(seconds: &str) -> Outcome {
     )
 }
 
-/// Runs the tests whose threads are shuttle's.
+/// Runs the tests that use threads of shuttle.
 fn shuttle() -> Outcome {
     must(
         cargo()
@@ -105,7 +105,7 @@ fn shuttle() -> Outcome {
             .arg(tools::target("shuttle"))
             .env("RUSTFLAGS", "--cfg faults --cfg shuttle"),
     )?;
-    // A model of nodes, whose own code has no threads.
+    // A model of nodes, whose code itself has no threads.
     must(
         cargo()
             .args(["test", "-p", "ordna-kafka", "--test", "model"])

@@ -1,4 +1,4 @@
-//! Runs the loom models without a fault; each prints how many executions it has.
+//! Runs the loom models without faults. Each prints the number of its executions.
 
 use std::collections::BTreeSet;
 

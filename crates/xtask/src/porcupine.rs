@@ -1,4 +1,4 @@
-//! A second opinion on recorded histories: porcupine, a linearizability checker in Go.
+//! Checks recorded histories a second time, with porcupine, a linearizability checker in Go.
 
 use std::process::Command;
 

@@ -1,16 +1,16 @@
-//! The test that last noticed each planted fault: `noticed.txt` in this crate.
+//! The test that last detected each planted fault: `noticed.txt` in this crate.
 //!
-//! One line per fault, `fault test`, sorted. [`crate::faults`] tries that test first, and runs the
-//! suite of the fault's area if the file names none or the test no longer notices the fault. The
-//! file saves time and proves nothing: each run writes what it saw. It is committed so that runs
-//! in a fresh clone are short, too.
+//! The file has one line per fault, `fault test`, sorted. [`crate::faults`] tries that test first,
+//! and runs the suite of the fault's area if the file has no test or the test no longer detects the
+//! fault. The file saves time and proves nothing: each run writes what it has seen. It is committed
+//! so that runs in a new clone are short, too.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use crate::tools::{Outcome, root};
 
-/// Tests by the fault that they noticed last.
+/// Tests by the fault that they detected last.
 pub type Noticed = BTreeMap<String, String>;
 
 fn path() -> PathBuf {

@@ -1,32 +1,32 @@
-//! Tools of all commands: cargo, run from the top of the checkout.
+//! Tools for all commands: cargo, which is run in the top folder of the checkout.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The crates whose tests look for planted faults and run under a sanitizer.
+/// The crates whose tests must detect planted faults and run with a sanitizer.
 pub const LIBRARY: [&str; 4] = ["ordna-base", "ordna-papers", "ordna", "ordna-secondary"];
 
-/// The error, for a person.
+/// The result of a command. The error is a text for the developer.
 pub type Outcome = Result<(), String>;
 
-/// The top of the checkout.
+/// Returns the top folder of the checkout.
 pub fn root() -> PathBuf {
     let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).expect("crates/xtask lies two below the top").to_owned()
 }
 
-/// A folder of the target directory, for builds with flags of their own.
+/// Returns a folder of the target directory, for builds with separate flags.
 pub fn target(name: &str) -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     root().join(target).join(name)
 }
 
-/// Cargo, from the top of the checkout.
+/// Returns a command that runs cargo in the top folder of the checkout.
 ///
-/// It does not get the variables of this package: build scripts that look at them, as ring's does,
-/// would run again, and all crates behind them would be built again.
+/// The command does not get the variables of this package: build scripts that read them, such as
+/// ring's, would run again, and all crates that depend on them would be built again.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned()));
     let is_ours = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST");
@@ -39,10 +39,10 @@ pub fn cargo() -> Command {
     command
 }
 
-/// The shares of this many commits in a row hold everything that is shared out.
+/// Number of successive commits whose shares together contain everything.
 pub const SHARES: usize = 10;
 
-/// Which share is this commit's, and the files that it and the working tree change.
+/// Returns the number of this commit's share, and the files that it and the working tree change.
 pub fn share() -> Result<(usize, Vec<String>), String> {
     let git = |arguments: &[&str]| -> Result<String, String> {
         let output = Command::new("git").args(arguments).current_dir(root()).output();
@@ -52,7 +52,7 @@ pub fn share() -> Result<(usize, Vec<String>), String> {
     };
     let number = git(&["rev-list", "--count", "HEAD"])?;
     let number: usize = number.parse().map_err(|_| format!("{number:?} is no number"))?;
-    // A checkout without history has no parent: its share has to do.
+    // A checkout without history has no parent, so only the share runs.
     let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
     Ok((number % SHARES, changed.lines().map(str::to_owned).collect()))
 }
@@ -60,20 +60,20 @@ pub fn share() -> Result<(usize, Vec<String>), String> {
 /// A package of the workspace.
 pub struct Package {
     pub name: String,
-    /// The folder of its manifest.
+    /// Folder of the manifest.
     pub folder: PathBuf,
-    /// Its test programs that need no cargo feature, ordered by name.
+    /// Test programs that need no cargo feature, ordered by name.
     pub tests: Vec<Test>,
 }
 
 /// A test program in a package's `tests` folder.
 pub struct Test {
     pub name: String,
-    /// The file of its root module.
+    /// File of the root module.
     pub source: PathBuf,
 }
 
-/// All packages of the workspace, as cargo reports them.
+/// Returns all packages of the workspace, as reported by cargo.
 pub fn packages() -> Result<Vec<Package>, String> {
     let output = cargo().args(["metadata", "--no-deps", "--format-version", "1"]).output();
     let output = output.map_err(|error| format!("cargo metadata: {error}"))?;
@@ -98,14 +98,14 @@ pub fn packages() -> Result<Vec<Package>, String> {
     packages.iter().map(|package| read(package).ok_or_else(|| format!("{package}?"))).collect()
 }
 
-/// The names of a package's test programs that need no cargo feature, in order.
+/// Returns the names of a package's test programs that need no cargo feature, in order.
 pub fn programs(package: &str) -> Result<Vec<String>, String> {
     let package = packages()?.into_iter().find(|found| found.name == package);
     let package = package.ok_or("cargo metadata lacks a package")?;
     Ok(package.tests.into_iter().map(|test| test.name).collect())
 }
 
-/// Runs a command whose failure is an error.
+/// Runs a command and returns an error if it fails.
 pub fn must(command: &mut Command) -> Outcome {
     let status = command.status().map_err(|error| format!("cannot start {command:?}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{command:?} failed: {status}")) }

@@ -1,5 +1,5 @@
-//! The rules of ARCHITECTURE.md that a compiler does not keep. `cargo xtask licences` checks the
-//! arrows between crates.
+//! Checks the rules of ARCHITECTURE.md that a compiler does not check. `cargo xtask licences`
+//! checks the dependencies between crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, ItemMacro, ItemMod, ItemUse, UseTree, Visibility};
 
-/// A file may have this many lines.
+/// Maximum number of lines of a file.
 const LINES: usize = 800;
 
-/// The crates whose files are checked: those of the product and of the laboratory.
+/// Returns the crates whose files are checked: those of the product and of the laboratory.
 fn crates() -> Vec<PathBuf> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut crates = Vec::new();
@@ -26,7 +26,7 @@ fn crates() -> Vec<PathBuf> {
     crates
 }
 
-/// All Rust files below a folder, if there is one.
+/// Returns all Rust files below a folder, if it exists.
 fn rust_files(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut files = Vec::new();
@@ -48,7 +48,7 @@ fn files_are_short() {
     }
 }
 
-/// A cargo feature would be turned on in every crate of a build by one crate that asks for it.
+/// If one crate requested a cargo feature, it would be enabled in every crate of a build.
 #[test]
 fn stops_and_faults_hang_on_no_feature() {
     for path in crates().iter().map(|path| path.join("Cargo.toml")) {
@@ -66,7 +66,7 @@ fn no_circle_between_files() {
     no_circle("files", |imports| Imports::circles(&imports.edges()));
 }
 
-/// Two folders of one level must not import each other, even if no two of their files do.
+/// Two folders of the same level must not import each other, even if no two of their files do.
 #[test]
 fn no_circle_between_folders() {
     no_circle("folders", |imports| Imports::circles(&imports.folder_edges()));
@@ -82,7 +82,7 @@ fn no_circle(of: &str, circles: impl Fn(&Imports) -> Vec<String>) {
     assert!(found.is_empty(), "{of} that import each other:\n{}", found.join("\n"));
 }
 
-/// The path of a module within its crate.
+/// The path of a module in its crate.
 type Module = Vec<String>;
 
 /// Imports of each module from others, by the names that they import.
@@ -98,10 +98,10 @@ struct Use {
 #[derive(Default)]
 struct Imports {
     modules: BTreeSet<Module>,
-    /// Names that a module re-exports, and what they stand for.
+    /// Names that a module re-exports, and the paths that they refer to.
     exports: BTreeMap<(Module, String), Vec<String>>,
     uses: Vec<Use>,
-    /// Exported macros, which lie at the top of the crate wherever they are defined.
+    /// Exported macros, which are in the root of the crate wherever they are defined.
     macros: BTreeSet<String>,
 }
 
@@ -131,7 +131,7 @@ impl Imports {
         imports
     }
 
-    /// The file in which the path's item is defined; `None` if that is no file of this crate.
+    /// Returns the file in which the path's item is defined, or `None` if it is not in this crate.
     fn file(&self, from: &Module, path: &[String], depth: usize) -> Option<Module> {
         let (first, rest) = path.split_first()?;
         let start = match first.as_str() {
@@ -156,11 +156,11 @@ impl Imports {
         }
         let export = self.exports.get(&(module.clone(), first.clone()))?;
         let whole: Vec<String> = export.iter().chain(rest).cloned().collect();
-        // A name that stands for itself ends the search.
+        // A name that refers to itself ends the search.
         if depth > 8 { None } else { self.file(module, &whole, depth + 1) }
     }
 
-    /// The imports of one file from another: both files, and the names.
+    /// Returns the imports of one file from another: both files, and the names.
     fn edges(&self) -> Edges {
         let mut edges = Edges::new();
         for found in &self.uses {
@@ -177,8 +177,8 @@ impl Imports {
         edges
     }
 
-    /// The imports between two modules of one parent, files and folders alike, with all that is
-    /// below each. What a parent and its child import of each other does not count.
+    /// Returns the imports between two modules of one parent, files and folders alike, including
+    /// everything below each of them. Imports between a parent and its child do not count.
     fn folder_edges(&self) -> Edges {
         let mut edges = Edges::new();
         for (from, to, names) in self.edges().into_iter().flat_map(|(from, all)| {
@@ -193,7 +193,7 @@ impl Imports {
         edges
     }
 
-    /// The edges that are part of a circle, in words.
+    /// Returns the edges that are part of a cycle, as texts.
     fn circles(edges: &Edges) -> Vec<String> {
         let reach = |from: &Module| {
             let mut seen = BTreeSet::new();
@@ -225,7 +225,7 @@ impl Imports {
 struct Reader<'a> {
     imports: &'a mut Imports,
     module: Module,
-    /// Depth of inline modules: `super` in one of them is this file.
+    /// Depth of inline modules. In one of them, `super` is this file.
     inline: usize,
 }
 
@@ -263,9 +263,10 @@ impl Reader<'_> {
         if !leaf.is_empty() && leaf != "self" {
             path.push(leaf);
         }
-        // Names that are imported resolve paths that begin with them, as re-exports do.
+        // Imported names resolve paths that begin with them, as re-exports do.
         self.imports.exports.insert((self.module.clone(), name), path.clone());
-        // A module re-exports its own children by their names; whatever else it names it imports.
+        // A module re-exports its own children by their names; everything else that it names is an
+        // import.
         if !is_export || path.first().is_some_and(|first| first == "crate" || first == "super") {
             self.note(path);
         }

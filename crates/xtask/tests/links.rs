@@ -1,15 +1,16 @@
-//! The links of the pages lead somewhere: files and headings exist. So do the files that pages name
-//! in code spans. Links to other sites are not followed.
+//! Checks the links of the pages: files and headings must exist. Files that pages name in code
+//! spans must exist, too. Links to other sites are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 
-/// The top of the repository.
+/// Returns the top folder of the repository.
 fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All pages below a folder. Folders of builds, and hidden ones but `.github`, are left out.
+/// Returns all pages below a folder, except in folders of builds and hidden folders other than
+/// `.github`.
 fn pages(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a readable folder") {
@@ -28,7 +29,7 @@ fn pages(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The lines of a page that are outside of code blocks.
+/// Returns the lines of a page that are outside of code blocks.
 fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut inside = false;
     text.lines().filter(move |line| {
@@ -38,10 +39,10 @@ fn prose(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The parts of a line outside of code spans, and the code spans.
+/// Returns the parts of a line outside of code spans, and the code spans.
 fn spans(line: &str) -> (String, Vec<&str>) {
     let parts: Vec<&str> = line.split('`').collect();
-    // A span needs its second backtick.
+    // A span needs a second backtick.
     let closed = parts.len() - 1 - (parts.len() - 1) % 2;
     let (mut text, mut code) = (String::new(), Vec::new());
     for (at, part) in parts.into_iter().enumerate() {
@@ -54,16 +55,16 @@ fn spans(line: &str) -> (String, Vec<&str>) {
     (text, code)
 }
 
-/// The targets of the links of a text.
+/// Returns the targets of the links of a text.
 fn targets(text: &str) -> Vec<&str> {
     let links = text.split("](").skip(1);
     links.filter_map(|rest| rest.split([')', ' ']).next()).collect()
 }
 
-/// The anchor that code hosts give a heading.
+/// Returns the anchor that code hosts assign to a heading.
 fn anchor(heading: &str) -> String {
     let mut text = heading.replace('`', "");
-    // A link counts with its text.
+    // The text of a link is part of the anchor.
     while let Some((before, rest)) = text.split_once("](") {
         let after = rest.split_once(')').map_or("", |(_, after)| after);
         text = format!("{before}{after}");
@@ -72,7 +73,7 @@ fn anchor(heading: &str) -> String {
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
-/// The anchors of the headings of a page. Equal ones are numbered.
+/// Returns the anchors of the headings of a page. Equal ones are numbered.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut counts = BTreeMap::<String, usize>::new();
     let headings = prose(text).filter(|line| line.starts_with('#'));
@@ -85,7 +86,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     each.collect()
 }
 
-/// A path without `..` and `.`; also of what does not exist.
+/// Returns a path without `..` and `.`, which need not exist.
 fn plain(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -139,8 +140,8 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "dead links:\n{}", dead.join("\n"));
 }
 
-/// A page that names a file by its path from the top, or from `crates`, names one that exists. The
-/// changelog and the papers' pages also name files of the past.
+/// If a page names a file by its path from the top or from `crates`, the file must exist. The
+/// changelog and the papers' pages also name former files.
 #[test]
 fn files_that_pages_name_exist() {
     let top = top().canonicalize().expect("the repository");
@@ -156,13 +157,13 @@ fn files_that_pages_name_exist() {
             for span in spans(line).1 {
                 let is_file = span.ends_with(".rs") || span.ends_with('/');
                 let Some((first, _)) = span.split_once('/') else { continue };
-                // `NAME` stands for a name that the reader chooses.
+                // `NAME` represents a name that the reader chooses.
                 let is_form = span.contains("NAME");
                 if !is_file || is_form || !span.chars().all(is_path) || first.is_empty() {
                     continue;
                 }
                 let mut places = [top.clone(), top.join("crates"), top.join("lab")].into_iter();
-                // Other paths begin within a crate.
+                // Other paths begin in a crate.
                 let Some(place) = places.find(|place| place.join(first).is_dir()) else { continue };
                 if !place.join(span).exists() {
                     missing.push(format!("{}: {span}", page.display()));

@@ -1,9 +1,9 @@
-//! Sampled mutants: small changes of the product's code, of which tests should notice each.
+//! Sampled mutants: small changes of the product's code, each of which tests should detect.
 //!
-//! The candidates are those of cargo-mutants. A build for each would take hours, so one build holds
-//! all mutants of the sample ([`plant`]), and the environment variable `ORDNA_MUTANT` selects one
-//! when a test starts. Each test first runs once without a mutant and records which mutants it
-//! reaches ([`programs`]); only those tests can notice it.
+//! The candidates are those of cargo-mutants. A build for each of them would take hours, so one
+//! build contains all mutants of the sample ([`plant`]), and the environment variable
+//! `ORDNA_MUTANT` selects one when a test starts. Each test first runs once without a mutant and
+//! records which mutants it reaches ([`programs`]), because only those tests can detect it.
 
 mod plant;
 mod programs;
@@ -23,21 +23,21 @@ use programs::{End, Test};
 /// The crates that are changed.
 const CRATES: [&str; 4] = ["ordna-base", "ordna", "ordna-secondary", "ordna-server"];
 
-/// The packages whose tests look for mutants.
+/// The packages whose tests may detect mutants.
 const TESTED: [&str; 5] =
     ["ordna-base", "ordna", "ordna-secondary", "ordna-server", "ordna-testkit"];
 
-/// Kinds of mutants that one build can hold together: a function that returns a constant, another
-/// operator.
+/// Kinds of mutants that one build can contain together: a function that returns a constant, and
+/// another operator.
 const GENRES: [&str; 3] = ["FnValue", "BinaryOperator", "UnaryOperator"];
 
-/// Sources that only a model checker or another processor compiles.
+/// Sources that are compiled only for a model checker or another processor.
 const NOT_BUILT: [&str; 4] = ["loom", "schedule.rs", "neon.rs", "scalar.rs"];
 
-/// Mutants that are looked at for each that is wanted, as some do not compile.
+/// Number of mutants that are examined for each requested one, because some do not compile.
 const SPARE: f64 = 1.7;
 
-/// Mutants that run at the same time.
+/// Number of mutants that run concurrently.
 const WORKERS: usize = 2;
 
 /// Plants `count` random mutants in turn, and fails if a test notices fewer than 95 % of them.
@@ -47,7 +47,7 @@ pub fn run(seed: u64, count: usize, only: &[usize]) -> Outcome {
     println!("{} candidates", candidates.len());
     let mut sample = sample(&candidates, seed, (count as f64 * SPARE) as usize);
     build_all(&tree, &mut sample)?;
-    // The first of each crate, as many as its share.
+    // The first mutants of each crate, as many as its share.
     let mut left = shares(count)?;
     sample.retain(|mutant| {
         let left = left.get_mut(mutant.package.as_str()).expect("a share for each crate");
@@ -62,7 +62,7 @@ pub fn run(seed: u64, count: usize, only: &[usize]) -> Outcome {
     judge_all(&sample, &traced)
 }
 
-/// A copy of the checkout's last commit, which the mutants are planted in.
+/// Returns a copy of the last commit, into which the mutants are planted.
 fn tree() -> Result<PathBuf, String> {
     let tree = target("mutants").join("tree");
     if !tree.exists() {
@@ -76,7 +76,7 @@ fn tree() -> Result<PathBuf, String> {
     Ok(tree)
 }
 
-/// All mutants of cargo-mutants that can be planted.
+/// Returns all mutants of cargo-mutants that can be planted.
 fn candidates(tree: &Path) -> Result<Vec<Mutant>, String> {
     let mut command = cargo();
     command.current_dir(tree).args(["mutants", "--list", "--json"]);
@@ -117,7 +117,8 @@ fn candidates(tree: &Path) -> Result<Vec<Mutant>, String> {
     Ok(mutants)
 }
 
-/// How many of `count` mutants belong to each crate, in proportion to the lines of its sources.
+/// Returns how many of `count` mutants belong to each crate, in proportion to the lines of its
+/// sources.
 fn shares(count: usize) -> Result<BTreeMap<&'static str, usize>, String> {
     let mut lines = BTreeMap::new();
     for name in CRATES {
@@ -128,14 +129,14 @@ fn shares(count: usize) -> Result<BTreeMap<&'static str, usize>, String> {
     let all: usize = lines.values().sum();
     let mut shares: BTreeMap<_, _> =
         lines.iter().map(|(name, lines)| (*name, count * lines / all)).collect();
-    // What rounding left goes to the largest.
+    // The remainder after rounding belongs to the largest crate.
     let missing = count - shares.values().sum::<usize>();
     let largest = *lines.iter().max_by_key(|(_, lines)| **lines).expect("four crates").0;
     *shares.get_mut(largest).expect("one of them") += missing;
     Ok(shares)
 }
 
-/// Random candidates of each crate, `count` in all, in an order that the seed decides.
+/// Returns random candidates of each crate, `count` in total, in an order that the seed determines.
 fn sample(candidates: &[Mutant], seed: u64, count: usize) -> Vec<Mutant> {
     let mut state = seed;
     // SplitMix64.
@@ -158,16 +159,17 @@ fn sample(candidates: &[Mutant], seed: u64, count: usize) -> Vec<Mutant> {
     sample
 }
 
-/// Plants the sample, and leaves out the mutants that do not compile.
+/// Plants the sample, and omits mutants that do not compile.
 fn build_all(tree: &Path, sample: &mut Vec<Mutant>) -> Outcome {
-    // A file whose mutants all fail to compile gets its own text back.
+    // If all mutants of a file fail to compile, the file gets its original text.
     let files: BTreeSet<String> = sample.iter().map(|mutant| mutant.file.clone()).collect();
     loop {
         let mut planted: BTreeMap<String, Planted> = BTreeMap::new();
         let mut unviable = BTreeMap::new();
         for file in &files {
             let own: Vec<&Mutant> = sample.iter().filter(|mutant| mutant.file == *file).collect();
-            // The committed text, as the file may hold what was planted before.
+            // Uses the committed text, because the file may contain mutants that were planted
+            // before.
             let text = std::fs::read_to_string(root().join(file))
                 .map_err(|error| format!("{file}: {error}"))?;
             let result = plant::plant(&text, &own).map_err(|error| format!("{file}: {error}"))?;
@@ -197,7 +199,7 @@ fn build_all(tree: &Path, sample: &mut Vec<Mutant>) -> Outcome {
         if unviable.is_empty()
             && let Some(error) = errors.first()
         {
-            // The compiler may report a mutant at what it contradicts.
+            // The compiler may report a mutant at code that contradicts it.
             let near = planted.get(&error.file).and_then(|it| it.nearest(error.bytes.start));
             let text = &error.text;
             let near = near.ok_or_else(|| format!("no mutant in {}: {text}", error.file))?;
@@ -215,7 +217,7 @@ fn build_all(tree: &Path, sample: &mut Vec<Mutant>) -> Outcome {
     }
 }
 
-/// Writes a file unless it has this text already, which would build it again.
+/// Writes a file unless it already has this text, because a write would cause a build.
 fn write(path: &Path, text: &str) -> Outcome {
     if std::fs::read_to_string(path).is_ok_and(|old| old == text) {
         return Ok(());
@@ -223,11 +225,11 @@ fn write(path: &Path, text: &str) -> Outcome {
     std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// What the tests made of a mutant.
+/// The result of the tests with a mutant.
 enum Verdict {
     /// The test that failed.
     Caught(String),
-    /// How many tests passed.
+    /// Number of tests that passed.
     Survived(usize),
 }
 
@@ -257,7 +259,7 @@ fn judge_all(sample: &[Mutant], traced: &[Test]) -> Outcome {
     if caught * 100 >= sample.len() * 95 { Ok(()) } else { Err(survivors.join("\n")) }
 }
 
-/// Runs the tests that reach a mutant, the shortest first, until one notices.
+/// Runs the tests that reach a mutant, the shortest first, until one detects it.
 fn judge(mutant: &Mutant, traced: &[Test]) -> (Verdict, Duration) {
     let own = traced.iter().filter(|test| test.reaches.contains(&mutant.number));
     let (mut took, mut passed) = (Duration::ZERO, 0);
@@ -267,7 +269,7 @@ fn judge(mutant: &Mutant, traced: &[Test]) -> (Verdict, Duration) {
             took += time;
             end
         };
-        // A test that fails once may do so without a mutant too, if the machine is busy.
+        // On a busy machine, a test may fail once even without a mutant.
         let notices = run(Some(mutant.number)) != End::Passed
             && (run(Some(mutant.number)) != End::Passed
                 || (0..3).all(|_| run(None) == End::Passed));

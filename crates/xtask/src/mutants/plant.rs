@@ -1,4 +1,4 @@
-//! Puts mutants into a source text, each behind a switch that is read when it is reached.
+//! Plants mutants into a source text, each with a switch that is read when it is reached.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,21 +37,21 @@ fn note(number: usize, path: &std::path::Path) {
 }
 "#;
 
-/// The switch as crates see it that depend on the library only.
+/// The switch for crates that depend only on the library.
 pub const SWITCH_AGAIN: &str = "#[doc(hidden)]\npub use ordna_base::mutant;\n";
 
-/// A change of one place.
+/// A change at one place.
 #[derive(Debug, Clone)]
 pub struct Mutant {
     pub number: usize,
     pub package: String,
-    /// Path below the top of the checkout.
+    /// Path relative to the top of the checkout.
     pub file: String,
-    /// First line and column of what is replaced, both from 1.
+    /// First line and column of the replaced text, both counted from 1.
     pub start: (usize, usize),
     pub genre: String,
     pub replacement: String,
-    /// The change in words.
+    /// Description of the change.
     pub what: String,
 }
 
@@ -67,26 +67,26 @@ pub struct Planted {
     pub text: String,
     /// The bytes of the text that belong to each mutant.
     places: Vec<(usize, Range<usize>)>,
-    /// Mutants that have no switch, and why.
+    /// Mutants without a switch, and the reason.
     pub refused: Vec<(usize, String)>,
 }
 
 impl Planted {
-    /// The mutant whose text is the shortest around a place.
+    /// Returns the mutant with the shortest text around a place.
     pub fn at(&self, bytes: &Range<usize>) -> Option<usize> {
         let around = |place: &Range<usize>| place.start <= bytes.start && bytes.start < place.end;
         let found = self.places.iter().filter(|(_, place)| around(place));
         found.min_by_key(|(_, place)| place.len()).map(|(number, _)| *number)
     }
 
-    /// The mutant that begins nearest to a place.
+    /// Returns the mutant that begins nearest to a place.
     pub fn nearest(&self, at: usize) -> Option<usize> {
         let found = self.places.iter().min_by_key(|(_, place)| place.start.abs_diff(at));
         found.map(|(number, _)| *number)
     }
 }
 
-/// Puts mutants into a text.
+/// Plants mutants into a text.
 pub fn plant(text: &str, mutants: &[&Mutant]) -> Result<Planted, String> {
     let file = syn::parse_file(text).map_err(|error| error.to_string())?;
     let mut sites = Sites::default();
@@ -120,21 +120,21 @@ pub fn plant(text: &str, mutants: &[&Mutant]) -> Result<Planted, String> {
     Ok(planted)
 }
 
-/// Where a mutant can be.
+/// A place where a mutant is possible.
 #[derive(Debug, Clone)]
 struct Site {
-    /// The expression; empty at the start of a function's body.
+    /// The expression, or an empty range at the start of a function's body.
     whole: Range<usize>,
-    /// The parts of an operation.
+    /// The parts of the operation.
     parts: Option<Operation>,
-    /// Why no switch can be here.
+    /// The reason why no switch is possible here.
     refused: Option<&'static str>,
 }
 
 /// An operator and its operands.
 #[derive(Debug, Clone)]
 struct Operation {
-    /// `None` for an operator with one operand.
+    /// The left operand, or `None` for an operator with one operand.
     left: Option<Range<usize>>,
     operator: Range<usize>,
     right: Range<usize>,
@@ -149,13 +149,14 @@ struct Edit {
 
 struct Writer<'a> {
     text: &'a str,
-    /// In order: at one place the start of a body first, and an outer one before those in it.
+    /// Edits in order: at the same place, the start of a body first, and an outer edit before those
+    /// within it.
     edits: &'a [Edit],
     planted: &'a mut Planted,
 }
 
 impl Writer<'_> {
-    /// Writes a part of the text. At its very start a function's body may begin.
+    /// Writes a part of the text, at whose start a function's body may begin.
     fn write(&mut self, part: Range<usize>, begins: bool) {
         let mut at = part.start;
         for edit in self.edits {
@@ -250,7 +251,7 @@ fn place(span: Span) -> (usize, usize) {
     (start.line, start.column + 1)
 }
 
-/// Whether an operand is a `let` of a chain.
+/// Returns whether an operand is a `let` of a chain.
 fn has_let(expression: &syn::Expr) -> bool {
     match expression {
         syn::Expr::Let(_) => true,

@@ -13,13 +13,14 @@ use serde_json::Value;
 
 use crate::tools::{cargo, target};
 
-/// How long a test may take without a mutant.
+/// Maximum duration of a test without a mutant.
 const CLEAN_LIMIT: Duration = Duration::from_secs(180);
 
-/// A test that takes so much longer than four times what it takes without a mutant hangs.
+/// Time that is added to four times the duration of a test without a mutant. A test that exceeds
+/// this counts as blocked.
 const HANG: Duration = Duration::from_secs(20);
 
-/// How often a running test is looked at.
+/// Interval between two checks of a running test.
 const LOOK: Duration = Duration::from_millis(3);
 
 /// One test of a program.
@@ -31,11 +32,11 @@ pub struct Test {
     folder: PathBuf,
     /// The numbers of the mutants that it reaches.
     pub reaches: BTreeSet<usize>,
-    /// How long it took without a mutant.
+    /// Duration of the test without a mutant.
     took: Duration,
 }
 
-/// How a run of a test ended.
+/// The end of a run of a test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Passed,
@@ -45,7 +46,7 @@ pub enum End {
 
 /// An error of the compiler.
 pub struct CompileError {
-    /// Path below the top of the checkout.
+    /// Path relative to the top of the checkout.
     pub file: String,
     pub bytes: Range<usize>,
     pub text: String,
@@ -63,10 +64,10 @@ fn build_folder() -> PathBuf {
     target("mutants").join("build")
 }
 
-/// The errors of the libraries of these packages.
+/// Returns the compile errors of the libraries of these packages.
 pub fn errors(tree: &Path, packages: &[&str]) -> Result<Vec<CompileError>, String> {
     let mut command = cargo();
-    // Not `cargo check`, whose results the build of the tests could not use.
+    // Not `cargo check`, because the build of the tests could not use its results.
     command.current_dir(tree).arg("build").arg("--target-dir").arg(build_folder());
     command.args(["--lib", "--keep-going"]).args(packages.iter().flat_map(|name| ["-p", name]));
     let (is_whole, messages) = messages(&mut command)?;
@@ -116,7 +117,8 @@ pub fn build(tree: &Path, packages: &[&str]) -> Result<Vec<Test>, String> {
     Ok(tests)
 }
 
-/// The tests of a program; of those that are ignored, the ones that compare with Redis.
+/// Returns the tests of a program. Of the ignored ones, only those are included that compare with
+/// Redis.
 fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, String> {
     let names = |more: &[&str]| -> Result<BTreeSet<String>, String> {
         let output = Command::new(program).args(["--list", "--format=terse"]).args(more).output();
@@ -138,7 +140,7 @@ fn list(program: &Path, folder: &Path) -> Result<Vec<Test>, String> {
     Ok(all.map(test).collect())
 }
 
-/// Runs each test without a mutant, and returns those that pass, the shortest first.
+/// Runs each test without a mutant. Returns those that pass, the shortest first.
 pub fn trace(tests: &[Test], workers: usize) -> Result<Vec<Test>, String> {
     let next = AtomicUsize::new(0);
     let traced = Mutex::new(Vec::new());
@@ -174,7 +176,7 @@ pub fn trace(tests: &[Test], workers: usize) -> Result<Vec<Test>, String> {
     Ok(traced)
 }
 
-/// Runs a test, with a mutant if one is named.
+/// Runs a test, with a mutant if one is given.
 pub fn run(test: &Test, mutant: Option<usize>) -> (End, Duration) {
     run_with(test, "ORDNA_MUTANT", mutant.unwrap_or(0).to_string().as_ref())
 }
@@ -189,7 +191,7 @@ fn run_with(test: &Test, name: &str, value: &std::ffi::OsStr) -> (End, Duration)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // Tests that start processes of their own are ended with them.
+        // Processes that tests have started are ended together with the tests.
         .process_group(0)
         .spawn();
     let Ok(mut child) = child else { return (End::Failed, begin.elapsed()) };
@@ -201,7 +203,7 @@ fn run_with(test: &Test, name: &str, value: &std::ffi::OsStr) -> (End, Duration)
             _ => break End::Failed,
         }
     };
-    // Whatever it left.
+    // Ends the processes that remain.
     let group = format!("-{}", child.id());
     let _ = Command::new("kill").args(["-9", "--", &group]).stderr(Stdio::null()).status();
     let _ = child.wait();
