@@ -1,4 +1,4 @@
-//! Any bytes as the files of a backup: the reader answers with a store whose keys ascend, or with
+//! Uses arbitrary bytes as the files of a backup. The reader returns a store whose keys ascend, or
 //! an error. It does not panic, and allocates no more than the bytes justify.
 //!
 //! `cargo +nightly fuzz run backup`
@@ -21,7 +21,7 @@ fuzz_target!(|input: (u8, u16, &[u8], &[u8])| {
     let dir = Path::new("/b");
     model.create_dir(dir).unwrap();
     if form & 1 == 0 {
-        // Right checksums around the bytes.
+        // Correct checksums around the bytes.
         let counts = (u64::from(count & 0xFF), u64::from(count >> 8));
         fuzzing::write_backup(&model, dir, (first, counts.0), (second, counts.1)).unwrap();
     } else {

@@ -1,5 +1,5 @@
-//! Any bytes as a log: it opens, perhaps cut, or answers with an error, and does not panic. What
-//! opened once opens again to the same entries.
+//! Uses arbitrary bytes as a log. The log is opened, possibly after a cut, or an error is returned,
+//! without a panic. A log that was opened once is opened again with the same entries.
 //!
 //! `cargo +nightly fuzz run log`
 #![no_main]

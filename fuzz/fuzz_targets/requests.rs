@@ -1,5 +1,5 @@
-//! Any bytes: the request parser does not panic, allocates nothing for declared lengths, and gives
-//! the same commands and the same error however the bytes arrive.
+//! Parses arbitrary bytes as requests. The parser does not panic, allocates nothing for declared
+//! lengths, and returns the same commands and the same error however the bytes arrive.
 //!
 //! `cargo +nightly fuzz run requests`
 #![no_main]

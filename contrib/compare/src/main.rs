@@ -4,8 +4,8 @@
 //! $ cd contrib/compare && cargo run --release -- transactions
 //! $ cargo run --release -- memtable
 //! ```
-//! Candidates run in turn within each round; the tables have medians of the rounds. Each run checks its results:
-//! a wrong sum, order or count ends the program with an error.
+//! Candidates run in turn in each round, and the tables contain the medians of the rounds. Each run
+//! checks its results: a wrong sum, order or count ends the program with an error.
 
 mod memtable;
 mod random;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// The middle one of some figures.
+/// Returns the median of some figures.
 pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)

@@ -1,5 +1,5 @@
-//! The memtable of Ordna's example against one on crossbeam-skiplist: versions put by one and two threads, reads
-//! of present keys, and a flush.
+//! Compares the memtable of Ordna's example with one based on crossbeam-skiplist: versions put by
+//! one and two threads, reads of present keys, and a flush.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -21,11 +21,11 @@ use versions::{Memtable, Version};
 trait Versions: Send + Sync {
     fn put(&self, key: &[u8], sequence: u64, value: &[u8]) -> Result<(), Failure>;
     fn get(&self, key: &[u8], at: u64) -> Option<Vec<u8>>;
-    /// Reads all versions in order: how many there are, and a checksum.
+    /// Reads all versions in order. Returns their number and a checksum.
     fn flush(self: Box<Self>) -> Result<(u64, u64), Failure>;
 }
 
-/// A sum that depends on the order.
+/// Returns a sum that depends on the order.
 fn add(sum: u64, key: &[u8], sequence: u64, value: &[u8]) -> u64 {
     let word = |bytes: &[u8]| bytes.iter().fold(0_u64, |sum, byte| sum * 31 + u64::from(*byte));
     mix(sum ^ word(key).wrapping_add(sequence)).wrapping_add(word(value))
@@ -80,7 +80,7 @@ impl Versions for Crossbeam {
     }
 }
 
-/// A key of 16 bytes; each has four versions.
+/// Returns a key of 16 bytes. Each key has four versions.
 fn key(at: u64, entries: u64) -> [u8; 16] {
     let mut key = *b"user000000000000";
     key[8..].copy_from_slice(&mix(at % (entries / 4).max(1)).to_be_bytes());
@@ -93,7 +93,7 @@ fn value(at: u64) -> [u8; 100] {
     value
 }
 
-/// Millions a second of: puts, gets, versions flushed.
+/// Returns millions per second of puts, gets, and flushed versions.
 fn measure(
     table: Box<dyn Versions>,
     entries: u64,
@@ -106,7 +106,7 @@ fn measure(
     in_threads(threads, |thread| {
         let mine = (0..entries).skip(thread as usize).step_by(threads as usize);
         mine.map(|at| (at, &sequence)).try_for_each(|(at, sequence)| {
-            // With one thread all candidates get the same numbers, so their sums are equal.
+            // With one thread, all candidates get the same numbers, so their sums are equal.
             let number = sequence.fetch_add(1, Ordering::Relaxed);
             shared.put(&key(at, entries), number, &value(at))
         })

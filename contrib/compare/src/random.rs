@@ -1,4 +1,4 @@
-//! Random numbers: the same for all candidates of a round.
+//! Random numbers, which are the same for all candidates of a round.
 
 /// SplitMix64 (Steele, Lea, Flood 2014).
 pub struct Random(u64);
@@ -13,12 +13,12 @@ impl Random {
         mix(self.0)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// A number in [0, 1).
+    /// Returns a number in [0, 1).
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -31,7 +31,8 @@ pub fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Draws keys: all alike, or by Zipf's law with exponent .99, the popular ones spread over the key space.
+/// Draws keys: uniformly, or by Zipf's law with exponent .99, with the popular ones spread over the
+/// key space.
 pub enum Keys {
     Uniform(u64),
     /// Sums of the frequencies up to each rank.

@@ -1,6 +1,6 @@
-//! Transactions of four reads and two writes by two threads: one unit moves between two of four accounts. The
-//! total never changes, which is checked at the end. All candidates run with a directory, and leave syncing to
-//! the system or to a thread: none waits for the disk.
+//! Transactions of four reads and two writes by two threads, which move one unit between two of
+//! four accounts. The total never changes, which is checked at the end. All candidates use a
+//! directory, and leave syncing to the system or to a thread: none waits for the disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, TableDefinitio
 use crate::random::{Keys, Random};
 use crate::{Failure, median};
 
-/// What each account has at first.
+/// Initial value of each account.
 const FIRST: u64 = 1_000;
 const THREADS: u64 = 2;
 const ACCOUNTS: TableDefinition<u64, u64> = TableDefinition::new("accounts");
@@ -23,8 +23,8 @@ const ACCOUNTS: TableDefinition<u64, u64> = TableDefinition::new("accounts");
 /// Accounts in a store.
 trait Accounts: Sync {
     fn load(&self, entries: u64) -> Result<(), Failure>;
-    /// Reads four accounts and moves a unit from the first to the second, if it has one. Returns how often the
-    /// transaction was started.
+    /// Reads four accounts and moves a unit from the first to the second, if it has one. Returns
+    /// how often the transaction was started.
     fn transfer(&self, accounts: [u64; 4]) -> Result<u64, Failure>;
     fn total(&self) -> Result<u64, Failure>;
 }
@@ -94,7 +94,7 @@ impl Accounts for Database {
 /// A keyspace of fjall and its database.
 struct Fjall(OptimisticTxDatabase, OptimisticTxKeyspace);
 
-/// The number in eight bytes.
+/// Decodes a number from eight bytes.
 fn number(bytes: &[u8]) -> Result<u64, Failure> {
     Ok(u64::from_be_bytes(bytes.try_into()?))
 }
@@ -132,7 +132,7 @@ impl Accounts for Fjall {
     }
 }
 
-/// Transactions per second, and how many of 100 had to be started again.
+/// Returns the transactions per second, and how many of 100 had to be started again.
 fn measure(
     accounts: &dyn Accounts,
     keys: &Keys,
@@ -178,7 +178,7 @@ fn measure(
     Ok((done as f64 / took, 100.0 * (tries - done) as f64 / done.max(1) as f64))
 }
 
-/// A new store of the candidate in `dir`.
+/// Opens a new store of the candidate in `dir`.
 fn open(name: &str, dir: &Path) -> Result<Arc<dyn Accounts + Send>, Failure> {
     std::fs::create_dir_all(dir)?;
     Ok(match name {
