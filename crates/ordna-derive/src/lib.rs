@@ -4,18 +4,19 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Field, Fields, Index, Member, parse_macro_input};
 
-/// Makes a struct a key of typed maps: a tuple of its fields, in the order of their declaration.
+/// Makes a struct a key of typed maps. It is encoded as a tuple of its fields, in the order of their
+/// declaration.
 ///
-/// `#[ordna(descending)]` on a field reverses its order. Tuples of the first fields, all but the
-/// last one at most, become prefixes of the key.
+/// `#[ordna(descending)]` on a field reverses its order. Tuples of the first fields, without at
+/// least the last one, can be used as prefixes of the key.
 #[proc_macro_derive(TupleKey, attributes(ordna))]
 pub fn tuple_key(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(&input).unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
-/// Makes a type that serde knows a type of values of typed maps, stored in the format of the crate
-/// `postcard`.
+/// Makes a type that implements serde's traits a type of values of typed maps. Values are stored in
+/// the format of the crate `postcard`.
 #[proc_macro_derive(Stored)]
 pub fn stored(input: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
@@ -130,7 +131,7 @@ fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
     })
 }
 
-/// Tuples of the first fields. Structs with type parameters have none.
+/// Implements the prefixes: tuples of the first fields. Structs with generic parameters have none.
 fn prefixes(input: &DeriveInput, fields: &Fields) -> syn::Result<TokenStream> {
     if !input.generics.params.is_empty() {
         return Ok(TokenStream::new());

@@ -1,4 +1,4 @@
-//! Replication: REPLICAOF, ROLE, WAIT, ORDNA.OFFSET, ORDNA.AFTER.
+//! Commands of replication: REPLICAOF, ROLE, WAIT, ORDNA.OFFSET, ORDNA.AFTER.
 
 use std::time::{Duration, Instant};
 
@@ -68,12 +68,12 @@ pub const ORDERED: &[Command] = &[
     ),
 ];
 
-/// The state of the replication, if the keyspace is replicated.
+/// Returns the state of the replication, if the keyspace is replicated.
 pub fn status(state: &ServerState) -> Option<ReplicationStatus> {
     state.config.replication.as_ref().map(|replication| replication.status())
 }
 
-/// Whether clients may not expect writes to succeed.
+/// Returns whether the server is replicated and is not the primary, so that it refuses writes.
 pub fn is_replica(state: &ServerState) -> bool {
     status(state).is_some_and(|status| status.role != ReplicationRole::Primary)
 }
@@ -183,7 +183,7 @@ fn after(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -
     }))
 }
 
-/// The term and the position of an offset.
+/// Parses an offset into its term and its position.
 fn parse(offset: &[u8]) -> Result<(u64, u64)> {
     let text = std::str::from_utf8(offset).ok();
     let parts = text.and_then(|text| text.split_once('-'));

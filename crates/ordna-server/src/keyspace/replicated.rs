@@ -1,13 +1,14 @@
-//! The keyspace as replication uses it: written by the messages of another server, or read by a
-//! sink of its log.
+//! The interface of the keyspace for replication: messages of another server write to a keyspace,
+//! or a sink receives the records of its log.
 //!
 //! # Following
-//! Each message is applied under the exclusive lock, as one group of the log if there is a
-//! directory, together with the *place*, which says where the messages continue. So a state that a
-//! command reads, or that a restart finds, is that of the other server after one message, and the
-//! place is the state's. Nothing else writes: commands are refused, and the background tasks rest.
+//! Each message is applied under the exclusive lock, together with the *place*, which says where
+//! the messages continue. If there is a data directory, both are one group of the log. So commands
+//! and restarts always find the state that the other server had after some message, and the place
+//! that belongs to this state. Nothing else writes: the server refuses writes of clients, and
+//! background tasks are paused.
 //!
-//! The clock is the other server's: keys expire when they did there.
+//! A follower uses the clock of the other server, so that keys expire when they expired there.
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -20,43 +21,45 @@ use ordna::durability::{BackupError, LogGroup, LogSink, Storage, read_log};
 use crate::keyspace::lock::KeyspaceLock;
 use crate::keyspace::watches::Watches;
 
-/// Milliseconds between two messages of a primary, with a margin.
+/// Upper bound of the usual time between two messages of a primary, in milliseconds.
 const CLOCK_STEP: u64 = 2_000;
 
-/// Whether the keyspace follows another server, and the clock.
+/// Records whether the keyspace follows another server, and the clock of that server.
 #[derive(Debug, Default)]
 pub struct Following {
     refuses_writes: AtomicBool,
     is_following: AtomicBool,
-    /// The other server's time of the last message, in milliseconds since 1970.
+    /// The time of the last message by the other server's clock, in milliseconds since 1970.
     time: AtomicU64,
 }
 
 impl Following {
-    /// Of a server that begins as a follower, or not.
+    /// Creates the state of a server that starts. `follows` says whether it starts as a follower.
     pub fn new(follows: bool) -> Self {
         let is_following = AtomicBool::new(follows);
         Self { refuses_writes: AtomicBool::new(follows), is_following, time: AtomicU64::new(0) }
     }
 
-    /// Whether clients may not write: the keyspace is a follower's, or another server has taken
-    /// over.
+    /// Returns whether writes of clients are refused, because this server is a follower or because
+    /// another server has taken over.
     #[inline]
     pub fn refuses_writes(&self) -> bool {
         self.refuses_writes.load(Ordering::Relaxed)
     }
 
-    /// Changes the time of a follower. Returns whether it was set, rather than ran: collectors do
-    /// not sleep in the other server's time.
+    /// Changes the clock of a follower. Returns whether the clock has jumped, that is, whether more
+    /// than [`CLOCK_STEP`] has passed. The caller then notifies the collectors, because they sleep
+    /// by the clock of this machine.
     fn set_time(&self, time: u64) -> bool {
         // Relaxed: a reader that sees an earlier time sees an earlier state.
         time.saturating_sub(self.time.swap(time, Ordering::Relaxed)) > CLOCK_STEP
     }
 
-    /// The time by which keys expire. It never goes back when a follower becomes a primary.
+    /// Returns the time by which keys expire. It does not decrease when a follower becomes a
+    /// primary.
     pub fn now(&self) -> u64 {
         let time = self.time.load(Ordering::Relaxed);
-        // Acquire: pairs with the release in `lead`, after which the time does not change.
+        // Acquire: pairs with the release in `lead`, after which `time` does not change.
         if self.is_following.load(Ordering::Acquire) {
             return time;
         }
@@ -65,70 +68,77 @@ impl Following {
     }
 }
 
-/// A server's keyspace, for what replicates it. All methods block; none may be called by a thread
-/// that serves clients.
+/// A handle to the keyspace of a server, for the crate that replicates it.
+///
+/// All methods may block, so threads that serve clients must not call them.
 #[derive(Debug, Clone)]
 pub struct ReplicatedKeyspace {
     pub(crate) lock: Arc<KeyspaceLock>,
     pub(crate) watches: Arc<Watches>,
     pub(crate) following: Arc<Following>,
-    /// The data directory, and what it is stored in.
+    /// The data directory and its storage.
     pub(crate) data: Option<(PathBuf, Arc<dyn Storage>)>,
 }
 
 impl ReplicatedKeyspace {
-    /// The data directory.
+    /// Returns the data directory, if there is one.
     pub fn directory(&self) -> Option<&Path> {
         self.data.as_ref().map(|(dir, _)| dir.as_path())
     }
 
-    /// Whether there are no keys, and no elements of collections that are being removed.
+    /// Returns whether the keyspace contains no keys, and no elements of collections that are being
+    /// removed.
     pub fn is_empty(&self) -> bool {
         let keys = self.lock.shared();
         keys.approximate_len() == 0 && !keys.holds_elements()
     }
 
-    /// Position after the last record of the log.
+    /// Returns the position after the last record of the log.
     pub fn log_position(&self) -> u64 {
         self.lock.shared().store().log_position()
     }
 
-    /// Calls `each` with the records of the log from a position on; returns the position after
-    /// them, or `None` if the log does not reach from there. See [`read_log`].
+    /// Calls `each` with the records of the log from the position `from` on. Returns the position
+    /// after the last one, or `None` if the log begins after `from` or ends before it, or if there
+    /// is no data directory. See [`read_log`].
     ///
     /// # Errors
-    /// The log cannot be read.
+    /// Returns an error if the log cannot be read.
     pub fn read_log(
         &self,
         from: u64,
         each: impl FnMut(LogGroup<'_>),
     ) -> Result<Option<u64>, BackupError> {
-        // Without commands, nobody writes.
+        // The exclusive lock excludes commands, so nothing is written meanwhile.
         let keys = self.lock.exclusive();
         let Some((dir, storage)) = &self.data else { return Ok(None) };
         keys.store().sync_log()?;
         read_log::<[u8], [u8]>(&**storage, dir, from, each)
     }
 
-    /// Prepares a follower; returns the place of its state, if there is one.
+    /// Prepares the keyspace for following another server. Returns the place of its state, if there
+    /// is one.
     pub fn follow(&self) -> Option<Vec<u8>> {
         let keys = self.lock.exclusive();
         keys.collections().follow();
         keys.place()
     }
 
-    /// Changes the clock of a follower.
+    /// Sets the clock of a follower to `time`, in milliseconds since 1970.
     pub fn set_time(&self, time: u64) {
         if self.following.set_time(time) {
             self.lock.shared().store().clock_was_set();
         }
     }
 
-    /// Applies groups of records as one step for all commands. Of a follower, at a time and with
-    /// the place after them.
+    /// Applies groups of records. Commands see all of the groups or none of them.
+    ///
+    /// A follower passes `place`: the place after these groups, which is stored with them, and the
+    /// time of the other server, to which the clock is set.
     ///
     /// # Errors
-    /// Records are damaged, or the log has failed. A part of the groups may be applied.
+    /// Returns an error if records are damaged or the log has failed. Some of the groups may have
+    /// been applied.
     pub fn apply(
         &self,
         groups: &[LogGroup<'_>],
@@ -151,16 +161,17 @@ impl ReplicatedKeyspace {
             }
             Ok::<_, BackupError>(())
         })??;
-        // Which keys were written is not known.
+        // It is not known which keys were written, so all watched keys count as changed.
         self.watches.removed_within(Bound::Unbounded, Bound::Unbounded);
         Ok(())
     }
 
-    /// Lets clients write, and passes what they write to `sink`, too. Before that calls `prepare`
-    /// with the position at which the first group begins.
+    /// Allows clients to write, and attaches `sink` to the log, so that it receives what they
+    /// write. Before that, calls `prepare` with the position at which the first group will begin.
     ///
     /// # Errors
-    /// What `prepare` returns; or the keyspace has no log, or it has failed.
+    /// Returns the error of `prepare`. Returns an error if the keyspace has no log, if the log has
+    /// failed, or if it is replicated already.
     pub fn lead(
         &self,
         sink: Arc<dyn LogSink>,
@@ -173,7 +184,7 @@ impl ReplicatedKeyspace {
         if self.following.is_following.load(Ordering::Relaxed) {
             keys.lead().map_err(|error| error.to_string())?;
         }
-        // A start that finds the position noted finds the log up to it, too.
+        // `prepare` may store the position. A later start must then find the log up to there.
         keys.store().sync_log().map_err(|error| error.to_string())?;
         let position = keys.store().log_position();
         prepare(position)?;
@@ -188,7 +199,7 @@ impl ReplicatedKeyspace {
         Ok(())
     }
 
-    /// Refuses writes of clients from now on: another server has taken over.
+    /// Refuses writes of clients from now on, because another server has taken over.
     pub fn refuse_writes(&self) {
         self.following.refuses_writes.store(true, Ordering::Relaxed);
     }

@@ -1,68 +1,71 @@
-//! The interface for a crate that replicates the keyspace.
+//! The interface that a crate implements to replicate the keyspace.
 
 use std::fmt::Debug;
 use std::time::Duration;
 
 pub use crate::keyspace::replicated::ReplicatedKeyspace;
 
-/// What a server is in its replication.
+/// The role of a server in its replication.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplicationRole {
-    /// It writes.
+    /// The server accepts writes.
     Primary,
-    /// It applies what a primary has written.
+    /// The server applies what a primary has written.
     Follower,
-    /// It was a primary, and another server has taken over.
+    /// The server was the primary until another server took over.
     Fenced,
 }
 
 /// The state of the replication.
 #[derive(Debug, Clone)]
 pub struct ReplicationStatus {
-    /// What this server is.
+    /// Role of this server.
     pub role: ReplicationRole,
     /// Name of the replicated log.
     pub log: String,
-    /// Number of the present or the last primary's run.
+    /// Number of the run of the current primary, or of the last one if there is none.
     pub term: u64,
-    /// Position in the run's log: acknowledged, or applied.
+    /// Position in the log of this run up to which a primary's writes are acknowledged, or up to
+    /// which a follower has applied them.
     pub position: u64,
-    /// Bytes that are written and not acknowledged.
+    /// Number of bytes that are written but not acknowledged.
     pub waiting: u64,
-    /// Of a follower: the age of its state.
+    /// Age of the state, if this server is a follower.
     pub lag: Option<Duration>,
-    /// Why the replication has ended.
+    /// The reason why the replication has ended, if it has.
     pub failure: Option<String>,
 }
 
-/// Copies of a keyspace on other machines.
+/// Keeps copies of a keyspace on other machines.
 ///
 /// # Contract
-/// All methods may be called by any thread. [`status`](Self::status) returns at once, the others
-/// may block.
+/// All methods may be called by any thread. [`status`](Self::status) must return without waiting;
+/// the other methods may block.
 pub trait Replication: Send + Sync + Debug {
-    /// Whether the server starts as a follower, which refuses writes.
+    /// Returns whether the server starts as a follower, which refuses writes of clients.
     fn follows(&self) -> bool;
 
-    /// Begins, once the keyspace is loaded and before it is written.
+    /// Starts the replication. The server calls this after it has loaded the keyspace and before
+    /// anything is written.
     ///
     /// # Errors
-    /// Why the server cannot start.
+    /// Returns the reason why the server cannot start.
     fn start(&self, keyspace: ReplicatedKeyspace) -> Result<(), String>;
 
-    /// Returns the state.
+    /// Returns the state of the replication.
     fn status(&self) -> ReplicationStatus;
 
-    /// Makes a follower the primary; a former one cannot write any more.
+    /// Makes a follower the primary. The previous primary can no longer write.
     ///
     /// # Errors
-    /// Why it remains a follower.
+    /// Returns the reason why the server remains a follower.
     fn promote(&self) -> Result<(), String>;
 
-    /// Waits until the state is at least that of a term and a position; or until the time is over.
-    /// Returns whether it is.
+    /// Waits until the state is at least as new as that at `position` in the log of the run `term`,
+    /// but no longer than `time`. Returns whether it is.
     fn wait(&self, term: u64, position: u64, time: Duration) -> bool;
 
-    /// Ends, before the log of the keyspace is closed. What was written is acknowledged first.
+    /// Ends the replication. First waits until what was written is acknowledged. The server calls
+    /// this before it closes the log of the keyspace.
     fn stop(&self);
 }
