@@ -4,8 +4,8 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Field, Fields, Index, Member, parse_macro_input};
 
-/// Makes a struct a key of typed maps. It is encoded as a tuple of its fields, in the order of their
-/// declaration.
+/// Makes a struct a key of typed maps. It is encoded as a tuple of its fields, in the order of
+/// their declaration.
 ///
 /// `#[ordna(descending)]` on a field reverses its order. Tuples of the first fields, without at
 /// least the last one, can be used as prefixes of the key.

@@ -7,11 +7,11 @@ use pyo3::types::{PyByteArray, PyBytes};
 
 use crate::numbers::{Kind, Numbers, Unit};
 
-/// The marks of formats in the byte order that the machine does not have.
+/// The characters that mark formats in the byte order that is not the machine's.
 const FOREIGN: &[u8] = if cfg!(target_endian = "little") { b">!" } else { b"<" };
 
-/// A copy of the items of a buffer of numbers, or of NumPy's array of moments; `None` if the object
-/// is neither. Bytes are no array.
+/// Copies the items of a buffer of numbers, or of a NumPy array of moments. Returns `None` if the
+/// object is neither. Bytes do not count as an array.
 pub fn numbers_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Numbers>> {
     if object.is_instance_of::<PyBytes>() || object.is_instance_of::<PyByteArray>() {
         return Ok(None);
@@ -26,10 +26,10 @@ pub fn numbers_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Numbers>> {
     moments(Kind::Local, unit, &counts.as_typed::<i64>()?.to_vec(py)?).map(Some)
 }
 
-/// Moments of counts of a unit.
+/// Converts counts of a unit to moments.
 ///
 /// # Errors
-/// One of them is no moment of Python.
+/// Returns an error if Python cannot represent one of the moments.
 pub fn moments(kind: Kind, unit: Unit, counts: &[i64]) -> PyResult<Numbers> {
     let micros = |(at, count): (usize, &i64)| {
         unit.micros(*count).map(|micros| micros as u64).map_err(|reason| {
@@ -49,10 +49,10 @@ fn check_dimensions(buffer: &PyUntypedBuffer) -> PyResult<()> {
     Ok(())
 }
 
-/// The type of the items, if it has the byte order of the machine.
+/// Returns the type of the items, if they have the byte order of the machine.
 fn type_of(buffer: &PyUntypedBuffer) -> ElementType {
     let format = buffer.format();
-    // PyO3 does not look at the byte order.
+    // PyO3 does not check the byte order.
     match format.to_bytes().first() {
         Some(mark) if FOREIGN.contains(mark) => ElementType::Unknown,
         _ => ElementType::from_format(format),
@@ -95,7 +95,8 @@ fn items<T: Element>(
     Ok(buffer.as_typed::<T>()?.to_vec(py)?.into_iter().map(bits).collect())
 }
 
-/// The unit of an array of `datetime64`, which exports no buffer; `None` for other objects.
+/// Returns the unit of an array of `datetime64`, which exports no buffer, or `None` for other
+/// objects.
 fn unit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Unit>> {
     let Some(interface) = object.getattr_opt("__array_interface__")? else { return Ok(None) };
     let format: String = interface.get_item("typestr")?.extract()?;
@@ -113,7 +114,7 @@ fn unit_of(object: &Bound<'_, PyAny>) -> PyResult<Option<Unit>> {
     })
 }
 
-/// The integers of an array of `datetime64`.
+/// Returns the integers of an array of `datetime64`.
 fn counts_of(object: &Bound<'_, PyAny>) -> PyResult<PyUntypedBuffer> {
     PyUntypedBuffer::get(&object.call_method1("view", ("int64",))?)
 }
@@ -125,10 +126,11 @@ pub struct Target {
 }
 
 impl Target {
-    /// The array that an object is.
+    /// Returns the array of an object.
     ///
     /// # Errors
-    /// It is of another type, read-only, or not of one dimension and `length` items.
+    /// Returns an error if the array is of another type or read-only, or if it does not have one
+    /// dimension and `length` items.
     pub fn of(object: &Bound<'_, PyAny>, length: usize) -> PyResult<Self> {
         let found = match PyUntypedBuffer::get(object) {
             Ok(buffer) => match type_of(&buffer) {
@@ -156,7 +158,7 @@ impl Target {
         Ok(Self { kind, buffer })
     }
 
-    /// Copies items of the array's kind into it, as many as it has.
+    /// Copies items into the array. Their kind and number must be those of the array.
     pub fn fill(&self, py: Python<'_>, bits: &[u64]) -> PyResult<()> {
         let buffer = &self.buffer;
         match self.kind {
@@ -173,7 +175,7 @@ impl Target {
     }
 }
 
-/// A new array of NumPy.
+/// Returns a new NumPy array.
 pub fn new_array<'py>(py: Python<'py>, numbers: &Numbers) -> PyResult<Bound<'py, PyAny>> {
     let length = numbers.bits.len();
     let array = py.import("numpy")?.call_method1("empty", (length, numbers.kind.dtype()))?;

@@ -1,4 +1,4 @@
-//! Iteration in chunks: lists, which Python chains without a call per entry.
+//! Iteration in chunks. Each chunk is a list, and Python chains the lists without a call per entry.
 
 use std::ops::{Bound as Limit, ControlFlow};
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use crate::shapes::Shape;
 use crate::source::{KeyRange, Slot, Source, Unusable};
 use crate::value::{self, Codec};
 
-/// The first chunk of a scan without bounds, of one with two bounds, and the longest one.
+/// Number of entries in the first chunk of a scan without bounds, in the first chunk of a scan with
+/// two bounds, and in the longest chunks.
 const FIRST_CHUNK: usize = 32;
 const FIRST_BOUNDED: usize = 128;
 const LAST_CHUNK: usize = 1024;
 
-/// Bytes of keys and values after which a chunk ends: 256 KiB, as of 1,024 entries of 256 bytes. A
-/// scan of large values holds one of them at a time.
+/// Bytes of keys and values after which a chunk ends: 256 KiB, which is 1,024 entries of 256 bytes.
+/// A scan of values that are larger than this holds only one of them at a time.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// The part of each entry that is listed.
@@ -43,7 +44,7 @@ impl Kind {
     }
 }
 
-/// What remains of an iteration.
+/// The part of an iteration that remains.
 struct ChunkState {
     span: KeyRange,
     left: usize,
@@ -52,7 +53,7 @@ struct ChunkState {
 }
 
 impl ChunkState {
-    /// Moves past a chunk; `last` is its last key if there may be more after it.
+    /// Advances beyond a chunk. `last` is its last key if there may be more entries after it.
     fn pass(&mut self, count: usize, last: Option<Vec<u8>>, direction: Direction) {
         self.left -= count;
         self.chunk = (self.chunk * 2).min(LAST_CHUNK);
@@ -80,7 +81,8 @@ pub struct Chunks {
     codec: Codec,
 }
 
-/// Returns the exception for the use of a store or snapshot that is closed, or of another process.
+/// Returns the exception for the use of a store or snapshot that is closed or belongs to another
+/// process.
 pub fn unusable(reason: Unusable) -> PyErr {
     match reason {
         Unusable::Closed => PyValueError::new_err("the store or snapshot is closed"),
@@ -100,7 +102,7 @@ impl Chunks {
         limit: Option<usize>,
     ) -> Self {
         let left = limit.unwrap_or(usize::MAX);
-        // With a limit the first chunk is all of it, if that is short.
+        // If the limit is low, the first chunk contains all entries.
         let is_bounded = span.0 != Limit::Unbounded && span.1 != Limit::Unbounded;
         let chunk = match limit {
             Some(_) => left.clamp(1, LAST_CHUNK),
@@ -116,8 +118,8 @@ impl Chunks {
         Self { shape, codec, ..self }
     }
 
-    /// An iterator over the entries. The first chunk is read at once: if it is short, with the GIL
-    /// held and without a copy of each entry.
+    /// Returns an iterator over the entries. The first chunk is read in this call. If it is short,
+    /// the GIL stays held, and the entries are not copied before they become objects.
     pub fn iterate<'py>(mut self, py: Python<'py>, source: &Source) -> PyResult<Bound<'py, PyAny>> {
         let first = match self.read_plain(py, source) {
             Some(first) => first?,
@@ -148,7 +150,7 @@ impl Chunks {
         }
         let mut objects = Vec::with_capacity(wanted * if kind == Kind::Items { 2 } else { 1 });
         let (mut count, mut bytes, mut last, mut is_plain) = (0, 0, None, true);
-        // No container is made here, and no other code of Python runs: see `plain`.
+        // This creates no container and runs no other Python code: see `plain`.
         source.visit(&state.span, direction, |key, value| {
             let mut push = |object| match object {
                 Some(object) => objects.push(object),
@@ -185,9 +187,9 @@ impl Chunks {
         Some(pairs.collect::<PyResult<Vec<_>>>().and_then(|pairs| PyList::new(py, pairs)))
     }
 
-    /// Reads the next chunk and moves past it.
+    /// Reads the next chunk and advances beyond it.
     fn read(&self) -> Result<Entries<[u8], [u8]>, Unusable> {
-        // First: a thread of the process that forked this one may have held the lock.
+        // Checked first, as a thread of the process that forked this one may have held the lock.
         if self.source.is_forked() {
             return Err(Unusable::Forked);
         }
@@ -212,7 +214,7 @@ impl Chunks {
     }
 
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyList>>> {
-        // The lock may be held by another thread that reads: it must not wait for this one's GIL.
+        // Another thread that reads may hold the lock. It must not wait for the GIL of this thread.
         let entries = py.detach(|| self.read()).map_err(unusable)?;
         if entries.is_empty() {
             return Ok(None);

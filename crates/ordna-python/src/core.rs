@@ -26,7 +26,7 @@ use crate::shapes::{Shape, Shapes, Verdict, can_compare};
 use crate::source::{Bytes, KeyRange, Slot, Source, Unusable, by_ref, note_fork};
 use crate::value::{self, Codec, Functions, lifetime};
 
-/// A removal's outcome. A key beyond the limit was never there.
+/// Returns the result of a removal. A key that exceeds the limit was never present.
 fn gone(removed: Result<(), Error>) -> PyResult<()> {
     match removed {
         Err(Error::KeyTooLong { .. }) => Ok(()),
@@ -44,7 +44,7 @@ pub fn _after_fork() {
 #[pyclass(subclass, frozen, module = "ordna._ordna")]
 pub struct Core {
     source: Arc<Slot>,
-    /// Those of a snapshot do not change.
+    /// The shapes of the keys. Those of a snapshot do not change.
     pub shapes: Shapes,
     codec: Codec,
     /// Whether writes go to a log, which may wait for a disk.
@@ -63,18 +63,18 @@ pub fn encoded(key: &Bound<'_, PyAny>) -> PyResult<Encoded> {
     Ok(encoded)
 }
 
-/// A key that is looked for; `None` if no store can hold it.
+/// Encodes a key to look up. Returns `None` if no store can contain it.
 pub fn wanted(key: &Bound<'_, PyAny>) -> PyResult<Option<Encoded>> {
     let mut encoded = Encoded { bytes: Vec::with_capacity(32), shape: Shape::new() };
     let held = key::encode_wanted(key, &mut encoded.bytes, &mut encoded.shape)?;
     Ok(held.then_some(encoded))
 }
 
-/// The entry at a position, counted from the front or (negative) from the back.
+/// Returns the entry at a position, counted from the front or, if negative, from the back.
 fn at(source: &Source, index: isize) -> Option<(Vec<u8>, Vec<u8>)> {
     let all = (Limit::Unbounded, Limit::Unbounded);
     match index {
-        // The ends need no count.
+        // The ends are found without counting.
         0 => source.nearest(&all, Direction::Ascending),
         -1 => source.nearest(&all, Direction::Descending),
         1.. => source.select(index.unsigned_abs()),
@@ -87,27 +87,27 @@ impl Core {
         Self { source: Arc::new(Slot::new(source)), shapes, codec, durable: false }
     }
 
-    /// Runs a write; with the GIL released if it may wait for a disk.
+    /// Runs a write. Releases the GIL if the write may wait for a disk.
     fn write<R: Send>(&self, py: Python<'_>, write: impl FnOnce() -> R + Send) -> R {
         if self.durable { py.detach(write) } else { write() }
     }
 
-    /// Returns the source, unless it is closed or of another process.
+    /// Returns the source, unless it is closed or belongs to another process.
     pub fn source(&self) -> PyResult<Source> {
         self.source.get().map_err(unusable)
     }
 
-    /// Whether a fork lies between the object and this process.
+    /// Returns whether the object was created by a process that this one was forked from.
     pub fn is_forked(&self) -> bool {
         self.source.is_forked()
     }
 
-    /// The store, for writes.
+    /// Returns the store for a write, which a snapshot refuses.
     pub fn store(&self) -> PyResult<Arc<Bytes>> {
         self.live("a snapshot does not change")
     }
 
-    /// The store, for what a snapshot does not do.
+    /// Returns the store. For a snapshot, returns an error with the text `refusal`.
     fn live(&self, refusal: &'static str) -> PyResult<Arc<Bytes>> {
         match self.source()? {
             Source::Live(store) => Ok(store),
@@ -115,8 +115,8 @@ impl Core {
         }
     }
 
-    /// Refuses a key that Python could not compare with those of the store. Returns whether its
-    /// shape is due to be remembered, once the key is in the store.
+    /// Refuses a key that Python could not compare with those of the store. Returns whether the
+    /// caller must have its shape remembered once the key is in the store.
     pub fn admit(&self, source: &Source, key: &Encoded) -> PyResult<bool> {
         let verdict = self.shapes.check(&key.shape);
         if verdict == Verdict::Known {
@@ -130,7 +130,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Forgets the shapes of an emptied store.
+    /// Forgets the shapes if the store is empty.
     pub fn forget_if_empty(&self, store: &Bytes) {
         if store.is_empty() {
             self.shapes.clear();
@@ -164,7 +164,7 @@ impl Core {
         Ok(())
     }
 
-    /// The bounds that two objects give; `None` is no bound.
+    /// Returns the bounds that two objects specify. `None` means no bound.
     pub fn span(
         &self,
         source: &Source,
@@ -177,7 +177,7 @@ impl Core {
         self.key_range(source, lo.as_ref(), hi.as_ref(), inclusive)
     }
 
-    /// The bounds that two keys give; `None` is no bound.
+    /// Returns the bounds that two keys specify. `None` means no bound.
     pub fn key_range(
         &self,
         source: &Source,
@@ -196,7 +196,8 @@ impl Core {
         Ok((limit(lo, inclusive.0)?, limit(hi, inclusive.1)?))
     }
 
-    /// The value of a key. Frequent types are copied once, into their object.
+    /// Returns the value of a key. Values of frequent types are copied only once, into their
+    /// object.
     fn find<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = key.py();
         let read = |bytes: &[u8]| value::plain(py, bytes).ok_or_else(|| bytes.to_vec());
@@ -278,7 +279,7 @@ impl Core {
         };
         let shapes = Shapes::default();
         if !store.is_empty() {
-            // The types of these keys are not known: neighbours decide.
+            // The types of these keys are not known, so neighbours decide.
             shapes.accept_mixed();
         }
         let core = Self::new(Source::Live(Arc::new(store)), shapes, codec);
@@ -411,7 +412,7 @@ impl Core {
         loop {
             let Some(old) = store.get(&bytes) else { return Ok(None) };
             let value = self.decode_value(py, &old)?;
-            // Another thread may have changed it.
+            // Another thread may have changed the entry.
             let done = self.write(py, || store.compare_exchange(&bytes, Some(&old), None));
             if done.map_err(raise)?.is_ok() {
                 self.forget_if_empty(&store);
@@ -509,7 +510,7 @@ impl Core {
             let Some((key, value)) = py.detach(|| at(&source, index)) else { return Ok(None) };
             let object = key::decode(py, &key, &self.shapes.only())?;
             let entry = PyTuple::new(py, [object, self.decode_value(py, &value)?])?;
-            // Another thread may have taken or changed it.
+            // Another thread may have removed or changed the entry.
             let done = self.write(py, || store.compare_exchange(&key, Some(&value), None));
             if done.map_err(raise)?.is_ok() {
                 self.forget_if_empty(&store);

@@ -15,7 +15,7 @@ pyo3::create_exception!(
     "What a transaction read was changed by others before it could commit."
 );
 
-/// The exception for what the store refuses.
+/// Returns the exception for an error of the store.
 pub fn raise(error: Error) -> PyErr {
     match error {
         Error::MemoryLimit { .. } => PyMemoryError::new_err(error.to_string()),
@@ -26,12 +26,13 @@ pub fn raise(error: Error) -> PyErr {
     }
 }
 
-/// The numbers of the system for these errors: the first two are the same everywhere.
+/// The numbers of the operating system for these errors. The first two are the same on all
+/// platforms.
 const ENOENT: i32 = 2;
 const EEXIST: i32 = 17;
 const EAGAIN: i32 = if cfg!(any(target_os = "linux", windows)) { 11 } else { 35 };
 
-/// The exception for what a backup or an opening refuses.
+/// Returns the exception for an error of a backup, or of opening a directory.
 pub fn raise_backup(error: BackupError) -> PyErr {
     let message = error.to_string();
     match error {

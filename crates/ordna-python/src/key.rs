@@ -18,12 +18,12 @@ pub const EPOCH: i64 = 719_163;
 pub const LAST_DAY: i64 = 3_652_059;
 pub const DAY: i64 = 86_400_000_000;
 
-/// Whether floats are numbers, which compare with integers, or keep all their bits.
+/// Says whether floats are numbers, which compare with integers, or keep all their bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Floats {
-    /// As parts of keys.
+    /// Floats are parts of keys, so they are numbers.
     Numbers,
-    /// As values.
+    /// Floats are values, so they keep all their bits.
     Exact,
 }
 
@@ -31,7 +31,8 @@ pub enum Floats {
 #[derive(Clone, Copy)]
 pub struct Rules {
     floats: Floats,
-    /// Whether only objects are native that come back as they were: no subclasses, no other zones.
+    /// Whether only those objects are native that decoding restores unchanged. Subclasses and
+    /// times with other zones are not.
     exact: bool,
 }
 
@@ -41,13 +42,13 @@ impl Rules {
     pub const EXACT_VALUE: Self = Self { floats: Floats::Exact, exact: true };
 }
 
-/// Why an object is not native.
+/// The reason why an object is not native.
 pub enum Refused {
-    /// It is of another type.
+    /// The object is of another type.
     Type,
-    /// It is beyond a limit of the encoding.
+    /// The object exceeds a limit of the encoding.
     Limit(PyErr),
-    /// A method of it raised.
+    /// A method of the object raised an exception.
     Raised(PyErr),
 }
 
@@ -61,7 +62,7 @@ fn beyond(message: String) -> Refused {
     Refused::Limit(PyValueError::new_err(message))
 }
 
-/// Whether the object is of a native type itself, not of a subclass.
+/// Returns whether the type of the object is a native type itself, not a subclass of one.
 fn is_exact(object: &Bound<'_, PyAny>) -> bool {
     object.is_none()
         || object.is_exact_instance_of::<PyString>()
@@ -75,7 +76,7 @@ fn is_exact(object: &Bound<'_, PyAny>) -> bool {
         || object.is_exact_instance_of::<PyDelta>()
 }
 
-/// Appends an object of a native type. Tells its shape.
+/// Appends the encoding of an object of a native type, and its shape.
 pub fn put(
     object: &Bound<'_, PyAny>,
     rules: Rules,
@@ -193,7 +194,7 @@ fn put_rare(
             let local = i64::from(day(object)?) * DAY + (nanos(object)? / 1000) as i64;
             let at = local - ahead;
             let day = at.div_euclid(DAY);
-            // A moment of other years would not come back.
+            // Decoding could not restore a moment of other years.
             if !(1..=LAST_DAY).contains(&(day + EPOCH)) {
                 return Err(beyond("the moment is not in the years 1 to 9999 of UTC".to_owned()));
             }
@@ -223,7 +224,7 @@ fn put_rare(
     Ok(())
 }
 
-/// Whether a datetime has no zone or Python's own UTC, and no fold.
+/// Returns whether a datetime has no time zone or Python's own UTC, and no fold.
 fn is_plain_moment(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let zone = object.getattr("tzinfo")?;
     let utc = PyTzInfo::utc(object.py())?;
@@ -231,7 +232,7 @@ fn is_plain_moment(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     Ok(plain && !object.getattr("fold")?.is_truthy()?)
 }
 
-/// The error for an object that is no key.
+/// Returns the error for an object that cannot be a key.
 pub fn refused(object: &Bound<'_, PyAny>) -> PyErr {
     // An unhashable key gives the error that a dict gives.
     if let Err(error) = object.hash() {
@@ -243,7 +244,7 @@ pub fn refused(object: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Encodes a key and tells its shape.
+/// Appends the encoding of a key, and its shape.
 pub fn encode(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -> PyResult<()> {
     put(object, Rules::KEY, MAX_DEPTH, out, shape).map_err(|error| match error {
         Refused::Type => refused(object),
@@ -251,10 +252,11 @@ pub fn encode(object: &Bound<'_, PyAny>, out: &mut Vec<u8>, shape: &mut Shape) -
     })
 }
 
-/// Encodes a key that is looked for; `false` if no store can hold it.
+/// Appends the encoding of a key to look up, and its shape. Returns `false` if no store can
+/// contain the key.
 ///
 /// # Errors
-/// The object is not hashable, or a method of it raised.
+/// Returns an error if the object is not hashable, or if a method of it raised an exception.
 pub fn encode_wanted(
     object: &Bound<'_, PyAny>,
     out: &mut Vec<u8>,
@@ -315,7 +317,7 @@ pub fn take<'py>(
     object_of(py, Value::decode(reader).map_err(damaged)?)
 }
 
-/// The object of a value that is no number and no tuple.
+/// Returns the object of an encoded value that is neither a number nor a tuple.
 fn object_of<'py>(py: Python<'py>, value: Value) -> PyResult<Bound<'py, PyAny>> {
     let date = |day: i32| -> PyResult<Bound<'py, PyAny>> {
         py.get_type::<PyDate>().call_method1("fromordinal", (i64::from(day) + EPOCH,))
@@ -354,12 +356,12 @@ fn object_of<'py>(py: Python<'py>, value: Value) -> PyResult<Bound<'py, PyAny>> 
     }
 }
 
-/// The error for bytes that this package did not write.
+/// Returns the error for bytes that this package did not write.
 pub fn damaged(error: ordna::tuple::DecodeError) -> PyErr {
     PyValueError::new_err(format!("the store holds a key that is not one of Python: {error}"))
 }
 
-/// The object of a key.
+/// Returns the object of an encoded key.
 pub fn decode<'py>(py: Python<'py>, key: &[u8], mut shape: &[u8]) -> PyResult<Bound<'py, PyAny>> {
     if let Some(object) = plain::object_of(py, key, shape) {
         return Ok(object);

@@ -1,4 +1,4 @@
-//! Numbers and moments of 64 bits: the items of arrays and of columns that hold no bytes.
+//! Numbers and moments of 64 bits: the items of arrays, and of columns that do not contain bytes.
 
 use std::borrow::Borrow;
 
@@ -24,7 +24,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The type's name in Arrow and NumPy.
+    /// Returns the name of the type in Arrow and NumPy.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unsigned => "uint64",
@@ -35,12 +35,13 @@ impl Kind {
         }
     }
 
-    /// The dtype in NumPy, which has no time zones: moments in UTC are so without one.
+    /// Returns the dtype in NumPy. NumPy has no time zones, so moments in UTC have the same dtype
+    /// as moments without a zone.
     pub fn dtype(self) -> &'static str {
         if self == Self::Utc { Self::Local.name() } else { self.name() }
     }
 
-    /// The shape of such a key.
+    /// Returns the shape of a key of this kind.
     pub fn shape(self) -> u8 {
         match self {
             Self::Unsigned | Self::Signed => shapes::INT,
@@ -50,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// A word that orders the items as their encodings as keys do: equal keys have equal words.
+    /// Returns a word that orders items as their encodings as keys do. Equal keys have equal words.
     pub fn rank(self, bits: u64) -> u64 {
         const SIGN: u64 = 1 << 63;
         match self {
@@ -74,7 +75,7 @@ pub struct Scalar {
 }
 
 impl Scalar {
-    /// Appends the encoding: as a part of a key, or as a value.
+    /// Appends the encoding, either as a part of a key or as a value.
     #[inline]
     pub fn encode(self, is_key: bool, out: &mut Vec<u8>) {
         let Self { kind, bits } = self;
@@ -93,9 +94,11 @@ impl Scalar {
         }
     }
 
-    /// The number or moment of an encoded key or value; `None` if it is of another type, damaged,
-    /// or an integer of more than 64 bits. Integers from 0 on are unsigned. With `is_float` a
-    /// number that a float can be is one.
+    /// Decodes the number or moment of an encoded key or value. Returns `None` if it is of another
+    /// type, damaged, or an integer of more than 64 bits.
+    ///
+    /// Integers from 0 on become unsigned. If `is_float`, a number becomes a float if a float can
+    /// represent it.
     #[inline]
     pub fn decode(encoded: &[u8], is_float: bool) -> Option<Self> {
         let integer = if is_float { None } else { word_of(encoded) };
@@ -122,7 +125,7 @@ impl Scalar {
         Self { kind: Kind::Float, bits: value.to_bits() }
     }
 
-    /// Python's moments have whole microseconds too.
+    /// Converts a moment to microseconds. Moments of Python have whole microseconds, too.
     fn moment(kind: Kind, Moment { day, nanos }: Moment) -> Self {
         let micros = i64::from(day) * DAY + (nanos / 1000) as i64;
         Self { kind, bits: micros as u64 }
@@ -143,10 +146,11 @@ impl Scalar {
         })
     }
 
-    /// The bits of the same number or moment in another kind; `None` if that cannot hold it.
+    /// Returns the bits of the same number or moment in another kind, or `None` if that kind cannot
+    /// represent it.
     #[inline]
     pub fn bits_as(self, kind: Kind) -> Option<u64> {
-        // A float that an integer of 64 bits is rounded to is a whole number far below 2^127.
+        // An integer of 64 bits is rounded to a float that is a whole number far below 2^127.
         let exact = |float: f64, value: i128| (float as i128 == value).then(|| float.to_bits());
         match (self.kind, kind) {
             (from, to) if from == to => Some(self.bits),
@@ -180,8 +184,11 @@ impl Numbers {
         Scalar { kind: self.kind, bits: self.bits[at] }
     }
 
-    /// Appends an item; `false` if no kind holds it and those before it. Integers below 0 make all
-    /// signed. With `are_numbers` integers and floats are all floats.
+    /// Appends an item. Returns `false` if no kind can represent both this item and those before
+    /// it.
+    ///
+    /// An integer below 0 makes all items signed. If `are_numbers`, integers and floats may be
+    /// mixed, and all become floats.
     #[inline]
     pub fn push(&mut self, item: Scalar, are_numbers: bool) -> bool {
         let kind = match (self.kind, item.kind) {
@@ -199,7 +206,8 @@ impl Numbers {
         bits.is_some()
     }
 
-    /// Converts all items; `false`, and nothing is changed, if the kind cannot hold one of them.
+    /// Converts all items. Returns `false` and changes nothing if the kind cannot represent one of
+    /// them.
     fn convert(&mut self, kind: Kind) -> bool {
         let bits = (0..self.bits.len()).map(|at| self.get(at).bits_as(kind));
         let Some(bits) = bits.collect() else { return false };
@@ -217,7 +225,7 @@ pub struct Unit {
     pub parts: i128,
 }
 
-/// The units of fixed length, by their names in NumPy.
+/// The units of fixed length, with their names in NumPy.
 const UNITS: [Unit; 11] = [
     Unit::new("W", 7 * DAY as i128, 1),
     Unit::new("D", DAY as i128, 1),
@@ -242,7 +250,7 @@ impl Unit {
         Self { name, times: 1, micros, parts }
     }
 
-    /// The unit of a name of NumPy, `25ms` as well as `ms`; `None` if it has no fixed length.
+    /// Parses a unit of NumPy, such as `ms` or `25ms`. Returns `None` if it has no fixed length.
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (times, name) = text.split_at(digits);
@@ -251,18 +259,19 @@ impl Unit {
         Some(Self { times: times.into(), ..*unit })
     }
 
-    /// Whether its counts are microseconds.
+    /// Returns whether counts of this unit are microseconds.
     pub fn is_micro(self) -> bool {
         (self.times, self.micros, self.parts) == (1, 1, 1)
     }
 
-    /// The microseconds of a count of units.
+    /// Converts a count of this unit to microseconds.
     ///
     /// # Errors
-    /// Why it is no moment of Python: a text that goes after the item.
+    /// Returns the reason why Python cannot represent the moment, as a text that follows the item
+    /// in the message.
     pub fn micros(self, count: i64) -> Result<i64, &'static str> {
         const YEARS: &str = "is not in the years 1 to 9999";
-        // As NumPy and pandas write that there is no moment.
+        // NumPy and pandas represent a missing moment in this way.
         if count == i64::MIN {
             return Err("is NaT, no moment");
         }

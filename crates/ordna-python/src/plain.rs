@@ -1,8 +1,9 @@
-//! Keys and values that need no code of Python: numbers of 64 bits, strings and bytes.
+//! Keys and values that can be converted without calling Python: numbers of 64 bits, strings and
+//! bytes.
 //!
 //! # Contract
-//! [`object_of`] allocates objects that are no containers. So it neither calls Python nor starts a
-//! garbage collection, and may run while the store is inside a reading section.
+//! [`object_of`] allocates only objects that are not containers. So it neither calls Python nor
+//! starts a garbage collection, and may run while the store is inside a reading section.
 
 use std::borrow::Borrow;
 
@@ -14,10 +15,10 @@ use smallvec::SmallVec;
 
 use crate::shapes;
 
-/// An encoded key, on the stack if it is short.
+/// An encoded key, which is on the stack if it is short.
 pub type ShortKey = SmallVec<[u8; 64]>;
 
-/// An encoded `u64` without an allocation: a code and at most nine bytes.
+/// An encoded `u64`, which is not allocated: a code and up to nine bytes.
 #[derive(Clone, Copy)]
 pub struct Word {
     length: u8,
@@ -42,14 +43,14 @@ impl Borrow<[u8]> for Word {
     }
 }
 
-/// An integer, or on which side of 64 bits it lies.
+/// An integer of 64 bits, or whether it is above or below that range.
 pub enum Small {
     Signed(i64),
     Above,
     Below,
 }
 
-/// Reads an integer without an exception for a large one: an exception costs more than a look-up.
+/// Reads an integer. A large one does not raise an exception, which would cost more than a look-up.
 #[expect(unsafe_code, reason = "PyO3 has no safe form of this function")]
 pub fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
     let mut overflow = 0;
@@ -67,7 +68,7 @@ pub fn small(object: &Bound<'_, PyAny>) -> PyResult<Small> {
     }
 }
 
-/// The word of an encoded number, if it is one.
+/// Returns the word of an encoded number, if the number is a `u64`.
 #[inline]
 pub fn word_of(encoded: &[u8]) -> Option<u64> {
     let (code, bytes) = encoded.split_first()?;
@@ -81,21 +82,22 @@ pub fn word_of(encoded: &[u8]) -> Option<u64> {
     if doubled & 1 == 1 { None } else { u64::try_from(doubled >> 1).ok() }
 }
 
-/// A one in each byte.
+/// A word in which each byte is 1.
 const LOW: u64 = u64::MAX / 255;
 
-/// Whether the encoding of a key leaves these bytes unchanged. It escapes the bytes 0 and 1.
+/// Returns whether the encoding of a key leaves these bytes unchanged. It escapes the bytes 0 and
+/// 1.
 #[inline]
 fn is_unescaped(bytes: &[u8]) -> bool {
-    // Eight at a time: a byte below 2 borrows from its top bit.
+    // Checks eight bytes at a time: subtracting 2 from a byte below 2 sets its top bit.
     let is_low = |word: u64| word.wrapping_sub(LOW * 2) & !word & (LOW << 7) != 0;
     let (words, rest) = bytes.as_chunks::<8>();
     let rest = rest.iter().all(|byte| *byte > 1);
     rest && !words.iter().any(|word| is_low(u64::from_ne_bytes(*word)))
 }
 
-/// Appends the encoding of a key, as [`crate::key::encode`] does; `false`, and nothing is appended,
-/// if it is none of the frequent types.
+/// Appends the encoding of a key, as [`crate::key::encode`] does. Returns `false` and appends
+/// nothing if the key is not of a frequent type.
 pub fn encode(key: &Bound<'_, PyAny>, out: &mut ShortKey) -> bool {
     let mut put = |code: u8, bytes: &[u8]| {
         let fits = is_unescaped(bytes);
@@ -125,8 +127,8 @@ pub fn encode(key: &Bound<'_, PyAny>, out: &mut ShortKey) -> bool {
     }
 }
 
-/// The object of an encoded key, or of a value that is not stored raw; `None` if it is none of the
-/// frequent types, or damaged. `shape` is that of the key.
+/// Returns the object of an encoded key, or of a value that is not stored raw. Returns `None` if it
+/// is not of a frequent type, or is damaged. `shape` is the shape of the key.
 pub fn object_of<'py>(py: Python<'py>, bytes: &[u8], shape: &[u8]) -> Option<Bound<'py, PyAny>> {
     let is_float = shape == [shapes::FLOAT];
     if !is_float && let Some(word) = word_of(bytes) {
@@ -155,8 +157,8 @@ pub fn object_of<'py>(py: Python<'py>, bytes: &[u8], shape: &[u8]) -> Option<Bou
     }
 }
 
-/// The object of a number; `None` if it takes more than 64 bits. At a float's place an integer
-/// that a float can be is one.
+/// Returns the object of a number, or `None` if it takes more than 64 bits. If `is_float`, an
+/// integer becomes a float if a float can represent it.
 pub fn number_of<'py>(
     py: Python<'py>,
     number: &Number,
@@ -164,7 +166,7 @@ pub fn number_of<'py>(
 ) -> Option<Bound<'py, PyAny>> {
     let float = || PyFloat::new(py, number.to_f64()).into_any();
     match number {
-        // The nearest float of a long integer may be another number.
+        // The float nearest to a long integer may be a different number.
         number if is_float && Number::from(number.to_f64()) == *number => Some(float()),
         Number::Int(value) => match (i64::try_from(*value), u64::try_from(*value)) {
             (Ok(small), _) => Some(infallible(small.into_pyobject(py))),

@@ -1,13 +1,14 @@
-//! The types of a store's keys: keys that Python cannot compare must not meet.
+//! The types of the keys of a store, which must not contain keys that Python cannot compare.
 //!
 //! # Contract
 //! A key is accepted if Python could compare it with every other key of the store. The shape of a
 //! key is the sequence of its types, with marks around tuples. Two shapes agree if no keys of
 //! them can have different types where they first differ.
 //!
-//! While all shapes agree, a look at the shapes is enough. Otherwise the two neighbours of a new
-//! key decide: they share the longest beginning with it, and the keys of the store can be compared
-//! among themselves. So a type that cannot be compared shows itself at one of them.
+//! While all shapes agree, it is enough to check the shapes. Otherwise the two neighbours of a new
+//! key decide. They share the longest prefix with it, and all keys of the store can be compared
+//! with each other. So if the new key cannot be compared with some key, it cannot be compared with
+//! one of its neighbours.
 //!
 //! A shape is remembered after the write of a new key succeeds, and forgotten when the store is
 //! empty. So two threads that insert keys of different types at the same time may both succeed.
@@ -34,13 +35,13 @@ pub const DELTA: u8 = 11;
 pub const TUPLE: u8 = 12;
 pub const END: u8 = 0;
 
-/// So many shapes are remembered; with more, neighbours decide.
+/// Maximum number of shapes that are remembered. If there are more, neighbours decide.
 const SHAPES: usize = 16;
 
 #[derive(Clone, Default)]
 struct Known {
     shapes: Vec<Shape>,
-    /// Whether keys of shapes are in the store that are not in the list, or do not agree.
+    /// Whether the store may contain keys whose shapes are not in the list, or do not agree.
     mixed: bool,
 }
 
@@ -48,32 +49,32 @@ struct Known {
 #[derive(Default)]
 pub struct Shapes(RwLock<Known>);
 
-/// The verdict on a new key's shape.
+/// The result of checking the shape of a new key.
 #[derive(PartialEq, Eq)]
 pub enum Verdict {
-    /// A key of this shape is in the store.
+    /// The store contains a key of this shape.
     Known,
-    /// It agrees with all others; then [`Shapes::remember`] is due.
+    /// The shape agrees with all others. The caller must call [`Shapes::remember`].
     Agrees,
-    /// The neighbours decide; then [`Shapes::remember`] is due.
+    /// The neighbours decide. If they allow the key, the caller must call [`Shapes::remember`].
     AskNeighbours,
 }
 
-/// Whether a difference between these types is one that Python compares.
+/// Returns whether Python can compare keys that first differ in these types.
 fn comparable(a: u8, b: u8) -> bool {
     let is_number = |group| matches!(group, INT | FLOAT);
     a == b || a == END || b == END || is_number(a) && is_number(b)
 }
 
-/// Whether keys of these shapes can always be compared. `None` beside `None` is equal, so it never
-/// decides.
+/// Returns whether keys of these shapes can always be compared. Two `None` are equal, so they never
+/// decide a comparison.
 fn agree(a: &[u8], b: &[u8]) -> bool {
     for (a, b) in a.iter().zip(b) {
         if !comparable(*a, *b) {
             return false;
         }
         if *a == END || *b == END {
-            // One tuple ends here. If both do, the scan goes on.
+            // One of the tuples ends here. If both do, the loop continues.
             if a != b {
                 return true;
             }
@@ -97,12 +98,12 @@ impl Known {
 }
 
 impl Shapes {
-    /// Looks whether a key of this shape may join.
+    /// Checks whether a key of this shape can be added.
     pub fn check(&self, shape: &[u8]) -> Verdict {
         self.0.read().unwrap_or_else(PoisonError::into_inner).check(shape)
     }
 
-    /// Remembers the shape of a key that is in the store now.
+    /// Remembers the shape of a key that was added to the store.
     pub fn remember(&self, shape: &[u8]) {
         let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match known.check(shape) {
@@ -112,33 +113,33 @@ impl Shapes {
         }
     }
 
-    /// Whether neighbours decide.
+    /// Returns whether neighbours decide.
     pub fn is_mixed(&self) -> bool {
         self.0.read().unwrap_or_else(PoisonError::into_inner).mixed
     }
 
-    /// A copy that later writes do not change.
+    /// Returns a copy that later writes do not change.
     pub fn frozen(&self) -> Self {
         Self(RwLock::new(self.0.read().unwrap_or_else(PoisonError::into_inner).clone()))
     }
 
-    /// From now on neighbours decide.
+    /// Lets neighbours decide from now on.
     pub fn accept_mixed(&self) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).mixed = true;
     }
 
-    /// Forgets all shapes: the store is empty.
+    /// Forgets all shapes. The caller has found that the store is empty.
     pub fn clear(&self) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Known::default();
     }
 
-    /// Whether all keys have this shape.
+    /// Returns whether all keys have this shape.
     pub fn is_only(&self, shape: &[u8]) -> bool {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         matches!(known.shapes.as_slice(), [only] if !known.mixed && only.as_slice() == shape)
     }
 
-    /// The shape of all keys, if it is one.
+    /// Returns the shape of all keys, or an empty shape if they do not all have the same one.
     pub fn only(&self) -> Shape {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         match known.shapes.as_slice() {
@@ -148,7 +149,8 @@ impl Shapes {
     }
 }
 
-/// Whether Python can compare two keys: whether the types are comparable where they first differ.
+/// Returns whether Python can compare two keys, that is, whether the types at their first
+/// difference can be compared.
 pub fn can_compare(a: &[u8], b: &[u8]) -> bool {
     let group = |first: Option<u8>| match first {
         Some(code::FALSE | code::TRUE) => Some(code::FALSE),

@@ -1,4 +1,4 @@
-//! The source of reads: a store or a snapshot of it, without a word of Python.
+//! The source of reads: a store or a snapshot of it. This module does not use Python.
 
 use std::ops::{Bound as Limit, ControlFlow};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use ordna::{AsData, Direction, Snapshot, Store};
 
 pub type Bytes = Store<[u8], [u8]>;
 
-/// The source of reads: the store as it is, or one state of it.
+/// The source of reads: the current state of a store, or a snapshot of it.
 #[derive(Clone)]
 pub enum Source {
     Live(Arc<Bytes>),
@@ -20,18 +20,18 @@ pub enum Source {
 /// the process has one thread, so that a relaxed load finds the value.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// Notes that this process is a child of the one that the module was used in before.
+/// Records that this process is a child of the process that used the module before.
 pub fn note_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Why a source cannot be used.
+/// The reason why a source cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unusable {
-    /// Its object was closed.
+    /// The object of the source was closed.
     Closed,
-    /// It belongs to the process that forked this one. Threads of that process held its locks, and
-    /// the thread that writes its log does not exist here.
+    /// The source belongs to the process that forked this one. Threads of that process may have
+    /// held its locks, and the thread that writes its log does not exist in this process.
     Forked,
 }
 
@@ -47,7 +47,7 @@ impl Slot {
         Self { source: Lock::new(Some(source)), forks: FORKS.load(Ordering::Relaxed) }
     }
 
-    /// Whether a fork lies between the object and this process.
+    /// Returns whether the object was created by a process that this one was forked from.
     pub fn is_forked(&self) -> bool {
         self.forks != FORKS.load(Ordering::Relaxed)
     }
@@ -55,7 +55,7 @@ impl Slot {
     /// Returns the source.
     ///
     /// # Errors
-    /// The object is closed, or belongs to another process.
+    /// Returns an error if the object is closed or belongs to another process.
     pub fn get(&self) -> Result<Source, Unusable> {
         // First: the lock may have been held while the process forked.
         if self.is_forked() {
@@ -68,7 +68,7 @@ impl Slot {
     /// Python nor use this slot.
     ///
     /// # Errors
-    /// As for [`Slot::get`].
+    /// Returns the errors of [`Slot::get`].
     #[inline]
     pub fn with<R>(&self, read: impl FnOnce(&Source) -> R) -> Result<R, Unusable> {
         if self.is_forked() {
@@ -77,7 +77,8 @@ impl Slot {
         self.source.lock().as_ref().map(read).ok_or(Unusable::Closed)
     }
 
-    /// Closes it; the caller drops the source. In a child of the object's process nothing happens.
+    /// Closes the slot and returns the source, which the caller drops. Does nothing in a child of
+    /// the process that created the object.
     pub fn take(&self) -> Option<Source> {
         if self.is_forked() { None } else { self.source.lock().take() }
     }
@@ -93,10 +94,10 @@ impl Drop for Slot {
     }
 }
 
-/// Bounds in the bytes of the store.
+/// Lower and upper bound of encoded keys.
 pub type KeyRange = (Limit<Vec<u8>>, Limit<Vec<u8>>);
 
-/// Both bounds, borrowed.
+/// Returns both bounds by reference.
 pub fn by_ref(span: &KeyRange) -> (Limit<&[u8]>, Limit<&[u8]>) {
     (span.0.as_ref().map(Vec::as_slice), span.1.as_ref().map(Vec::as_slice))
 }
@@ -137,7 +138,7 @@ impl Source {
         }
     }
 
-    /// How many keys lie within the bounds.
+    /// Returns the number of keys within the bounds.
     pub fn count(&self, span: &KeyRange) -> usize {
         let (lower, upper) = by_ref(span);
         match self {
@@ -146,7 +147,7 @@ impl Source {
         }
     }
 
-    /// The entry at a position from the front.
+    /// Returns the entry at a position, counted from the smallest key.
     pub fn select(&self, position: usize) -> Option<(Vec<u8>, Vec<u8>)> {
         match self {
             Self::Live(store) => store.select(position),

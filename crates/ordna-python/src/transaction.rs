@@ -1,8 +1,8 @@
 //! Transactions.
 //!
 //! # Contract
-//! One thread at a time uses a transaction; another one is refused. No call of Python runs within
-//! one of the store: keys and values are encoded before and decoded after.
+//! One thread at a time uses a transaction; other threads get an error meanwhile. Python is not
+//! called during a call of the store: keys and values are encoded before it and decoded after it.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::value::lifetime;
 /// A transaction between two calls.
 type Suspended = SuspendedTransaction<[u8], [u8]>;
 
-/// What is known of the keys that a transaction puts.
+/// The keys that a transaction puts, and their shapes.
 #[derive(Default)]
 struct Puts {
     joining: Joining,
@@ -36,12 +36,12 @@ struct Puts {
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Transaction {
     core: Py<Core>,
-    /// `None` once it has ended, and while a thread uses it.
+    /// `None` once the transaction has ended, and while a thread uses it.
     state: Lock<Option<(Suspended, Puts)>>,
 }
 
 impl Transaction {
-    /// Takes the state for one call, which puts it back.
+    /// Takes the state for one call. The caller must put it back.
     fn take(&self) -> PyResult<(Arc<Bytes>, Suspended, Puts)> {
         let store = self.core.get().store()?;
         let refused = "the transaction has ended, or another thread uses it";
@@ -208,7 +208,7 @@ impl Transaction {
 impl Drop for Transaction {
     fn drop(&mut self) {
         if self.core.get().is_forked() {
-            // In a child the threads are missing that its snapshot would wake.
+            // In a child process, the threads that its snapshot would wake do not exist.
             std::mem::forget(self.state.get_mut().take());
         }
     }

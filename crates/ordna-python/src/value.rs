@@ -3,7 +3,7 @@
 //! | first byte | value |
 //! |---|---|
 //! | code of a string, of bytes | UTF-8, bytes, without escapes |
-//! | `01` | what the codec made of an object |
+//! | `01` | the bytes that the codec returned for an object |
 //! | any other code | the object in the tuple encoding, its floats exact |
 //!
 //! With a codec only objects of exactly these types, within the limits of the encoding, are native.
@@ -21,10 +21,10 @@ use crate::key::{self, Refused, Rules};
 use crate::plain;
 use crate::shapes::Shape;
 
-/// Stands before what the codec made.
+/// First byte of values that the codec has encoded.
 const CODEC: u8 = 0x01;
 
-/// Two functions of Python: objects to bytes, and back.
+/// Two Python functions: one converts objects to bytes, the other converts them back.
 pub struct Functions {
     pub dumps: Py<PyAny>,
     pub loads: Py<PyAny>,
@@ -55,7 +55,7 @@ impl Codec {
         functions.as_ref().map(copied)
     }
 
-    /// The same codec for another object.
+    /// Returns the same codec for another object.
     pub fn copied(&self, py: Python<'_>) -> Self {
         Self::new(self.get(py))
     }
@@ -77,7 +77,7 @@ impl Codec {
     }
 }
 
-/// Appends a value.
+/// Appends the encoding of a value.
 pub fn encode(object: &Bound<'_, PyAny>, codec: &Codec, out: &mut Vec<u8>) -> PyResult<()> {
     if let Ok(text) = object.cast_exact::<PyString>() {
         match text.to_str() {
@@ -134,7 +134,7 @@ fn unescaped(mut reader: Reader<'_>) -> Result<Vec<u8>, ordna::tuple::DecodeErro
     reader.escaped("the end of a string")
 }
 
-/// The object of a value of a frequent type, without a call of Python: see [`crate::plain`].
+/// Returns the object of a value of a frequent type, without calling Python. See [`crate::plain`].
 pub fn plain<'py>(py: Python<'py>, bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
     match bytes {
         [code::STRING, text @ ..] => {
@@ -145,7 +145,7 @@ pub fn plain<'py>(py: Python<'py>, bytes: &[u8]) -> Option<Bound<'py, PyAny>> {
     }
 }
 
-/// The object of a value.
+/// Returns the object of an encoded value.
 pub fn decode<'py>(py: Python<'py>, bytes: &[u8], codec: &Codec) -> PyResult<Bound<'py, PyAny>> {
     match bytes {
         [code::STRING, text @ ..] => {
@@ -162,7 +162,7 @@ pub fn decode<'py>(py: Python<'py>, bytes: &[u8], codec: &Codec) -> PyResult<Bou
     }
 }
 
-/// The time until an entry expires: seconds, or a `timedelta`.
+/// The time until an entry expires, given in seconds or as a `timedelta`.
 pub fn lifetime(ttl: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = match ttl.extract() {
         Ok(seconds) => seconds,
