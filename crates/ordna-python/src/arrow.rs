@@ -1,4 +1,4 @@
-//! Columns of Arrow, given and taken through capsules.
+//! Columns of Arrow, which are exchanged with other libraries through capsules.
 
 #![expect(unsafe_code, reason = "the Arrow C data interface passes pointers")]
 
@@ -30,7 +30,7 @@ const ARRAY: &std::ffi::CStr = c"arrow_array";
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Column(pub ArrayRef);
 
-/// The bits of a column of one type; `None` if it is of another one.
+/// Returns the bits of the items of a column of type `T`, or `None` if it is of another type.
 fn bits_of<T: ArrowPrimitiveType>(
     column: &ArrayRef,
     bits: impl Fn(T::Native) -> u64,
@@ -39,7 +39,7 @@ fn bits_of<T: ArrowPrimitiveType>(
     Some(values.iter().map(|value| bits(*value)).collect())
 }
 
-/// The moments of a column of one unit; `None` if it is of another type.
+/// Returns the moments of a column of type `T`, or `None` if it is of another type.
 fn moments_of<T: ArrowTimestampType>(column: &ArrayRef, unit: Unit) -> Option<PyResult<Numbers>> {
     let column = column.as_primitive_opt::<T>()?;
     let kind = if column.timezone().is_some() { Kind::Utc } else { Kind::Local };
@@ -47,7 +47,7 @@ fn moments_of<T: ArrowTimestampType>(column: &ArrayRef, unit: Unit) -> Option<Py
 }
 
 impl Column {
-    /// The column that a producer of Arrow gives; `None` if the object is none.
+    /// Imports the column of an object that exports Arrow data. Returns `None` for other objects.
     pub fn import(object: &Bound<'_, PyAny>) -> PyResult<Option<Self>> {
         if let Ok(column) = object.cast::<Self>() {
             return Ok(Some(Self(Arc::clone(&column.get().0))));
@@ -59,15 +59,15 @@ impl Column {
         let (schema, array): (Bound<'_, PyCapsule>, Bound<'_, PyCapsule>) = pair.extract()?;
         let schema = schema.pointer_checked(Some(SCHEMA))?.cast::<FFI_ArrowSchema>();
         let array = array.pointer_checked(Some(ARRAY))?.cast::<FFI_ArrowArray>();
-        // SAFETY: capsules of these names hold these structures by Arrow's PyCapsule interface.
-        // The array is moved out: what stays in the capsule is marked as released.
+        // SAFETY: by Arrow's PyCapsule interface, capsules of these names contain these structures.
+        // The array is moved out, and the one that remains in the capsule is marked as released.
         let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array.as_ptr()), schema.as_ref()) };
         let data = data.map_err(|error| PyValueError::new_err(error.to_string()))?;
         data.validate_full().map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(Some(Self(make_array(data))))
     }
 
-    /// Refuses nulls.
+    /// Returns an error if the column contains a null.
     pub fn check_nulls(&self) -> PyResult<()> {
         let nulls = self.0.nulls();
         match nulls.and_then(|nulls| nulls.iter().position(|is_valid| !is_valid)) {
@@ -76,10 +76,11 @@ impl Column {
         }
     }
 
-    /// A copy of its numbers or moments, those of nulls arbitrary; `None` if it holds others.
+    /// Copies the numbers or moments of the column. Those of nulls are arbitrary. Returns `None` if
+    /// the items are of another type.
     ///
     /// # Errors
-    /// One of them is no moment of Python.
+    /// Returns an error if Python cannot represent one of the moments.
     pub fn numbers(&self) -> PyResult<Option<Numbers>> {
         let column = &self.0;
         let unsigned = bits_of::<UInt64Type>(column, |item| item)
@@ -108,7 +109,7 @@ impl Column {
             .transpose()
     }
 
-    /// Its numbers or moments, for an array, which has no nulls.
+    /// Returns the numbers or moments for an array. The column must not contain nulls.
     fn filled(&self) -> PyResult<Numbers> {
         let numbers = self.numbers()?.filter(|_| self.0.null_count() == 0);
         numbers.ok_or_else(|| {
@@ -118,7 +119,8 @@ impl Column {
         })
     }
 
-    /// Calls `each` with every item, none of which is null, as bytes, and whether it is a string.
+    /// Calls `each` with the bytes of every item, and whether it is a string. The column must not
+    /// contain nulls.
     pub fn each_bytes(&self, mut each: impl FnMut(&[u8], bool)) -> PyResult<()> {
         if let Some(items) = self.0.as_binary_opt::<i32>() {
             items.iter().flatten().for_each(|item| each(item, false));
@@ -152,7 +154,7 @@ impl Column {
         py: Python<'py>,
         requested_schema: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        // The producer may ignore what is requested.
+        // A producer may ignore the requested schema.
         drop(requested_schema);
         let (array, schema) =
             to_ffi(&self.0.to_data()).map_err(|error| PyValueError::new_err(error.to_string()))?;
@@ -200,7 +202,7 @@ impl Column {
 
 /// Gathers decoded keys or values into a column of their type.
 pub enum Gathered {
-    /// Nulls only, as many as this.
+    /// Only nulls, and their number.
     Empty(usize),
     Numbers {
         numbers: Numbers,
@@ -210,7 +212,7 @@ pub enum Gathered {
     Texts(Vec<Option<String>>),
 }
 
-/// An item that a column can hold.
+/// An item of a column.
 pub enum Item {
     Null,
     Scalar(Scalar),
@@ -219,8 +221,8 @@ pub enum Item {
 }
 
 impl Gathered {
-    /// Appends an item; `false` if the column cannot hold it and those before it. With `are_keys`
-    /// integers and floats are numbers of one order: a column of both is of floats.
+    /// Appends an item. Returns `false` if a column cannot contain both this item and those before
+    /// it. If `are_keys`, integers and floats may be mixed, and all become floats.
     pub fn push(&mut self, item: Item, are_keys: bool) -> bool {
         if let Self::Empty(nulls) = self {
             let nulls = *nulls;
@@ -256,7 +258,7 @@ impl Gathered {
         true
     }
 
-    /// The type of the items.
+    /// Returns the name of the type of the items.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Empty(_) => "null",
@@ -266,7 +268,7 @@ impl Gathered {
         }
     }
 
-    /// The column; one of nulls only, or of nothing, is of `uint64`.
+    /// Returns the column. A column that is empty or contains only nulls is of type `uint64`.
     pub fn column(self) -> Column {
         let (numbers, nulls) = match self {
             Self::Empty(nulls) => (Numbers::zeros(nulls), (0..nulls).collect()),

@@ -22,14 +22,14 @@ use crate::numbers::{Kind, Numbers, Scalar};
 use crate::shapes::{self, Shape};
 use crate::source::{Bytes, Source};
 
-/// So many keys go to the store in one call.
+/// Number of keys that are passed to the store in one call.
 const GROUP: usize = 1024;
 
-/// Most items of one `put_many`: their order is kept as 32-bit positions, half of the memory of
-/// `usize`.
+/// Maximum number of items of one `put_many`. Their order is stored as 32-bit positions, which take
+/// half of the memory of `usize`.
 const MAX_ITEMS: usize = u32::MAX as usize;
 
-/// Encoded items, one after the other.
+/// Encoded items, stored one after the other.
 #[derive(Default)]
 struct Rows {
     bytes: Vec<u8>,
@@ -55,7 +55,8 @@ impl Rows {
 
 /// The items of an array or a column.
 enum Data {
-    /// They are encoded in groups, which take less memory than all of them.
+    /// Numbers, which are encoded in groups, because this takes less memory than encoding all at
+    /// once.
     Numbers(Numbers),
     /// Encoded strings or bytes, and their shape.
     Encoded(Rows, u8),
@@ -69,7 +70,8 @@ struct Items {
 }
 
 impl Items {
-    /// The items of an array of numbers, or of a column of Arrow; `None` if the object is neither.
+    /// Copies the items of an array of numbers, or of a column of Arrow. Returns `None` if the
+    /// object is neither.
     fn of(object: &Bound<'_, PyAny>, are_keys: bool) -> PyResult<Option<Self>> {
         if let Some(column) = Column::import(object)? {
             column.check_nulls()?;
@@ -93,7 +95,7 @@ impl Items {
                     out.push(code);
                     out.extend_from_slice(bytes);
                 } else if is_text {
-                    // Columns of strings hold UTF-8, checked when they came in.
+                    // Columns of strings contain UTF-8, which was checked when they were imported.
                     String::from_utf8_lossy(bytes).encode(out);
                 } else {
                     u8::encode_slice(bytes, out);
@@ -122,7 +124,7 @@ impl Items {
         self.group([at].into_iter(), &mut rows).concat()
     }
 
-    /// The encoded items at some positions; numbers are encoded into `rows`.
+    /// Returns the encoded items at the given positions. Encodes numbers into `rows`.
     fn group<'a>(
         &'a self,
         positions: impl Iterator<Item = usize>,
@@ -141,7 +143,8 @@ impl Items {
         }
     }
 
-    /// The positions in the order of the items; those of equal items in their own order.
+    /// Returns the positions, sorted by their items. Positions of equal items are in ascending
+    /// order.
     fn order(&self) -> Vec<u32> {
         let mut order: Vec<u32> = (0..self.len() as u32).collect();
         match &self.data {
@@ -155,7 +158,7 @@ impl Items {
         order
     }
 
-    /// A key as an object.
+    /// Returns a key as an object.
     fn key<'py>(&self, py: Python<'py>, at: usize) -> PyResult<Bound<'py, PyAny>> {
         key::decode(py, &self.encoded(at), &[self.shape()])
     }
@@ -175,7 +178,8 @@ impl<'py> Side<'py> {
         }
     }
 
-    /// The item at a position, encoded; an object by `encode`. Positions count from 0 on.
+    /// Returns the encoded item at a position. Encodes objects by `encode`. The caller must pass
+    /// the positions in order, starting at 0.
     fn encoded(
         &mut self,
         at: usize,
@@ -230,7 +234,7 @@ pub fn put_many(
     let is_new = admit(core, &store, &keys)?;
     let mut present = 0;
     let done = py.detach(|| {
-        // In the order of the keys one write goes where the one before it went.
+        // In the order of the keys, consecutive writes usually change the same leaf.
         let order = keys.order();
         let mut rows = (Rows::default(), Rows::default());
         for group in order.chunks(GROUP) {
@@ -249,7 +253,7 @@ pub fn put_many(
     done.map_err(raise)
 }
 
-/// Admits all keys by the first one: they have one type.
+/// Checks all keys against those of the store. Checks only the first one, as they have one type.
 fn admit(core: &Core, store: &Arc<Bytes>, keys: &Items) -> PyResult<bool> {
     let first = Encoded { bytes: keys.encoded(0), shape: [keys.shape()].as_slice().into() };
     core.admit(&Source::Live(Arc::clone(store)), &first)
@@ -322,7 +326,7 @@ pub fn get_many<'py>(
     new_array(py, &without_nulls(py, &items, gathered, default)?)
 }
 
-/// Fills the array `out` with the values; nothing is written if one of them does not fit.
+/// Fills the array `out` with the values. Writes nothing if the array cannot represent one of them.
 fn fill(
     core: &Core,
     source: &Source,
@@ -359,7 +363,7 @@ fn fill(
     }
 }
 
-/// The number or moment of `default`.
+/// Returns `default` as a number or a moment.
 fn default_of(default: &Bound<'_, PyAny>) -> PyResult<Scalar> {
     let mut bytes = Vec::new();
     let scalar = match key::put(default, Rules::VALUE, 0, &mut bytes, &mut Shape::new()) {
@@ -383,7 +387,7 @@ fn default_does_not_fit(default: &Bound<'_, PyAny>, holder: &str) -> PyErr {
     }
 }
 
-/// The numbers of an array: absent keys have the default.
+/// Returns the numbers for an array, with the default for absent keys.
 fn without_nulls(
     py: Python<'_>,
     keys: &Items,
@@ -392,7 +396,7 @@ fn without_nulls(
 ) -> PyResult<Numbers> {
     let (mut numbers, nulls) = match gathered {
         Gathered::Numbers { numbers, nulls } => (numbers, nulls),
-        // All keys are absent: strings and bytes were refused when they were read.
+        // All keys are absent, because strings and bytes were refused when they were read.
         _ => (Numbers::zeros(keys.len()), (0..keys.len()).collect()),
     };
     let Some(first) = nulls.first() else { return Ok(numbers) };
@@ -403,7 +407,7 @@ fn without_nulls(
     if nulls.len() == keys.len() {
         return Ok(Numbers { kind: scalar.kind, bits: vec![scalar.bits; keys.len()] });
     }
-    // A default that is an integer is also a float.
+    // A default that is an integer may become a float.
     let are_numbers = numbers.kind == Kind::Float;
     let holder = format!("an array of {}", numbers.kind.name());
     if !numbers.push(scalar, are_numbers) {
@@ -414,7 +418,7 @@ fn without_nulls(
     Ok(numbers)
 }
 
-/// Calls `each` with position and value of every key.
+/// Calls `each` with the position and the value of every key.
 fn each_value(source: &Source, keys: &Items, mut each: impl FnMut(usize, Option<&[u8]>)) {
     let mut rows = Rows::default();
     for start in (0..keys.len()).step_by(GROUP) {
@@ -431,7 +435,8 @@ fn get_objects<'py>(
     keys: &Bound<'py, PyAny>,
     default: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // A key that no store can hold is as absent as the empty one, which encodes nothing.
+    // A key that no store can contain becomes empty bytes, which are always absent, because they
+    // are the encoding of no key.
     let bytes = |key: PyResult<Bound<'py, PyAny>>| -> PyResult<Vec<u8>> {
         Ok(wanted(&key?)?.map_or_else(Vec::new, |key| key.bytes))
     };
@@ -448,7 +453,7 @@ fn get_objects<'py>(
     Ok(PyList::new(py, objects)?.into_any())
 }
 
-/// A value as an item of a column.
+/// Returns a value as an item of a column.
 fn value_item(value: &[u8]) -> Option<Item> {
     match value {
         [code::STRING, text @ ..] => String::from_utf8(text.to_vec()).ok().map(Item::Text),
@@ -458,20 +463,21 @@ fn value_item(value: &[u8]) -> Option<Item> {
     }
 }
 
-/// A key as an item of a column. With `is_float` all keys were written as floats.
+/// Returns a key as an item of a column. `is_float` says that all keys were written as floats.
 fn key_item(key: &[u8], is_float: bool) -> Option<Item> {
     match *key.first()? {
         code::STRING => decode(key).ok().map(Item::Text),
         code::BYTES => decode(key).ok().map(Item::Bytes),
-        // An integer of more than 64 bits may be a float, which a key is equal to.
+        // An integer of more than 64 bits may equal a float.
         _ => Scalar::decode(key, is_float).or_else(|| Scalar::decode(key, true)).map(Item::Scalar),
     }
 }
 
-/// The exception for a key, or with `value` for its value, that `holder` cannot hold.
+/// Returns the exception for a key that `holder` cannot contain or, with `value`, for the value of
+/// that key.
 ///
 /// # Errors
-/// The value cannot be decoded.
+/// Returns an error if the value cannot be decoded.
 fn does_not_fit(
     core: &Core,
     key: &Bound<'_, PyAny>,
@@ -483,7 +489,7 @@ fn does_not_fit(
     if let Some(value) = value {
         object = core.decode_value(key.py(), value)?;
         subject = format!("the value of {}", key.repr()?);
-        // Others may be long.
+        // Only numbers and moments are displayed, as other values may be long.
         if Scalar::decode(value, false).is_some() {
             subject = format!("{subject}, {}", object.repr()?);
         }
@@ -492,7 +498,7 @@ fn does_not_fit(
     Ok(PyTypeError::new_err(format!("{subject} of type '{name}' does not fit {holder}")))
 }
 
-/// What a column or an array that has begun can hold.
+/// Describes what a column or an array that contains these items can contain.
 fn holder(gathered: &Gathered, is_column: bool) -> String {
     match gathered {
         Gathered::Empty(_) if is_column => {
@@ -503,7 +509,8 @@ fn holder(gathered: &Gathered, is_column: bool) -> String {
     }
 }
 
-/// The values of an array or a column of keys; for an array numbers and moments only.
+/// Returns the values of an array or a column of keys. For an array, they must be numbers or
+/// moments.
 fn gather(py: Python<'_>, core: &Core, source: &Source, keys: &Items) -> PyResult<Gathered> {
     let (mut gathered, mut wrong) = (Gathered::Empty(0), None);
     py.detach(|| {

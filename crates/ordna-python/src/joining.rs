@@ -1,4 +1,4 @@
-//! Keys that enter a store together.
+//! Keys that are written to a store in one call.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::{PyErr, PyResult};
@@ -6,16 +6,17 @@ use pyo3::{PyErr, PyResult};
 use crate::shapes::{Shape, Shapes, can_compare};
 use crate::source::Source;
 
-/// New shapes of one call. Beyond these the store remembers only that its keys are mixed.
+/// Maximum number of new shapes that are kept in one call. If there are more, the store remembers
+/// only that its keys are mixed.
 const SHAPES: usize = 32;
 
-/// The exception for keys that Python cannot compare.
+/// Returns the exception for keys that Python cannot compare.
 pub fn raise_order(refusal: &str) -> PyErr {
     PyTypeError::new_err(format!("{refusal}: their types differ"))
 }
 
-/// Checks that the keys of one call can be ordered among themselves, and keeps their shapes until
-/// they are in the store. The caller admits each key to the store first.
+/// Checks that the keys of one call can be compared with each other, and keeps their shapes until
+/// they are in the store. Before that, the caller checks each key against the keys of the store.
 #[derive(Default)]
 pub struct Joining {
     /// The shapes of this call.
@@ -25,7 +26,7 @@ pub struct Joining {
 }
 
 impl Joining {
-    /// Notes a key; `is_new` says whether its shape is due to be remembered.
+    /// Records a key. `is_new` says whether its shape must be remembered once it is in the store.
     pub fn note(&mut self, source: &Source, is_new: bool, key: &[u8], shape: &Shape) {
         if is_new
             && self.fresh.len() < SHAPES
@@ -37,8 +38,8 @@ impl Joining {
         self.own.remember(shape);
     }
 
-    /// Refuses keys that Python could not compare with each other. In their order two keys next to
-    /// each other share the longest beginning: a type that differs shows itself there.
+    /// Refuses keys that Python could not compare with each other. It is enough to compare
+    /// neighbours in sorted order, because these share the longest prefixes.
     pub fn check<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> PyResult<()> {
         if !self.own.is_mixed() {
             return Ok(());
@@ -49,7 +50,7 @@ impl Joining {
         if can { Ok(()) } else { Err(raise_order("the keys cannot be ordered among themselves")) }
     }
 
-    /// Remembers the shapes: the keys are in the store.
+    /// Remembers the shapes. The caller has written the keys to the store.
     pub fn done(self, shapes: &Shapes) {
         self.fresh.iter().for_each(|shape| shapes.remember(shape));
     }

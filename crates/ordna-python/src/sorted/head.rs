@@ -1,4 +1,4 @@
-//! Words that order Python's objects without a call of Python.
+//! Words that order Python objects without calling Python.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyFloat, PyInt, PyString};
@@ -12,18 +12,20 @@ pub enum Kind {
     Float,
     Str,
     Bytes,
-    /// Keys of several or of other types: Python compares them.
+    /// The keys are of several or of other types, so Python compares them.
     Any,
 }
 
-/// The kind of an object, and a word: of two objects of one kind the lesser one has no greater
-/// word. Objects of equal words are compared by Python, which for these types runs no code of a
-/// user. Subclasses are of the kind [`Kind::Any`], because they may redefine the order.
+/// Returns the kind of an object, and a word that never decreases in the order of the objects of
+/// one kind.
+///
+/// Objects with equal words are compared by Python, which does not run code of users for these
+/// types. Subclasses are of the kind [`Kind::Any`], because they may redefine the order.
 pub fn head(object: &Bound<'_, PyAny>) -> (Kind, u64) {
     if object.is_exact_instance_of::<PyInt>() {
         (Kind::Int, int_head(object))
     } else if let Ok(text) = object.cast_exact::<PyString>() {
-        // The order of UTF-8 is that of code points. Surrogates have no UTF-8.
+        // UTF-8 has the order of code points. Surrogates cannot be encoded as UTF-8.
         text.to_str().map_or((Kind::Any, 0), |text| (Kind::Str, bytes_head(text.as_bytes())))
     } else if let Ok(float) = object.cast_exact::<PyFloat>() {
         float_head(float.value()).map_or((Kind::Any, 0), |head| (Kind::Float, head))
@@ -34,7 +36,7 @@ pub fn head(object: &Bound<'_, PyAny>) -> (Kind, u64) {
     }
 }
 
-/// Half of the distance from -2^63: so the words cover all integers below 2^64.
+/// Returns half of the distance from -2^63, so that words cover all integers from there to 2^64.
 fn int_head(object: &Bound<'_, PyAny>) -> u64 {
     match small(object) {
         Ok(Small::Signed(value)) => (value.wrapping_sub(i64::MIN) as u64) >> 1,
@@ -46,7 +48,8 @@ fn int_head(object: &Bound<'_, PyAny>) -> u64 {
     }
 }
 
-/// Both zeros have one word; a NaN has no place in the order.
+/// Returns the word of a float, or `None` for a NaN, which is not ordered. Both zeros have the same
+/// word.
 fn float_head(value: f64) -> Option<u64> {
     let bits = (value + 0.0).to_bits();
     let head = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };

@@ -1,26 +1,26 @@
-//! Leaves of objects in order, which are found by key or by position.
+//! Leaves that contain objects in order. Objects are found by key or by position.
 //!
 //! # Contract
-//! Every call is made under one lock, and none runs code of Python's users: keys are compared here
-//! only if all have one native type, and objects that leave the leaves are handed to the caller,
-//! who drops them after the lock.
+//! The caller holds one lock during every call, and no call runs code of Python's users. Keys are
+//! compared here only if all have one native type. Objects that are removed are returned to the
+//! caller, which drops them after it has released the lock.
 
 use pyo3::prelude::*;
 
 use super::head::Kind;
 
-/// Entries of a leaf after a split; a leaf of twice as many is split, and two that have fewer
-/// together become one. A leaf of 512 words is searched within the first-level cache.
+/// Number of entries of a leaf after a split. A leaf with twice as many is split, and two leaves
+/// that have fewer together are merged. The 512 words of a leaf fit into the first-level cache.
 pub const LOAD: usize = 256;
 
 pub type Object = Py<PyAny>;
 
-/// A leaf: columns of equal length.
+/// A leaf, which consists of columns of equal length.
 #[derive(Default)]
 pub struct Leaf {
     /// Empty if Python compares the keys.
     heads: Vec<u64>,
-    /// What a key function made of the items; empty without one.
+    /// The keys that the key function returned for the items. Empty without a key function.
     keys: Vec<Object>,
     items: Vec<Object>,
 }
@@ -50,7 +50,7 @@ pub struct Entry {
     pub item: Object,
 }
 
-/// A leaf and an offset in it, as long as the version is this one.
+/// A leaf and an offset in it, which are valid as long as the version is this one.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub leaf: usize,
@@ -58,7 +58,7 @@ pub struct Place {
     pub version: u64,
 }
 
-/// A key that is looked for.
+/// A key to search for.
 pub struct Probe<'a, 'py> {
     pub kind: Kind,
     pub head: u64,
@@ -68,15 +68,15 @@ pub struct Probe<'a, 'py> {
 /// The leaves of one list.
 pub struct Leaves {
     leaves: Vec<Leaf>,
-    /// The last head of each leaf; empty if Python compares the keys.
+    /// The last head of each leaf. Empty if Python compares the keys.
     tops: Vec<u64>,
-    /// A Fenwick tree of the lengths of the leaves: node `i` has the sum of the leaves that end
-    /// with leaf `i - 1`, as many as the lowest set bit of `i`.
+    /// A Fenwick tree of the lengths of the leaves. Node `i` contains the sum of consecutive
+    /// leaves, the last of which is leaf `i - 1`. Their number is the lowest set bit of `i`.
     sums: Vec<usize>,
     len: usize,
     pub kind: Kind,
     pub load: usize,
-    /// Number of changes.
+    /// Number of changes that were made.
     pub version: u64,
 }
 
@@ -98,12 +98,12 @@ impl Leaves {
         self.leaves[leaf].items.len()
     }
 
-    /// Replaces all by sorted entries, and returns what was there.
+    /// Replaces all entries by sorted ones, and returns the old leaves.
     pub fn fill(&mut self, kind: Kind, entries: Vec<Entry>) -> Vec<Leaf> {
         self.version += 1;
         let old = std::mem::take(&mut self.leaves);
         (self.kind, self.len) = (kind, entries.len());
-        // Leaves of a half more than `load` take many inserts before they split.
+        // Leaves of one and a half `load` accept many inserts before they are split.
         let size = (self.load + self.load / 2).max(1);
         let mut entries = entries.into_iter();
         while entries.len() > 0 {
@@ -125,12 +125,12 @@ impl Leaves {
         old
     }
 
-    /// Removes all, and returns it.
+    /// Removes and returns all leaves.
     pub fn take(&mut self) -> Vec<Leaf> {
         self.fill(Kind::Any, Vec::new())
     }
 
-    /// Python compares the keys from now on.
+    /// Lets Python compare the keys from now on.
     pub fn degrade(&mut self) {
         self.kind = Kind::Any;
         self.tops = Vec::new();
@@ -153,7 +153,7 @@ impl Leaves {
         }
     }
 
-    /// Number of entries before a leaf.
+    /// Returns the number of entries before a leaf.
     fn before(&self, mut leaf: usize) -> usize {
         let mut sum = 0;
         while leaf > 0 {
@@ -167,7 +167,7 @@ impl Leaves {
         self.before(place.leaf) + place.offset
     }
 
-    /// The place of a position at most `len`.
+    /// Returns the place of a position, which must not be greater than `len`.
     pub fn locate(&self, position: usize) -> Place {
         let (mut leaf, mut offset) = (0, position);
         let mut step = self.sums.len().next_power_of_two() / 2;
@@ -182,13 +182,13 @@ impl Leaves {
         Place { leaf, offset, version: self.version }
     }
 
-    /// The key at a place.
+    /// Returns the key at a place.
     pub fn key(&self, leaf: usize, offset: usize) -> &Object {
         self.leaves[leaf].key(offset)
     }
 
-    /// Finds the first entry whose key is at least the probe, or (`right`) greater than it; `None`
-    /// if only Python can compare them.
+    /// Finds the first entry whose key is at least the probe or, if `right`, greater than it.
+    /// Returns `None` if only Python can compare them.
     pub fn find(&self, probe: &Probe<'_, '_>, right: bool) -> Option<Place> {
         if self.kind == Kind::Any || self.kind != probe.kind {
             return (self.len == 0).then_some(Place { leaf: 0, offset: 0, version: self.version });
@@ -199,7 +199,8 @@ impl Leaves {
                 return head < probe.head;
             }
             let key = key.bind(py);
-            // Objects of native types: the comparison neither fails nor runs other code.
+            // These are objects of native types, so comparing them neither fails nor runs other
+            // code.
             if right {
                 key.is(probe.key) || !probe.key.lt(key).unwrap_or(false)
             } else {
@@ -217,7 +218,7 @@ impl Leaves {
         Some(Place { leaf, offset, version: self.version })
     }
 
-    /// Inserts an entry at a place of this version, where it keeps the order.
+    /// Inserts an entry at a place, which must be of this version and must keep the order.
     pub fn insert(&mut self, place: Place, kind: Kind, entry: Entry) {
         self.version += 1;
         if self.len == 0 {
@@ -273,7 +274,7 @@ impl Leaves {
         (key, item)
     }
 
-    /// Removes the entries of these positions, and returns them.
+    /// Removes the entries from position `begin` to before `end`, and returns them.
     pub fn remove_all(&mut self, begin: usize, end: usize) -> Vec<Leaf> {
         self.version += 1;
         let mut gone = Vec::new();
@@ -288,7 +289,7 @@ impl Leaves {
             gone.push(self.leaves[low.leaf].split_off(low.offset));
             from += 1;
         }
-        // The rest of a leaf that both positions lie in has gone with the first part.
+        // If both positions are in the same leaf, its entries were removed above.
         if from <= last {
             gone.extend(self.leaves.drain(from..last));
         }
@@ -312,7 +313,7 @@ impl Leaves {
         false
     }
 
-    /// A leaf has one entry more or less.
+    /// Updates the tops and the sums after the length of a leaf has changed by `change`.
     fn resized(&mut self, leaf: usize, change: isize) {
         if let Some(top) = self.leaves[leaf].heads.last() {
             self.tops[leaf] = *top;
@@ -324,7 +325,8 @@ impl Leaves {
         }
     }
 
-    /// Calls `each` with the key and the item of the positions from `begin` to `end`, in order.
+    /// Calls `each` with the key and the item at each position from `begin` to before `end`, in
+    /// order.
     pub fn each(&self, begin: usize, end: usize, mut each: impl FnMut(&Object, &Object)) {
         let Place { mut leaf, mut offset, .. } = self.locate(begin);
         let mut left = end.saturating_sub(begin);
@@ -366,7 +368,7 @@ impl Leaves {
     }
 }
 
-/// The first of `len` positions that is not before what is looked for.
+/// Returns the first of `len` positions for which `is_before` is false, or `len` if there is none.
 pub fn first(len: usize, is_before: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high) = (0, len);
     while low < high {

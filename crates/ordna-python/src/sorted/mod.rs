@@ -1,11 +1,11 @@
-//! The object under `SortedList`, `SortedSet` and `SortedDict`: Python's objects, kept by reference
-//! and in order.
+//! The implementation of `SortedList`, `SortedSet` and `SortedDict`, which keeps references to
+//! Python objects in order.
 //!
 //! # Contract
-//! The lock is held only while no code of Python's users can run: keys of native types are compared
-//! under it, others by Python without it. A place found by Python is used only if the version of
-//! the list is still that of the search. So a comparison, a key function or a destructor may use
-//! the same list, and may let other threads use it.
+//! The lock is held only while no code of Python's users can run. Keys of native types are compared
+//! under the lock, and Python compares other keys without it. A place that was found in this way is
+//! used only if the list still has the version of the search. So a comparison, a key function or a
+//! destructor may use the same list, and may let other threads use it.
 
 mod head;
 mod leaves;
@@ -21,11 +21,11 @@ use head::{Kind, head};
 use leaves::{Entry, Leaves, Object, Place, Probe};
 pub use stretch::Stretches;
 
-/// Searches of one call before it gives up, because others change the list each time.
+/// Number of searches after which a call fails, if the list was changed during each of them.
 const ATTEMPTS: usize = 100;
 
-/// New items that are inserted one by one into a list of more than so many times their number. To
-/// sort everything anew pays for more items.
+/// New items are inserted one by one if the list is more than this many times longer. Otherwise it
+/// is faster to sort all items again.
 const FEW: usize = 4;
 
 fn contended() -> PyErr {
@@ -36,13 +36,13 @@ fn contended() -> PyErr {
 #[pyclass(subclass, frozen, module = "ordna._ordna")]
 pub struct Sorted {
     leaves: Lock<Leaves>,
-    /// The function that makes a key of an item.
+    /// The function that returns the key of an item.
     function: Lock<Option<Object>>,
     has_function: bool,
 }
 
 impl Sorted {
-    /// The key of an item, if there is a key function.
+    /// Returns the key of an item, if there is a key function.
     fn key_of(&self, item: &Bound<'_, PyAny>) -> PyResult<Option<Object>> {
         if !self.has_function {
             return Ok(None);
@@ -52,7 +52,7 @@ impl Sorted {
         function.map(|function| function.call1(py, (item,))).transpose()
     }
 
-    /// Finds the first entry whose key is at least `key`, or (`right`) greater than it.
+    /// Finds the first entry whose key is at least `key` or, if `right`, greater than it.
     fn find(&self, key: &Bound<'_, PyAny>, right: bool) -> PyResult<Place> {
         let (kind, head) = head(key);
         self.find_probe(&Probe { kind, head, key }, right)
@@ -87,8 +87,9 @@ impl Sorted {
         Err(contended())
     }
 
-    /// The first of `len` places that is not before the probe, as Python compares them; `None` if
-    /// the list has changed since `version`. A place is a leaf and an offset, or its last entry.
+    /// Returns the first of `len` places that is not before the probe, as Python compares them.
+    /// Returns `None` if the list has changed since `version`. `place` returns a leaf and an offset
+    /// in it; without an offset, the place is the last entry of the leaf.
     fn first(
         &self,
         probe: &Probe<'_, '_>,
@@ -116,7 +117,8 @@ impl Sorted {
         Ok(Some(low))
     }
 
-    /// Number of entries before the first whose key is at least `key`, or greater than it.
+    /// Returns the number of entries before the first one whose key is at least `key` or, if
+    /// `right`, greater than it.
     fn rank(&self, key: &Bound<'_, PyAny>, right: bool) -> PyResult<usize> {
         for _ in 0..ATTEMPTS {
             let place = self.find(key, right)?;
@@ -128,7 +130,7 @@ impl Sorted {
         Err(contended())
     }
 
-    /// The rank of an item: that of its key.
+    /// Returns the rank of an item, which is that of its key.
     fn rank_item(&self, item: &Bound<'_, PyAny>, right: bool) -> PyResult<usize> {
         match self.key_of(item)? {
             Some(key) => self.rank(key.bind(item.py()), right),
@@ -154,7 +156,7 @@ impl Sorted {
         Err(contended())
     }
 
-    /// The key and the item at a position.
+    /// Returns the key and the item at a position.
     fn entry<'py>(
         &self,
         py: Python<'py>,
@@ -169,8 +171,8 @@ impl Sorted {
         found
     }
 
-    /// The first position from `start` to `stop` of an item that is equal to `item`, and the
-    /// version of the list then.
+    /// Returns the first position of an item equal to `item`, from `start` to before `stop`, and
+    /// the version of the list for which it is valid.
     fn search(
         &self,
         item: &Bound<'_, PyAny>,
@@ -203,7 +205,7 @@ impl Sorted {
         Err(contended())
     }
 
-    /// Removes an item that is equal to `item`; returns whether there was one.
+    /// Removes an item that is equal to `item`. Returns whether there was one.
     fn take(&self, item: &Bound<'_, PyAny>) -> PyResult<bool> {
         for _ in 0..ATTEMPTS {
             let Some((position, version)) = self.search(item, 0, usize::MAX)? else {
@@ -221,7 +223,8 @@ impl Sorted {
         Err(contended())
     }
 
-    /// The position that an index means, from the front or (negative) from the back.
+    /// Returns the position of an index, which counts from the front or, if negative, from the
+    /// back.
     fn position(&self, index: isize) -> Option<usize> {
         let len = self.leaves.lock().len();
         let position =
@@ -229,7 +232,7 @@ impl Sorted {
         (position < len).then_some(position)
     }
 
-    /// The entries of items, in order, and the kind of their keys.
+    /// Returns the sorted entries of items, and the kind of their keys.
     fn sorted(&self, items: &Bound<'_, PyList>) -> PyResult<(Kind, Vec<Entry>)> {
         let (mut kind, mut entries) = (None, Vec::with_capacity(items.len()));
         for item in items.iter() {
@@ -242,7 +245,7 @@ impl Sorted {
         Ok((kind, sort(items.py(), kind, entries)?))
     }
 
-    /// Adds entries in order; all of them, or none if they cannot be compared with the others.
+    /// Adds sorted entries. Adds none of them if they cannot be compared with the others.
     fn add_all(&self, py: Python<'_>, kind: Kind, new: Vec<Entry>) -> PyResult<()> {
         if new.is_empty() {
             return Ok(());
@@ -280,7 +283,7 @@ impl Sorted {
         let is_sorted = all.is_empty();
         all.extend(new);
         if !is_sorted {
-            // The sort finds the old and the new entries to be two runs.
+            // The sort detects that the old and the new entries are two sorted runs.
             all = sort(py, kind, all)?;
         }
         let mut leaves = self.leaves.lock();
@@ -294,7 +297,7 @@ impl Sorted {
     }
 }
 
-/// Sorts entries by their keys; equal ones stay in their order.
+/// Sorts entries by their keys. Entries with equal keys keep their order.
 fn sort(py: Python<'_>, kind: Kind, mut entries: Vec<Entry>) -> PyResult<Vec<Entry>> {
     fn key(entry: &Entry) -> &Object {
         entry.key.as_ref().unwrap_or(&entry.item)
@@ -302,7 +305,8 @@ fn sort(py: Python<'_>, kind: Kind, mut entries: Vec<Entry>) -> PyResult<Vec<Ent
     if kind != Kind::Any {
         entries.sort_by(|a, b| {
             a.head.cmp(&b.head).then_with(|| {
-                // Objects of native types: the comparison neither fails nor runs other code.
+                // These are objects of native types, so comparing them neither fails nor runs
+                // other code.
                 key(a).bind(py).compare(key(b).bind(py)).unwrap_or(std::cmp::Ordering::Equal)
             })
         });
@@ -319,7 +323,7 @@ fn sort(py: Python<'_>, kind: Kind, mut entries: Vec<Entry>) -> PyResult<Vec<Ent
 }
 
 impl Sorted {
-    /// Removes the item at an index.
+    /// Removes and returns the item at an index.
     fn removed<'py>(&self, py: Python<'py>, index: isize) -> Option<Bound<'py, PyAny>> {
         let mut leaves = self.leaves.lock();
         let len = leaves.len();

@@ -1,4 +1,4 @@
-//! Iteration: lists of many entries, which Python chains without a call per entry.
+//! Iteration over lists of many entries, which Python chains without a call per entry.
 
 use ordna::sync::Lock;
 use pyo3::exceptions::{PyKeyError, PyRuntimeError};
@@ -9,24 +9,27 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 
 use super::Sorted;
 
-/// The longest iteration that is one list, and the lengths of the first and the longest list of
-/// others: the first is short, because many loops end after a few entries.
+/// Length of the longest iteration that consists of one list, and the lengths of the first and of
+/// the longest list of other iterations. The first one is short because many loops end after a few
+/// entries.
 const WHOLE: usize = 128;
 const FIRST: usize = 32;
 const LONGEST: usize = 1024;
 
-/// What is listed of each key of a dict.
+/// The part of each entry of a dict that is listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Values,
     Items,
 }
 
-/// A dict whose keys a list orders, and what is listed of it: 1 for values, 2 for pairs.
+/// A dict whose keys a list orders, and the part of its entries that is listed: 1 for values, 2 for
+/// pairs.
 type Listed<'a, 'py> = Option<(&'a Bound<'py, PyDict>, u8)>;
 
 impl Sorted {
-    /// The items of these positions; with a dict, the values of these keys, or pairs.
+    /// Returns the items at the positions from `begin` to before `end`. If `mapping` specifies a
+    /// dict, the items are its keys, and their values or pairs are returned.
     pub(super) fn stretch<'py>(
         &self,
         py: Python<'py>,
@@ -59,7 +62,7 @@ impl Sorted {
         PyList::new(py, objects)
     }
 
-    /// An iterator over these positions.
+    /// Returns an iterator over the positions from `begin` to before `end`.
     pub(super) fn iterate<'py>(
         slf: &Bound<'py, Self>,
         mapping: Listed<'_, 'py>,
@@ -85,7 +88,7 @@ impl Sorted {
         chain.bind(py).call1((Bound::new(py, stretches)?,))
     }
 
-    /// The positions of the items from `low` to `high`.
+    /// Returns the positions of the items from `low` to `high`.
     pub(super) fn within_items(
         &self,
         low: Option<&Bound<'_, PyAny>>,
@@ -97,7 +100,7 @@ impl Sorted {
         Ok((begin, end.unwrap_or_else(|| self.leaves.lock().len())))
     }
 
-    /// The positions whose keys lie within the bounds.
+    /// Returns the positions of the entries whose keys are within the bounds.
     pub(super) fn within(
         &self,
         low: Option<&Bound<'_, PyAny>>,
@@ -120,7 +123,7 @@ impl Sorted {
     }
 }
 
-/// Positions that are left.
+/// The positions that remain, and the length of the next list.
 struct State {
     begin: usize,
     end: usize,
