@@ -50,7 +50,7 @@ unsafe fn on(
     batch: *mut OrdnaBatch,
     call: impl FnOnce(&mut OrdnaBatch) -> Result<(), Failure>,
 ) -> c_int {
-    // SAFETY: null or live and not shared, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null, or live and not shared.
     let Some(batch) = (unsafe { batch.as_mut() }) else { return null_handle() };
     let last = batch.last;
     guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok))
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn ordna_batch_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: the batch is null or live.
+    // SAFETY: the caller guarantees that the batch is null or live.
     let Some(batch) = (unsafe { batch.as_ref() }) else { return 0 };
     // SAFETY: the caller promises room for `capacity` bytes at `buffer`, as to `ordna_error`.
     unsafe { batch.last.copy(buffer, capacity) }
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn ordna_batch_error(
 /// Makes an empty batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_new(out: *mut *mut OrdnaBatch) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { making(out, std::ptr::null_mut(), 0, || Ok(OrdnaBatch::default())) }
 }
 
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn ordna_batch_new(out: *mut *mut OrdnaBatch) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_free(batch: *mut OrdnaBatch) {
     if !batch.is_null() {
-        // SAFETY: the handle was made by this library and is not used any more.
+        // SAFETY: this library created the handle, which is not used any more.
         drop(unsafe { Box::from_raw(batch) });
     }
 }
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn ordna_batch_free(batch: *mut OrdnaBatch) {
 /// Number of writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_len(batch: *const OrdnaBatch) -> usize {
-    // SAFETY: null or live.
+    // SAFETY: the caller guarantees that the handle is null or live.
     unsafe { batch.as_ref() }.map_or(0, |batch| batch.writes.len())
 }
 
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn ordna_batch_put(
     key: OrdnaSlice,
     value: OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(batch, |batch| {
             let (key, value) = (key.bytes()?, value.bytes()?);
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn ordna_batch_put(
 /// Will remove a key if it is present then. A key that is too long is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_remove(batch: *mut OrdnaBatch, key: OrdnaSlice) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(batch, |batch| {
             let key = key.bytes()?;

@@ -95,7 +95,7 @@ unsafe fn on(
     handle: *mut OrdnaCursor,
     call: impl FnOnce(&mut OrdnaCursor) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
-    // SAFETY: null or live and not shared, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null, or live and not shared.
     let Some(cursor) = (unsafe { handle.as_mut() }) else { return null_handle() };
     let last = cursor.last;
     guarded(&last, || {
@@ -115,7 +115,7 @@ unsafe fn open(
     if out.is_null() {
         return Err(Failure::invalid("the place for the cursor is null"));
     }
-    // SAFETY: writable, by the caller's promise.
+    // SAFETY: the caller guarantees that the pointer is writable.
     unsafe { out.write(Box::into_raw(Box::new(OrdnaCursor::new(snapshot)))) };
     Ok(OrdnaStatus::Ok)
 }
@@ -127,9 +127,9 @@ pub unsafe extern "C" fn ordna_cursor_open(
     store: *const OrdnaStore,
     out: *mut *mut OrdnaCursor,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
-        // An error or a panic leaves no pointer that was never written.
+        // Ensures that `*out` is written even after an error or a panic.
         if !out.is_null() {
             out.write(std::ptr::null_mut());
         }
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ordna_snapshot_cursor(
     snapshot: *const OrdnaSnapshot,
     out: *mut *mut OrdnaCursor,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         if !out.is_null() {
             out.write(std::ptr::null_mut());
@@ -156,7 +156,7 @@ pub unsafe extern "C" fn ordna_snapshot_cursor(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_free(cursor: *mut OrdnaCursor) {
     if !cursor.is_null() {
-        // SAFETY: the handle was made by this library and is not used any more.
+        // SAFETY: this library created the handle, which is not used any more.
         let cursor = unsafe { Box::from_raw(cursor) };
         if cursor.process.is_forked() {
             std::mem::forget(cursor);
@@ -176,14 +176,14 @@ pub unsafe extern "C" fn ordna_cursor_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: null or live; the buffer is handed on.
+    // SAFETY: the caller guarantees that the handle is null or live, and that the buffer is valid.
     unsafe { cursor.as_ref() }.map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
 
 /// Moves before the first entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_start(cursor: *mut OrdnaCursor) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(cursor, |cursor| {
             cursor.go(Place::Start);
@@ -195,7 +195,7 @@ pub unsafe extern "C" fn ordna_cursor_start(cursor: *mut OrdnaCursor) -> c_int {
 /// Moves after the last entry.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_end(cursor: *mut OrdnaCursor) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(cursor, |cursor| {
             cursor.go(Place::End);
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn ordna_cursor_seek(
     key: OrdnaSlice,
     after: bool,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(cursor, |cursor| {
             let key = key.bytes()?.to_vec();
@@ -226,7 +226,7 @@ pub unsafe extern "C" fn ordna_cursor_seek(
 /// not as many: the cursor stays. As costly as `ordna_count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_select(cursor: *mut OrdnaCursor, position: usize) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(cursor, |cursor| {
             match cursor.snapshot.select_with(position, |key, _| key.to_vec()) {
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn ordna_cursor_next(
     key: *mut OrdnaSlice,
     value: *mut OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(cursor, |cursor| Ok(step(cursor, Direction::Ascending, key, value))) }
 }
 
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn ordna_cursor_prev(
     key: *mut OrdnaSlice,
     value: *mut OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(cursor, |cursor| Ok(step(cursor, Direction::Descending, key, value))) }
 }
 
@@ -274,7 +274,7 @@ unsafe fn step(
     let Some(found) = cursor.step(direction) else { return OrdnaStatus::NotFound };
     for (place, bytes) in [(key, found.0), (value, found.1)] {
         if !place.is_null() {
-            // SAFETY: writable, by the caller's promise.
+            // SAFETY: the caller guarantees that the pointer is writable.
             unsafe { place.write(OrdnaSlice::new(bytes)) };
         }
     }

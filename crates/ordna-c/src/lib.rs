@@ -3,8 +3,8 @@
 //! # Contract
 //! Every exported function checks its pointers for null, catches panics, and returns a status. The
 //! text of the last error is kept per thread, with the handle that it belongs to. Callbacks run outside
-//! of the store: they may use it, and may take as long as they like. A handle is refused in a child of
-//! the process that made it.
+//! of the store, so they may use it, and may be slow. A handle cannot be used in a child of the
+//! process that created it.
 
 mod batch;
 mod cursor;

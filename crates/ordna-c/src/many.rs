@@ -41,15 +41,15 @@ unsafe fn run(
     if keys.is_null() {
         return Err(Failure::invalid("the array of keys is null"));
     }
-    // More do not fit into memory.
+    // More keys would not fit into memory.
     if count > isize::MAX as usize / size_of::<OrdnaSlice>() {
         return Err(Failure::invalid("the number of keys is larger than memory"));
     }
-    // SAFETY: readable, by the caller's promise, and not null.
+    // SAFETY: the caller guarantees that the keys are readable, and they are not null.
     let keys = unsafe { std::slice::from_raw_parts(keys, count) };
     // All keys are checked before the first call.
     for key in keys {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         unsafe { key.bytes() }?;
     }
     let (mut group, mut bytes) = (Vec::<&[u8]>::with_capacity(GROUP.min(count)), Vec::new());
@@ -60,12 +60,12 @@ unsafe fn run(
         bytes.clear();
         values.clear();
         for key in keys[done..].iter().take(wanted) {
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller guarantees what the called function requires.
             group.push(unsafe { key.bytes() }?);
         }
         let mut is_full = false;
         read(&group, &mut |_, value| {
-            // From the first value beyond the bound on they are read again, in the next group.
+            // The first value beyond the bound and those after it are read again in the next group.
             let length = bytes.len() + value.map_or(0, <[u8]>::len);
             is_full |= !values.is_empty() && length > READ_AHEAD_BYTES;
             if is_full {
@@ -77,12 +77,12 @@ unsafe fn run(
                 start..bytes.len()
             }));
         });
-        // With large values few are read in vain.
+        // After large values, smaller groups avoid that many values are read twice.
         wanted = if is_full { values.len() } else { (wanted * 2).min(GROUP) };
         for value in &values {
             let value = value.clone().map(|place| OrdnaSlice::new(&bytes[place]));
             let value = value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            // SAFETY: the caller's function, which gets a slice of the values read ahead.
+            // SAFETY: the caller guarantees that the function can be called. The slice is valid.
             if unsafe { visit(context, done, value) } != 0 {
                 return Ok(OrdnaStatus::Stopped);
             }
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn ordna_get_many(
     visit: OrdnaVisitValue,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on_store(store, |store| {
             run(keys, count, visit, context, |keys, each| store.get_many_with(keys, each))
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn ordna_snapshot_get_many(
     visit: OrdnaVisitValue,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on_snapshot(snapshot, |snapshot| {
             run(keys, count, visit, context, |keys, each| snapshot.get_many_with(keys, each))
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn ordna_transaction_get_many(
     visit: OrdnaVisitValue,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on_transaction(transaction, |transaction| {
             run(keys, count, visit, context, |keys, each| transaction.get_many_with(keys, each))

@@ -1,8 +1,8 @@
 //! Writes that depend on the value that they replace.
 //!
-//! The callback runs outside of the store, on a copy of the value; its decision is applied if the value
-//! is still the one that it has seen, and otherwise it decides again. So it may use the store and take
-//! its time, where a callback under the lock of a leaf could wait for itself.
+//! The callback runs outside of the store and gets a copy of the value. Its decision is applied if
+//! the value is still the same; otherwise the callback is called again. So it may use the store and
+//! may be slow, whereas a callback under the lock of a leaf could deadlock.
 
 #![expect(unsafe_code, reason = "exported to C")]
 #![expect(clippy::missing_safety_doc, reason = "as in the module of the store")]
@@ -54,7 +54,7 @@ pub unsafe extern "C" fn ordna_modify(
     decide: OrdnaDecide,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(store, |store| modify(store, key.bytes()?, decide, context)) }
 }
 
@@ -76,12 +76,13 @@ unsafe fn modify(
         let shown = old.map(OrdnaSlice::new);
         let shown = shown.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let mut next = OrdnaSlice::new(&[]);
-        // SAFETY: the caller's function, which gets a copy of the value and a place for its own.
+        // SAFETY: the caller guarantees that the function can be called with a value and a place
+        // for its result.
         let new = match unsafe { decide(context, shown, &raw mut next) } {
             0 => return Ok(OrdnaStatus::Ok),
-            // SAFETY: readable until the next call, by the caller's promise.
+            // SAFETY: the caller guarantees that the bytes are readable until the next call.
             1 => Some(unsafe { next.bytes() }?),
-            // Also where the key is too long to be present.
+            // This includes keys that are too long to be present.
             2 if old.is_none() => return Ok(OrdnaStatus::Ok),
             2 => None,
             ..0 => return Ok(OrdnaStatus::Stopped),

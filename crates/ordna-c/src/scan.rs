@@ -61,7 +61,7 @@ impl OrdnaRange {
     /// The slices of ends that count are readable.
     pub(crate) unsafe fn key_range(&self) -> Result<KeyRange, Failure> {
         let end = |slice: OrdnaSlice, bound: c_int| {
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller guarantees what the called function requires.
             let key = || unsafe { slice.bytes() }.map(<[u8]>::to_vec);
             match bound {
                 0 => Ok(Bound::Unbounded),
@@ -85,11 +85,11 @@ impl RangeScan {
     /// # Safety
     /// `range` is null (all keys) or readable, as are its slices.
     pub unsafe fn of(range: *const OrdnaRange) -> Result<Self, Failure> {
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         let Some(range) = (unsafe { range.as_ref() }) else {
             return Ok(Self::new((Bound::Unbounded, Bound::Unbounded), false, 0));
         };
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         Ok(Self::new(unsafe { range.key_range() }?, range.reverse, range.limit))
     }
 
@@ -125,7 +125,8 @@ impl RangeScan {
             let (lower, upper) = by_ref(&self.range);
             let more = source.read_ahead(lower, upper, direction, wanted, &mut entries);
             for (key, value) in entries.iter() {
-                // SAFETY: the caller's function, which gets slices of the entries read ahead.
+                // SAFETY: the caller guarantees that the function can be called. The slices are
+                // valid.
                 let ended =
                     unsafe { visit(context, OrdnaSlice::new(key), OrdnaSlice::new(value)) } != 0;
                 if ended {

@@ -33,7 +33,7 @@ pub(crate) unsafe fn on(
     handle: *const OrdnaSnapshot,
     call: impl FnOnce(&Snapshot<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
-    // SAFETY: null or live, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null or live.
     match unsafe { handle.as_ref() } {
         Some(handle) => guarded(&handle.last, || {
             handle.process.check()?;
@@ -47,7 +47,7 @@ pub(crate) unsafe fn on(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_free(snapshot: *mut OrdnaSnapshot) {
     if !snapshot.is_null() {
-        // SAFETY: the handle was made by this library and is not used any more.
+        // SAFETY: this library created the handle, which is not used any more.
         let snapshot = unsafe { Box::from_raw(snapshot) };
         if snapshot.process.is_forked() {
             std::mem::forget(snapshot);
@@ -67,14 +67,14 @@ pub unsafe extern "C" fn ordna_snapshot_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: null or live; the buffer is handed on.
+    // SAFETY: the caller guarantees that the handle is null or live, and that the buffer is valid.
     unsafe { snapshot.as_ref() }.map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
 
 /// Number of entries, exact.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_len(snapshot: *const OrdnaSnapshot) -> usize {
-    // SAFETY: null or live.
+    // SAFETY: the caller guarantees that the handle is null or live.
     let snapshot = unsafe { snapshot.as_ref() }.filter(|handle| !handle.process.is_forked());
     snapshot.map_or(0, |handle| handle.snapshot.len())
 }
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn ordna_snapshot_get(
     capacity: usize,
     length: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(snapshot, |snapshot| {
             let give = |value: &[u8]| copy_value(value, buffer, capacity, length);
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn ordna_snapshot_scan(
     visit: OrdnaVisit,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(snapshot, |snapshot| RangeScan::of(range)?.run(snapshot, visit, context)) }
 }
 
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn ordna_snapshot_prefix(
     visit: OrdnaVisit,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(snapshot, |snapshot| {
             RangeScan::prefix(prefix.bytes()?, reverse, limit).run(snapshot, visit, context)
@@ -134,7 +134,7 @@ pub unsafe extern "C" fn ordna_snapshot_count(
     range: *const OrdnaRange,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(snapshot, |snapshot| count_range(snapshot, &RangeScan::of(range)?, count)) }
 }
 
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn ordna_snapshot_count_prefix(
     prefix: OrdnaSlice,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(snapshot, |snapshot| {
             count_range(snapshot, &RangeScan::prefix(prefix.bytes()?, false, 0), count)
@@ -166,7 +166,7 @@ pub(crate) unsafe fn count_range(
         return Err(Failure::invalid("the place for the count is null"));
     }
     let (lower, upper) = scan.bounds();
-    // SAFETY: writable, by the caller's promise.
+    // SAFETY: the caller guarantees that the pointer is writable.
     unsafe { count.write(snapshot.count(lower, upper)) };
     Ok(OrdnaStatus::Ok)
 }

@@ -59,7 +59,7 @@ pub unsafe extern "C" fn ordna_statistics_of(
     store: *const OrdnaStore,
     statistics: *mut OrdnaStatistics,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             if statistics.is_null() {

@@ -1,4 +1,4 @@
-//! Statuses, slices, and the border that no panic crosses.
+//! Statuses, slices, and the functions that catch panics.
 
 #![expect(unsafe_code, reason = "reads and writes through the caller's pointers")]
 
@@ -75,7 +75,7 @@ impl OrdnaSlice {
         if self.len > isize::MAX as usize {
             return Err(Failure::new(OrdnaStatus::TooLong, "a slice is longer than memory"));
         }
-        // SAFETY: readable by the caller's promise, and not null.
+        // SAFETY: the caller guarantees that the bytes are readable, and they are not null.
         Ok(unsafe { std::slice::from_raw_parts(self.data, self.len) })
     }
 }
@@ -145,9 +145,9 @@ impl Process {
                 FORKS.fetch_add(1, Ordering::Relaxed);
             }
             static NOTED: Once = Once::new();
-            // SAFETY: the handler is a function of this library, which the system forgets when it
-            // unloads the library; it does one atomic operation. Without memory for it the call fails,
-            // and handles work as if there were no guard.
+            // SAFETY: the handler is a function of this library, and the system removes it when it
+            // unloads the library. It performs one atomic operation. If there is no memory for it,
+            // the call fails, and forks are not detected.
             NOTED.call_once(|| unsafe {
                 libc::pthread_atfork(None, None, Some(note_fork));
             });
@@ -195,7 +195,7 @@ impl Default for LastError {
 
 /// Keeps the text of an error: of the handle of this number, or 0 for a call without a handle.
 fn set_last(handle: u64, text: String) {
-    // A thread that ends keeps no text.
+    // Fails if the thread is ending, which then does not need the text.
     let _ = LAST.try_with(|last| *last.borrow_mut() = (handle, text));
 }
 
@@ -213,10 +213,10 @@ impl LastError {
         let copied = LAST.try_with(|last| {
             let last = last.borrow();
             let text = if last.0 == self.handle { last.1.as_str() } else { "" };
-            // SAFETY: handed on from the caller.
+            // SAFETY: the caller guarantees what the called function requires.
             unsafe { copy_text(text, buffer, capacity) }
         });
-        // SAFETY: as above.
+        // SAFETY: the same guarantee of the caller.
         copied.unwrap_or_else(|_| unsafe { copy_text("", buffer, capacity) })
     }
 }
@@ -228,7 +228,7 @@ impl LastError {
 pub(crate) unsafe fn copy_text(text: &str, buffer: *mut c_char, capacity: usize) -> usize {
     if let Some(room) = capacity.checked_sub(1).filter(|_| !buffer.is_null()) {
         let length = text.floor_char_boundary(room);
-        // SAFETY: `length + 1` bytes fit, by the caller's promise.
+        // SAFETY: the caller guarantees that there is room for `length + 1` bytes.
         unsafe {
             std::ptr::copy_nonoverlapping(text.as_ptr().cast(), buffer, length);
             buffer.add(length).write(0);
@@ -247,7 +247,7 @@ pub(crate) unsafe fn copy_value(
     capacity: usize,
     length: *mut usize,
 ) -> OrdnaStatus {
-    // SAFETY: by the caller's promise; no more than `capacity` bytes are written.
+    // SAFETY: the caller guarantees room for `capacity` bytes, and no more are written.
     unsafe {
         if !length.is_null() {
             length.write(value.len());
@@ -265,9 +265,9 @@ pub(crate) unsafe fn copy_value(
 /// # Safety
 /// As [`copy_text`].
 pub(crate) unsafe fn copy_last(buffer: *mut c_char, capacity: usize) -> usize {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     let copied = LAST.try_with(|last| unsafe { copy_text(&last.borrow().1, buffer, capacity) });
-    // SAFETY: as above.
+    // SAFETY: the same guarantee of the caller.
     copied.unwrap_or_else(|_| unsafe { copy_text("", buffer, capacity) })
 }
 
@@ -306,7 +306,7 @@ pub(crate) unsafe fn making<T>(
 ) -> c_int {
     if out.is_null() {
         let text = "the place for the handle is null";
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         unsafe { copy_text(text, error, capacity) };
         set_last(0, text.to_owned());
         return OrdnaStatus::Invalid as c_int;
@@ -314,7 +314,7 @@ pub(crate) unsafe fn making<T>(
     let made = catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|_| {
         Err(Failure::new(OrdnaStatus::Panic, "a defect of the library: it panicked"))
     });
-    // SAFETY: writable by the caller's promise.
+    // SAFETY: the caller guarantees that the pointer is writable.
     unsafe {
         match made {
             Ok(made) => {
@@ -340,7 +340,7 @@ pub(crate) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failur
     if path.is_null() {
         return Err(Failure::invalid("the path is null"));
     }
-    // SAFETY: a C string by the caller's promise.
+    // SAFETY: the caller guarantees that this is a C string.
     let path = unsafe { CStr::from_ptr(path) };
     match path.to_str() {
         Ok(path) => Ok(Path::new(path)),

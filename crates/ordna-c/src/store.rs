@@ -1,8 +1,8 @@
 //! The store.
 
 #![expect(unsafe_code, reason = "exported to C")]
-// The safety of every exported function is what the header says: handles are live or null, slices
-// are readable, outputs are writable.
+// The header states what every exported function requires for safety: handles are live or null,
+// slices are readable, and outputs are writable.
 #![expect(clippy::missing_safety_doc, reason = "stated once above")]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -52,7 +52,7 @@ pub(crate) unsafe fn on(
     handle: *const OrdnaStore,
     call: impl FnOnce(&Store<[u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
-    // SAFETY: null or live, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null or live.
     match unsafe { handle.as_ref() } {
         Some(handle) => guarded(&handle.last, || {
             handle.process.check()?;
@@ -72,7 +72,7 @@ fn options(memory_limit: u64) -> Options {
 /// Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_new(memory_limit: u64, out: *mut *mut OrdnaStore) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         making(out, std::ptr::null_mut(), 0, || {
             Ok(OrdnaStore::new(Store::with_options(options(memory_limit))))
@@ -99,11 +99,11 @@ pub unsafe extern "C" fn ordna_open(
             _ => return Err(Failure::invalid("sync is 0, 1 or 2")),
         };
         let options = OpenOptions::new().store(options(memory_limit)).sync(sync);
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         let path = unsafe { path_of(path) }?;
         Ok(OrdnaStore::new(Store::open(path, options)?))
     };
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { making(out, error, capacity, open) }
 }
 
@@ -118,11 +118,11 @@ pub unsafe extern "C" fn ordna_restore(
 ) -> c_int {
     let restore = || {
         let options = OpenOptions::new().store(options(memory_limit));
-        // SAFETY: handed on from the caller.
+        // SAFETY: the caller guarantees what the called function requires.
         let path = unsafe { path_of(path) }?;
         Ok(OrdnaStore::new(Store::restore(path, options)?))
     };
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { making(out, error, capacity, restore) }
 }
 
@@ -132,10 +132,10 @@ pub unsafe extern "C" fn ordna_restore(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
     if !store.is_null() {
-        // SAFETY: the handle was made by this library and is not used any more.
+        // SAFETY: this library created the handle, which is not used any more.
         let store = unsafe { Box::from_raw(store) };
         if store.process.is_forked() {
-            // The store would wait for threads that this process does not have.
+            // Dropping the store would wait for threads that do not exist in this process.
             std::mem::forget(store);
             return;
         }
@@ -155,7 +155,7 @@ pub unsafe extern "C" fn ordna_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: null or live; the buffer is handed on.
+    // SAFETY: the caller guarantees that the handle is null or live, and that the buffer is valid.
     unsafe { store.as_ref() }.map_or(0, |store| unsafe { store.last.copy(buffer, capacity) })
 }
 
@@ -163,14 +163,14 @@ pub unsafe extern "C" fn ordna_error(
 /// or one that makes a handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_last_error(buffer: *mut c_char, capacity: usize) -> usize {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { copy_last(buffer, capacity) }
 }
 
 /// Number of entries; exact while nobody writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
-    // SAFETY: null or live.
+    // SAFETY: the caller guarantees that the handle is null or live.
     let store = unsafe { store.as_ref() }.filter(|store| !store.process.is_forked());
     store.map_or(0, |store| store.store.len())
 }
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn ordna_put(
     key: OrdnaSlice,
     value: OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let (key, value) = (key.bytes()?, value.bytes()?);
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn ordna_put_for(
     value: OrdnaSlice,
     milliseconds: u64,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             store.insert_for(key.bytes()?, value.bytes()?, Duration::from_millis(milliseconds))?;
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn ordna_expire(
     key: OrdnaSlice,
     milliseconds: u64,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let life = (milliseconds != u64::MAX).then(|| Duration::from_millis(milliseconds));
@@ -242,7 +242,7 @@ pub unsafe extern "C" fn ordna_expires_in(
     key: OrdnaSlice,
     milliseconds: *mut u64,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             if milliseconds.is_null() {
@@ -269,7 +269,7 @@ pub unsafe extern "C" fn ordna_get(
     capacity: usize,
     length: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let found =
@@ -282,10 +282,10 @@ pub unsafe extern "C" fn ordna_get(
 /// Removes a key; `NOT_FOUND` if it was absent, as a key is that is too long.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
-            // Without a copy of the value.
+            // `modify` avoids copying the value.
             let mut present = false;
             let removed = store.modify::<&[u8], _>(key.bytes()?, |value| {
                 present = value.is_some();
@@ -308,13 +308,13 @@ pub unsafe extern "C" fn ordna_compare_and_set(
     expected: *const OrdnaSlice,
     desired: *const OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let expected = expected.as_ref().map(|slice| slice.bytes()).transpose()?;
             let desired = desired.as_ref().map(|slice| slice.bytes()).transpose()?;
             let key = key.bytes()?;
-            // A key that is too long is absent, and a removal of it changes nothing.
+            // A key that is too long is absent, and removing it changes nothing.
             let matches = if desired.is_none() && key.len() > ordna::key::MAX_LEN {
                 expected.is_none()
             } else {
@@ -334,7 +334,7 @@ pub unsafe extern "C" fn ordna_scan(
     visit: OrdnaVisit,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(store, |store| RangeScan::of(range)?.run(store, visit, context)) }
 }
 
@@ -348,7 +348,7 @@ pub unsafe extern "C" fn ordna_prefix(
     visit: OrdnaVisit,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             RangeScan::prefix(prefix.bytes()?, reverse, limit).run(store, visit, context)
@@ -364,7 +364,7 @@ pub unsafe extern "C" fn ordna_remove_range(
     range: *const OrdnaRange,
     removed: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(store, |store| remove_within(store, &RangeScan::of(range)?, removed)) }
 }
 
@@ -375,7 +375,7 @@ pub unsafe extern "C" fn ordna_remove_prefix(
     prefix: OrdnaSlice,
     removed: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             remove_within(store, &RangeScan::prefix(prefix.bytes()?, false, 0), removed)
@@ -394,7 +394,7 @@ unsafe fn remove_within(
 ) -> Result<OrdnaStatus, Failure> {
     let count = store.remove_range(scan.bounds())?;
     if !removed.is_null() {
-        // SAFETY: writable, by the caller's promise.
+        // SAFETY: the caller guarantees that the pointer is writable.
         unsafe { removed.write(count) };
     }
     Ok(OrdnaStatus::Ok)
@@ -405,7 +405,7 @@ unsafe fn remove_within(
 /// `ordna_put`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_write(store: *const OrdnaStore, batch: *mut OrdnaBatch) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let batch = batch.as_mut().ok_or_else(|| Failure::invalid("the batch is null"))?;
@@ -422,9 +422,9 @@ pub unsafe extern "C" fn ordna_snapshot_take(
     store: *const OrdnaStore,
     out: *mut *mut OrdnaSnapshot,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
-        // An error or a panic leaves no pointer that was never written.
+        // Ensures that `*out` is written even after an error or a panic.
         if !out.is_null() {
             out.write(std::ptr::null_mut());
         }
@@ -446,7 +446,7 @@ pub unsafe extern "C" fn ordna_count(
     range: *const OrdnaRange,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(store, |store| count_range(&store.snapshot(), &RangeScan::of(range)?, count)) }
 }
 
@@ -457,7 +457,7 @@ pub unsafe extern "C" fn ordna_count_prefix(
     prefix: OrdnaSlice,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             let scan = RangeScan::prefix(prefix.bytes()?, false, 0);
@@ -469,7 +469,7 @@ pub unsafe extern "C" fn ordna_count_prefix(
 /// Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_sync(store: *const OrdnaStore) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             store.sync_log()?;
@@ -482,7 +482,7 @@ pub unsafe extern "C" fn ordna_sync(store: *const OrdnaStore) -> c_int {
 /// the directory of an opened store, whose log begins anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_char) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(store, |store| {
             if path.is_null() {
@@ -498,7 +498,7 @@ pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_c
 /// Bytes that the store holds. O(n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_memory(store: *const OrdnaStore) -> usize {
-    // SAFETY: null or live.
+    // SAFETY: the caller guarantees that the handle is null or live.
     let store = unsafe { store.as_ref() }.filter(|store| !store.process.is_forked());
     store.map_or(0, |store| store.store.memory_usage().total())
 }

@@ -32,7 +32,7 @@ pub(crate) unsafe fn on(
     handle: *const OrdnaTransaction,
     call: impl FnOnce(&Transaction<'static, [u8], [u8]>) -> Result<OrdnaStatus, Failure>,
 ) -> c_int {
-    // SAFETY: null or live, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null or live.
     let Some(handle) = (unsafe { handle.as_ref() }) else { return null_handle() };
     guarded(&handle.last, || {
         handle.process.check()?;
@@ -50,9 +50,9 @@ pub unsafe extern "C" fn ordna_begin(
     store: *const OrdnaStore,
     out: *mut *mut OrdnaTransaction,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
-        // An error or a panic leaves no pointer that was never written.
+        // Ensures that `*out` is written even after an error or a panic.
         if !out.is_null() {
             out.write(std::ptr::null_mut());
         }
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn ordna_begin(
             if out.is_null() {
                 return Err(Failure::invalid("the place for the transaction is null"));
             }
-            // The caller frees the store after its transactions.
+            // The reference remains valid, as the caller frees the store after its transactions.
             let store: &'static _ = &*std::ptr::from_ref(store);
             let handle = OrdnaTransaction {
                 transaction: RefCell::new(Some(store.begin())),
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn ordna_begin(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_free(transaction: *mut OrdnaTransaction) {
     if !transaction.is_null() {
-        // SAFETY: the handle was made by this library and is not used any more.
+        // SAFETY: this library created the handle, which is not used any more.
         let transaction = unsafe { Box::from_raw(transaction) };
         if transaction.process.is_forked() {
             std::mem::forget(transaction);
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn ordna_transaction_error(
     buffer: *mut c_char,
     capacity: usize,
 ) -> usize {
-    // SAFETY: null or live; the buffer is handed on.
+    // SAFETY: the caller guarantees that the handle is null or live, and that the buffer is valid.
     unsafe { transaction.as_ref() }
         .map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn ordna_transaction_get(
     capacity: usize,
     length: *mut usize,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(transaction, |transaction| {
             let give = |value: &[u8]| copy_value(value, buffer, capacity, length);
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn ordna_transaction_scan(
     visit: OrdnaVisit,
     context: *mut c_void,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe { on(transaction, |transaction| RangeScan::of(range)?.run(transaction, visit, context)) }
 }
 
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn ordna_transaction_put(
     key: OrdnaSlice,
     value: OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(transaction, |transaction| {
             transaction.put(key.bytes()?, value.bytes()?)?;
@@ -157,7 +157,7 @@ pub unsafe extern "C" fn ordna_transaction_put_for(
     value: OrdnaSlice,
     milliseconds: u64,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(transaction, |transaction| {
             let life = Duration::from_millis(milliseconds);
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn ordna_transaction_remove(
     transaction: *const OrdnaTransaction,
     key: OrdnaSlice,
 ) -> c_int {
-    // SAFETY: handed on from the caller.
+    // SAFETY: the caller guarantees what the called function requires.
     unsafe {
         on(transaction, |transaction| {
             let removed = transaction.remove(key.bytes()?)?;
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn ordna_transaction_remove(
 /// minute; later ones are `INVALID`. Otherwise errors are those of `ordna_write`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_commit(transaction: *const OrdnaTransaction) -> c_int {
-    // SAFETY: null or live, by the caller's promise.
+    // SAFETY: the caller guarantees that the handle is null or live.
     let handle = unsafe { transaction.as_ref() };
     let Some(handle) = handle else { return null_handle() };
     guarded(&handle.last, || {

@@ -20,7 +20,7 @@ class Cache:
             try:
                 self.pages.put((user, number), page, ttl=self.seconds)
             except MemoryError:
-                # A full cache still answers.
+                # A full cache still returns the page.
                 pass
         return page
 

@@ -11,7 +11,7 @@ Key = tuple[dt.datetime, int]
 
 class EventLog:
     def __init__(self, folder: str) -> None:
-        # An append is on the disk when it returns.
+        # The entry is on the disk when the append returns.
         self.store: ordna.Store[Key, str] = ordna.open(folder, sync="always")
         last = next(iter(self.store.keys(reverse=True, limit=1)), None)
         self.number = 0 if last is None else last[1] + 1

@@ -10,7 +10,7 @@ ACCOUNTS = 1000
 
 
 def main() -> None:
-    # Money moves between accounts; the sum stays.
+    # Money moves between accounts, and the sum remains the same.
     accounts: ordna.Store[int, int] = ordna.Store()
     accounts.put_many(np.arange(ACCOUNTS, dtype=np.uint64), np.full(ACCOUNTS, 100, np.uint64))
     stop = threading.Event()
@@ -39,7 +39,7 @@ def main() -> None:
                 keys, balances = now.scan()
                 assert len(keys) == ACCOUNTS and balances.sum() == 100 * ACCOUNTS
                 richest = now.get_many(keys[np.argsort(balances)[-3:]])
-                # The same snapshot, read again and in another way, is the same.
+                # A snapshot that is read again in another way has the same contents.
                 assert sorted(richest) == sorted(balances)[-3:]
                 assert sum(now.values()) == 100 * ACCOUNTS
     finally:

@@ -49,7 +49,7 @@ def plain(items):
 
 
 def same(first, second):
-    # repr tells -0.0 from 0.0 and 1 from 1.0, and finds NaN equal.
+    # repr distinguishes -0.0 from 0.0 and 1 from 1.0, and is the same for every NaN.
     assert repr(first) == repr(second)
 
 
@@ -99,7 +99,7 @@ def test_bits_of_floats():
     keys = np.array([math.nan, 0.0, -0.0, -math.inf, -math.nan])
     store = ordna.Store()
     store.put_many(keys, np.arange(5))
-    # All NaN are one key, and so are the zeros; the later value stays.
+    # All NaN are the same key, and so are both zeros. The last value is kept.
     same(list(store.items()), [(-math.inf, 3), (0.0, 2), (math.nan, 4)])
     assert store.get_many(keys).tolist() == [4, 2, 2, 3, 4]
 
@@ -111,7 +111,7 @@ def test_ints_and_floats_are_one_order():
     assert store.get_many(np.array([2.0**53]), default=0).tolist() == [0]
     store.put_many(np.array([2.5, 1.0]), np.array([4, 5]))
     same(list(store.items()), [(-3, 1), (1, 5), (2.5, 4), (2**53 + 1, 2)])
-    # A column of floats holds the keys up to 3, but not all.
+    # A column of floats can represent the keys up to 3, but not all keys.
     assert store.scan(hi=3)[0].tolist() == [-3.0, 1.0, 2.5]
     with pytest.raises(TypeError, match="9007199254740993 of type 'int' does not fit a column of float64"):
         store.scan()
@@ -156,7 +156,7 @@ def test_moments_with_a_zone():
     assert pa.array(keys).type == pa.timestamp("us", tz="UTC") == pa.array(values).type
     assert keys.tolist() == pa.array(keys).to_pylist() == list(store)
     assert pa.array(store.get_many(times)).to_pylist() == times.to_pylist()
-    # NumPy has no zones.
+    # NumPy has no time zones.
     assert store.scan()[0].tolist() == [at.replace(tzinfo=None) for at in store]
     with pytest.raises(TypeError, match="ordered"):
         store.put_many(np.array(["2026-06-01"], "datetime64[s]"), np.arange(1))
@@ -226,7 +226,7 @@ def test_one_side_may_be_objects():
     for keys, values in ((np.arange(2), ["a"]), ([1], np.arange(2)), (np.arange(1), np.arange(2))):
         with pytest.raises(ValueError, match="keys"):
             ordna.Store().put_many(keys, values)
-    # Bytes are no array: their items are numbers, as in a list.
+    # Bytes do not count as an array. Their items are numbers, as in a list.
     numbers = ordna.Store()
     numbers.put_many(bytearray(b"ab"), b"cd")
     assert dict(numbers) == {97: 99, 98: 100} and numbers.get_many(bytearray(b"b")) == [100]
@@ -304,7 +304,7 @@ def test_defaults_and_read_only_arrays():
     same(store.get_many(np.array([2]), default=0.5).tolist(), [0.5])
     same(ordna.Store({1: 0.5}).get_many(keys, default=3).tolist(), [0.5, 3.0])
     same(store.get_many(keys, default=np.uint64(7)).tolist(), [5, 7])
-    # The default of keys that are all present is not looked at.
+    # The default is not checked if all keys are present.
     same(store.get_many(np.array([1]), default="none").tolist(), [5])
     for default in ("none", None, [1], 2**64):
         with pytest.raises((TypeError, KeyError), match="default|2"):

@@ -13,8 +13,9 @@ import ordna
 HERE = Path(__file__).parent
 
 
-# `foreign.tar.gz` holds a backup of a store of two entries, written through C: the key "k" with a
-# value of 1,000,000 bytes "p", and a key of 65,000 bytes "p". A byte "p" begins a tuple.
+# `foreign.tar.gz` contains a backup of a store with two entries, which a C program has written: the
+# key "k" with a value of 1,000,000 bytes "p", and a key of 65,000 bytes "p". A byte "p" begins a
+# tuple.
 @pytest.mark.parametrize("call", ["list(s)", "list(s.values())", "s.items()[1]", "s.popitem()",
                                   "s.peekitem()", "s.scan(arrow=True)"])
 def test_deeply_nested_bytes_raise(tmp_path, call):

@@ -96,12 +96,12 @@ def test_calls_in_a_child_raise(tmp_path, sync):
     store = ordna.open(tmp_path / "d", sync=sync)
     store["a"] = 1
     store.put_many([f"z{at}" for at in range(100)], range(100))
-    # The walk has read its first 32 entries.
+    # The iterator has read its first 32 entries.
     snapshot, walk = store.snapshot(), iter(store)
     assert in_child(lambda: raised([*CALLS, *WRITES], store)) == "[]"
     assert in_child(lambda: raised([*CALLS, lambda s: s.copy()], snapshot)) == "[]"
     assert in_child(lambda: raised([list], walk)) == "[]"
-    # A store of the child is not concerned.
+    # A store that the child creates can be used.
     made = in_child(lambda: ordna.Store({1: 2}).snapshot()[1])
     assert made == "2"
     assert in_child(lambda: dict(ordna.open(tmp_path / "child", sync=sync))) == "{}"

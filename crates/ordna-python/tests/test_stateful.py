@@ -49,7 +49,7 @@ class Machine(RuleBasedStateMachine):
         self.snapshots = []
 
     def draw(self, data):
-        # Keys that are present, and others.
+        # Uses keys that are present and keys that are not.
         if self.theirs and data.draw(st.booleans()):
             return data.draw(st.sampled_from(list(self.theirs)))
         return data.draw(self.keys)

@@ -38,7 +38,7 @@ def test_unhashable_and_unorderable_keys():
     with pytest.raises(TypeError):
         pairs[(3, "a")] = 1
     assert len(pairs) == 4
-    # As with a dict, an emptied store takes keys of another type.
+    # As with a dict, an empty store accepts keys of another type.
     store.clear()
     store["text"] = 1
     del store["text"]
@@ -154,7 +154,8 @@ def test_use_after_close():
                  lambda: list(store), lambda: store.update({2: 3}), store.clear, store.memory_usage):
         with pytest.raises(ValueError, match="closed"):
             call()
-    # A snapshot outlives its store, an iterator only what it has read ahead.
+    # After the store is closed, a snapshot can be read, but an iterator returns only the entries
+    # that it has read already.
     assert snapshot[1] == 2 and list(short) == [(at, at + 1) for at in range(1, 101)]
     with pytest.raises(ValueError, match="closed"):
         list(items)
@@ -268,7 +269,7 @@ def test_arrow():
             numbers.put_many(wrong, wrong)
     with pytest.raises(ValueError, match="null"):
         numbers.put_many(pa.array([1, None], pa.uint64()), pa.array([1, 2], pa.uint64()))
-    # A column of the package is a column too.
+    # A column of this package is accepted, too.
     other = ordna.Store()
     other.put_many(*numbers.scan(arrow=True))
     assert other == numbers
@@ -364,7 +365,7 @@ def test_the_gil_is_released():
             time.sleep(0.001)
 
     interval = sys.getswitchinterval()
-    # With the GIL held, the other thread would wait for all of a call whatever the interval is.
+    # If the GIL were held, the other thread would wait for the whole call at any interval.
     ticker = threading.Thread(target=tick)
     ticker.start()
     try:
@@ -468,7 +469,8 @@ def test_no_references_leak():
         use()
     gc.collect()
     assert [sys.getrefcount(value), sys.getrefcount(key)] == before
-    # One block a round would be 1,000. Caches of the interpreter and of other tests come and go.
+    # A leak of one block per round would be 1,000 blocks. Caches of the interpreter and of other
+    # tests also change the number.
     assert sys.getallocatedblocks() - blocks < 500
 
 
@@ -525,7 +527,7 @@ def test_a_store_in_a_directory(tmp_path):
             store.backup(tmp_path / "copy")
     with ordna.open(where) as again:
         assert dict(again) == {"Uppsala": 177_074, "Visby": 24_330}
-        # The types of keys that were read are kept.
+        # The types of the keys are known after the store was read.
         with pytest.raises(TypeError):
             again[5] = 1
         again["Ystad"] = 20_000

@@ -13,7 +13,7 @@ from ._store import ABSENT, Batch, Snapshot, Store, Transaction, restore
 from ._store import open_store as open
 from ._views import ItemsView, KeysView, ValuesView
 
-# Stores of the parent cannot be used in a child. Windows does not fork.
+# Stores of the parent cannot be used in a child. Windows has no fork.
 if hasattr(_os, "register_at_fork"):
     _os.register_at_fork(after_in_child=_ordna._after_fork)
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 from ._store import Store
 
-# Records that are written in one call of the store.
+# Number of records that are written in one call of the store.
 _GROUP = 4096
 
 
@@ -45,7 +45,7 @@ def _records(path: str, file: BinaryIO) -> Iterator[dict[str, Any]]:
     try:
         yield from _parsed(path, text)
     finally:
-        # The file stays open.
+        # Keeps the file open.
         text.detach()
 
 

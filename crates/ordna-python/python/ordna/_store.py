@@ -37,7 +37,7 @@ V = TypeVar("V")
 T = TypeVar("T")
 Result = TypeVar("Result")
 
-# How values of other types become bytes, and back.
+# The conversion of values of other types to bytes and back.
 Codec = Literal["pickle"] | tuple[Callable[[Any], bytes], Callable[[bytes], Any]]
 Items = Mapping[K, V] | Iterable[tuple[K, V]]
 Sync = Literal["always", "second", "never"]
@@ -63,7 +63,7 @@ def _boxed(value: Any) -> tuple[Any, ...]:
 
 
 def _position(index: Any) -> int:
-    # Beyond the largest size there is no entry either way.
+    # There are no entries at positions beyond the largest size.
     return max(-sys.maxsize, min(operator.index(index), sys.maxsize))
 
 

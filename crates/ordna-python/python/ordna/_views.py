@@ -128,7 +128,7 @@ class KeysView(_View[K], AbcKeysView[K], Sequence[K]):
             try:
                 del self._mapping[key]
             except KeyError:
-                # Another thread has removed it meanwhile.
+                # Another thread has removed the entry meanwhile.
                 pass
 
 
