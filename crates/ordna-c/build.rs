@@ -1,5 +1,5 @@
-//! Gives the shared library the name that programs ask for: it changes with each version that may
-//! change the ABI, which are the minor versions before 1.0.
+//! Sets the name by which programs request the shared library. It changes with each version that
+//! may change the ABI. Before 1.0, these are the minor versions.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

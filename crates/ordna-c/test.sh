@@ -18,7 +18,7 @@ for program in c cpp; do
     mkdir "$work/$program.dir"
     ASAN_OPTIONS=detect_leaks=1 "$work/$program" "$work/$program.dir"
 done
-# The header stands alone, in both languages.
+# The header compiles by itself in both languages.
 for standard in c99 c11; do
     gcc -std=$standard -Wpedantic "${warnings[@]}" "${header[@]}" -fsyntax-only -include ordna.h -xc /dev/null
 done
@@ -32,7 +32,7 @@ for program in places places_cpp; do
     [[ $got == "$want"$'\n161662 places, then 160838'* ]] || { echo "$program: got $got" >&2; exit 1; }
 done
 
-# The four programs of newcomers, in both languages: each prints the same in C and in C++.
+# The four example programs in both languages: each prints the same in C and in C++.
 declare -A prints=(
     [cache]=$'24 of 36 pages were found\nbob had 4 pages, 4 dropped; bobby has 4\nan expired page was made anew\nfull: yes'
     [leaderboard]=$'Grace: 900\nEdsger: 600\nBarbara: 300\nAda is number 4 of 4 after 1200 games'
@@ -51,7 +51,7 @@ for name in cache leaderboard event_log report; do
     done
 done
 
-# The page's example as it stands, with the shared library that pkg-config finds.
+# The unchanged example of the page, with the shared library that pkg-config finds.
 section=$(sed -n '/^## C in one minute$/,/^## /p' ../../docs/C.md)
 sed -n '/^```c$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.c"
 sed -n '/^```text$/,/^```$/p' <<<"$section" | sed '/^```/d' >"$work/minute.out"
@@ -62,7 +62,7 @@ else
     flags=("${header[@]}" -L"$work/usr/lib" -lordna_c)
 fi
 gcc -std=c11 "${warnings[@]}" "$work/minute.c" "${flags[@]}" -o "$work/minute"
-# pkg-config's flags name the folder of the library; without them the loader is told.
+# The flags of pkg-config contain the folder of the library. Otherwise it is passed to the loader.
 if command -v pkg-config >/dev/null; then
     "$work/minute" | diff "$work/minute.out" -
 else

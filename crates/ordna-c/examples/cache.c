@@ -1,5 +1,5 @@
-/* A cache in front of something slow: entries expire, a group of them is dropped by its prefix, and a
- * full cache still answers. Run without arguments.
+/* A cache for something slow: entries expire, a group of them is removed by its prefix, and a full
+ * cache still returns pages. Run without arguments.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <stdio.h>
@@ -29,20 +29,20 @@ static void expect(int condition, const char *what) {
   }
 }
 
-/* The slow part: PAGE_BYTES for a user and a number. */
+/* The slow part: creates a page of PAGE_BYTES for a user and a number. */
 static void render(const char *user, int number, char *page) {
   memset(page, ' ', PAGE_BYTES);
   int length = snprintf(page, PAGE_BYTES, "page %d of %s", number, user);
   page[length] = ' ';
 }
 
-/* The key of a page. The slash ends the name: the pages of "bob" are not those of "bobby". */
+/* Creates the key of a page. The slash ends the name, so "bob" does not match pages of "bobby". */
 static ordna_slice key_of(char (*room)[64], const char *user, int number) {
   snprintf(*room, sizeof *room, "%s/%06d", user, number);
   return text(*room);
 }
 
-/* Finds a page or makes it; returns whether it was found. */
+/* Finds a page or creates it. Returns whether it was found. */
 static bool page(ordna_store *pages, const char *user, int number, char *out) {
   char room[64];
   ordna_slice key = key_of(&room, user, number);
@@ -71,7 +71,7 @@ static int note(void *context, size_t position, const ordna_slice *value) {
   return 0;
 }
 
-/* How many of the first pages of a user are in the cache: one call for all of them. */
+/* Returns how many of the first pages of a user are in the cache, with one call for all of them. */
 static size_t warm(ordna_store *pages, const char *user) {
   enum { PAGES = 8 };
   char rooms[PAGES][64];
@@ -102,14 +102,14 @@ int main(void) {
   if (ordna_remove_prefix(pages, text("bob/"), &dropped) != 0) fail();
   printf("bob had %zu pages, %zu dropped; bobby has %zu\n", of_bob, dropped, warm(pages, "bobby"));
 
-  /* One page is to be made anew soon. */
+  /* One page will expire soon. */
   char room[64];
   if (ordna_expire(pages, key_of(&room, "ann", 1), 50) != ORDNA_STATUS_OK) fail();
   nanosleep(&(struct timespec){0, 100 * 1000000L}, NULL);
   expect(!page(pages, "ann", 1, out) && page(pages, "ann", 1, out), "a page that has expired");
   puts("an expired page was made anew");
 
-  /* Pages beyond the limit are made each time. */
+  /* Pages that exceed the limit are created at each request. */
   for (int number = 0; number < 2000; number++) page(pages, "zoe", number, out);
   ordna_statistics figures;
   if (ordna_statistics_of(pages, &figures) != ORDNA_STATUS_OK) fail();

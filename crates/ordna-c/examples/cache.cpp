@@ -1,5 +1,5 @@
-// A cache in front of something slow: entries expire, a group of them is dropped by its prefix, and a full
-// cache still answers. Run without arguments.
+// A cache for something slow: entries expire, a group of them is removed by its prefix, and a full
+// cache still returns pages. Run without arguments.
 #include <chrono>
 #include <cstdio>
 #include <stdexcept>
@@ -29,21 +29,21 @@ class Cache {
     try {
       pages_.put_for(key, page, life_);
     } catch (const ordna::Error& error) {
-      // A full cache still answers.
+      // A full cache still returns the page.
       if (error.status() != ORDNA_STATUS_MEMORY_LIMIT) throw;
     }
     return page;
   }
 
-  // Drops all pages of a user; returns how many.
+  // Removes all pages of a user. Returns how many there were.
   std::size_t forget(std::string_view user) { return pages_.remove_prefix(std::string(user) + "/"); }
 
-  // Makes a page anew after this time.
+  // Lets a page expire after this time.
   void expire(std::string_view user, int number, std::chrono::milliseconds after) {
     pages_.expire(key_of(user, number), after);
   }
 
-  // How many of the first pages of a user are in the cache, in one call for all of them.
+  // Returns how many of the first pages of a user are in the cache, with one call for all of them.
   std::size_t warm(std::string_view user) const {
     std::vector<std::string> keys;
     for (int number = 0; number < 8; number++) keys.push_back(key_of(user, number));
@@ -59,7 +59,7 @@ class Cache {
   int rendered() const { return rendered_; }
 
  private:
-  // The slash ends the name: the pages of "bob" are not those of "bobby".
+  // The slash ends the name, so "bob" does not match pages of "bobby".
   static std::string key_of(std::string_view user, int number) {
     return std::string(user) + "/" + std::to_string(number);
   }
@@ -81,7 +81,7 @@ int main() try {
   const std::size_t of_bob = cache.pages_of("bob"), dropped = cache.forget("bob");
   std::printf("bob had %zu pages, %zu dropped; bobby has %zu\n", of_bob, dropped, cache.warm("bobby"));
 
-  // One page is to be made anew soon.
+  // One page will expire soon.
   cache.expire("ann", 1, 50ms);
   std::this_thread::sleep_for(100ms);
   const int before = cache.rendered();
@@ -90,7 +90,7 @@ int main() try {
   expect(cache.rendered() == before + 1, "a page that has expired");
   std::puts("an expired page was made anew");
 
-  // Pages beyond the limit are made each time.
+  // Pages that exceed the limit are created at each request.
   for (int number = 0; number < 2000; number++) cache.page("zoe", number);
   const ordna_statistics figures = cache.statistics();
   expect(figures.bytes <= figures.memory_limit && figures.keys < 2000, "a bounded cache");

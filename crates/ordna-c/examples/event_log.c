@@ -1,5 +1,6 @@
-/* An event log on a disk: appended in order, read from a moment on, old events dropped, and still there
- * after the program has ended. Usage: event_log DIRECTORY (which need not exist).
+/* An event log on a disk. Events are appended in order and read from a given time on, old events
+ * are removed, and the log remains after the program has ended. Usage: event_log DIRECTORY (which
+ * need not exist).
  *
  * A key has 16 bytes: the seconds of the event and its number, both in big-endian order.
  */
@@ -47,7 +48,7 @@ static ordna_slice key_of(uint8_t (*room)[KEY], uint64_t seconds, uint64_t numbe
   return (ordna_slice){*room, KEY};
 }
 
-/* Opens the log. An append is on the disk when it returns. */
+/* Opens the log. Entries are on the disk when an append returns. */
 static struct log open_log(const char *directory) {
   struct log log = {NULL, 0};
   char error[256];
@@ -73,7 +74,7 @@ static void append(struct log *log, uint64_t seconds, const char *event) {
   must(ordna_put(log->store, key, (ordna_slice){(const uint8_t *)event, strlen(event)}));
 }
 
-/* Appends events of one second together: all are there after a crash, or none. */
+/* Appends events of one second together. After a crash, all of them are present or none. */
 static void append_all(struct log *log, uint64_t seconds, const char *const *events, size_t count) {
   ordna_batch *batch;
   expect(ordna_batch_new(&batch) == ORDNA_STATUS_OK, "a batch");

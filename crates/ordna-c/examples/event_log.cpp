@@ -1,5 +1,6 @@
-// An event log on a disk: appended in order, read from a moment on, old events dropped, and still there
-// after the program has ended. Usage: event_log DIRECTORY (which need not exist).
+// An event log on a disk. Events are appended in order and read from a given time on, old events
+// are removed, and the log remains after the program has ended. Usage: event_log DIRECTORY (which
+// need not exist).
 //
 // A key has 16 bytes: the seconds of the event and its number, both in big-endian order.
 #include <cinttypes>
@@ -25,7 +26,7 @@ static std::uint64_t decode(std::string_view bytes) {
 
 class EventLog {
  public:
-  // An append is on the disk when it returns.
+  // Entries are on the disk when an append returns.
   explicit EventLog(const std::string& directory)
       : store_(ordna::Store::open(directory, ORDNA_SYNC_ALWAYS)) {
     ordna::Cursor cursor = store_.cursor();
@@ -38,7 +39,7 @@ class EventLog {
     store_.put(encode(seconds) + encode(next_++), event);
   }
 
-  // Appends events of one second together: all are there after a crash, or none.
+  // Appends events of one second together. After a crash, all of them are present or none.
   void append_all(std::uint64_t seconds, const std::vector<std::string_view>& events) {
     ordna::Batch batch;
     for (std::string_view event : events) batch.put(encode(seconds) + encode(next_++), event);

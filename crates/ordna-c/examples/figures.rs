@@ -1,6 +1,8 @@
-//! The cost of a call through C and of a typed call beside the same call in Rust, in nanoseconds.
+//! Compares the cost of a call through C and of a typed call with that of the same call in Rust, in
+//! nanoseconds.
 //!
-//! A store of 1,000 keys stays in the cache, so the difference is the border's. Rounds alternate.
+//! A store of 1,000 keys fits into the cache, so the difference is the cost of the interface.
+//! Rounds alternate.
 
 #![expect(unsafe_code, reason = "calls the functions of C")]
 
@@ -19,7 +21,7 @@ const ROUNDS: usize = 25;
 type Get = unsafe extern "C" fn(*const OrdnaStore, OrdnaSlice, *mut u8, usize, *mut usize) -> i32;
 type Put = unsafe extern "C" fn(*const OrdnaStore, OrdnaSlice, OrdnaSlice) -> i32;
 
-/// Medians of nanoseconds per call, of calls that take turns.
+/// Measures calls alternately, and returns the median of the nanoseconds per call for each of them.
 fn medians<const N: usize>(mut calls: [(&'static str, &mut dyn FnMut(u64)); N]) -> [f64; N] {
     let mut taken = [const { Vec::new() }; N];
     for _ in 0..ROUNDS {
@@ -59,7 +61,7 @@ fn main() {
             unsafe { ordna_c::ordna_put(c, slice(key(number)), slice(&number.to_le_bytes())) };
         assert_eq!(put, 0);
     }
-    // Pointers, so that nothing is inlined across the border.
+    // Function pointers prevent inlining across the interface.
     let (get_c, put_c): (Get, Put) = black_box((ordna_c::ordna_get, ordna_c::ordna_put));
 
     let get = medians([
@@ -114,6 +116,6 @@ fn main() {
     ]);
     let over = typed_get[2] - typed_get[0];
     println!("typed over untyped: {over:+.1} ns; the encoding alone takes {:.1} ns", typed_get[1]);
-    // SAFETY: the last use of the handle.
+    // SAFETY: this is the last use of the handle.
     unsafe { ordna_c::ordna_free(c) };
 }

@@ -35,7 +35,7 @@ static void expect(int condition, const char *what) {
   exit(1);
 }
 
-/* Numbers in this form have the order of their bytes. */
+/* In this form, numbers are ordered like their bytes. */
 static void put_number(uint8_t *bytes, uint64_t number) {
   for (int i = 7; i >= 0; i--, number >>= 8) bytes[i] = (uint8_t)number;
 }
@@ -69,7 +69,7 @@ static struct key points_key(const char *player) {
   return key;
 }
 
-/* One attempt to add points: OK, CONFLICT, or an error. */
+/* Tries once to add points. Returns OK, CONFLICT, or an error. */
 static int try_score(ordna_store *board, const char *player, uint64_t more) {
   ordna_transaction *tx;
   int status = ordna_begin(board, &tx);
@@ -104,7 +104,7 @@ static void score(ordna_store *board, const char *player, uint64_t more) {
   must(status);
 }
 
-/* One game more: a change of one key needs no transaction. */
+/* Counts a game. A change of one key needs no transaction. */
 static int one_more(void *room, const ordna_slice *value, ordna_slice *next) {
   put_number(room, value ? number_of(value->data) + 1 : 1);
   *next = (ordna_slice){room, 8};
@@ -121,7 +121,7 @@ static void *play(void *argument) {
   return NULL;
 }
 
-/* The place of a player, from 1. Both reads are of one moment. */
+/* Returns the place of a player, counted from 1. Both reads see the same state. */
 static size_t place(ordna_store *board, const char *player) {
   ordna_snapshot *now;
   must(ordna_snapshot_take(board, &now));

@@ -18,7 +18,7 @@ static void expect(bool condition, const char* what) {
   if (!condition) throw std::logic_error(std::string("expected ") + what);
 }
 
-// Numbers in this form have the order of their bytes.
+// In this form, numbers are ordered like their bytes.
 static std::string encode(std::uint64_t number) {
   std::string bytes(8, '\0');
   for (int i = 7; i >= 0; i--, number >>= 8) bytes[i] = static_cast<char>(number & 0xFF);
@@ -59,7 +59,7 @@ class Leaderboard {
     return top;
   }
 
-  // The place of a player, from 1. Both reads are of one moment.
+  // Returns the place of a player, counted from 1. Both reads see the same state.
   std::size_t place(const std::string& player) const {
     const ordna::Snapshot now = store_.snapshot();
     const auto points = now.get("points/" + player);

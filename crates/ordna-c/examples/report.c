@@ -70,7 +70,7 @@ static void *write_moves(void *argument) {
     unsigned giver = at * 7 % ACCOUNTS, taker = at * 13 % ACCOUNTS;
     if (giver == taker) continue;
     int status = move(bank->accounts, key_of(&from, giver), key_of(&to, taker));
-    /* A move that conflicts with another one is left out. */
+    /* A move that conflicts with another one is skipped. */
     if (status == 0) atomic_fetch_add(&bank->moves, 1);
     else if (status != ORDNA_STATUS_CONFLICT) atomic_fetch_add(&bank->failed, 1);
   }
@@ -98,7 +98,7 @@ static int add_one(void *context, size_t position, const ordna_slice *value) {
   return value ? add(context, (ordna_slice){NULL, 0}, *value) : 1;
 }
 
-/* The sum of all accounts, by country, and again of a list of keys. */
+/* Computes the sum of all accounts, first by country and then from a list of keys. */
 static void report(ordna_store *accounts) {
   ordna_snapshot *now;
   expect(ordna_snapshot_take(accounts, &now) == 0, "a snapshot");
@@ -135,7 +135,7 @@ int main(void) {
     writers[i] = (struct writer){&bank, i};
     expect(!pthread_create(&threads[i], NULL, write_moves, &writers[i]), "a thread");
   }
-  /* Reports that no move comes between would show nothing. */
+  /* Without moves between the reports, equal sums would prove nothing. */
   while (atomic_load(&bank.moves) == 0 && atomic_load(&bank.failed) == 0) continue;
   for (int i = 0; i < REPORTS; i++) report(bank.accounts);
   atomic_store(&bank.ended, true);

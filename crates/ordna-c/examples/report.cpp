@@ -33,7 +33,7 @@ static void move(ordna::Store& accounts, unsigned from, unsigned to) {
   });
 }
 
-// The sum of all accounts, by country, and again of a list of keys.
+// Computes the sum of all accounts, first by country and then from a list of keys.
 static void report(const ordna::Store& accounts) {
   const ordna::Snapshot now = accounts.snapshot();
   long sum = 0, again = 0;
@@ -75,7 +75,7 @@ int main() try {
       }
     });
   }
-  // A report that fails ends the threads too.
+  // If a report fails, the threads end, too.
   struct Join {
     std::atomic<bool>& ended;
     std::vector<std::thread>& writers;
@@ -87,7 +87,7 @@ int main() try {
     }
     ~Join() { (*this)(); }
   } join{ended, writers};
-  // Reports that no move comes between would show nothing.
+  // Without moves between the reports, equal sums would prove nothing.
   while (moves == 0 && !failed) std::this_thread::yield();
   for (unsigned i = 0; i < reports_count; i++) report(accounts);
   join();

@@ -1,4 +1,4 @@
-/* A backup, a restore and a cursor, for valgrind. Usage: backup DIRECTORY (which is not there). */
+/* A backup, a restore and a cursor, for valgrind. Usage: backup DIRECTORY (must not exist). */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-//! The committed header is what cbindgen makes of the sources.
+//! Checks that the committed header is what cbindgen generates from the sources.
 
 #[test]
 fn the_header_is_that_of_the_sources() {

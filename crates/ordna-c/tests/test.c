@@ -212,7 +212,7 @@ static void transactions(void) {
   CHECK(ordna_transaction_put(one, text("d"), text("4")) == ORDNA_STATUS_INVALID);
   ordna_transaction_free(one);
   ordna_transaction_free(other);
-  // One that is not committed leaves nothing.
+  // A transaction that is not committed changes nothing.
   CHECK(ordna_begin(store, &one) == 0);
   CHECK(ordna_transaction_remove(one, text("a")) == 0);
   CHECK(ordna_transaction_remove(one, text("a")) == ORDNA_STATUS_NOT_FOUND);
@@ -301,7 +301,7 @@ static void cursors(const char *dir) {
   CHECK(ordna_cursor_next(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
   CHECK(ordna_cursor_prev(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
   ordna_cursor_free(cursor);
-  /* More than are read ahead at once. */
+  /* More entries than are read ahead at once. */
   for (int i = 0; i < 3000; i += 2) {
     snprintf(name, sizeof name, "%04d", i);
     CHECK(ordna_put(store, text(name), text(name)) == 0);
@@ -321,7 +321,7 @@ static void cursors(const char *dir) {
     }
     CHECK(ordna_cursor_prev(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
   }
-  /* Ceiling and floor; each way from one place. */
+  /* Ceiling and floor, in both directions from one place. */
   CHECK(ordna_cursor_seek(cursor, text("0101"), false) == 0);
   CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "0102"));
   CHECK(ordna_cursor_prev(cursor, &key, &value) == 0 && is(key, "0102"));
@@ -340,7 +340,7 @@ static void cursors(const char *dir) {
   CHECK(ordna_cursor_next(cursor, &key, &value) == 0 && is(key, "2998"));
   CHECK(ordna_cursor_select(cursor, 1500) == ORDNA_STATUS_NOT_FOUND);
   CHECK(ordna_cursor_next(cursor, &key, &value) == ORDNA_STATUS_NOT_FOUND);
-  /* Ranks, at a snapshot too. */
+  /* Ranks, also at a snapshot. */
   size_t count = 0;
   ordna_range below = {.upper = text("0100"), .upper_bound = ORDNA_BOUND_EXCLUDED};
   CHECK(ordna_count(store, &below, &count) == 0 && count == 51);
@@ -430,7 +430,7 @@ static void large_values(void) {
   for (uint8_t i = 0; i < 40; i++) {
     CHECK(ordna_put(store, (ordna_slice){&i, 1}, (ordna_slice){value, length}) == 0);
   }
-  /* Chunks end by their bytes, and the scan goes on behind each. */
+  /* Chunks end at a number of bytes, and the scan continues after each of them. */
   CHECK(ordna_scan(store, NULL, size_of_value, &seen) == 0 && seen == 40 * length);
   ordna_range some = {.reverse = true, .limit = 30};
   seen = 0;
@@ -475,7 +475,7 @@ static void many(void) {
     snprintf(names[i], sizeof names[i], "%05d", i);
     keys[i] = text(names[i]);
     if (i % 3 == 0) continue;
-    /* More than are read ahead at once, by their number and by their bytes. */
+    /* More keys than are read ahead at once, by number and by bytes. */
     memcpy(large, names[i], 5);
     size_t length = i < 20 ? LARGE : 5;
     CHECK(ordna_put(store, keys[i], (ordna_slice){(uint8_t *)large, length}) == 0);
@@ -517,7 +517,7 @@ struct decision {
   char next[16];
 };
 
-/* Appends a byte to the value, or does what it is told. */
+/* Appends a byte to the value, or makes the change that the context requests. */
 static int decide(void *context, const ordna_slice *value, ordna_slice *next) {
   struct decision *decision = context;
   decision->calls++;
@@ -525,7 +525,7 @@ static int decide(void *context, const ordna_slice *value, ordna_slice *next) {
   int length = snprintf(decision->next, sizeof decision->next, "%.*sx", value ? (int)value->len : 0,
                         value ? (const char *)value->data : "");
   *next = (ordna_slice){(const uint8_t *)decision->next, (size_t)length};
-  /* Another write of the key comes between. */
+  /* Writes the key between the read and the change. */
   if (decision->disturbs-- > 0) {
     char other[16];
     snprintf(other, sizeof other, "%d", decision->calls);
@@ -564,11 +564,11 @@ static void modifications(void) {
   CHECK(ordna_modify(store, text("k"), decide, &put) == 0);
   CHECK(ordna_modify(store, text("k"), decide, &put) == 0 && put.calls == 2);
   CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 2 && buffer[1] == 'x');
-  /* The deadline stays. */
+  /* The deadline does not change. */
   CHECK(ordna_expire(store, text("k"), 60000) == 0);
   CHECK(ordna_modify(store, text("k"), decide, &put) == 0);
   CHECK(ordna_expires_in(store, text("k"), &left) == 0 && left <= 60000 && left > 50000);
-  /* It decides again on the value that came between, at most 100 times. */
+  /* The callback is called again with the new value, up to 100 times. */
   put = (struct decision){store, ORDNA_CHANGE_PUT, 0, 3, ""};
   CHECK(ordna_modify(store, text("k"), decide, &put) == 0 && put.calls == 4);
   CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 2);
@@ -578,7 +578,7 @@ static void modifications(void) {
   CHECK(ordna_error(store, error, sizeof error) > 0 && strstr(error, "changed by others"));
   CHECK(ordna_get(store, text("k"), buffer, 16, &length) == 0 && length == 3);
   CHECK(memcmp(buffer, "100", 3) == 0);
-  /* What changes nothing. */
+  /* Calls that change nothing. */
   struct decision ends = {store, -1, 0, 0, ""}, wrong = {store, 3, 0, 0, ""};
   CHECK(ordna_modify(store, text("k"), decide, &ends) == ORDNA_STATUS_STOPPED && ends.calls == 1);
   CHECK(ordna_modify(store, text("k"), decide, &wrong) == ORDNA_STATUS_INVALID && wrong.calls == 1);
@@ -642,7 +642,7 @@ static void *fails(void *store) {
   return NULL;
 }
 
-/* The text of an error is that of the calling thread and of the handle. */
+/* Checks that the text of an error is that of the calling thread and of the handle. */
 static void errors_of_threads(void) {
   ordna_store *store, *other, *third;
   CHECK(ordna_new(0, &store) == 0 && ordna_new(0, &other) == 0);
@@ -654,7 +654,7 @@ static void errors_of_threads(void) {
   CHECK(pthread_create(&thread, NULL, fails, store) == 0 && pthread_join(thread, NULL) == 0);
   CHECK(ordna_error(store, error, sizeof error) == length && strstr(error, "directory"));
   CHECK(ordna_error(other, error, sizeof error) == 0 && error[0] == 0);
-  /* Or that of the thread, whatever the handle. */
+  /* Or that of the thread, for any handle. */
   CHECK(ordna_last_error(error, sizeof error) == length && strstr(error, "directory"));
   CHECK(ordna_last_error(NULL, 0) == length);
   ordna_cursor *cursor;
@@ -671,7 +671,7 @@ static void errors_of_threads(void) {
   ordna_free(other);
 }
 
-/* Waits for a child; it must end by itself, in good time. */
+/* Waits for a child, which must end by itself within a time. */
 static void ended(pid_t child) {
   for (int i = 0; i < 600; i++) {
     int status;
@@ -718,7 +718,7 @@ static void forks(const char *dir) {
       ordna_batch_free(batch);
       ordna_snapshot_free(moment);
       ordna_free(store);
-      /* Still in use, by the parent. */
+      /* The parent still uses the directory. */
       CHECK(ordna_open(path, sync, 0, &again, NULL, 0) == ORDNA_STATUS_IN_USE);
       CHECK(ordna_new(0, &again) == 0 && ordna_put(again, text("b"), text("2")) == 0);
       ordna_free(again);
@@ -726,7 +726,7 @@ static void forks(const char *dir) {
     }
     ended(child);
     CHECK(ordna_put(store, text("c"), text("3")) == 0);
-    /* A child that lives keeps nothing in use. */
+    /* A child that is alive does not keep the directory in use. */
     child = fork();
     if (child == 0) {
       for (;;) pause();

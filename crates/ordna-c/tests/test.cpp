@@ -23,7 +23,7 @@ std::vector<std::string> keys(const Entries& entries) {
   return keys;
 }
 
-// Whether the entries of such a value may be asked for: not of a temporary one.
+// Whether `entries` can be called on a value of this type, which must not be a temporary.
 template <typename Source, typename = void>
 constexpr bool has_entries = false;
 template <typename Source>
@@ -135,7 +135,7 @@ int main(int argc, char** argv) {
   CHECK(cursor.next()->first == "a" && !cursor.select(2) && cursor.select(1));
   CHECK(cursor.next()->first == "ab" && !counts.cursor().next());
 
-  // Longer than a chunk, both ways.
+  // More entries than a chunk, in both directions.
   ordna::Store numbers;
   Keys all;
   ordna::Batch batch;
@@ -157,7 +157,7 @@ int main(int argc, char** argv) {
   reverse.limit = 300;
   CHECK(keys(numbers.entries(reverse)).size() == 300);
 
-  // A snapshot outlives its store; handles move.
+  // A snapshot outlives its store, and handles can be moved.
   ordna::Store moved = std::move(numbers);
   ordna::Snapshot snapshot = moved.snapshot();
   CHECK(moved.remove_range(ordna::Range::prefix("00")) == 1000);
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
   CHECK(snapshot.size() == 1000 && *snapshot.get("00007") == "v");
   CHECK(keys(snapshot.prefix("0001")).size() == 10);
 
-  // An exception leaves the scan and not the library.
+  // An exception ends the scan, but does not pass through the library.
   int visited = 0;
   try {
     snapshot.for_each({}, [&](std::string_view, std::string_view) {
