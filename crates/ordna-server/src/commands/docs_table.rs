@@ -268,7 +268,8 @@ fn the_table_of_commands_is_up_to_date() {
     assert_eq!(found, text, "docs/server.md is stale; write it anew: {HOW}");
 }
 
-/// The programs of which docs/how-to/from-redis.md says that they work, or do not, are those that are tested, in these versions.
+/// The programs of which docs/how-to/from-redis.md says that they work, or do not, are those that
+/// are tested, in these versions.
 #[test]
 fn the_table_of_programs_is_what_is_tested() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

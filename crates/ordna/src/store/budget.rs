@@ -21,7 +21,8 @@ use ordna_base::sync::{Lock, fault, notice, stripe_of_this_thread};
 const STRIPES: usize = 64;
 /// Number of bytes that a thread takes in advance.
 const CHUNK: usize = 64 << 10;
-/// Minimum of [`most_excess`], so that small stores can be emptied by expiry while a snapshot is kept.
+/// Minimum of [`most_excess`], so that small stores can be emptied by expiry while a snapshot is
+/// kept.
 const LEAST_EXCESS: usize = 256 << 10;
 
 #[derive(Debug, Default)]
@@ -217,9 +218,9 @@ impl Budget {
         }
     }
 
-    /// Takes `grows` bytes for a change of a deadline, beyond the limit if need be. If a snapshot keeps the
-    /// former version, which takes `undo` bytes more later, all together may exceed the limit by
-    /// [`most_excess`] only; otherwise this is refused.
+    /// Takes `grows` bytes for a change of a deadline, beyond the limit if need be. If a snapshot
+    /// keeps the former version, which takes `undo` bytes more later, all together may exceed the
+    /// limit by [`most_excess`] only; otherwise this is refused.
     pub fn reserve_for_deadline(&self, grows: usize, undo: usize) -> Result<(), Error> {
         if undo == 0 {
             self.reserve_forced(grows);

@@ -148,10 +148,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Works like [`modify_entry`](Self::modify_entry), but `change` returns a new deadline for the
     /// existing value, or `None` for no deadline. An absent key stays absent.
     ///
-    /// If a snapshot keeps the version that had the former deadline, the new one is a copy. The memory
-    /// limit refuses that of an entry of more than 1 KiB. Copies of smaller entries may exceed it, by a
-    /// sixteenth of it (at least 256 KiB) in all. A deadline that needs no copy is never refused; its
-    /// eight bytes may exceed the limit.
+    /// If a snapshot keeps the version that had the former deadline, the new one is a copy. At the
+    /// memory limit a copy of an entry of more than 1 KiB is refused. Copies of smaller entries may
+    /// exceed the limit, by a sixteenth of it (at least 256 KiB) in all. A deadline that needs no
+    /// copy is never refused; its eight bytes may exceed the limit.
     ///
     /// # Errors
     /// The key is too long, or the memory limit has no room for the copy; nothing is changed. Or
