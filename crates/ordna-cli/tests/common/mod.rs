@@ -81,13 +81,16 @@ impl Server {
     }
 
     /// Returns the next line of the log that contains `text`.
+    #[track_caller]
     pub fn line(&self, text: &str) -> String {
         let end = Instant::now() + Duration::from_secs(60);
+        let mut others = Vec::new();
         loop {
             let left = end.saturating_duration_since(Instant::now());
-            let line = self.log.recv_timeout(left).unwrap_or_else(|_| panic!("no {text:?}"));
-            if line.contains(text) {
-                return line;
+            match self.log.recv_timeout(left) {
+                Ok(line) if line.contains(text) => return line,
+                Ok(line) => others.push(line),
+                Err(error) => panic!("no {text:?}: {error}, after\n{}", others.join("\n")),
             }
         }
     }

@@ -11,6 +11,9 @@ use super::applier::Applier;
 use super::assembler::ApplyError;
 use crate::broker::settings;
 
+/// Time between two requests for the ends of a partition.
+const AGAIN: Duration = Duration::from_millis(50);
+
 /// The reason why a follower cannot continue.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -145,14 +148,27 @@ impl Follower {
         }
     }
 
-    /// Returns the first offset that can be read, and the next one to be written.
+    /// Returns the first offset that can be read, and the next one to be written. A topic that has
+    /// just been created may be unknown to a broker, so the request is repeated until it is known.
     ///
     /// # Errors
     /// Returns an error if the brokers do not answer in time.
     pub fn ends(&self, timeout: Duration) -> Result<(u64, u64), FollowError> {
-        let ends = self.consumer.fetch_watermarks(&self.topic, 0, timeout);
-        let (low, high) = ends.map_err(|error| self.failed(0, &error))?;
-        Ok((u64::try_from(low).unwrap_or_default(), u64::try_from(high).unwrap_or_default()))
+        let until = Instant::now() + timeout;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let error = match self.consumer.fetch_watermarks(&self.topic, 0, left) {
+                Ok((low, high)) => {
+                    let offset = |it: i64| u64::try_from(it).unwrap_or_default();
+                    return Ok((offset(low), offset(high)));
+                }
+                Err(error) => error,
+            };
+            if !(is_passing(&error) || is_unknown(&error)) || left <= AGAIN {
+                return Err(self.failed(0, &error));
+            }
+            std::thread::sleep(AGAIN);
+        }
     }
 
     fn failed(&self, offset: u64, error: &KafkaError) -> FollowError {
@@ -195,6 +211,13 @@ impl Follower {
             Some(Err(error)) => Err(self.failed(next, &error)),
         }
     }
+}
+
+/// Returns whether a broker does not know the topic, or the client does not know its partition.
+fn is_unknown(error: &KafkaError) -> bool {
+    use rdkafka::error::RDKafkaErrorCode as Code;
+    let unknown = [Code::UnknownPartition, Code::UnknownTopic, Code::UnknownTopicOrPartition];
+    error.rdkafka_error_code().is_some_and(|code| unknown.contains(&code))
 }
 
 /// Returns whether librdkafka continues by itself after an error.
