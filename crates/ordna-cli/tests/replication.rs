@@ -308,6 +308,9 @@ fn a_promotion_fences_a_living_primary() {
     // The key that expires is gone.
     std::thread::sleep(Duration::from_millis(100));
     let acknowledged = old_client.state();
+    let offset = old_client.call("ORDNA.OFFSET");
+    let (term, end) = offset.split_once('-').unwrap();
+    let lost = format!("{term}-{}", end.parse::<u64>().unwrap() + 1);
     let began = Instant::now();
     assert_eq!(new_client.call("REPLICAOF NO ONE"), "OK");
     println!("promoted within {:?}", began.elapsed());
@@ -326,6 +329,15 @@ fn a_promotion_fences_a_living_primary() {
     third.has_state_of(&mut new_client);
     assert_eq!(third.call("GET new"), "1");
     assert_eq!(third.call("EXISTS late later-than-that"), "0");
+    // Offsets of the run that has ended.
+    for client in [&mut new_client, &mut third] {
+        assert_eq!(client.call(&format!("ORDNA.AFTER {offset} 0")), "OK");
+        let reply = client.call(&format!("ORDNA.AFTER {lost} 0"));
+        assert_eq!(
+            reply,
+            format!("-ERR offset {lost} is lost: another primary has taken over after {offset}")
+        );
+    }
     // The new one starts again; the old one refuses.
     new.signal("-KILL");
     drop((new, old));
@@ -340,4 +352,55 @@ fn a_promotion_fences_a_living_primary() {
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && error.contains("empty directory"), "{flag}: {error}");
     }
+}
+
+/// Runs a server that must refuse to start. Returns what it prints.
+fn refused(words: &[&str]) -> String {
+    let output = ordna(&[&["serve", "--port", "0"], words].concat()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success(), "{words:?}: {error}");
+    error
+}
+
+#[test]
+fn what_is_refused_leaves_the_primary_as_it_is() {
+    let Some(topic) = topic() else { return };
+    let folder = Folder::new("refused");
+    let (_server, mut writes) = primary(&folder.path("primary"), &topic, "always");
+    write_all_kinds(&mut writes);
+    // A second primary.
+    let error = refused(&["--dir", &folder.path("other"), "--replicate", &topic]);
+    assert!(error.contains("last written by another primary"), "{error}");
+    assert_eq!(writes.call("SET a 1"), "OK");
+
+    // A promotion that cannot note its run.
+    let dir = folder.path("follower");
+    let (server, mut reads) = follower(Some(&dir), &topic);
+    reads.follows(&mut writes);
+    let noted = format!("{dir}/REPLICA.json.new");
+    std::fs::create_dir(&noted).unwrap();
+    let reply = reads.call("REPLICAOF NO ONE");
+    assert!(reply.starts_with("-ERR not promoted: the run cannot be noted"), "{reply}");
+    assert_eq!(writes.call("SET a 2"), "OK");
+    reads.follows(&mut writes);
+    std::fs::remove_dir(&noted).unwrap();
+
+    // Commands that wait end with their clients.
+    for _ in 0..200 {
+        let mut waiting = Client::of(&server);
+        waiting.0.get_mut().write_all(b"ORDNA.AFTER 99-0 0\r\n").unwrap();
+    }
+    let began = Instant::now();
+    while !reads.call("INFO clients").contains("connected_clients:1\r") {
+        assert!(began.elapsed() < PATIENCE, "{}", reads.call("INFO clients"));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+
+    // A follower's directory that was served alone.
+    drop(server);
+    let alone = Server::start(&["--dir", &dir]);
+    assert_eq!(Client::of(&alone).call("SET foreign 1"), "OK");
+    drop(alone);
+    let error = refused(&["--dir", &dir, "--follow", &topic]);
+    assert!(error.contains("keys of another history"), "{error}");
 }

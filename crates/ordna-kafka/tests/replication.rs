@@ -214,6 +214,9 @@ fn while_the_brokers_are_away_writes_are_bounded_and_later_committed() {
     assert!((100..120).contains(&taken), "{taken} writes of 10 kB before 1 MiB wait");
     assert_eq!(primary.store.len(), taken, "a refused write is in memory");
     assert!(primary.outbox.failure().is_none(), "this passes");
+    let delay = primary.outbox.delay(Duration::ZERO).unwrap();
+    assert!(delay.ends_with("the brokers do not answer"), "{delay}");
+    assert_eq!(primary.outbox.delay(lag), None);
     partition.set_away(false);
     while primary.store.insert(b"again", b"1").is_err() {
         thread::sleep(Duration::from_millis(1));
@@ -222,6 +225,27 @@ fn while_the_brokers_are_away_writes_are_bounded_and_later_committed() {
     let mut follower = Applier::<[u8], [u8]>::new(Options::new());
     apply_all(&mut follower, &partition).unwrap();
     assert_eq!(entries(follower.store()), entries(&primary.store));
+}
+
+#[test]
+fn a_delay_names_the_reason_for_which_a_transaction_is_sent_again() {
+    let partition = Arc::new(Partition::default());
+    let error = || TransportError::Retry("too large".to_owned());
+    partition.state.lock().unwrap().errors = (0..8).map(|_| error()).collect();
+    let (every, limits) = (SyncPolicy::EverySecond, Limits::default());
+    let mut primary = Primary::start("delay", every, limits, first_run(), partition.open());
+    primary.store.insert(b"a", b"1").unwrap();
+    let delay = loop {
+        let delay = primary.outbox.delay(Duration::ZERO).expect("it waits");
+        if delay.contains("too large") {
+            break delay;
+        }
+        thread::sleep(Duration::from_millis(1));
+    };
+    assert_eq!(delay, "nothing was acknowledged for 0 s: too large");
+    primary.outbox.wait_for(primary.store.log_position(), Duration::from_secs(60));
+    assert_eq!(primary.outbox.delay(Duration::ZERO), None);
+    primary.end().unwrap();
 }
 
 /// Returns messages of a run that put these keys, with one group per message.

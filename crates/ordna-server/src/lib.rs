@@ -37,6 +37,8 @@ pub use listen::server::{ReloadError, Reloader, ServeError, Server};
 pub use ordna::durability::SyncPolicy as LogSync;
 pub use state::config::{Config, DataConfig, LogLevelSwitch, TlsConfig};
 pub use state::extension::{Answer, Extension};
-pub use state::replication::{ReplicatedKeyspace, Replication, ReplicationRole, ReplicationStatus};
+pub use state::replication::{
+    Progress, ReplicatedKeyspace, Replication, ReplicationRole, ReplicationStatus,
+};
 pub use state::settings::parse_bytes;
 pub use state::tls::TlsError;

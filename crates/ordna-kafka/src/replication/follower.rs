@@ -11,6 +11,8 @@ use super::applier::Applier;
 use super::assembler::ApplyError;
 use crate::broker::settings;
 
+/// Maximum duration of a wait for a message before it is checked whether to give up.
+const STEP: Duration = Duration::from_millis(200);
 /// Time between two requests for the ends of a partition.
 const AGAIN: Duration = Duration::from_millis(50);
 
@@ -126,23 +128,36 @@ impl Follower {
         &self,
         offset: u64,
         timeout: Duration,
-        mut apply: impl FnMut(u64, &[u8]) -> Result<(), ApplyError>,
+        apply: impl FnMut(u64, &[u8]) -> Result<(), ApplyError>,
     ) -> Result<(), FollowError> {
         let until = Instant::now() + timeout;
+        self.catch_up_until(offset, || Instant::now() > until, apply)
+    }
+
+    /// As [`catch_up_with`](Self::catch_up_with), until `gives_up` returns true.
+    ///
+    /// # Errors
+    /// Returns a [`FollowError`] if this fails.
+    pub fn catch_up_until(
+        &self,
+        offset: u64,
+        gives_up: impl Fn() -> bool,
+        mut apply: impl FnMut(u64, &[u8]) -> Result<(), ApplyError>,
+    ) -> Result<(), FollowError> {
+        let began = Instant::now();
         // The end is reported once for each place, so a new reader is needed to get it again.
         self.read_from(offset).map_err(|error| self.failed(offset, &error))?;
         let mut next = offset;
         loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let step = self.step_with(next, left, |offset, message| {
+            let step = self.step_with(next, STEP, |offset, message| {
                 next = offset + 1;
                 apply(offset, message)
             })?;
             if step == Step::End {
                 return Ok(());
             }
-            if left.is_zero() {
-                let topic = self.topic.clone();
+            if gives_up() {
+                let (topic, timeout) = (self.topic.clone(), began.elapsed());
                 return Err(FollowError::Timeout { topic, offset: next, timeout });
             }
         }

@@ -6,15 +6,16 @@
 //! lock protects the state that both change, and is not held during requests to brokers. A
 //! promotion first ends the follower's thread. Promotions exclude each other.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use ordna::durability::LogGroup;
-use ordna_server::{ReplicatedKeyspace, Replication, ReplicationRole, ReplicationStatus};
+use ordna_server::{Progress, ReplicatedKeyspace, Replication, ReplicationRole, ReplicationStatus};
 
 use super::assembler::{ApplyError, Assembler, Place};
 use super::follower::Follower;
@@ -30,7 +31,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Time for which a follower waits for a message before it checks whether it must end.
 const LOOK: Duration = Duration::from_millis(100);
 /// Maximum time for which the end of a primary waits until its messages are acknowledged.
-const LAST_COMMIT: Duration = Duration::from_secs(5);
+const LAST_COMMIT: Duration = Duration::from_secs(2);
+/// Age of the oldest message that is not acknowledged above which the status reports a delay.
+const DELAY: Duration = Duration::from_secs(5);
+/// Maximum number of runs whose ends are remembered.
+const MOST_ENDS: usize = 10_000;
 /// Maximum size in bytes of a transaction that sends what the brokers lack.
 const MOST_TRANSACTION: usize = 8 << 20;
 /// Duration by which the time of a message is earlier than that of its writes.
@@ -79,6 +84,9 @@ struct State {
     keyspace: Option<ReplicatedKeyspace>,
     /// The place of a follower's state.
     place: Place,
+    /// For the term of each run that has ended since the start: the position after its last
+    /// message.
+    ends: BTreeMap<u64, u64>,
     outbox: Option<Arc<Outbox>>,
     following: Option<JoinHandle<Option<(Follower, Assembler)>>>,
     sending: Option<JoinHandle<()>>,
@@ -88,10 +96,10 @@ struct State {
 struct Shared {
     topic: LogTopic,
     state: Mutex<State>,
-    /// Notified when the place has changed.
-    moved: Condvar,
     /// Whether the follower's thread must end.
     ends: AtomicBool,
+    /// Whether the server stops, so that a promotion must end.
+    stops: AtomicBool,
     /// Locked by a promotion.
     promoting: Mutex<()>,
 }
@@ -133,14 +141,15 @@ impl KafkaReplication {
             role,
             keyspace: None,
             place: Place::default(),
+            ends: BTreeMap::new(),
             outbox: None,
             following: None,
             sending: None,
             failure: None,
         });
-        let (moved, ends) = (Condvar::new(), AtomicBool::new(false));
+        let (ends, stops) = (AtomicBool::new(false), AtomicBool::new(false));
         let promoting = Mutex::default();
-        Self { shared: Arc::new(Shared { topic, state, moved, ends, promoting }), follows }
+        Self { shared: Arc::new(Shared { topic, state, ends, stops, promoting }), follows }
     }
 }
 
@@ -173,12 +182,14 @@ impl Replication for KafkaReplication {
             waiting: 0,
             lag: None,
             failure,
+            delay: None,
         };
         match &state.outbox {
             Some(outbox) => {
                 let (position, taken) = (outbox.acknowledged(), outbox.taken());
                 let waiting = taken.saturating_sub(position);
-                ReplicationStatus { term: outbox.term(), position, waiting, ..status }
+                let (term, delay) = (outbox.term(), outbox.delay(DELAY));
+                ReplicationStatus { term, position, waiting, delay, ..status }
             }
             None => {
                 let written = state.place.time.saturating_add(DECIDED.as_millis() as u64);
@@ -192,31 +203,24 @@ impl Replication for KafkaReplication {
         self.shared.promote()
     }
 
-    fn wait(&self, term: u64, position: u64, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut state = self.shared.lock();
-        loop {
-            if let Some(outbox) = state.outbox.clone() {
-                drop(state);
-                let left = until.saturating_duration_since(Instant::now());
-                return term < outbox.term()
-                    || term == outbox.term() && outbox.wait_for(position, left);
-            }
-            let place = state.place;
-            if (place.run.term, place.position) >= (term, position) {
-                return true;
-            }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let waited = self.shared.moved.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+    fn progress(&self, term: u64, position: u64) -> Progress {
+        let state = self.shared.lock();
+        let (now, reached) = match &state.outbox {
+            Some(outbox) => (outbox.term(), outbox.acknowledged()),
+            None => (state.place.run.term, state.place.position),
+        };
+        match state.ends.get(&term) {
+            _ if term == now && position <= reached => Progress::Reached,
+            _ if term >= now => Progress::Pending,
+            Some(&end) if position <= end => Progress::Reached,
+            Some(&end) => Progress::Lost(end),
+            None => Progress::Unknown,
         }
     }
 
     fn stop(&self) {
         let shared = &self.shared;
+        shared.stops.store(true, Ordering::Relaxed);
         // A promotion in progress ends first.
         let _one = shared.promoting.lock().unwrap_or_else(PoisonError::into_inner);
         shared.ends.store(true, Ordering::Relaxed);
@@ -242,6 +246,16 @@ impl Replication for KafkaReplication {
     }
 }
 
+impl State {
+    /// Remembers where a run ended, for offsets of clients.
+    fn note_end(&mut self, run: Run, position: u64) {
+        self.ends.insert(run.term, position);
+        if self.ends.len() > MOST_ENDS {
+            self.ends.pop_first();
+        }
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -249,8 +263,10 @@ impl Shared {
 
     fn open_producer(&self) -> Result<Producer, String> {
         let LogTopic { brokers, topic, settings } = &self.topic;
-        let opened =
-            Producer::open(brokers, topic, &self.topic.transactional_id(), settings, PATIENCE);
+        let until = Instant::now() + PATIENCE;
+        let gives_up = || self.stops.load(Ordering::Relaxed) || Instant::now() > until;
+        let id = self.topic.transactional_id();
+        let opened = Producer::open_until(brokers, topic, &id, settings, gives_up);
         opened.map_err(|error| format!("the producer of {topic} cannot be opened: {error}"))
     }
 
@@ -323,7 +339,6 @@ impl Shared {
             if let Err(error) = step {
                 tracing::error!(%error, "replication: the follower has stopped");
                 self.lock().failure = Some(error.to_string());
-                self.moved.notify_all();
                 return None;
             }
         }
@@ -344,9 +359,13 @@ impl Shared {
         } else {
             keyspace.apply(&groups, Some((&place.encode(), place.time)))?;
         }
+        let before = messages.place();
         messages.applied(place);
-        self.lock().place = place;
-        self.moved.notify_all();
+        let mut state = self.lock();
+        if before.run != place.run {
+            state.note_end(before.run, before.position);
+        }
+        state.place = place;
         Ok(())
     }
 
@@ -393,24 +412,41 @@ impl Shared {
         reader: &Follower,
         messages: &mut Assembler,
     ) -> Result<(), String> {
+        // What is likely to fail is tried before the former primary is fenced.
+        let dir = keyspace.directory().ok_or("a primary needs a data directory: --dir")?;
+        NotedRun::check(dir).map_err(|error| format!("the run cannot be noted: {error}"))?;
+        self.catch_up(keyspace, reader, messages)?;
         // This fences: from now on, nothing of a former primary is committed.
         let producer = self.open_producer()?;
-        let from = messages.place().offset;
-        let caught_up = reader.catch_up_with(from, PATIENCE, |offset, message| {
-            self.apply(keyspace, messages, offset, message)
-        });
-        caught_up.map_err(|error| error.to_string())?;
+        self.catch_up(keyspace, reader, messages)?;
         let place = messages.place();
-        self.lead(keyspace, place.run, place.run.next(), producer)?;
+        self.lead(keyspace, (place.run, place.position), place.run.next(), producer)?;
         tracing::info!(offset = place.offset, "replication: this server is the primary now");
         Ok(())
     }
 
-    /// Begins a run after the last one of the partition.
+    /// Applies everything that the partition contains now.
+    fn catch_up(
+        &self,
+        keyspace: &ReplicatedKeyspace,
+        reader: &Follower,
+        messages: &mut Assembler,
+    ) -> Result<(), String> {
+        let (from, until) = (messages.place().offset, Instant::now() + PATIENCE);
+        reader
+            .catch_up_until(
+                from,
+                || self.stops.load(Ordering::Relaxed) || Instant::now() > until,
+                |offset, message| self.apply(keyspace, messages, offset, message),
+            )
+            .map_err(|error| error.to_string())
+    }
+
+    /// Begins a run after the last one of the partition, which has ended at a position.
     fn lead(
         self: &Arc<Self>,
         keyspace: &ReplicatedKeyspace,
-        after: Run,
+        (after, end): (Run, u64),
         run: Run,
         mut producer: Producer,
     ) -> Result<(), String> {
@@ -432,11 +468,10 @@ impl Shared {
         };
         let thread = thread::Builder::new().name("ordna primary".to_owned()).spawn(send);
         let mut state = self.lock();
+        state.note_end(after, end);
         state.role = ReplicationRole::Primary;
         state.outbox = Some(outbox);
         state.sending = Some(thread.map_err(|error| error.to_string())?);
-        drop(state);
-        self.moved.notify_all();
         Ok(())
     }
 
@@ -458,10 +493,12 @@ impl Shared {
         let mut producer = self.open_producer()?;
         let end = self.end_of_topic(keyspace, noted.as_ref(), own)?;
         let after = match noted {
-            Some(noted) if self.join(keyspace, &noted, &end, own, &mut producer)? => noted.run(),
-            _ => end.last,
+            Some(noted) if self.join(keyspace, &noted, &end, own, &mut producer)? => {
+                (noted.run(), own)
+            }
+            _ => (end.last, end.end),
         };
-        self.lead(keyspace, after, after.next(), producer)
+        self.lead(keyspace, after, after.0.next(), producer)
     }
 
     /// The end of the partition, if it is of the history of the directory. `own`: the end of the

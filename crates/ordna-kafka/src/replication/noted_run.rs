@@ -57,6 +57,17 @@ impl NotedRun {
         }
     }
 
+    /// Checks that a file can be created in the directory and written, without a change of what is
+    /// recorded.
+    ///
+    /// # Errors
+    /// Returns an error if it cannot.
+    pub fn check(dir: &Path) -> io::Result<()> {
+        let mut file = fs::File::create(dir.join(format!("{FILE}.new")))?;
+        file.write_all(&[b' '; 4096])?;
+        file.sync_all()
+    }
+
     /// Replaces the file durably.
     ///
     /// # Errors
@@ -80,6 +91,8 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("ordna-noted-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         assert_eq!(NotedRun::read(&dir).unwrap(), None);
+        NotedRun::check(&dir).unwrap();
+        assert_eq!(NotedRun::read(&dir).unwrap(), None);
         let (first, second) = (Run::default().next(), Run::default().next().next());
         for noted in [
             NotedRun::new("t", first, Run::default(), 0),
@@ -90,6 +103,9 @@ mod tests {
         }
         fs::write(dir.join(FILE), "{").unwrap();
         assert!(NotedRun::read(&dir).is_err());
+        fs::remove_file(dir.join(format!("{FILE}.new"))).unwrap();
+        fs::create_dir(dir.join(format!("{FILE}.new"))).unwrap();
+        assert!(NotedRun::check(&dir).is_err());
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -103,6 +103,8 @@ struct Waiting {
     /// Position after the last group taken.
     taken: u64,
     acknowledged: u64,
+    /// The reason why the brokers have not taken the transaction in progress.
+    last_error: Option<String>,
     /// The reason why no further group is taken.
     refusal: Option<Arc<str>>,
     /// Whether the outbox has ended, so that unacknowledged groups never will be acknowledged.
@@ -185,6 +187,17 @@ impl Outbox {
         self.lock().refusal.clone()
     }
 
+    /// Describes what the oldest group waits for, if it has waited for longer than `least`.
+    pub fn delay(&self, least: Duration) -> Option<String> {
+        let waiting = self.lock();
+        let first = waiting.bodies.front().map(|body| body.taken);
+        let age = waiting.oldest_sent.or(first)?.elapsed();
+        (age > least).then(|| {
+            let why = waiting.last_error.as_deref().unwrap_or("the brokers do not answer");
+            format!("nothing was acknowledged for {} s: {why}", age.as_secs())
+        })
+    }
+
     /// Lets [`run`](Self::run) end when everything that was taken is committed. From then on, the
     /// store accepts no writes. A transaction that fails in the meantime is not retried.
     pub fn close(&self) {
@@ -205,6 +218,7 @@ impl Outbox {
                     Ok(()) => break,
                     Err(TransportError::Retry(reason)) if !self.lock().is_closing => {
                         tracing::warn!(reason, "replication: a transaction is sent again");
+                        self.lock().last_error = Some(reason);
                         std::thread::sleep(delay);
                         delay = (delay * 2).min(LONGEST_RETRY);
                     }
@@ -258,6 +272,7 @@ impl Outbox {
         let mut waiting = self.lock();
         waiting.bytes -= bodies.iter().map(|body| body.bytes.len()).sum::<usize>();
         waiting.oldest_sent = None;
+        waiting.last_error = None;
         if let Some(last) = bodies.last() {
             waiting.acknowledged = waiting.acknowledged.max(last.end);
         }

@@ -6,7 +6,7 @@
 //! [`commit`](Transport::commit) returns when the brokers have decided; while they are unavailable,
 //! it waits.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
@@ -20,6 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// This is the default maximum of brokers. A primary ends if they are unavailable for longer. A
 /// promotion does not wait for it.
 const TRANSACTION_TIMEOUT: &str = "900000";
+/// Maximum duration of a wait for the brokers before the producer checks whether to give up.
+const STEP: Duration = Duration::from_millis(500);
 /// Time for which the producer waits for space in its queue before it checks again.
 const FULL: Duration = Duration::from_millis(10);
 
@@ -42,6 +44,21 @@ impl Producer {
         extra: &[(String, String)],
         timeout: Duration,
     ) -> Result<Self, TransportError> {
+        let until = Instant::now() + timeout;
+        Self::open_until(brokers, topic, transactional_id, extra, || Instant::now() > until)
+    }
+
+    /// As [`open`](Self::open), until `gives_up` returns true.
+    ///
+    /// # Errors
+    /// Returns an error if the brokers do not answer before that, or a setting is wrong.
+    pub fn open_until(
+        brokers: &str,
+        topic: &str,
+        transactional_id: &str,
+        extra: &[(String, String)],
+        gives_up: impl Fn() -> bool,
+    ) -> Result<Self, TransportError> {
         let mut settings = settings(brokers, &[]);
         settings
             .set("transactional.id", transactional_id)
@@ -59,9 +76,16 @@ impl Producer {
         let producer: BaseProducer =
             settings.create().map_err(|error| TransportError::Failed(error.to_string()))?;
         let producer = Self { producer, topic: topic.to_owned() };
-        let opened = producer.producer.init_transactions(timeout);
-        opened.map_err(|error| producer.failed(&error))?;
-        Ok(producer)
+        loop {
+            match producer.producer.init_transactions(STEP) {
+                // The next call waits for the same request.
+                Err(KafkaError::Transaction(error)) if error.is_retriable() && !gives_up() => {}
+                opened => {
+                    opened.map_err(|error| producer.failed(&error))?;
+                    return Ok(producer);
+                }
+            }
+        }
     }
 
     /// Converts an error that ends the producer.

@@ -283,13 +283,15 @@ fn replication(facts: &Facts<'_>) -> String {
     let mut role = "master";
     if let Some(status) = &status {
         position = status.position;
-        let failure = status.failure.as_deref().unwrap_or_default();
+        let text =
+            |it: &Option<String>| it.as_deref().unwrap_or_default().replace(['\r', '\n'], " ");
         own = lines(&[
             ("ordna_replicated_log", &status.log),
             ("ordna_replication_term", &status.term),
             ("ordna_replication_waiting_bytes", &status.waiting),
             ("ordna_replication_is_fenced", &u8::from(status.role == ReplicationRole::Fenced)),
-            ("ordna_replication_failure", &failure.replace(['\r', '\n'], " ")),
+            ("ordna_replication_failure", &text(&status.failure)),
+            ("ordna_replication_delay", &text(&status.delay)),
         ]);
         if status.role != ReplicationRole::Primary {
             role = "slave";

@@ -8,7 +8,7 @@ use crate::execution::command::{
 use crate::keyspace::Keyspace;
 use crate::state::ServerState;
 use crate::state::command_spec::{CommandFlags, NO_KEY};
-use crate::state::replication::{ReplicationRole, ReplicationStatus};
+use crate::state::replication::{Progress, ReplicationRole, ReplicationStatus};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
@@ -141,8 +141,8 @@ fn wait(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         out.integer(0);
         return Ok(CommandOutcome::Done);
     };
-    Ok(awaits(state, milliseconds(arguments.get(2))?, |_, is_there, out| {
-        out.integer(i64::from(is_there));
+    Ok(awaits(state, milliseconds(arguments.get(2))?, |_, _, progress, out| {
+        out.integer(i64::from(progress == Progress::Reached));
         Ok(())
     }))
 }
@@ -173,13 +173,27 @@ fn after(context: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -
     if context.state.config.replication.is_none() {
         return Err(NOT_REPLICATED.into());
     }
-    Ok(awaits(place, millis, |state, is_there, out| {
-        if is_there {
-            out.simple("OK");
-            return Ok(());
-        }
-        let (term, position) = status(state).map_or((0, 0), |it| (it.term, it.position));
-        Err(format!("ERR the state of this server is that of offset {term}-{position}").into())
+    Ok(awaits(place, millis, |state, awaited, progress, out| {
+        let Awaited { term, position, .. } = awaited;
+        let why = match progress {
+            Progress::Reached => {
+                out.simple("OK");
+                return Ok(());
+            }
+            Progress::Pending => {
+                let (term, position) = status(state).map_or((0, 0), |it| (it.term, it.position));
+                format!("ERR the state of this server is that of offset {term}-{position}")
+            }
+            Progress::Lost(end) => format!(
+                "ERR offset {term}-{position} is lost: another primary has taken over after \
+                 {term}-{end}"
+            ),
+            Progress::Unknown => format!(
+                "ERR run {term} ended before this server started: whether its state includes \
+                 {term}-{position} is unknown"
+            ),
+        };
+        Err(why.into())
     }))
 }
 

@@ -28,6 +28,7 @@ use crate::state::command_spec::{
 };
 use crate::state::descriptions::DescriptionTable;
 use crate::state::events::Wrote;
+use crate::state::replication::Progress;
 use crate::state::session::Session;
 use crate::statistics::event_logs::{SlowCommand, SlowLog, unix_millis};
 use crate::wire::error::CommandError;
@@ -75,8 +76,8 @@ pub enum CommandOutcome {
     Read(Box<SnapshotRead>),
 }
 
-/// Writes the reply of a command that has waited: whether the state is there.
-pub type AwaitedReply = fn(&ServerState, bool, &mut Replies) -> Result<()>;
+/// Writes the reply of a command that has waited for a state.
+pub type AwaitedReply = fn(&ServerState, &Awaited, Progress, &mut Replies) -> Result<()>;
 
 /// A state of the replication for which a command waits. It costs no thread.
 pub struct Awaited {
@@ -88,16 +89,16 @@ pub struct Awaited {
 }
 
 impl Awaited {
-    /// Whether the state is there.
-    pub fn is_reached(&self, state: &ServerState) -> bool {
+    /// Returns whether the state is there, or never will be.
+    pub fn progress(&self, state: &ServerState) -> Progress {
         let replication = state.config.replication.as_ref();
-        replication.is_some_and(|it| it.wait(self.term, self.position, Duration::ZERO))
+        replication.map_or(Progress::Pending, |it| it.progress(self.term, self.position))
     }
 
     /// Writes the reply, as the state is now.
     pub fn finish(self, state: &ServerState, out: &mut Replies) {
-        let (start, is_reached) = (out.bytes.len(), self.is_reached(state));
-        if let Err(error) = (self.reply)(state, is_reached, out) {
+        let start = out.bytes.len();
+        if let Err(error) = (self.reply)(state, &self, self.progress(state), out) {
             out.error(&error);
             state.errors.count(&out.bytes[start..]);
         }

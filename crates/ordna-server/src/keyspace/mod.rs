@@ -199,6 +199,12 @@ impl KeyspaceStore {
         self.store.insert(stored_key::PLACE_KEY, place).map(drop)
     }
 
+    /// Removes the place. Returns whether there was one.
+    pub fn remove_place(&self) -> Result<bool, ordna::Error> {
+        Ok(self.store.contains(stored_key::PLACE_KEY)
+            && self.store.remove(stored_key::PLACE_KEY)?.is_some())
+    }
+
     /// Lets commands write after another server's messages have.
     fn lead(&self) -> Result<(), AdoptError> {
         self.adopt()?;

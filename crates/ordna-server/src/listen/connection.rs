@@ -24,6 +24,7 @@ use crate::state::ServerState;
 use crate::state::blocked::{Answer, Waiting};
 use crate::state::clients::Client;
 use crate::state::command_spec::{CommandFlags, CommandSpec, LockMode};
+use crate::state::replication::Progress;
 use crate::state::session::{ReplyMode, Session};
 use crate::wire::error::CommandError;
 use crate::wire::reply::Replies;
@@ -427,7 +428,9 @@ impl<'a> Connection<'a> {
         let client = Arc::clone(&self.client);
         self.account(requests);
         let (mut interval, mut next) = (Duration::from_millis(1), None);
-        while !awaited.is_reached(self.state) && !self.state.stopping.load(Ordering::Relaxed) {
+        while awaited.progress(self.state) == Progress::Pending
+            && !self.state.stopping.load(Ordering::Relaxed)
+        {
             let now = Instant::now();
             if awaited.deadline.is_some_and(|deadline| deadline <= now) {
                 break;

@@ -75,6 +75,9 @@ fn replication(state: &ServerState, lines: &mut Lines) {
     }
     let has_failed = u8::from(status.failure.is_some());
     lines.gauge("ordna_replication_failed", "1 once the replication has ended.", has_failed);
+    let is_delayed = u8::from(status.delay.is_some());
+    let help = "1 while writes have waited for the brokers for seconds.";
+    lines.gauge("ordna_replication_delayed", help, is_delayed);
 }
 
 /// Returns all metrics as text.

@@ -387,13 +387,22 @@ impl ServerState {
         self.following.as_ref().is_some_and(|following| following.refuses_writes())
     }
 
-    /// Begins the replication, once the keyspace is loaded. Blocks.
+    /// Begins the replication, once the keyspace is loaded. Blocks. Without replication, the
+    /// directory of a follower becomes a directory of its own, which cannot follow again: this
+    /// server may change the keys.
     ///
     /// # Errors
     /// Why the server cannot start.
     pub fn replicate(&self) -> Result<(), String> {
         let (Some(replication), Some(following)) = (&self.config.replication, &self.following)
         else {
+            let was_follower = self.keyspace.exclusive().remove_place();
+            if was_follower.map_err(|error| error.to_string())? {
+                tracing::warn!(
+                    "the directory was that of a follower, and no longer is: to follow again, \
+                     start with --follow in an empty directory"
+                );
+            }
             return Ok(());
         };
         replication.start(ReplicatedKeyspace {

@@ -34,13 +34,28 @@ pub struct ReplicationStatus {
     pub lag: Option<Duration>,
     /// The reason why the replication has ended, if it has.
     pub failure: Option<String>,
+    /// What a primary waits for, if its writes have not been acknowledged for seconds.
+    pub delay: Option<String>,
+}
+
+/// Whether the state of a server includes an offset.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// It does.
+    Reached,
+    /// It may later.
+    Pending,
+    /// It never will: the run of the offset has ended, at this position, before the offset.
+    Lost(u64),
+    /// The run of the offset ended before this server started, so it is unknown.
+    Unknown,
 }
 
 /// Keeps copies of a keyspace on other machines.
 ///
 /// # Contract
-/// All methods may be called by any thread. [`status`](Self::status) must return without waiting;
-/// the other methods may block.
+/// All methods may be called by any thread. [`status`](Self::status) and
+/// [`progress`](Self::progress) must return without waiting; the other methods may block.
 pub trait Replication: Send + Sync + Debug {
     /// Returns whether the server starts as a follower, which refuses writes of clients.
     fn follows(&self) -> bool;
@@ -61,9 +76,8 @@ pub trait Replication: Send + Sync + Debug {
     /// Returns the reason why the server remains a follower.
     fn promote(&self) -> Result<(), String>;
 
-    /// Waits until the state is at least as new as that at `position` in the log of the run `term`,
-    /// but no longer than `time`. Returns whether it is.
-    fn wait(&self, term: u64, position: u64, time: Duration) -> bool;
+    /// Returns whether the state includes everything up to `position` in the log of the run `term`.
+    fn progress(&self, term: u64, position: u64) -> Progress;
 
     /// Ends the replication. First waits until what was written is acknowledged. The server calls
     /// this before it closes the log of the keyspace.
