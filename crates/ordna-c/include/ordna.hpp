@@ -1,5 +1,8 @@
-// Ordna for C++17: handles that free themselves, errors as exceptions, ranges. Header only, over
-// ordna.h. MIT OR Apache-2.0.
+// Ordna for C++17: a header-only wrapper of ordna.h. MIT OR Apache-2.0.
+//
+// Handles free themselves, errors are exceptions of type ordna::Error, and ranges work with range-based
+// `for`. Keys and values are byte strings, as std::string_view and std::string. The rules for threads,
+// ownership, callbacks and forks, and the cost of each call, are those of ordna.h.
 #ifndef ORDNA_HPP
 #define ORDNA_HPP
 
@@ -21,7 +24,7 @@
 
 namespace ordna {
 
-// An error of the library: its status and its text.
+// An error of the library, with its OrdnaStatus and its text.
 class Error : public std::runtime_error {
  public:
   Error(int status, const std::string& text) : std::runtime_error(text), status_(status) {}
@@ -31,26 +34,30 @@ class Error : public std::runtime_error {
   int status_;
 };
 
+// Converts bytes to a slice, which borrows them.
 inline ordna_slice slice(std::string_view bytes) noexcept {
   return {reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()};
 }
 
+// Converts a slice to a view of the same bytes.
 inline std::string_view view(ordna_slice bytes) noexcept {
   if (bytes.len == 0) return {};
   return {reinterpret_cast<const char*>(bytes.data), bytes.len};
 }
 
-// A range of keys; as it is made, all keys in ascending order.
+// A range of keys. By default, all keys in ascending order.
 struct Range {
   std::optional<std::string> lower, upper;
   bool lower_inclusive = true, upper_inclusive = true;
   bool reverse = false;
-  std::size_t limit = 0;  // 0: all
+  std::size_t limit = 0;  // Maximum number of entries of a scan; 0 means no limit.
 
+  // Returns the range of the keys that begin with `begins`.
   static Range prefix(std::string_view begins) {
     Range range;
     range.lower = std::string(begins);
-    // The first key that does not begin so: the last byte below 0xFF incremented, the rest cut.
+    // The upper end is the smallest key above all keys with this prefix: the prefix without its trailing
+    // 0xFF bytes, with the last byte incremented.
     std::string end(begins);
     while (!end.empty() && static_cast<unsigned char>(end.back()) == 0xFF) end.pop_back();
     if (!end.empty()) {
@@ -61,7 +68,7 @@ struct Range {
     return range;
   }
 
-  // The same for the functions of C; it leads into this object.
+  // Returns the range as a structure of C, which borrows the keys of this object.
   ordna_range raw() const noexcept {
     ordna_range range{};
     if (lower) {
@@ -90,12 +97,12 @@ template <typename Handle>
   throw Error(status, buffer);
 }
 
-// A span for a function of C; one that is over is 0.
+// Converts a duration for a function of C. Negative durations become 0.
 inline std::uint64_t life(std::chrono::milliseconds life) noexcept {
   return life.count() < 0 ? 0 : static_cast<std::uint64_t>(life.count());
 }
 
-// The path for a function of C, which would read it up to a zero byte only.
+// Returns a path for a function of C. Rejects zero bytes, because C would truncate the path there.
 inline const char* path(const std::string& path) {
   if (path.find('\0') != std::string::npos) {
     throw Error(ORDNA_STATUS_INVALID, "the path holds a zero byte");
@@ -103,11 +110,12 @@ inline const char* path(const std::string& path) {
   return path.c_str();
 }
 
-// The part that stores, snapshots and transactions share. `Self` gives `get_`, `get_many_`, `scan_` and
-// `check_`.
+// The read operations that stores, snapshots and transactions share. `Self` provides `get_`,
+// `get_many_`, `scan_` and `check_`.
 template <typename Self>
 class Reads {
  public:
+  // Returns a copy of the value of a key, or `std::nullopt` if the key is absent.
   std::optional<std::string> get(std::string_view key) const {
     std::string value(64, '\0');
     for (;;) {
@@ -121,14 +129,15 @@ class Reads {
     }
   }
 
+  // Returns whether a key is present.
   bool contains(std::string_view key) const {
     int status = self().get_(slice(key), nullptr, 0, nullptr);
     self().check_(status);
     return status != ORDNA_STATUS_NOT_FOUND;
   }
 
-  // The values of keys (a container of what converts to std::string_view), in their order; absent ones
-  // are `std::nullopt`.
+  // Returns the values of many keys in the order of `keys`, with `std::nullopt` for absent keys. `keys` is a
+  // container whose items convert to std::string_view.
   template <typename Keys>
   std::vector<std::optional<std::string>> get_many(const Keys& keys) const {
     std::vector<ordna_slice> slices;
@@ -157,8 +166,8 @@ class Reads {
     return std::move(context.values);
   }
 
-  // Calls `visit(key, value)` in order; if it returns a bool, `false` ends the scan. An exception of
-  // `visit` ends the scan and leaves this function.
+  // Calls `visit(key, value)` with the entries of a range in order. If `visit` returns a bool, `false` ends
+  // the scan. If it throws, the scan ends and this function throws the same exception.
   template <typename Visit>
   void for_each(const Range& range, Visit&& visit) const {
     struct Context {
@@ -185,8 +194,8 @@ class Reads {
     self().check_(status);
   }
 
-  // The entries of a range, for range-based `for`. They are read in chunks; over a store each chunk is
-  // live. The store or snapshot must outlive them.
+  // The entries of a range, for range-based `for`. They are read in chunks of up to 256 entries; a chunk of
+  // a store has the entries of the moment when it is read. The store or snapshot must outlive this object.
   class Entries {
    public:
     class iterator {
@@ -256,8 +265,9 @@ class Reads {
     Range range_;
   };
 
+  // Returns the entries of a range, by default all entries.
   Entries entries(Range range = {}) const& { return Entries(this, std::move(range)); }
-  // The entries from `lower` to below `upper`.
+  // Returns the entries with keys from `lower` to below `upper`.
   Entries range(std::string_view lower, std::string_view upper) const& {
     Range range;
     range.lower = std::string(lower);
@@ -266,8 +276,9 @@ class Reads {
     return entries(std::move(range));
   }
   Entries range(std::string_view lower, std::string_view upper) const&& = delete;
+  // Returns the entries whose keys begin with `begins`.
   Entries prefix(std::string_view begins) const& { return entries(Range::prefix(begins)); }
-  // A temporary would be gone before the first entry is read.
+  // A temporary object would be destroyed before the first entry is read.
   Entries entries(Range range = {}) const&& = delete;
   Entries prefix(std::string_view begins) const&& = delete;
 
@@ -277,23 +288,25 @@ class Reads {
 
 }  // namespace detail
 
-// A place between two entries of one state, which moves both ways. One thread at a time may use it; it
-// may outlive its store. The views that it gives are valid until its next call.
+// A position between two entries of a snapshot, which moves in both directions. One thread at a time may
+// use it. It may outlive its store. The views that it returns are valid until its next call.
 class Cursor {
  public:
   using Views = std::pair<std::string_view, std::string_view>;
 
-  // The next entry or the previous one, which it passes; `std::nullopt` at the end.
+  // Moves past the next or the previous entry and returns it, or `std::nullopt` if there is none.
   std::optional<Views> next() { return step(ordna_cursor_next); }
   std::optional<Views> prev() { return step(ordna_cursor_prev); }
-  // Before the first entry, and after the last one.
+  // Moves before the first entry, or after the last one.
   void to_start() { check(ordna_cursor_start(handle_.get())); }
   void to_end() { check(ordna_cursor_end(handle_.get())); }
-  // Before a key, which need not be there: `next` gives its ceiling.
+  // Moves directly before a key, which need not be present: `next` returns the first entry whose key is at
+  // least `key`.
   void seek(std::string_view key) { check(ordna_cursor_seek(handle_.get(), slice(key), false)); }
-  // After a key: `prev` gives its floor.
+  // Moves directly after a key: `prev` returns the last entry whose key is at most `key`.
   void seek_after(std::string_view key) { check(ordna_cursor_seek(handle_.get(), slice(key), true)); }
-  // Before the entry at a position, the first one at 0. False, and it stays, if there are not as many.
+  // Moves before the entry at `position`, counted from 0. Returns false, and does not move, if there are not
+  // that many entries.
   bool select(std::size_t position) {
     return check(ordna_cursor_select(handle_.get(), position)) == ORDNA_STATUS_OK;
   }
@@ -319,24 +332,26 @@ class Cursor {
   std::unique_ptr<ordna_cursor, Free> handle_;
 };
 
-// A state of a store that does not change. It may outlive the store.
+// A state of a store at one moment, which later writes do not change. It may outlive the store.
 class Snapshot : public detail::Reads<Snapshot> {
  public:
+  // Returns the number of entries.
   std::size_t size() const { return ordna_snapshot_len(handle_.get()); }
-  // Number of keys of a range, whose direction and limit do not count. The rank of a key is that of the
-  // keys below it.
+  // Returns the number of keys in a range. Its direction and limit are ignored. The rank of a key is the
+  // number of keys below it.
   std::size_t count(const Range& range) const {
     ordna_range raw = range.raw();
     std::size_t count = 0;
     check_(ordna_snapshot_count(handle_.get(), &raw, &count));
     return count;
   }
+  // Returns the number of keys that begin with `begins`.
   std::size_t count_prefix(std::string_view begins) const {
     std::size_t count = 0;
     check_(ordna_snapshot_count_prefix(handle_.get(), slice(begins), &count));
     return count;
   }
-  // A cursor before the first entry.
+  // Returns a cursor before the first entry.
   Cursor cursor() const {
     ordna_cursor* handle = nullptr;
     check_(ordna_snapshot_cursor(handle_.get(), &handle));
@@ -368,7 +383,7 @@ class Snapshot : public detail::Reads<Snapshot> {
   std::unique_ptr<ordna_snapshot, Free> handle_;
 };
 
-// Writes that every snapshot holds all or none of. One thread at a time may use it.
+// A list of writes that `Store::write` applies together. One thread at a time may use it.
 class Batch {
  public:
   Batch() {
@@ -376,12 +391,15 @@ class Batch {
     if (int status = ordna_batch_new(&handle)) throw Error(status, "no batch was made");
     handle_.reset(handle);
   }
+  // Appends a write that sets the value of a key.
   Batch& put(std::string_view key, std::string_view value) {
     return check(ordna_batch_put(handle_.get(), slice(key), slice(value)));
   }
+  // Appends a write that removes a key, or does nothing if the key is absent by then.
   Batch& remove(std::string_view key) {
     return check(ordna_batch_remove(handle_.get(), slice(key)));
   }
+  // Returns the number of writes.
   std::size_t size() const { return ordna_batch_len(handle_.get()); }
 
  private:
@@ -396,23 +414,26 @@ class Batch {
   std::unique_ptr<ordna_batch, Free> handle_;
 };
 
-// Reads at one moment and writes of its own, which `commit` applies as one step. One thread at a time
-// may use it, and its store must outlive it. Without a commit its writes are forgotten.
+// Reads of one moment, and writes that `commit` applies as one step. One thread at a time may use it, and
+// its store must outlive it. Without a commit its writes are discarded.
 class Transaction : public detail::Reads<Transaction> {
  public:
+  // Sets the value of a key when the transaction commits.
   void put(std::string_view key, std::string_view value) {
     check_(ordna_transaction_put(handle_.get(), slice(key), slice(value)));
   }
+  // Sets the value of a key, which expires after `life`, when the transaction commits.
   void put_for(std::string_view key, std::string_view value, std::chrono::milliseconds life) {
     check_(ordna_transaction_put_for(handle_.get(), slice(key), slice(value), detail::life(life)));
   }
-  // Whether the key was present.
+  // Removes a key when the transaction commits. Returns whether the key is present.
   bool remove(std::string_view key) {
     int status = ordna_transaction_remove(handle_.get(), slice(key));
     check_(status);
     return status == ORDNA_STATUS_OK;
   }
-  // False if something that was read has changed: nothing is written.
+  // Applies the writes as one step and ends the transaction. Returns false, and writes nothing, if other
+  // writes changed what was read.
   [[nodiscard]] bool commit() {
     int status = ordna_transaction_commit(handle_.get());
     if (status == ORDNA_STATUS_CONFLICT) return false;
@@ -445,17 +466,17 @@ class Transaction : public detail::Reads<Transaction> {
   std::unique_ptr<ordna_transaction, Free> handle_;
 };
 
-// An ordered store of byte strings that many threads use at once.
+// An ordered key-value store of byte strings. Many threads may use it at the same time.
 class Store : public detail::Reads<Store> {
  public:
-  // An empty store in memory; `memory_limit` in bytes, 0: none.
+  // Creates an empty store in memory. `memory_limit` is in bytes; 0 means no limit.
   explicit Store(std::uint64_t memory_limit = 0) {
     ordna_store* handle = nullptr;
     if (int status = ordna_new(memory_limit, &handle)) throw Error(status, "no store was made");
     handle_.reset(handle);
   }
 
-  // The store of a directory.
+  // Opens the store of a directory, which is created if it does not exist.
   static Store open(const std::string& path, OrdnaSync sync = ORDNA_SYNC_EVERY_SECOND,
                     std::uint64_t memory_limit = 0) {
     ordna_store* handle = nullptr;
@@ -465,7 +486,7 @@ class Store : public detail::Reads<Store> {
     return Store(handle);
   }
 
-  // A store in memory of what a backup holds.
+  // Creates a store in memory from a backup.
   static Store restore(const std::string& path, std::uint64_t memory_limit = 0) {
     ordna_store* handle = nullptr;
     char text[512] = "";
@@ -474,41 +495,45 @@ class Store : public detail::Reads<Store> {
     return Store(handle);
   }
 
+  // Returns the number of entries. Exact while no other thread writes.
   std::size_t size() const { return ordna_len(handle_.get()); }
-  // Number of keys of a range, whose direction and limit do not count. The rank of a key is that of the
-  // keys below it.
+  // Returns the number of keys in a range. Its direction and limit are ignored. The rank of a key is the
+  // number of keys below it.
   std::size_t count(const Range& range) const {
     ordna_range raw = range.raw();
     std::size_t count = 0;
     check_(ordna_count(handle_.get(), &raw, &count));
     return count;
   }
+  // Returns the number of keys that begin with `begins`.
   std::size_t count_prefix(std::string_view begins) const {
     std::size_t count = 0;
     check_(ordna_count_prefix(handle_.get(), slice(begins), &count));
     return count;
   }
-  // A cursor before the first entry.
+  // Returns a cursor before the first entry.
   Cursor cursor() const {
     ordna_cursor* handle = nullptr;
     check_(ordna_cursor_open(handle_.get(), &handle));
     return Cursor(handle);
   }
 
+  // Sets the value of a key. The entry does not expire.
   void put(std::string_view key, std::string_view value) {
     check_(ordna_put(handle_.get(), slice(key), slice(value)));
   }
-  // The entry expires after `life`.
+  // Sets the value of a key, which expires after `life`.
   void put_for(std::string_view key, std::string_view value, std::chrono::milliseconds life) {
     check_(ordna_put_for(handle_.get(), slice(key), slice(value), detail::life(life)));
   }
-  // Makes a key expire after `life`, or never (`std::nullopt`). Whether it is present.
+  // Makes a key expire after `life`, or never with `std::nullopt`. Returns whether the key is present.
   bool expire(std::string_view key, std::optional<std::chrono::milliseconds> life) {
     int status = ordna_expire(handle_.get(), slice(key), life ? detail::life(*life) : UINT64_MAX);
     check_(status);
     return status == ORDNA_STATUS_OK;
   }
-  // The time until a key expires: `milliseconds::max()` if it does not, `std::nullopt` if it is absent.
+  // Returns the time until a key expires, `milliseconds::max()` if it does not expire, or `std::nullopt` if
+  // it is absent.
   std::optional<std::chrono::milliseconds> expires_in(std::string_view key) const {
     std::uint64_t left = 0;
     int status = ordna_expires_in(handle_.get(), slice(key), &left);
@@ -518,13 +543,14 @@ class Store : public detail::Reads<Store> {
     if (left >= static_cast<std::uint64_t>(most.count())) return most;
     return std::chrono::milliseconds(static_cast<std::chrono::milliseconds::rep>(left));
   }
-  // Whether the key was present.
+  // Removes a key. Returns whether it was present.
   bool remove(std::string_view key) {
     int status = ordna_remove(handle_.get(), slice(key));
     check_(status);
     return status == ORDNA_STATUS_OK;
   }
-  // `std::nullopt` is an absent key.
+  // Sets a key to `desired` if its value is `expected`, as one step. Returns whether it was. `std::nullopt`
+  // stands for an absent key.
   bool compare_and_set(std::string_view key, std::optional<std::string_view> expected,
                        std::optional<std::string_view> desired) {
     ordna_slice old{}, next{};
@@ -535,11 +561,13 @@ class Store : public detail::Reads<Store> {
     check_(status);
     return status == ORDNA_STATUS_OK;
   }
-  // Shows the value of a key (`std::optional<std::string_view>`; `std::nullopt`: absent) to `decide` and
-  // sets the key to what it returns, as one step; `std::nullopt` removes it. Returns the new value. If
-  // others write the key meanwhile, `decide` runs again, up to 100 times; then an Error of the status
-  // ORDNA_STATUS_CONFLICT. It may use the store. An exception leaves the key as it is. The new value keeps
-  // the deadline.
+  // Calls `decide` with the value of a key, a `std::optional<std::string_view>`, and sets the key to the
+  // result, as one step. `std::nullopt` stands for an absent key: as the result, it removes the key. Returns
+  // the new value, which keeps the deadline of the former one.
+  //
+  // If another thread writes the key while `decide` runs, `decide` is called again, up to 100 times in all;
+  // then an Error with the status ORDNA_STATUS_CONFLICT is thrown. `decide` may use the store. If it throws,
+  // the key is unchanged.
   template <typename Decide>
   std::optional<std::string> modify(std::string_view key, Decide&& decide) {
     struct Context {
@@ -566,26 +594,30 @@ class Store : public detail::Reads<Store> {
     check_(status);
     return std::move(context.next);
   }
-  // Returns how many keys were removed.
+  // Removes all keys that begin with `begins` and returns how many there were.
   std::size_t remove_prefix(std::string_view begins) {
     std::size_t removed = 0;
     check_(ordna_remove_prefix(handle_.get(), slice(begins), &removed));
     return removed;
   }
+  // Removes all keys in a range and returns how many there were. Its direction and limit are ignored.
   std::size_t remove_range(const Range& range) {
     ordna_range raw = range.raw();
     std::size_t removed = 0;
     check_(ordna_remove_range(handle_.get(), &raw, &removed));
     return removed;
   }
+  // Applies the writes of a batch in order and empties it. Every snapshot holds all of them or none.
   void write(Batch& batch) { check_(ordna_write(handle_.get(), batch.handle_.get())); }
+  // Begins a transaction.
   Transaction begin() {
     ordna_transaction* handle = nullptr;
     check_(ordna_begin(handle_.get(), &handle));
     return Transaction(handle);
   }
-  // Runs `work(transaction)` and commits it; again, up to `attempts` times, if something that it read
-  // has changed. Then an Error of the status ORDNA_STATUS_CONFLICT. An exception of `work` ends it.
+  // Calls `work(transaction)` and commits the transaction. If other writes changed what it had read, calls
+  // `work` again with a new transaction, up to `attempts` times in all; then an Error with the status
+  // ORDNA_STATUS_CONFLICT is thrown. If `work` throws, nothing is written.
   template <typename Work>
   void transaction(Work&& work, int attempts = 100) {
     for (int attempt = 0; attempt < attempts; attempt++) {
@@ -596,16 +628,20 @@ class Store : public detail::Reads<Store> {
     }
     throw Error(ORDNA_STATUS_CONFLICT, "the transaction conflicted with other writes in each attempt");
   }
+  // Takes a snapshot. The cost does not depend on the number of entries.
   Snapshot snapshot() const {
     ordna_snapshot* handle = nullptr;
     check_(ordna_snapshot_take(handle_.get(), &handle));
     return Snapshot(handle);
   }
+  // Backs up the current state into the store's directory, or into a new directory.
   void backup() { check_(ordna_backup(handle_.get(), nullptr)); }
   void backup(const std::string& path) { check_(ordna_backup(handle_.get(), detail::path(path))); }
-  // Makes all writes so far durable.
+  // Makes all earlier writes durable.
   void sync() { check_(ordna_sync(handle_.get())); }
+  // Returns the memory that the store uses, in bytes. O(n).
   std::size_t memory() const { return ordna_memory(handle_.get()); }
+  // Returns the statistics of the store.
   ordna_statistics statistics() const {
     ordna_statistics statistics{};
     check_(ordna_statistics_of(handle_.get(), &statistics));

@@ -10,7 +10,7 @@ use ordna::{Error, Store, Write};
 
 use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, guarded, making, null_handle};
 
-/// Writes that belong together. One thread at a time may use it.
+/// A list of writes that `ordna_write` applies together. One thread at a time may use it.
 #[derive(Default)]
 pub struct OrdnaBatch {
     /// Keys and values, one after the other.
@@ -56,8 +56,8 @@ unsafe fn on(
     guarded(&last, || call(batch).map(|()| OrdnaStatus::Ok))
 }
 
-/// Returns the text of the batch's last error, as `ordna_error` does for a store: of the last call
-/// that refused to add a write. An error of `ordna_write` is the store's.
+/// Copies the text of the batch's last error, as `ordna_error` does for a store. The text describes
+/// the last call that failed to add a write; errors of `ordna_write` belong to the store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_error(
     batch: *const OrdnaBatch,
@@ -70,14 +70,14 @@ pub unsafe extern "C" fn ordna_batch_error(
     unsafe { batch.last.copy(buffer, capacity) }
 }
 
-/// Makes an empty batch.
+/// Creates an empty batch and writes it to `*out`. Free it with `ordna_batch_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_new(out: *mut *mut OrdnaBatch) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
     unsafe { making(out, std::ptr::null_mut(), 0, || Ok(OrdnaBatch::default())) }
 }
 
-/// Frees a batch; null is ignored.
+/// Frees a batch without applying its writes. Does nothing if `batch` is null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_free(batch: *mut OrdnaBatch) {
     if !batch.is_null() {
@@ -86,14 +86,15 @@ pub unsafe extern "C" fn ordna_batch_free(batch: *mut OrdnaBatch) {
     }
 }
 
-/// Number of writes.
+/// Returns the number of writes in the batch.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_len(batch: *const OrdnaBatch) -> usize {
     // SAFETY: the caller guarantees that the handle is null or live.
     unsafe { batch.as_ref() }.map_or(0, |batch| batch.writes.len())
 }
 
-/// Will set the value of a key. Both are copied.
+/// Appends a write that sets the value of a key. Key and value are copied. If one of them is too
+/// long, `ordna_write` fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_put(
     batch: *mut OrdnaBatch,
@@ -111,7 +112,8 @@ pub unsafe extern "C" fn ordna_batch_put(
     }
 }
 
-/// Will remove a key if it is present then. A key that is too long is absent.
+/// Appends a write that removes a key, or does nothing if the key is absent by then. The key is
+/// copied. A key that is too long is never present and is ignored.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_batch_remove(batch: *mut OrdnaBatch, key: OrdnaSlice) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.

@@ -14,7 +14,8 @@ use crate::snapshot::{OrdnaSnapshot, on as on_snapshot};
 use crate::status::{Failure, LastError, OrdnaSlice, OrdnaStatus, Process, guarded, null_handle};
 use crate::store::{OrdnaStore, on as on_store};
 
-/// A place between two entries of one state, which moves both ways. One thread at a time may use it.
+/// A position between two entries of a snapshot, which moves in both directions. One thread at a
+/// time may use it.
 pub struct OrdnaCursor {
     snapshot: Snapshot<[u8], [u8]>,
     place: Place,
@@ -120,8 +121,9 @@ unsafe fn open(
     Ok(OrdnaStatus::Ok)
 }
 
-/// Makes a cursor before the first entry of the state of this moment, which does not change. Free it
-/// with `ordna_cursor_free`, before or after the store.
+/// Creates a cursor over the current state of the store, positioned before the first entry. The
+/// cursor keeps a snapshot: later writes do not affect what it reads. Free it with
+/// `ordna_cursor_free`, before or after the store. O(log s) with s live snapshots.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_open(
     store: *const OrdnaStore,
@@ -137,7 +139,8 @@ pub unsafe extern "C" fn ordna_cursor_open(
     }
 }
 
-/// The same, over a snapshot.
+/// Creates a cursor over a snapshot, positioned before the first entry. Free it with
+/// `ordna_cursor_free`, before or after the snapshot. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_cursor(
     snapshot: *const OrdnaSnapshot,
@@ -152,7 +155,8 @@ pub unsafe extern "C" fn ordna_snapshot_cursor(
     }
 }
 
-/// Frees a cursor; null is ignored, as is a cursor of the process that forked this one.
+/// Frees a cursor. Does nothing if `cursor` is null or was created by the process that forked this
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_free(cursor: *mut OrdnaCursor) {
     if !cursor.is_null() {
@@ -169,7 +173,7 @@ pub unsafe extern "C" fn ordna_cursor_free(cursor: *mut OrdnaCursor) {
     }
 }
 
-/// As `ordna_error`.
+/// Copies the text of the cursor's last error, as `ordna_error` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_error(
     cursor: *const OrdnaCursor,
@@ -180,7 +184,7 @@ pub unsafe extern "C" fn ordna_cursor_error(
     unsafe { cursor.as_ref() }.map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
 
-/// Moves before the first entry.
+/// Moves before the first entry. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_start(cursor: *mut OrdnaCursor) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -192,7 +196,7 @@ pub unsafe extern "C" fn ordna_cursor_start(cursor: *mut OrdnaCursor) -> c_int {
     }
 }
 
-/// Moves after the last entry.
+/// Moves after the last entry. O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_end(cursor: *mut OrdnaCursor) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -204,8 +208,10 @@ pub unsafe extern "C" fn ordna_cursor_end(cursor: *mut OrdnaCursor) -> c_int {
     }
 }
 
-/// Moves before a key or, with `after`, after it; the key need not be there. So `ordna_cursor_next`
-/// then gives the ceiling of the key, and after a seek with `after`, `ordna_cursor_prev` the floor.
+/// Moves directly before `key`, or directly after it if `after` is true. The key need not be
+/// present. If `after` is false, the next call of `ordna_cursor_next` returns the first entry whose
+/// key is at least `key`. If `after` is true, the next call of `ordna_cursor_prev` returns the last
+/// entry whose key is at most `key`. O(1); the next step is O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_seek(
     cursor: *mut OrdnaCursor,
@@ -222,8 +228,8 @@ pub unsafe extern "C" fn ordna_cursor_seek(
     }
 }
 
-/// Moves before the entry at a position from the front, the first one at 0. `NOT_FOUND` if there are
-/// not as many: the cursor stays. As costly as `ordna_count`.
+/// Moves before the entry at `position`, counted from 0. Returns `ORDNA_STATUS_NOT_FOUND`, and does
+/// not move, if there are not that many entries. Costs as much as `ordna_count`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_select(cursor: *mut OrdnaCursor, position: usize) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -238,8 +244,10 @@ pub unsafe extern "C" fn ordna_cursor_select(cursor: *mut OrdnaCursor, position:
     }
 }
 
-/// Moves after the next entry and gives it; `key` and `value` may be null. The slices are valid until
-/// the next call on the cursor. `NOT_FOUND` at the end.
+/// Moves past the next entry and writes its key to `*key` and its value to `*value`; both pointers
+/// may be null. The slices are valid until the next call on this cursor. Returns
+/// `ORDNA_STATUS_NOT_FOUND` at the end. O(log n) after a seek or a change of direction, otherwise
+/// amortized O(1).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_next(
     cursor: *mut OrdnaCursor,
@@ -250,7 +258,8 @@ pub unsafe extern "C" fn ordna_cursor_next(
     unsafe { on(cursor, |cursor| Ok(step(cursor, Direction::Ascending, key, value))) }
 }
 
-/// Moves before the previous entry and gives it, as `ordna_cursor_next`.
+/// Moves back past the previous entry and returns it as `ordna_cursor_next` does. Returns
+/// `ORDNA_STATUS_NOT_FOUND` at the start.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_cursor_prev(
     cursor: *mut OrdnaCursor,

@@ -16,8 +16,9 @@ use crate::transaction::{OrdnaTransaction, on as on_transaction};
 /// Number of keys that are read before the callback gets their values.
 const GROUP: usize = 256;
 
-/// Gets the value of the key at `position`; null: the key is absent. The value is valid during the
-/// call. A result other than 0 ends the reads. It must return: no exception and no longjmp may leave it.
+/// Callback that receives the value of the key at index `position` of the array, or a null pointer
+/// if the key is absent. The value is valid during the call only. A result other than 0 ends the
+/// reads. The callback must return normally: no exception and no `longjmp` may leave it.
 pub type OrdnaVisitValue = Option<
     unsafe extern "C" fn(context: *mut c_void, position: usize, value: *const OrdnaSlice) -> c_int,
 >;
@@ -92,10 +93,14 @@ unsafe fn run(
     Ok(OrdnaStatus::Ok)
 }
 
-/// Calls `visit` with the value of each of `count` keys, in the order of `keys`, until it returns another
-/// number than 0; then `STOPPED`. The memory accesses of the keys overlap, so this is faster than as many
-/// calls of `ordna_get`. Each key is read at a moment of its own; those of a snapshot are of one moment.
-/// The callback may use the store.
+/// Reads `count` keys and calls `visit` with the value of each, in the order of `keys`. Returns
+/// `ORDNA_STATUS_STOPPED` if `visit` returned a number other than 0. The library fetches several
+/// keys from memory at the same time, so one call is faster than `count` calls of `ordna_get`.
+/// O(log n) for each key.
+///
+/// The keys are not read as one step: a write of another thread may be visible in one value and not
+/// in another. `ordna_snapshot_get_many` reads all of them at the same moment. `visit` may use the
+/// store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_get_many(
     store: *const OrdnaStore,
@@ -112,7 +117,7 @@ pub unsafe extern "C" fn ordna_get_many(
     }
 }
 
-/// As `ordna_get_many`.
+/// Reads many keys of a snapshot, as `ordna_get_many` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_get_many(
     snapshot: *const OrdnaSnapshot,
@@ -129,7 +134,8 @@ pub unsafe extern "C" fn ordna_snapshot_get_many(
     }
 }
 
-/// As `ordna_get_many`. The callback may use the transaction, but not commit or free it.
+/// Reads many keys in a transaction, as `ordna_get_many` does for a store, but one after the other.
+/// `visit` may use the transaction, but must not commit or free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_get_many(
     transaction: *const OrdnaTransaction,

@@ -19,22 +19,23 @@ use crate::store::{OrdnaStore, on};
 /// than a few are rare unless the callback is slow.
 const ATTEMPTS: usize = 100;
 
-/// What a callback of `ordna_modify` decides.
+/// What the callback of `ordna_modify` decided.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrdnaChange {
-    /// The entry stays as it is.
+    /// Leave the entry as it is.
     Keep = 0,
-    /// The key gets the value `*next`.
+    /// Set the value of the key to `*next`.
     Put = 1,
-    /// The key is removed.
+    /// Remove the key.
     Remove = 2,
 }
 
-/// Decides on a change: gets the value (null: the key is absent), which is valid during the call, and
-/// returns an `OrdnaChange`. For `ORDNA_CHANGE_PUT` it sets `*next` to bytes of its own, which stay as
-/// they are until it is called again or `ordna_modify` returns. A negative number ends the call and
-/// changes nothing. It must return: no exception and no longjmp may leave it.
+/// Callback that decides how to change an entry and returns an `OrdnaChange`, or a negative number
+/// to cancel the call. `value` is the current value, or null if the key is absent; it is valid
+/// during the call only. To return `ORDNA_CHANGE_PUT`, the callback sets `*next` to bytes of its
+/// own. They must stay valid and unchanged until the callback is called again or `ordna_modify`
+/// returns. The callback must return normally: no exception and no `longjmp` may leave it.
 pub type OrdnaDecide = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -43,10 +44,15 @@ pub type OrdnaDecide = Option<
     ) -> c_int,
 >;
 
-/// Shows the value of a key to `decide` and does what it returns, as one step: no other write of the key
-/// comes between. If one does, `decide` is called again with the new value; after 100 times the answer is
-/// `CONFLICT`, and nothing is changed. `STOPPED` if `decide` returned a negative number. A value that is
-/// put keeps the deadline of the one that it replaces. The callback may use the store.
+/// Reads the value of a key, calls `decide` with it, and applies the returned change, as one step:
+/// no other write of the key comes in between. If another thread writes the key while `decide`
+/// runs, `decide` is called again with the new value, so it should have no other effect. A new
+/// value keeps the deadline of the former one. O(log n) for each attempt.
+///
+/// Returns `ORDNA_STATUS_STOPPED` if `decide` returned a negative number, and
+/// `ORDNA_STATUS_CONFLICT` if the key was written by others during each of 100 calls of `decide`.
+/// In both cases nothing was changed. Other errors are those of `ordna_put`. `decide` may use the
+/// store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_modify(
     store: *const OrdnaStore,

@@ -14,38 +14,39 @@ use crate::status::{Failure, OrdnaSlice, OrdnaStatus};
 /// [`ordna::index::READ_AHEAD_BYTES`].
 pub(crate) const CHUNKS: (usize, usize) = (16, 1024);
 
-/// How an end of a range counts.
+/// Whether one end of a range exists and belongs to the range.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrdnaBound {
-    /// There is no end on this side.
+    /// The range has no limit on this side.
     Unbounded = 0,
-    /// The key is within.
+    /// The key at this end belongs to the range.
     Included = 1,
-    /// The key is outside.
+    /// The key at this end does not belong to the range.
     Excluded = 2,
 }
 
-/// A range of keys. All zeros is the range of all keys in ascending order.
+/// A range of keys, with the direction and the maximum length of a scan over it. A structure of
+/// zeros is the range of all keys in ascending order.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OrdnaRange {
-    /// The lower end.
+    /// Lower end. Ignored if `lower_bound` is `ORDNA_BOUND_UNBOUNDED`.
     pub lower: OrdnaSlice,
-    /// The upper end.
+    /// Upper end. Ignored if `upper_bound` is `ORDNA_BOUND_UNBOUNDED`.
     pub upper: OrdnaSlice,
-    /// How the lower end counts: an `OrdnaBound`.
+    /// Kind of the lower end: an `OrdnaBound`.
     pub lower_bound: c_int,
-    /// How the upper end counts: an `OrdnaBound`.
+    /// Kind of the upper end: an `OrdnaBound`.
     pub upper_bound: c_int,
-    /// From large keys to small ones.
+    /// Whether the scan is in descending order.
     pub reverse: bool,
-    /// At most so many entries; 0: all.
+    /// Maximum number of entries that a scan visits; 0 means no limit.
     pub limit: usize,
 }
 
-/// Gets an entry. The slices are valid during the call. Another result than 0 ends the scan. It
-/// must return: no exception and no longjmp may leave it.
+/// Callback that receives an entry. The slices are valid during the call only. A result other than
+/// 0 ends the scan. The callback must return normally: no exception and no `longjmp` may leave it.
 pub type OrdnaVisit =
     Option<unsafe extern "C" fn(context: *mut c_void, key: OrdnaSlice, value: OrdnaSlice) -> c_int>;
 

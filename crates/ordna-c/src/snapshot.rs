@@ -12,7 +12,7 @@ use crate::status::{
     Failure, LastError, OrdnaSlice, OrdnaStatus, Process, copy_value, guarded, null_handle,
 };
 
-/// A state of a store that does not change.
+/// A state of a store at one moment. Later writes do not change it.
 pub struct OrdnaSnapshot {
     snapshot: Snapshot<[u8], [u8]>,
     last: LastError,
@@ -43,7 +43,9 @@ pub(crate) unsafe fn on(
     }
 }
 
-/// Frees a snapshot; null is ignored, as is a snapshot of the process that forked this one.
+/// Frees a snapshot. Does nothing if `snapshot` is null or was created by the process that forked
+/// this one. A live snapshot keeps the old states of keys that are written after it was taken, so
+/// free it soon.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_free(snapshot: *mut OrdnaSnapshot) {
     if !snapshot.is_null() {
@@ -60,7 +62,7 @@ pub unsafe extern "C" fn ordna_snapshot_free(snapshot: *mut OrdnaSnapshot) {
     }
 }
 
-/// As `ordna_error`.
+/// Copies the text of the snapshot's last error, as `ordna_error` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_error(
     snapshot: *const OrdnaSnapshot,
@@ -71,7 +73,8 @@ pub unsafe extern "C" fn ordna_snapshot_error(
     unsafe { snapshot.as_ref() }.map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
 
-/// Number of entries, exact.
+/// Returns the exact number of entries. O(1) if no entry of the store ever had a deadline;
+/// otherwise the first call counts the entries, O(n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_len(snapshot: *const OrdnaSnapshot) -> usize {
     // SAFETY: the caller guarantees that the handle is null or live.
@@ -79,7 +82,7 @@ pub unsafe extern "C" fn ordna_snapshot_len(snapshot: *const OrdnaSnapshot) -> u
     snapshot.map_or(0, |handle| handle.snapshot.len())
 }
 
-/// As `ordna_get`.
+/// Copies the value that a key has in the snapshot, as `ordna_get` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_get(
     snapshot: *const OrdnaSnapshot,
@@ -97,7 +100,8 @@ pub unsafe extern "C" fn ordna_snapshot_get(
     }
 }
 
-/// As `ordna_scan`.
+/// Calls `visit` with the entries of a range in the snapshot, as `ordna_scan` does for a store. All
+/// entries are of the same moment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_scan(
     snapshot: *const OrdnaSnapshot,
@@ -109,7 +113,8 @@ pub unsafe extern "C" fn ordna_snapshot_scan(
     unsafe { on(snapshot, |snapshot| RangeScan::of(range)?.run(snapshot, visit, context)) }
 }
 
-/// As `ordna_prefix`.
+/// Calls `visit` with the entries whose keys begin with `prefix`, as `ordna_prefix` does for a
+/// store. All entries are of the same moment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_prefix(
     snapshot: *const OrdnaSnapshot,
@@ -127,7 +132,7 @@ pub unsafe extern "C" fn ordna_snapshot_prefix(
     }
 }
 
-/// As `ordna_count`.
+/// Counts the keys of a range in the snapshot, as `ordna_count` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_count(
     snapshot: *const OrdnaSnapshot,
@@ -138,7 +143,7 @@ pub unsafe extern "C" fn ordna_snapshot_count(
     unsafe { on(snapshot, |snapshot| count_range(snapshot, &RangeScan::of(range)?, count)) }
 }
 
-/// As `ordna_count_prefix`.
+/// Counts the keys that begin with `prefix` in the snapshot, as `ordna_count` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_count_prefix(
     snapshot: *const OrdnaSnapshot,

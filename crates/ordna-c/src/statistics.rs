@@ -11,25 +11,25 @@ use ordna::Statistics;
 use crate::status::{Failure, OrdnaStatus};
 use crate::store::{OrdnaStore, on};
 
-/// Figures of a store. Exact while no other thread uses it.
+/// Statistics of a store. They are exact while no other thread uses it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OrdnaStatistics {
-    /// Number of keys. Expired ones count until they are removed.
+    /// Number of keys. Expired keys count until they are removed.
     pub keys: u64,
     /// Number of keys that were removed because their deadline had passed.
     pub expired: u64,
-    /// Number of entries with a deadline, and of states of such entries that snapshots see.
+    /// Number of values that have a deadline, including old values that snapshots can see.
     pub expiring: u64,
-    /// Number of old states of keys, which live snapshots see or which are about to be freed.
+    /// Number of old states of keys that live snapshots can see or that wait to be freed.
     pub old_states: u64,
-    /// Bytes of the entries and their old states: what the memory limit bounds.
+    /// Size in bytes of the entries and their old states. The memory limit applies to it.
     pub bytes: u64,
-    /// The memory limit in bytes; 0: none.
+    /// Memory limit in bytes; 0 means no limit.
     pub memory_limit: u64,
-    /// Number of live snapshots. A cursor and a transaction hold one each.
+    /// Number of live snapshots. Each cursor and each transaction holds one.
     pub snapshots: u64,
-    /// Age of the oldest live snapshot in milliseconds; 0: there is none.
+    /// Age of the oldest live snapshot in milliseconds; 0 if there is none.
     pub oldest_snapshot: u64,
     /// Number of scans in progress.
     pub scans: u64,
@@ -52,8 +52,8 @@ impl From<Statistics> for OrdnaStatistics {
     }
 }
 
-/// Writes the statistics of the store to `*statistics`. Unlike `ordna_memory` it passes no entries: O(1)
-/// for each live snapshot.
+/// Writes the statistics of the store to `*statistics`. O(s) with s live snapshots and long scans;
+/// unlike `ordna_memory`, it does not visit the entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_statistics_of(
     store: *const OrdnaStore,

@@ -12,47 +12,49 @@ use ordna::Error;
 use ordna::durability::BackupError;
 use ordna::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The answer of a call: 0, a positive number for an expected outcome, a negative one for an error.
+/// Result of a call: zero for success, a positive number for an expected outcome, a negative number
+/// for an error.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrdnaStatus {
-    /// Done.
+    /// The call succeeded.
     Ok = 0,
-    /// The key is absent.
+    /// The key is absent, or there is no such entry.
     NotFound = 1,
     /// The value is longer than the caller's buffer.
     TooSmall = 2,
-    /// The callback ended the call.
+    /// The callback ended the call early.
     Stopped = 3,
-    /// The value was not the expected one; nothing was changed.
+    /// The key does not have the expected value. Nothing was changed.
     Mismatch = 4,
-    /// A null pointer, or a number that has no meaning here.
+    /// An argument is invalid: a null pointer, a number out of range, or a handle in a wrong state.
     Invalid = -1,
     /// The key or the value is too long.
     TooLong = -2,
-    /// The memory limit is reached.
+    /// The write would exceed the store's memory limit.
     MemoryLimit = -3,
-    /// The system refused an operation on a file.
+    /// An operation on a file failed, or the store's log cannot record writes.
     Io = -4,
-    /// A file is damaged, or of another kind or a later version.
+    /// A file is damaged, is not a file of this library, or has a later format version.
     Damaged = -5,
-    /// Another store or process uses the directory, or a backup is under way.
+    /// Another store or process uses the directory, or another backup is in progress.
     InUse = -6,
-    /// The target of a backup exists already.
+    /// The target directory of a backup already exists.
     Exists = -7,
-    /// The handle belongs to the process that forked this one.
+    /// The handle was created by the process that forked this one.
     Forked = -8,
-    /// What a transaction or a decision has read was changed by others before its write.
+    /// Other writes changed what a transaction or a callback had read. Nothing was changed.
     Conflict = -9,
-    /// A defect of this library. The store can still be used.
+    /// The library has a bug and caught its own panic. The store remains usable.
     Panic = -100,
 }
 
-/// Bytes of the caller or of the library; `data` may be null if `len` is 0.
+/// A sequence of bytes, borrowed from the caller or from the library. `data` may be null if `len`
+/// is 0.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct OrdnaSlice {
-    /// The first byte.
+    /// Pointer to the first byte.
     pub data: *const u8,
     /// Number of bytes.
     pub len: usize,
@@ -348,7 +350,7 @@ pub(crate) unsafe fn path_of<'a>(path: *const c_char) -> Result<&'a Path, Failur
     }
 }
 
-/// The version of the library, as "0.1.0".
+/// Returns the version of the library, such as "0.1.0". The string is static and must not be freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ordna_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()

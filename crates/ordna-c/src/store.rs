@@ -18,19 +18,19 @@ use crate::status::{
     null_handle, path_of,
 };
 
-/// When a store's log is made durable.
+/// When writes to the log of a store become durable.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OrdnaSync {
-    /// Before a write returns.
+    /// Before the write returns. One fsync serves all threads that wait.
     Always = 0,
-    /// Once a second.
+    /// Once a second. A crash of the machine may lose the writes of the last second.
     EverySecond = 1,
-    /// When the system likes.
+    /// When the operating system writes the log to the disk.
     Never = 2,
 }
 
-/// An ordered store of byte strings.
+/// An ordered key-value store of byte strings.
 pub struct OrdnaStore {
     store: Store<[u8], [u8]>,
     last: LastError,
@@ -69,7 +69,8 @@ fn options(memory_limit: u64) -> Options {
     }
 }
 
-/// Makes an empty store in memory. `memory_limit` is in bytes; 0: none.
+/// Creates an empty store in memory and writes it to `*out`. `memory_limit` is in bytes; 0 means no
+/// limit. Free the store with `ordna_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_new(memory_limit: u64, out: *mut *mut OrdnaStore) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -80,8 +81,14 @@ pub unsafe extern "C" fn ordna_new(memory_limit: u64, out: *mut *mut OrdnaStore)
     }
 }
 
-/// Opens the store of a directory, which is made if it is not there. `sync` is an `OrdnaSync`. If
-/// it fails, `*out` is null and `error` (of `capacity` bytes, or null) gets the text.
+/// Opens the store in the directory `path`, which is created if it does not exist, and writes it to
+/// `*out`. Reads the newest backup and the log after it; from then on every write is logged. `sync`
+/// is an `OrdnaSync`; `memory_limit` is in bytes, and 0 means no limit. Free the store with
+/// `ordna_free`. O(n).
+///
+/// If the call fails, `*out` is null, the directory is unchanged, and the text of the error is
+/// written to `error`, a buffer of `capacity` bytes, which may be null. Errors: `ORDNA_STATUS_IO`,
+/// `ORDNA_STATUS_DAMAGED`, and `ORDNA_STATUS_IN_USE` if the directory is open already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_open(
     path: *const c_char,
@@ -107,7 +114,9 @@ pub unsafe extern "C" fn ordna_open(
     unsafe { making(out, error, capacity, open) }
 }
 
-/// Makes a store in memory of what a backup holds. Errors as in `ordna_open`.
+/// Creates a store in memory from a backup and writes it to `*out`. The backup in the directory
+/// `path` is only read. Returns `ORDNA_STATUS_MEMORY_LIMIT` if it exceeds the limit; other errors
+/// and their text are as in `ordna_open`. O(n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_restore(
     path: *const c_char,
@@ -126,9 +135,10 @@ pub unsafe extern "C" fn ordna_restore(
     unsafe { making(out, error, capacity, restore) }
 }
 
-/// Frees a store; null is ignored. Its snapshots stay, and can be read and freed later. The directory of
-/// an opened store is free for others when the call returns. In a child of the process that made the
-/// store nothing is freed.
+/// Frees a store. Does nothing if `store` is null. Snapshots and cursors of the store remain valid
+/// and are freed separately; transactions must be freed first. When the call returns, the directory
+/// of an opened store can be opened again. In a process that was forked from the one that created
+/// the store, the call frees nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
     if !store.is_null() {
@@ -146,9 +156,9 @@ pub unsafe extern "C" fn ordna_free(store: *mut OrdnaStore) {
     }
 }
 
-/// Copies the text of this thread's last error, with a final zero, into `buffer` of `capacity` bytes.
-/// Returns the length of the whole text. The text is empty if the last call of this thread that failed
-/// was one on another handle.
+/// Copies the text of this thread's last error into `buffer`, as much as fits into `capacity` bytes
+/// including a final zero byte. Returns the length of the whole text without the zero byte. The
+/// text is empty if the last call of this thread that failed was a call on another handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_error(
     store: *const OrdnaStore,
@@ -159,15 +169,17 @@ pub unsafe extern "C" fn ordna_error(
     unsafe { store.as_ref() }.map_or(0, |store| unsafe { store.last.copy(buffer, capacity) })
 }
 
-/// The same for this thread's last error on any handle, of any kind, or on none: a call on a null handle,
-/// or one that makes a handle.
+/// Copies the text of this thread's last error as `ordna_error` does, whatever handle the call was
+/// on. This includes calls without a handle: calls on a null pointer, and calls that create a
+/// handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_last_error(buffer: *mut c_char, capacity: usize) -> usize {
     // SAFETY: the caller guarantees what the called function requires.
     unsafe { copy_last(buffer, capacity) }
 }
 
-/// Number of entries; exact while nobody writes.
+/// Returns the number of entries. O(1), and exact while no other thread writes. Expired entries
+/// count until they are removed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
     // SAFETY: the caller guarantees that the handle is null or live.
@@ -175,9 +187,12 @@ pub unsafe extern "C" fn ordna_len(store: *const OrdnaStore) -> usize {
     store.map_or(0, |store| store.store.len())
 }
 
-/// Sets the value of a key. After `ORDNA_STATUS_IO` the store may hold the value in memory: a log that
-/// failed at this write, or before it is durable, does not take it back. The other statuses of errors
-/// mean that nothing was changed; the same holds for every call that writes.
+/// Sets the value of a key. Key and value are copied. The entry does not expire. O(log n).
+///
+/// Errors, here and in all other calls that write: `ORDNA_STATUS_TOO_LONG`,
+/// `ORDNA_STATUS_MEMORY_LIMIT`, and `ORDNA_STATUS_IO` if the log cannot record the write. After
+/// `ORDNA_STATUS_IO` the write may be visible in memory, and may be lost in a crash. After any
+/// other error nothing was changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_put(
     store: *const OrdnaStore,
@@ -194,9 +209,11 @@ pub unsafe extern "C" fn ordna_put(
     }
 }
 
-/// Sets the value of a key, which expires `milliseconds` from now. Every other call that sets a value
-/// makes an entry that does not expire, but for `ordna_compare_and_set` and `ordna_modify`, which keep the
-/// deadline.
+/// Sets the value of a key, which expires `milliseconds` from now. Works like `ordna_put`
+/// otherwise.
+///
+/// A later write of the key removes the deadline, except that `ordna_compare_and_set` and
+/// `ordna_modify` keep it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_put_for(
     store: *const OrdnaStore,
@@ -213,7 +230,8 @@ pub unsafe extern "C" fn ordna_put_for(
     }
 }
 
-/// Makes a key expire `milliseconds` from now; `UINT64_MAX`: never. `NOT_FOUND` if it is absent.
+/// Makes a key expire `milliseconds` from now, or never if `milliseconds` is `UINT64_MAX`. Returns
+/// `ORDNA_STATUS_NOT_FOUND` if the key is absent. O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_expire(
     store: *const OrdnaStore,
@@ -234,8 +252,8 @@ pub unsafe extern "C" fn ordna_expire(
     }
 }
 
-/// Writes the milliseconds until a key expires to `*milliseconds`; `UINT64_MAX`: never. `NOT_FOUND` if
-/// it is absent.
+/// Writes the time until a key expires to `*milliseconds`, or `UINT64_MAX` if it does not expire.
+/// Returns `ORDNA_STATUS_NOT_FOUND` if the key is absent. O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_expires_in(
     store: *const OrdnaStore,
@@ -258,9 +276,10 @@ pub unsafe extern "C" fn ordna_expires_in(
     }
 }
 
-/// Copies the value of a key into `buffer` of `capacity` bytes and writes its length to `*length`
-/// (which may be null). If it does not fit: `TOO_SMALL`, and nothing is copied. An absent key:
-/// `NOT_FOUND`.
+/// Copies the value of a key into `buffer`, which has `capacity` bytes, and writes the length of
+/// the value to `*length`, which may be null. If the value does not fit, returns
+/// `ORDNA_STATUS_TOO_SMALL` and copies nothing; a `capacity` of 0 thus asks for the length. Returns
+/// `ORDNA_STATUS_NOT_FOUND` if the key is absent. O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_get(
     store: *const OrdnaStore,
@@ -279,7 +298,8 @@ pub unsafe extern "C" fn ordna_get(
     }
 }
 
-/// Removes a key; `NOT_FOUND` if it was absent, as a key is that is too long.
+/// Removes a key. Returns `ORDNA_STATUS_NOT_FOUND` if it was absent; a key that is too long is
+/// always absent. O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -299,8 +319,10 @@ pub unsafe extern "C" fn ordna_remove(store: *const OrdnaStore, key: OrdnaSlice)
     }
 }
 
-/// Sets a key to `desired` if its value is `expected`, as one step. A null pointer stands for an
-/// absent key: it is expected to be absent, or is removed. `MISMATCH` if the value is another one.
+/// Sets a key to `desired` if its value is `expected`, as one step. A null pointer means an absent
+/// key: `expected` = null requires that the key is absent, `desired` = null removes it. A new value
+/// keeps the deadline of the former one. Returns `ORDNA_STATUS_MISMATCH` if the key does not have
+/// the expected value. O(log n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_compare_and_set(
     store: *const OrdnaStore,
@@ -325,8 +347,12 @@ pub unsafe extern "C" fn ordna_compare_and_set(
     }
 }
 
-/// Calls `visit` with the entries of a range (null: all), in order, until it returns another number
-/// than 0; then `STOPPED`. Entries that others write meanwhile may be given or not.
+/// Calls `visit` with the entries of `range` in order; a null pointer means all entries. Returns
+/// `ORDNA_STATUS_STOPPED` if `visit` returned a number other than 0. O(log n), then amortized O(1)
+/// for each entry.
+///
+/// Entries that other threads insert or remove during the scan may or may not be visited. Use
+/// `ordna_snapshot_scan` for the entries of one moment. `visit` may use the store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_scan(
     store: *const OrdnaStore,
@@ -338,7 +364,8 @@ pub unsafe extern "C" fn ordna_scan(
     unsafe { on(store, |store| RangeScan::of(range)?.run(store, visit, context)) }
 }
 
-/// The same for the keys that begin with `prefix`; at most `limit` entries, 0: all.
+/// Calls `visit` with the entries whose keys begin with `prefix`, as `ordna_scan` does for a range,
+/// in descending order if `reverse` is true. Visits at most `limit` entries; 0 means no limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_prefix(
     store: *const OrdnaStore,
@@ -356,8 +383,10 @@ pub unsafe extern "C" fn ordna_prefix(
     }
 }
 
-/// Removes all keys of a range (null: all; direction and limit do not count) and writes their
-/// number to `*removed` (which may be null).
+/// Removes all keys of `range`, or all keys of the store if it is null. The direction and the limit
+/// of the range are ignored. Writes the number of removed keys to `*removed`, which may be null.
+/// Every snapshot holds all of the keys or none of them. Keys that other threads insert during the
+/// call may stay. O(log n) for each key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove_range(
     store: *const OrdnaStore,
@@ -368,7 +397,7 @@ pub unsafe extern "C" fn ordna_remove_range(
     unsafe { on(store, |store| remove_within(store, &RangeScan::of(range)?, removed)) }
 }
 
-/// Removes all keys that begin with `prefix`, as `ordna_remove_range`.
+/// Removes all keys that begin with `prefix`, as `ordna_remove_range` does for a range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_remove_prefix(
     store: *const OrdnaStore,
@@ -400,9 +429,11 @@ unsafe fn remove_within(
     Ok(OrdnaStatus::Ok)
 }
 
-/// Applies the writes of a batch in their order and empties it. Every snapshot holds all of them or
-/// none. If it fails, the batch stays as it is, and nothing is applied, but for `ORDNA_STATUS_IO` as in
-/// `ordna_put`.
+/// Applies the writes of a batch in order and empties the batch. Every snapshot, and the store
+/// after a crash, holds all of them or none; readers of the latest state may see some of them
+/// before others. O(log n) for each write.
+///
+/// If the call fails, the batch is unchanged. Errors are those of `ordna_put`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_write(store: *const OrdnaStore, batch: *mut OrdnaBatch) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -415,8 +446,9 @@ pub unsafe extern "C" fn ordna_write(store: *const OrdnaStore, batch: *mut Ordna
     }
 }
 
-/// Takes a snapshot: the state of this moment, which does not change. O(1), whatever the number of
-/// entries. Free it with `ordna_snapshot_free`, before or after the store.
+/// Takes a snapshot, the state of the store at this moment, and writes it to `*out`. Free it with
+/// `ordna_snapshot_free`, before or after the store. O(log s) with s live snapshots, whatever the
+/// number of entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_snapshot_take(
     store: *const OrdnaStore,
@@ -438,8 +470,9 @@ pub unsafe extern "C" fn ordna_snapshot_take(
     }
 }
 
-/// Writes the number of keys of a range (null: all; direction and limit do not count) to `*count`,
-/// exact. The rank of a key is the number of keys below it. O(log n), and O(1) for each leaf within.
+/// Writes the exact number of keys in `range` to `*count`; a null pointer means all keys. The
+/// direction and the limit of the range are ignored. The rank of a key is the number of keys below
+/// it. O(log n + l) with l leaves within the range; a leaf has some 40 entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_count(
     store: *const OrdnaStore,
@@ -450,7 +483,7 @@ pub unsafe extern "C" fn ordna_count(
     unsafe { on(store, |store| count_range(&store.snapshot(), &RangeScan::of(range)?, count)) }
 }
 
-/// The same for the keys that begin with `prefix`.
+/// Counts the keys that begin with `prefix`, as `ordna_count` does for a range.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_count_prefix(
     store: *const OrdnaStore,
@@ -466,7 +499,8 @@ pub unsafe extern "C" fn ordna_count_prefix(
     }
 }
 
-/// Makes all writes so far durable, whatever the store's `OrdnaSync`. At once in a store in memory.
+/// Makes all earlier writes durable, whatever the `OrdnaSync` of the store. Does nothing for a
+/// store without a directory. Returns `ORDNA_STATUS_IO` if the log cannot record writes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_sync(store: *const OrdnaStore) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -478,8 +512,12 @@ pub unsafe extern "C" fn ordna_sync(store: *const OrdnaStore) -> c_int {
     }
 }
 
-/// Backs up the state of this moment into the directory `path`, which must not exist; null: into
-/// the directory of an opened store, whose log begins anew.
+/// Backs up the state of this moment into the directory `path`, which must not exist. If `path` is
+/// null, backs up into the directory of an opened store; the log then starts again. Other threads
+/// may write during the call. O(n).
+///
+/// Errors: `ORDNA_STATUS_IO`, `ORDNA_STATUS_EXISTS`, `ORDNA_STATUS_IN_USE` if another backup is in
+/// progress, and `ORDNA_STATUS_INVALID` if `path` is null and the store has no directory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_char) -> c_int {
     // SAFETY: the caller guarantees what the called function requires.
@@ -495,7 +533,7 @@ pub unsafe extern "C" fn ordna_backup(store: *const OrdnaStore, path: *const c_c
     }
 }
 
-/// Bytes that the store holds. O(n).
+/// Returns the memory that the store uses, in bytes. Visits all entries: O(n).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_memory(store: *const OrdnaStore) -> usize {
     // SAFETY: the caller guarantees that the handle is null or live.

@@ -15,8 +15,8 @@ use crate::status::{
 };
 use crate::store::{OrdnaStore, on as on_store};
 
-/// Reads at one moment and writes of its own, which a commit applies as one step. One thread at a
-/// time may use it.
+/// Reads of one moment and writes that a commit applies as one step. One thread at a time may use
+/// it.
 pub struct OrdnaTransaction {
     /// `None` after the commit. The store outlives it, by the caller's promise.
     transaction: RefCell<Option<Transaction<'static, [u8], [u8]>>>,
@@ -43,8 +43,9 @@ pub(crate) unsafe fn on(
     })
 }
 
-/// Begins a transaction. It reads the state of this moment and its own writes. Free it with
-/// `ordna_transaction_free`, before the store.
+/// Begins a transaction and writes it to `*out`. The transaction reads the state of this moment and
+/// its own writes. Free it with `ordna_transaction_free`, before the store. O(log s) with s live
+/// snapshots.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_begin(
     store: *const OrdnaStore,
@@ -73,8 +74,8 @@ pub unsafe extern "C" fn ordna_begin(
     }
 }
 
-/// Frees a transaction, and forgets its writes if it was not committed; null is ignored, as is a
-/// transaction of the process that forked this one.
+/// Frees a transaction, and discards its writes if it was not committed. Does nothing if
+/// `transaction` is null or was created by the process that forked this one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_free(transaction: *mut OrdnaTransaction) {
     if !transaction.is_null() {
@@ -91,7 +92,7 @@ pub unsafe extern "C" fn ordna_transaction_free(transaction: *mut OrdnaTransacti
     }
 }
 
-/// As `ordna_error`.
+/// Copies the text of the transaction's last error, as `ordna_error` does for a store.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_error(
     transaction: *const OrdnaTransaction,
@@ -103,7 +104,8 @@ pub unsafe extern "C" fn ordna_transaction_error(
         .map_or(0, |handle| unsafe { handle.last.copy(buffer, capacity) })
 }
 
-/// As `ordna_get`.
+/// Copies the value of a key, as `ordna_get` does for a store. The commit checks that the key has
+/// not changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_get(
     transaction: *const OrdnaTransaction,
@@ -121,7 +123,9 @@ pub unsafe extern "C" fn ordna_transaction_get(
     }
 }
 
-/// As `ordna_scan`. The callback may use the transaction, but not commit or free it.
+/// Calls `visit` with the entries of a range, as `ordna_scan` does for a store. The commit checks
+/// that what was read of the range has not changed; the scan reads some entries ahead of `visit`.
+/// `visit` may use the transaction, but must not commit or free it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_scan(
     transaction: *const OrdnaTransaction,
@@ -133,7 +137,7 @@ pub unsafe extern "C" fn ordna_transaction_scan(
     unsafe { on(transaction, |transaction| RangeScan::of(range)?.run(transaction, visit, context)) }
 }
 
-/// Sets the value of a key when the transaction commits.
+/// Sets the value of a key when the transaction commits. Key and value are copied.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_put(
     transaction: *const OrdnaTransaction,
@@ -149,7 +153,7 @@ pub unsafe extern "C" fn ordna_transaction_put(
     }
 }
 
-/// The same; the entry expires `milliseconds` from now.
+/// Sets the value of a key when the transaction commits. The entry expires `milliseconds` from now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_put_for(
     transaction: *const OrdnaTransaction,
@@ -167,7 +171,7 @@ pub unsafe extern "C" fn ordna_transaction_put_for(
     }
 }
 
-/// Removes a key when the transaction commits; `NOT_FOUND` if it is absent.
+/// Removes a key when the transaction commits. Returns `ORDNA_STATUS_NOT_FOUND` if it is absent.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_remove(
     transaction: *const OrdnaTransaction,
@@ -182,10 +186,13 @@ pub unsafe extern "C" fn ordna_transaction_remove(
     }
 }
 
-/// Applies the writes as one step, if all that the transaction has read is as it was: values, absent
-/// keys, entries of ranges. `CONFLICT` if it is not: nothing is changed, and the caller may begin
-/// another one. The transaction has ended; it is still to be freed. A transaction can commit for a
-/// minute; later ones are `INVALID`. Otherwise errors are those of `ordna_write`.
+/// Applies the writes of the transaction as one step, provided that nothing that it has read was
+/// changed by others: values, absent keys, and the entries of ranges. Otherwise returns
+/// `ORDNA_STATUS_CONFLICT` and changes nothing; the caller may begin another transaction. In both
+/// cases the transaction has ended and must still be freed.
+///
+/// A commit later than a minute after the transaction began returns `ORDNA_STATUS_INVALID`. Other
+/// errors are those of `ordna_write`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ordna_transaction_commit(transaction: *const OrdnaTransaction) -> c_int {
     // SAFETY: the caller guarantees that the handle is null or live.
