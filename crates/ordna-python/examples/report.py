@@ -1,4 +1,4 @@
-"""An analytics report next to writers: it reads one snapshot, whatever is written meanwhile."""
+"""An analytics report that reads one snapshot while other threads write."""
 
 import threading
 

@@ -26,7 +26,8 @@ use crate::numbers::{Kind, Numbers, Scalar, Unit};
 const SCHEMA: &std::ffi::CStr = c"arrow_schema";
 const ARRAY: &std::ffi::CStr = c"arrow_array";
 
-/// A column of keys or values: numbers, moments, bytes or strings.
+/// A column of keys or values: numbers, datetimes, bytes or strings. It has the Arrow PyCapsule
+/// interface, so `pyarrow.array(column)` and `polars.Series(column)` accept it.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Column(pub ArrayRef);
 
@@ -114,7 +115,8 @@ impl Column {
         let numbers = self.numbers()?.filter(|_| self.0.null_count() == 0);
         numbers.ok_or_else(|| {
             let (nulls, of) = (self.0.null_count(), self.0.data_type());
-            let message = format!("a column of {of} with {nulls} nulls is no array of numbers");
+            let message =
+                format!("a column of {of} with {nulls} nulls cannot be an array of numbers");
             PyTypeError::new_err(message)
         })
     }
@@ -147,7 +149,7 @@ impl Column {
         self.0.len()
     }
 
-    /// The Arrow PyCapsule interface.
+    /// Exports the column through the Arrow PyCapsule interface.
     #[pyo3(signature = (requested_schema=None))]
     fn __arrow_c_array__<'py>(
         &self,
@@ -163,7 +165,8 @@ impl Column {
         PyTuple::new(py, [schema, array])
     }
 
-    /// Copies a column of numbers or moments without nulls into an array of as many items.
+    /// Copies the column into a writable array of the same type and length. The column must contain
+    /// numbers or datetimes, and no nulls.
     fn fill(&self, py: Python<'_>, out: &Bound<'_, PyAny>) -> PyResult<()> {
         let target = Target::of(out, self.0.len())?;
         let numbers = self.filled()?;
@@ -174,12 +177,12 @@ impl Column {
         target.fill(py, &numbers.bits)
     }
 
-    /// A new array of NumPy, for a column of numbers or moments without nulls.
+    /// Returns a new NumPy array. The column must contain numbers or datetimes, and no nulls.
     fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         new_array(py, &self.filled()?)
     }
 
-    /// The items as Python's own objects; a null is None.
+    /// Returns a list of the items as Python objects, with None for nulls.
     fn tolist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         if let Some(numbers) = self.numbers()? {
             let mut encoded = Vec::new();

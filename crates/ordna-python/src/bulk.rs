@@ -1,7 +1,7 @@
 //! Many keys in one call, with the GIL released.
 //!
 //! Arrays and columns of Arrow are copied before the GIL is released, so another thread may change
-//! them meanwhile.
+//! them during the call.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -206,8 +206,8 @@ fn refuse_too_many(items: usize) -> PyResult<()> {
     Ok(())
 }
 
-/// Sets many keys; of a key that is given twice the later value stays. Pairs of arrays or columns
-/// of Arrow are written with the GIL released.
+/// Sets many keys of a store. If a key occurs twice, its last value wins. Releases the GIL while it
+/// writes arrays or columns of Arrow.
 #[pyfunction]
 pub fn put_many(
     py: Python<'_>,
@@ -291,8 +291,9 @@ fn put_objects(
     done.map(drop).map_err(raise)
 }
 
-/// The values of many keys. Keys of an array: an array, whose type follows the values. Keys of a
-/// column: a column, with nulls for absent keys. With `out`: that array. Other keys: a list.
+/// Returns the values of many keys. The result is an array if the keys are an array, a column with
+/// nulls for absent keys if the keys are a column of Arrow, and otherwise a list. With `out`, fills
+/// and returns that array.
 #[pyfunction]
 #[pyo3(signature = (core, keys, default, out))]
 pub fn get_many<'py>(
@@ -530,7 +531,7 @@ fn gather(py: Python<'_>, core: &Core, source: &Source, keys: &Items) -> PyResul
     Err(does_not_fit(core, &keys.key(py, at)?, value.as_deref(), &holder)?)
 }
 
-/// Columns of the keys and values within the bounds, in order, read with the GIL released.
+/// Returns the keys and the values within the bounds as two columns, in order. Releases the GIL.
 #[pyfunction]
 #[pyo3(signature = (core, lo, hi, inclusive, reverse, limit))]
 pub fn scan(

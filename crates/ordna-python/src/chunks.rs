@@ -68,8 +68,9 @@ impl ChunkState {
     }
 }
 
-/// An iterator over lists of entries, in order. It holds nothing of the store between two calls;
-/// the next list begins after the last key. Once the store or snapshot is closed, it raises.
+/// An iterator over lists of entries, in order. It holds no resources of the store between two
+/// calls: the next list begins after the last key. It raises an exception once the store or
+/// snapshot is closed.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Chunks {
     source: Arc<Slot>,

@@ -34,13 +34,15 @@ fn gone(removed: Result<(), Error>) -> PyResult<()> {
     }
 }
 
-/// Runs in the child after each fork: objects of the parent cannot be used from then on.
+/// Called in the child process after each fork. Objects of the parent process cannot be used from
+/// then on.
 #[pyfunction]
 pub fn _after_fork() {
     note_fork();
 }
 
-/// A store or a snapshot of one, with its codec and the types of its keys.
+/// A store, or a snapshot of one, with its codec and the types of its keys. The base class of
+/// `Store` and `Snapshot`.
 #[pyclass(subclass, frozen, module = "ordna._ordna")]
 pub struct Core {
     source: Arc<Slot>,
@@ -242,6 +244,8 @@ impl Core {
     #[new]
     #[pyo3(signature = (*, memory_limit=None, codec=None, snapshot_of=None, path=None, backup=None,
         sync="second", repair=false))]
+    /// Creates a store in memory. With `path`, opens the store of that directory. With `backup`,
+    /// creates a store in memory from a backup. With `snapshot_of`, takes a snapshot of that store.
     #[expect(clippy::too_many_arguments, reason = "all are named by their callers")]
     fn create(
         py: Python<'_>,
@@ -286,8 +290,9 @@ impl Core {
         Ok(Self { durable: path.is_some(), ..core })
     }
 
-    /// Backs up the state of this moment: into the store's directory, or into a new one. Returns
-    /// its path and the number of entries. The GIL is released.
+    /// Backs up the current state into the store's directory, or into the new directory `path`.
+    /// Returns the path and the number of entries. Other threads may write during the call.
+    /// Releases the GIL. O(n).
     #[pyo3(signature = (path=None))]
     fn backup(&self, py: Python<'_>, path: Option<PathBuf>) -> PyResult<(PathBuf, u64)> {
         let store = self.live("a backup is one of a store, not of a snapshot")?;
@@ -321,7 +326,7 @@ impl Core {
         self.find(key)?.ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
-    /// The value of a key, or the default if it is absent.
+    /// Returns the value of a key, or `default` if the key is absent. O(log n).
     #[pyo3(signature = (key, default=None, /))]
     fn get<'py>(
         &self,
@@ -335,7 +340,8 @@ impl Core {
         self.put(key, value, None)
     }
 
-    /// Sets the value of a key, which expires after `ttl`: seconds or a `timedelta`.
+    /// Sets the value of a key, which expires after `ttl`: seconds, a `timedelta`, or None for
+    /// never. O(log n).
     #[pyo3(signature = (key, value, ttl=None))]
     fn put(
         &self,
@@ -364,8 +370,8 @@ impl Core {
         Ok(())
     }
 
-    /// Makes the entry of a key expire after `ttl`, seconds or a `timedelta`, or never (`None`);
-    /// returns whether the key is present.
+    /// Makes a key expire after `ttl`: seconds, a `timedelta`, or None for never. Returns whether
+    /// the key is present. O(log n).
     #[pyo3(signature = (key, ttl))]
     fn expire(&self, key: &Bound<'_, PyAny>, ttl: Option<&Bound<'_, PyAny>>) -> PyResult<bool> {
         let life = ttl.map(lifetime).transpose()?;
@@ -378,7 +384,8 @@ impl Core {
         }
     }
 
-    /// The seconds until a key expires; `None` if it does not. KeyError if it is absent.
+    /// Returns the seconds until a key expires, or None if it does not expire. Raises KeyError if
+    /// the key is absent. O(log n).
     fn ttl(&self, key: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
         let store = self.live("a snapshot does not change with time")?;
         let left = wanted(key)?.and_then(|key| store.expires_in(&key.bytes));
@@ -404,8 +411,8 @@ impl Core {
         Ok(())
     }
 
-    /// Removes a key and returns its value; `None` if it is absent. An entry whose value cannot be
-    /// read stays.
+    /// Removes a key and returns a tuple with its value, or None if the key is absent. If the value
+    /// cannot be decoded, the entry stays.
     fn _take<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>,)>> {
         let (py, store) = (key.py(), self.store()?);
         let Some(Encoded { bytes, .. }) = wanted(key)? else { return Ok(None) };
@@ -421,7 +428,7 @@ impl Core {
         }
     }
 
-    /// Inserts a key unless it is present; returns the value that it has then.
+    /// Returns the value of a key. If the key is absent, sets it to `default` first. O(log n).
     #[pyo3(signature = (key, default=None))]
     fn setdefault<'py>(
         &self,
@@ -446,8 +453,9 @@ impl Core {
         Ok(default)
     }
 
-    /// Sets or removes a key if its value is the expected one; returns whether it was. An empty
-    /// tuple is an absent value, a tuple of one the value. Encodings are compared.
+    /// Sets or removes a key if its value is the expected one. Returns whether it was. An empty
+    /// tuple stands for an absent key, a tuple with one item for its value. The encodings are
+    /// compared.
     fn _compare_and_set(
         &self,
         key: &Bound<'_, PyAny>,
@@ -482,8 +490,8 @@ impl Core {
         Ok(done)
     }
 
-    /// The entry at a position, counted from the front or (negative) from the back: its key, its
-    /// value, or both, as `kind` of `Range` says, in a tuple. O(log n + leaves before it).
+    /// Returns a tuple with the parts of the entry at a position: its key, its value or both, as
+    /// `kind` of `Range` says. Negative positions count from the end. O(log n + leaves before it).
     fn _at<'py>(
         &self,
         py: Python<'py>,
@@ -501,8 +509,8 @@ impl Core {
         PyTuple::new(py, parts).map(Some)
     }
 
-    /// Removes the entry at a position and returns it; `None` if there is none. An entry that
-    /// cannot be read stays.
+    /// Removes the entry at a position and returns it, or returns None if there is none. If the
+    /// entry cannot be decoded, it stays.
     fn _pop<'py>(&self, py: Python<'py>, index: isize) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let store = self.store()?;
         let source = Source::Live(Arc::clone(&store));
@@ -519,14 +527,16 @@ impl Core {
         }
     }
 
-    /// How many keys are below `key`, or at most it. A key `None` is one, no missing bound.
+    /// Returns the number of keys that are less than `key` or, if `inclusive`, at most `key`. None
+    /// is a key here and does not mean a missing bound.
     fn _rank(&self, key: &Bound<'_, PyAny>, inclusive: bool) -> PyResult<usize> {
         let source = self.source()?;
         let span = self.span(&source, None, Some(key), (true, inclusive))?;
         Ok(key.py().detach(|| source.count(&span)))
     }
 
-    /// An iterator over at most `limit` entries from a position on, in either direction.
+    /// Returns an iterator over at most `limit` entries, in either direction, that starts at a
+    /// position.
     fn _from_position<'py>(
         &self,
         py: Python<'py>,
@@ -545,21 +555,25 @@ impl Core {
         self.chunks(py, span, Kind::of(kind), reverse, Some(limit)).iterate(py, &source)
     }
 
-    /// The entry with the largest key that is at most `key`, or None. O(log n).
+    /// Returns the pair with the largest key that is at most `key`, or None if there is none. O(log
+    /// n).
     fn floor<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let source = self.source()?;
         let span = self.span(&source, None, Some(key), (true, true))?;
         self.entry(key.py(), source.nearest(&span, Direction::Descending))
     }
 
-    /// The entry with the smallest key that is at least `key`, or None. O(log n).
+    /// Returns the pair with the smallest key that is at least `key`, or None if there is none.
+    /// O(log n).
     fn ceil<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         let source = self.source()?;
         let span = self.span(&source, Some(key), None, (true, true))?;
         self.entry(key.py(), source.nearest(&span, Direction::Ascending))
     }
 
-    /// Counts the keys within the bounds, 40 at a time, with the GIL released.
+    /// Returns the number of keys within the bounds. A bound of None means no bound. O(log n), plus
+    /// a step for each leaf of some 40 keys that has changed since the last such call. Releases the
+    /// GIL.
     #[pyo3(signature = (lo=None, hi=None, inclusive=(true, true)))]
     fn count_range(
         &self,
@@ -573,7 +587,8 @@ impl Core {
         Ok(py.detach(|| source.count(&span)))
     }
 
-    /// Pairs whose keys begin with a string, bytes, or the first elements of a tuple.
+    /// Returns an iterator over the pairs whose keys begin with a string, bytes, or the first
+    /// elements of a tuple.
     fn _with_prefix<'py>(
         &self,
         prefix: &Bound<'py, PyAny>,
@@ -593,7 +608,8 @@ impl Core {
         self.chunks(py, span, Kind::Items, reverse, limit).iterate(py, &source)
     }
 
-    /// Removes all keys within the bounds; returns how many. The GIL is released.
+    /// Removes all keys within the bounds and returns how many there were. A bound of None means no
+    /// bound. Every snapshot holds all of them or none. O(log n) for each key. Releases the GIL.
     #[pyo3(signature = (lo=None, hi=None, inclusive=(true, true)))]
     fn del_range(
         &self,
@@ -610,7 +626,8 @@ impl Core {
         Ok(removed)
     }
 
-    /// Removes all entries. The GIL is released.
+    /// Removes all entries. Every snapshot holds all of them or none. O(log n) for each. Releases
+    /// the GIL.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
         py.detach(|| store.clear()).map_err(raise)?;
@@ -618,7 +635,7 @@ impl Core {
         Ok(())
     }
 
-    /// Applies writes as one: pairs of a key and a tuple, which is empty for a removal.
+    /// Applies writes together. Each is a pair of a key and a tuple, which is empty for a removal.
     fn _write(
         &self,
         py: Python<'_>,
@@ -655,14 +672,16 @@ impl Core {
         Ok(())
     }
 
-    /// Ends the use of the store or snapshot; a second call does nothing, nor does one in a child
-    /// of the process that made it.
+    /// Closes the store or snapshot, and releases the directory of an opened store. Later calls
+    /// raise ValueError. A second call does nothing, and neither does a call in a child process of
+    /// the process that created the object.
     fn close(&self, py: Python<'_>) {
         let source = self.source.take();
         // The last handle frees all entries.
         py.detach(|| drop(source));
     }
 
+    /// Whether the store or snapshot is closed.
     #[getter]
     fn closed(&self) -> PyResult<bool> {
         match self.source.get() {
@@ -672,7 +691,7 @@ impl Core {
         }
     }
 
-    /// Bytes held, by part. O(n).
+    /// Returns the memory that the store uses, in bytes, by part. O(n).
     fn memory_usage<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.live("the memory is the store's: a snapshot shares its entries")?;
         let MemoryUsage { parts } = py.detach(|| store.memory_usage());
@@ -684,14 +703,14 @@ impl Core {
         Ok(usage)
     }
 
-    /// Checks the structure of the store. O(n); for tests, while no thread writes.
+    /// Checks the structure of the store. O(n). For tests; no thread may write during the call.
     fn _check(&self, py: Python<'_>) -> PyResult<()> {
         let store = self.store()?;
         let done = py.detach(|| store.check_invariants());
         done.map(drop).map_err(|violation| PyValueError::new_err(violation.to_string()))
     }
 
-    /// `Store[str, int]`, as mypy reads it.
+    /// Lets annotations such as `Store[str, int]` be evaluated.
     #[classmethod]
     fn __class_getitem__<'py>(
         class: &Bound<'py, PyType>,

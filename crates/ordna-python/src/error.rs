@@ -12,7 +12,7 @@ pyo3::create_exception!(
     ordna,
     Conflict,
     PyRuntimeError,
-    "What a transaction read was changed by others before it could commit."
+    "Other writes changed what a transaction had read before it could commit."
 );
 
 /// Returns the exception for an error of the store.

@@ -17,8 +17,8 @@ mod source;
 mod transaction;
 mod value;
 
-/// Records of short keys take a third less than with the allocator of the C library, whose pieces
-/// have 8 bytes of their own.
+/// Memory allocator of the module. Records of short keys take a third less than with the allocator
+/// of the C library, which adds 8 bytes to each piece of memory.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -42,7 +42,7 @@ mod _ordna {
     #[pymodule_export]
     use crate::transaction::Transaction;
 
-    /// The version of the package.
+    /// Version of the package.
     #[pymodule_export]
     #[allow(non_upper_case_globals)]
     const __version__: &str = env!("CARGO_PKG_VERSION");

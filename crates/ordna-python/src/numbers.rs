@@ -280,7 +280,7 @@ impl Unit {
         if !(1..=LAST_DAY).contains(&(micros.div_euclid(DAY) + EPOCH)) {
             Err(YEARS)
         } else if scaled % self.parts != 0 {
-            Err("is no whole number of microseconds")
+            Err("is not a whole number of microseconds")
         } else {
             Ok(micros)
         }

@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use crate::chunks::Kind;
 use crate::core::{Core, Encoded, encoded};
 
-/// The keys, values or pairs of a store or snapshot within bounds. Each iteration reads anew.
+/// The keys, values or pairs of a store or snapshot within bounds. Each iteration reads them again.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Range {
     core: Py<Core>,
@@ -33,6 +33,8 @@ impl Range {
     #[new]
     #[pyo3(signature = (core, kind, lo=None, hi=None, inclusive=(true, true), reverse=false,
         limit=None))]
+    /// Describes the entries of `core` within the bounds. `kind` is 0 for keys, 1 for values and 2
+    /// for pairs.
     fn new(
         core: Py<Core>,
         kind: u8,
@@ -50,12 +52,12 @@ impl Range {
         self.iterate(py, self.reverse)
     }
 
-    /// The entries from the other end; a limit counts from there.
+    /// Returns an iterator that begins at the other end. A limit counts from there.
     fn __reversed__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.iterate(py, !self.reverse)
     }
 
-    /// The number of entries, counted with the GIL released.
+    /// Returns the number of entries. Releases the GIL.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let core = self.core.get();
         let source = core.source()?;

@@ -1,7 +1,7 @@
 //! Transactions.
 //!
 //! # Contract
-//! One thread at a time uses a transaction; other threads get an error meanwhile. Python is not
+//! One thread at a time uses a transaction; other threads get an error during its calls. Python is not
 //! called during a call of the store: keys and values are encoded before it and decoded after it.
 
 use std::ops::ControlFlow;
@@ -32,7 +32,7 @@ struct Puts {
     keys: Vec<Vec<u8>>,
 }
 
-/// Reads at a snapshot and writes of its own, until it ends.
+/// A transaction: reads of one moment, and writes that a commit applies as one step.
 #[pyclass(frozen, module = "ordna._ordna")]
 pub struct Transaction {
     core: Py<Core>,
@@ -108,6 +108,7 @@ impl Transaction {
         }
     }
 
+    /// Returns the value of a key, or `default` if the key is absent. O(log n).
     #[pyo3(signature = (key, default=None, /))]
     fn get<'py>(
         &self,
@@ -124,7 +125,8 @@ impl Transaction {
         self.write(key, value, None)
     }
 
-    /// Sets the value of a key, which expires after `ttl`: seconds or a `timedelta`.
+    /// Sets the value of a key, which expires after `ttl`: seconds, a `timedelta`, or None for
+    /// never.
     #[pyo3(signature = (key, value, ttl=None))]
     fn put(
         &self,
@@ -143,7 +145,7 @@ impl Transaction {
         removed.map(drop).ok_or_else(|| PyKeyError::new_err(key.clone().unbind()))
     }
 
-    /// Pairs of key and value within the bounds, in order. The GIL is released.
+    /// Returns a list of the pairs of key and value within the bounds, in order. Releases the GIL.
     #[pyo3(signature = (lo, hi, inclusive, reverse, limit))]
     fn _items<'py>(
         &self,
@@ -181,8 +183,8 @@ impl Transaction {
         entries.iter().map(pair).collect()
     }
 
-    /// Applies the writes as one step, if what was read is as it was; raises `Conflict` if it is
-    /// not. The GIL is released.
+    /// Applies the writes as one step and ends the transaction. Raises `Conflict` and applies none
+    /// of them if other writes changed what was read. Releases the GIL.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         let (store, transaction, puts) = self.take()?;
         puts.joining.check(puts.keys.iter().map(Vec::as_slice))?;
@@ -193,7 +195,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Ends the transaction without its writes.
+    /// Ends the transaction and discards its writes.
     fn abandon(&self) {
         if !self.core.get().is_forked() {
             drop(self.state.lock().take());

@@ -30,8 +30,8 @@ pub struct Functions {
     pub loads: Py<PyAny>,
 }
 
-/// The codec of one object of Python, which owns its references alone: so the collector of garbage
-/// counts them right. No call of Python runs while the lock is held.
+/// The codec of one Python object. It is the only owner of its references, so that the garbage
+/// collector counts them correctly. Python is never called while the lock is held.
 pub struct Codec {
     is_set: bool,
     functions: Lock<Option<Functions>>,
@@ -42,7 +42,7 @@ impl Codec {
         Self { is_set: functions.is_some(), functions: Lock::new(functions) }
     }
 
-    /// The functions; `None` without a codec, or after the collector took them.
+    /// Returns the functions; `None` without a codec, or after the collector took them.
     fn get(&self, py: Python<'_>) -> Option<Functions> {
         if !self.is_set {
             return None;
@@ -162,7 +162,7 @@ pub fn decode<'py>(py: Python<'py>, bytes: &[u8], codec: &Codec) -> PyResult<Bou
     }
 }
 
-/// The time until an entry expires, given in seconds or as a `timedelta`.
+/// Returns the time until an entry expires, given in seconds or as a `timedelta`.
 pub fn lifetime(ttl: &Bound<'_, PyAny>) -> PyResult<Duration> {
     let seconds: f64 = match ttl.extract() {
         Ok(seconds) => seconds,

@@ -1,4 +1,4 @@
-"""Directories that another program wrote: bytes that are no objects of Python."""
+"""Directories that another program wrote: bytes that are not objects of Python."""
 
 import subprocess
 import sys

@@ -1,4 +1,14 @@
-"""An ordered map for many threads: ranges, prefixes, snapshots, batches, transactions."""
+"""An ordered in-memory key-value store for many threads.
+
+`Store` is a mutable mapping whose keys are sorted. It has range and prefix scans, snapshots, batches
+and transactions. `open` keeps a store in a directory. `SortedList`, `SortedSet` and `SortedDict` have
+the interface of sortedcontainers.
+
+>>> import ordna
+>>> towns = ordna.Store({"Lund": 94_393, "Uppsala": 177_074, "Visby": 24_330})
+>>> list(towns.items("M", reverse=True))
+[('Visby', 24330), ('Uppsala', 177074)]
+"""
 
 import os as _os
 

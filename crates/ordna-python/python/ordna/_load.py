@@ -20,7 +20,7 @@ _GROUP = 4096
 
 
 class _Progress:
-    """A bar on standard error: how much of the file is read."""
+    """A bar on standard error that shows how much of the file has been read."""
 
     def __init__(self, name: str, size: int, shown: bool) -> None:
         self._name, self._size = name, max(size, 1)
@@ -99,14 +99,19 @@ def load(
     store: Store[Any, Any] | None = None,
     progress: bool | None = None,
 ) -> Store[Any, Any]:
-    """Loads NDJSON, CSV or TSV, perhaps compressed by gzip, into a store and returns it.
+    """Loads a file of records into a store and returns the store.
 
-    `key` names the fields of the key: one field is the key itself, several are a tuple. A pair
-    `("population", int)` converts the field. `value` makes the value of a record; without it the
-    value is the record as JSON. In a terminal a bar on standard error shows the progress.
+    The format follows the name of the file: NDJSON (`.ndjson`, `.jsonl`, `.json`), CSV (`.csv`) or TSV
+    (`.tsv`), and `.gz` after it for a file that is compressed with gzip.
 
-    Records are written in groups of 4,096. If a record is refused, the groups before it stay in
-    `store`; the exception names the file and the number of the record.
+    `key` lists the fields of the key. With one field, its value is the key; with several, the key is a
+    tuple. A pair such as `("population", int)` converts the field. `value` computes the value from the
+    record, a dict; by default the value is the record as JSON. `store` is the store to write to; by
+    default a new one is created. `progress` shows a bar on standard error; by default only on a
+    terminal.
+
+    Records are written in groups of 4,096. If a record is invalid, the groups before it stay in
+    `store`. The exception names the file and the number of the record.
     """
     name = os.fspath(path)
     if not key or isinstance(key, str):

@@ -1,7 +1,7 @@
 """Sorted lists, sets and dicts of any objects, with the interface of sortedcontainers.
 
-The objects are kept by reference and in the order that Python gives them. `ordna.Store` differs: it
-keeps copies, may be used by many threads at once, and can lie on a disk.
+The objects are kept by reference and ordered by Python's comparison. `ordna.Store` differs: it keeps
+copies, can be used by many threads at the same time, and can be kept in a directory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BOTH = (True, True)
 
 
 class _Missing:
-    """The default of `pop` that nobody gave."""
+    """The type of `_MISSING`, which says that `pop` got no default."""
 
     def __repr__(self) -> str:
         return "<not given>"
@@ -36,12 +36,12 @@ _MISSING: Any = _Missing()
 
 
 def identity(value: T) -> T:
-    """The key function of a `SortedKeyList` that was given none."""
+    """The default key function of a `SortedKeyList`: returns its argument."""
     return value
 
 
 def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[SortedList[Any], object], bool]:
-    """A comparison of a list with a sequence, element by element."""
+    """Returns a method that compares a list with a sequence, element by element."""
 
     def compared(self: SortedList[Any], other: object) -> Any:
         if not isinstance(other, Sequence):
@@ -59,10 +59,16 @@ def _compare(compare: Callable[[Any, Any], bool]) -> Callable[[SortedList[Any], 
 
 
 class SortedList(_ordna.Sorted[T], MutableSequence[T]):
-    """A list that is always in order. Items that are equal stay in the order of their arrival.
+    """A list whose items are always in order. Equal items keep the order in which they were added.
 
-    Items need an order: those of `int`, `float`, `str` and `bytes`, if all are of one of these
-    types, are compared without a call of Python. `SortedList(items, key=f)` is a `SortedKeyList`.
+    Items are compared as Python compares them. If all are `int`, all `float`, all `str` or all `bytes`,
+    the comparison does not call Python. `SortedList(items, key=f)` returns a `SortedKeyList`.
+
+    >>> from ordna import SortedList
+    >>> numbers = SortedList([3, 1, 2])
+    >>> numbers.add(2)
+    >>> numbers, numbers[-1], numbers.bisect_left(2)
+    (SortedList([1, 2, 2, 3]), 3, 1)
     """
 
     def __new__(cls, iterable: Iterable[T] | None = None,
@@ -82,7 +88,7 @@ class SortedList(_ordna.Sorted[T], MutableSequence[T]):
         return type(self)(values)
 
     def copy(self) -> Any:
-        """A list of the same items."""
+        """Returns a list of the same items."""
         return self._like(self)
 
     __copy__ = copy
@@ -108,23 +114,23 @@ class SortedList(_ordna.Sorted[T], MutableSequence[T]):
         return self
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        """Not supported: the order gives each item its position."""
+        """Raises NotImplementedError, because the order determines the position of each item."""
         raise NotImplementedError("use del list[index] and list.add(value)")
 
     def append(self, value: T) -> None:
-        """Not supported: the order gives each item its position."""
+        """Raises NotImplementedError, because the order determines the position of each item."""
         raise NotImplementedError("use list.add(value)")
 
     def extend(self, values: Iterable[T]) -> None:
-        """Not supported: the order gives each item its position."""
+        """Raises NotImplementedError, because the order determines the position of each item."""
         raise NotImplementedError("use list.update(values)")
 
     def insert(self, index: int, value: T) -> None:
-        """Not supported: the order gives each item its position."""
+        """Raises NotImplementedError, because the order determines the position of each item."""
         raise NotImplementedError("use list.add(value)")
 
     def reverse(self) -> None:
-        """Not supported: a list is in ascending order."""
+        """Raises NotImplementedError, because the list is always in ascending order."""
         raise NotImplementedError("use reversed(list)")
 
     __eq__ = _compare(operator.eq)
@@ -144,7 +150,12 @@ class SortedList(_ordna.Sorted[T], MutableSequence[T]):
 
 
 class SortedKeyList(SortedList[T]):
-    """A sorted list whose items are in the order of what a key function makes of them."""
+    """A sorted list whose items are ordered by the result of a key function.
+
+    >>> from ordna import SortedKeyList
+    >>> SortedKeyList(["bb", "a", "ccc"], key=len)[0]
+    'a'
+    """
 
     def __new__(cls, iterable: Iterable[T] | None = None,
                 key: Callable[[T], Any] = identity) -> SortedKeyList[T]:
@@ -169,7 +180,7 @@ SortedListWithKey = SortedKeyList
 
 
 class _Ordered(Generic[T]):
-    """The methods of sets and dicts that are those of the list of their members."""
+    """The methods of sets and dicts that call the same method of the list of their members."""
 
     _list: SortedList[T]
 
@@ -179,42 +190,45 @@ class _Ordered(Generic[T]):
         return self._list.key
 
     def bisect_left(self, value: T) -> int:
-        """How many members come before `value`. O(log n)."""
+        """Returns the number of members that come before `value`. O(log n)."""
         return self._list.bisect_left(value)
 
     def bisect_right(self, value: T) -> int:
-        """How many members come before `value` or are equal to it. O(log n)."""
+        """Returns the number of members that come before `value` or are equal to it. O(log n)."""
         return self._list.bisect_right(value)
 
     bisect = bisect_right
 
     def bisect_key_left(self, key: Any) -> int:
-        """How many members have a key that is less than `key`."""
+        """Returns the number of members whose key is less than `key`."""
         return self._list.bisect_key_left(key)
 
     def bisect_key_right(self, key: Any) -> int:
-        """How many members have a key that is at most `key`."""
+        """Returns the number of members whose key is at most `key`."""
         return self._list.bisect_key_right(key)
 
     bisect_key = bisect_key_right
 
     def index(self, value: T, start: int | None = None, stop: int | None = None) -> int:
-        """The position of a member; ValueError if it is absent or not within the positions."""
+        """Returns the position of a member.
+
+        Raises ValueError if the member is absent or its position is not from `start` to below `stop`.
+        """
         return self._list.index(value, start, stop)
 
     def islice(self, start: int | None = None, stop: int | None = None,
                reverse: bool = False) -> Iterator[T]:
-        """The members at the positions of a slice."""
+        """Returns an iterator over the members at the positions of a slice."""
         return self._list.islice(start, stop, reverse)
 
     def irange(self, minimum: T | None = None, maximum: T | None = None,
                inclusive: tuple[bool, bool] = _BOTH, reverse: bool = False) -> Iterator[T]:
-        """The members from `minimum` to `maximum`."""
+        """Returns an iterator over the members from `minimum` to `maximum`."""
         return self._list.irange(minimum, maximum, inclusive, reverse)
 
     def irange_key(self, min_key: Any = None, max_key: Any = None,
                    inclusive: tuple[bool, bool] = _BOTH, reverse: bool = False) -> Iterator[T]:
-        """The members whose keys lie from `min_key` to `max_key`."""
+        """Returns an iterator over the members whose keys are from `min_key` to `max_key`."""
         return self._list.irange_key(min_key, max_key, inclusive, reverse)
 
     def __reversed__(self) -> Iterator[T]:
@@ -235,7 +249,12 @@ def _compare_sets(compare: Callable[[Any, Any], bool]) -> Callable[[SortedSet[An
 
 
 class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
-    """A set whose members are in order. They must be hashable."""
+    """A set whose members are in order. They must be hashable.
+
+    >>> from ordna import SortedSet
+    >>> SortedSet("banana") | {"c"}
+    SortedSet(['a', 'b', 'c', 'n'])
+    """
 
     def __init__(self, iterable: Iterable[T] | None = None,
                  key: Callable[[T], Any] | None = None) -> None:
@@ -279,7 +298,7 @@ class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
         self._list._exclude(self._set, value)
 
     def remove(self, value: T) -> None:
-        """Removes a member; KeyError if it is absent."""
+        """Removes a member. Raises KeyError if it is absent."""
         if not self._list._exclude(self._set, value):
             raise KeyError(value)
 
@@ -295,17 +314,17 @@ class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
         self._list.clear()
 
     def copy(self) -> SortedSet[T]:
-        """A set of the same members."""
+        """Returns a set of the same members."""
         return self._like(self._set)
 
     __copy__ = copy
 
     def count(self, value: T) -> int:
-        """1 if the member is present, otherwise 0."""
+        """Returns 1 if the member is present, otherwise 0."""
         return 1 if value in self._set else 0
 
     def difference(self, *iterables: Iterable[Any]) -> SortedSet[T]:
-        """The members that are in none of the iterables."""
+        """Returns a set of the members that are in none of the iterables."""
         return self._like(self._set.difference(*iterables))
 
     def difference_update(self, *iterables: Iterable[Any]) -> SortedSet[T]:
@@ -313,7 +332,7 @@ class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
         return self._become(self._set.difference(*iterables))
 
     def intersection(self, *iterables: Iterable[Any]) -> SortedSet[T]:
-        """The members that are in all of the iterables."""
+        """Returns a set of the members that are in all of the iterables."""
         return self._like(self._set.intersection(*iterables))
 
     def intersection_update(self, *iterables: Iterable[Any]) -> SortedSet[T]:
@@ -321,15 +340,15 @@ class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
         return self._become(self._set.intersection(*iterables))
 
     def symmetric_difference(self, other: Iterable[T]) -> SortedSet[T]:
-        """The members that are in one of both only."""
+        """Returns a set of the members that are either in this set or in `other`, but not in both."""
         return self._like(self._set.symmetric_difference(other))
 
     def symmetric_difference_update(self, other: Iterable[T]) -> SortedSet[T]:
-        """Keeps the members that are not in `other`, and adds those that are there only."""
+        """Removes the members that are in `other`, and adds the members of `other` that were absent."""
         return self._become(self._set.symmetric_difference(other))
 
     def union(self, *iterables: Iterable[T]) -> SortedSet[T]:
-        """The members of the set and of all iterables."""
+        """Returns a set of the members of this set and of all iterables."""
         return self._like(chain(self, *iterables))
 
     def update(self, *iterables: Iterable[T]) -> SortedSet[T]:
@@ -390,9 +409,15 @@ class SortedSet(_Ordered[T], MutableSet[T], Sequence[T]):
 
 
 class SortedDict(_Ordered[K], dict[K, V]):
-    """A dict whose keys are in order: `SortedDict([key function,] mapping or pairs, **more)`.
+    """A dict whose keys are in order.
 
-    Values are any objects, kept by reference. A look-up is that of a dict.
+    The arguments are those of `dict`, optionally after a key function. Values are any objects and are
+    kept by reference. Looking up a key is as fast as in a dict.
+
+    >>> from ordna import SortedDict
+    >>> ages = SortedDict(eve=40, ann=31)
+    >>> ages.peekitem(0), list(ages.items("b"))
+    (('ann', 31), [('eve', 40)])
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -407,14 +432,14 @@ class SortedDict(_Ordered[K], dict[K, V]):
 
     @classmethod
     def fromkeys(cls, iterable: Iterable[Any], value: Any = None) -> Any:
-        """A new dict with these keys and one value."""
+        """Returns a new dict in which every key of the iterable has the same value."""
         return cls((key, value) for key in iterable)
 
     def __setitem__(self, key: K, value: V) -> None:
         self._list._set(self, key, value, False)
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Inserts a key unless it is present; returns the value that it has then."""
+        """Returns the value of a key. If the key is absent, sets it to `default` first."""
         return self._list._set(self, key, default, True)
 
     def __delitem__(self, key: K) -> None:
@@ -422,7 +447,10 @@ class SortedDict(_Ordered[K], dict[K, V]):
             raise KeyError(key)
 
     def pop(self, key: K, default: Any = _MISSING) -> Any:
-        """Removes a key and returns its value, or the default if it is absent."""
+        """Removes a key and returns its value.
+
+        If the key is absent, returns `default`, or raises KeyError without one.
+        """
         found = self._list._unset(self, key)
         if found is not None:
             return found[0]
@@ -438,7 +466,7 @@ class SortedDict(_Ordered[K], dict[K, V]):
         return found
 
     def peekitem(self, index: int = -1) -> tuple[K, V]:
-        """The pair at an index, the last one by default. O(log n)."""
+        """Returns the pair at an index, the last one by default. O(log n)."""
         key = self._list[index]
         return key, self[key]
 
@@ -448,9 +476,9 @@ class SortedDict(_Ordered[K], dict[K, V]):
         self._list.clear()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Sets the pairs of a mapping, of an iterable, and of the keyword arguments.
+        """Sets the pairs of a mapping or an iterable, and of the keyword arguments.
 
-        Nothing is changed if a key cannot be compared with the others.
+        If a key cannot be compared with the others, nothing is changed.
         """
         if self:
             pairs = dict(*args, **kwargs)
@@ -465,7 +493,7 @@ class SortedDict(_Ordered[K], dict[K, V]):
             raise
 
     def copy(self) -> Any:
-        """A dict of the same entries."""
+        """Returns a dict of the same entries."""
         return type(self)(self.key, self.items())
 
     __copy__ = copy
@@ -492,28 +520,28 @@ class SortedDict(_Ordered[K], dict[K, V]):
 
     def keys(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = _BOTH,
              reverse: bool = False, limit: int | None = None) -> Any:
-        """A view of all keys in order; with bounds, an iterator over those within them."""
+        """Returns a view of all keys in order or, with bounds, an iterator over the keys within them."""
         if lo is None and hi is None and not reverse and limit is None:
             return SortedKeysView(self)
         return self._list._listed(self, 0, lo, hi, inclusive, reverse, limit)
 
     def values(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = _BOTH,
                reverse: bool = False, limit: int | None = None) -> Any:
-        """A view of all values in the order of their keys; with bounds, an iterator."""
+        """Returns a view of all values in the order of their keys or, with bounds, an iterator."""
         if lo is None and hi is None and not reverse and limit is None:
             return SortedValuesView(self)
         return self._list._listed(self, 1, lo, hi, inclusive, reverse, limit)
 
     def items(self, lo: Any = None, hi: Any = None, inclusive: tuple[bool, bool] = _BOTH,
               reverse: bool = False, limit: int | None = None) -> Any:
-        """A view of all pairs in the order of their keys; with bounds, an iterator."""
+        """Returns a view of all pairs in the order of their keys or, with bounds, an iterator."""
         if lo is None and hi is None and not reverse and limit is None:
             return SortedItemsView(self)
         return self._list._listed(self, 2, lo, hi, inclusive, reverse, limit)
 
     @property
     def iloc(self) -> SortedKeysView[K]:
-        """The keys, by their positions. Deprecated in favour of `keys()`."""
+        """A view of the keys. Deprecated: use `keys()`."""
         warnings.warn("use keys() instead of iloc", DeprecationWarning, stacklevel=2)
         return SortedKeysView(self)
 
@@ -532,7 +560,7 @@ class SortedDict(_Ordered[K], dict[K, V]):
 
 
 class _View:
-    """The part that all views of a `SortedDict` share."""
+    """The methods that all views of a `SortedDict` share."""
 
     __slots__ = ()
     _kind: int
@@ -563,7 +591,7 @@ class _View:
 
 
 class SortedKeysView(_View, KeysView[K], Sequence[K]):
-    """The keys of a `SortedDict`, in order and by position. Set operations give a `SortedSet`."""
+    """The keys of a `SortedDict`, in order and by position. Set operations return a `SortedSet`."""
 
     __slots__ = ()
     _kind = 0
@@ -573,12 +601,12 @@ class SortedKeysView(_View, KeysView[K], Sequence[K]):
         return SortedSet(iterable)
 
     def index(self, value: Any, start: int | None = None, stop: int | None = None) -> int:
-        """The position of a key; ValueError if it is absent. O(log n)."""
+        """Returns the position of a key. O(log n). Raises ValueError if the key is absent."""
         at: int = self._mapping.index(value, start, stop)  # type: ignore[attr-defined]
         return at
 
     def count(self, value: Any) -> int:
-        """1 if the key is present, otherwise 0."""
+        """Returns 1 if the key is present, otherwise 0."""
         return 1 if value in self else 0
 
 

@@ -19,7 +19,7 @@ from ._views import ITEMS, KEYS, ItemsView, KeysView, ValuesView, as_limit
 
 
 class _Absent:
-    """The value of a key that is absent, in `compare_and_set`."""
+    """The type of `ABSENT`, which stands for an absent key in `compare_and_set`."""
 
     __slots__ = ()
 
@@ -68,10 +68,11 @@ def _position(index: Any) -> int:
 
 
 class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
-    """What a store and a snapshot can both do: all that reads.
+    """The read methods that stores and snapshots share.
 
-    Iteration over a store is live. It gives every key that is present all the time once and in
-    order. A key that comes or goes meanwhile may be given or not. A snapshot does not change.
+    Iteration over a store is live: it yields every key that is present throughout exactly once and
+    in order. Keys that other threads insert or remove during the iteration may or may not be
+    yielded. A snapshot does not change.
     """
 
     def __iter__(self) -> Iterator[K]:
@@ -82,44 +83,71 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
 
     def keys(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
              reverse: bool = False, limit: int | None = None) -> KeysView[K]:
-        """The keys, all or within the bounds, in order."""
+        """Returns a view of the keys, or of those within the bounds, in order.
+
+        A bound of None means no bound. `inclusive` says whether each bound itself belongs to the range.
+        `reverse` lists the keys in descending order. `limit` is the maximum number of keys. O(log n),
+        then O(1) for each key.
+        """
         return KeysView(self, lo, hi, inclusive, reverse, limit)
 
     def values(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
                reverse: bool = False, limit: int | None = None) -> ValuesView[V]:
-        """The values, all or of the keys within the bounds, in the order of the keys."""
+        """Returns a view of the values in the order of their keys. The arguments are those of `keys`."""
         return ValuesView(self, lo, hi, inclusive, reverse, limit)
 
     def items(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
               reverse: bool = False, limit: int | None = None) -> ItemsView[K, V]:
-        """Pairs of key and value, all or within the bounds, in the order of the keys."""
+        """Returns a view of the pairs of key and value in order. The arguments are those of `keys`.
+
+        >>> from ordna import Store
+        >>> list(Store({"a": 1, "b": 2, "c": 3}).items("b", reverse=True))
+        [('c', 3), ('b', 2)]
+        """
         return ItemsView(self, lo, hi, inclusive, reverse, limit)
 
     def prefix(self, prefix: Any, reverse: bool = False,
                limit: int | None = None) -> Iterator[tuple[K, V]]:
-        """Pairs whose keys begin with a string, with bytes, or with the elements of a tuple."""
+        """Returns an iterator over the pairs whose keys begin with `prefix`, in order.
+
+        `prefix` is a string, bytes, or a tuple, whose elements are the first elements of the keys.
+        O(log n), then O(1) for each pair.
+
+        >>> from ordna import Store
+        >>> list(Store({("NO", "Oslo"): 1, ("SE", "Lund"): 2}).prefix(("SE",)))
+        [(('SE', 'Lund'), 2)]
+        """
         return self._with_prefix(prefix, reverse, as_limit(limit))
 
     def irange(self, minimum: K | None = None, maximum: K | None = None,
                inclusive: tuple[bool, bool] = (True, True),
                reverse: bool = False) -> Iterator[K]:
-        """The keys within the bounds, in order. O(log n), then O(1) for each."""
+        """Returns an iterator over the keys within the bounds, in order.
+
+        O(log n), then O(1) for each key.
+        """
         return iter(_ordna.Range(self, KEYS, minimum, maximum, inclusive, reverse))
 
     def islice(self, start: int | None = None, stop: int | None = None,
                reverse: bool = False) -> Iterator[K]:
-        """The keys at these positions. The first one is found by its position."""
+        """Returns an iterator over the keys at the positions of a slice.
+
+        Finding the first key costs as much as `peekitem`; then O(1) for each key.
+        """
         start, stop, _ = slice(start, stop).indices(len(self))
         count = max(stop - start, 0)
         first = stop - 1 if reverse and count else start
         return self._from_position(KEYS, first, reverse, count)
 
     def bisect_left(self, key: K) -> int:
-        """How many keys are less than `key`, counted 40 at a time."""
+        """Returns the number of keys that are less than `key`.
+
+        O(log n), plus a step for each leaf of some 40 keys that has changed since the last such call.
+        """
         return self._rank(key, False)
 
     def bisect_right(self, key: K) -> int:
-        """How many keys are at most `key`, counted 40 at a time."""
+        """Returns the number of keys that are at most `key`. Costs as much as `bisect_left`."""
         return self._rank(key, True)
 
     bisect = bisect_right
@@ -128,7 +156,10 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
     bisect_key_right = bisect_right
 
     def index(self, value: K, start: int | None = None, stop: int | None = None) -> int:
-        """The position of a key; ValueError if it is absent or not within the positions."""
+        """Returns the position of a key. Costs as much as `bisect_left`.
+
+        Raises ValueError if the key is absent or its position is not from `start` to below `stop`.
+        """
         if value not in self:
             raise ValueError(f"{value!r} is not in list")
         at = self.bisect_left(value)
@@ -138,29 +169,39 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
         return at
 
     def peekitem(self, index: int = -1) -> tuple[K, V]:
-        """The pair at a position, counted 40 at a time."""
+        """Returns the pair at a position; negative positions count from the end.
+
+        O(log n) at both ends. Otherwise costs as much as `bisect_left`. Raises IndexError if there is
+        no such position.
+        """
         found: tuple[K, V] | None = self._at(_position(index), ITEMS)
         if found is None:
             raise IndexError("list index out of range")
         return found
 
     def get_many(self, keys: Any, default: Any = None, out: Any = None) -> Any:
-        """The values of many keys, read with the GIL released.
+        """Returns the values of many keys. O(log n) for each.
 
-        Keys as an array of numbers or of datetime64: an array of uint64, int64, float64 or
-        datetime64[us], as the values need; an absent key has the value `default`, or raises
-        KeyError if there is none. Keys as a column of Arrow: a `Column`, with nulls for absent
-        keys. With `out`, an array of one of these types: the values are written into it. Other
-        keys: a list.
+        The type of the result follows the type of `keys`:
+
+        - an array of numbers or of datetime64: a NumPy array of uint64, int64, float64 or
+          datetime64[us], as the values need. An absent key has the value `default`. Without a
+          default, it raises KeyError.
+        - a column of Arrow: a `Column`, with nulls for absent keys.
+        - any other iterable: a list, with `default` for absent keys.
+
+        With `out`, an array of one of the types above, the values are written into it instead. The
+        GIL is released while an array or a column of keys is read.
         """
         return _ordna.get_many(self, keys, default, out)
 
     def scan(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
              reverse: bool = False, limit: int | None = None, arrow: bool = False) -> Any:
-        """The keys and the values within the bounds as two arrays, read with the GIL released.
+        """Returns the keys and the values within the bounds as two NumPy arrays. Releases the GIL.
 
-        Arrays of NumPy for numbers of 64 bits and datetimes, those in UTC without their zone; with
-        `arrow`, columns of these, bytes or str.
+        Keys and values must be 64-bit integers, floats or datetimes; datetimes in UTC lose their time
+        zone. If `arrow` is true, returns two objects of type `Column` instead, which can also contain
+        bytes or str.
         """
         columns = _ordna.scan(self, lo, hi, inclusive, reverse, as_limit(limit))
         if arrow:
@@ -192,7 +233,11 @@ class Mapping_(_ordna.Core[K, V], Mapping[K, V]):
 
 
 class Snapshot(Mapping_[K, V]):
-    """The state of a store at one moment. It does not change, and outlives its store."""
+    """The state of a store at one moment, which `Store.snapshot` returns.
+
+    Later writes do not change it. It remains usable after its store is closed. A snapshot keeps old
+    values in memory, so close it when it is no longer needed, or use it in a `with` block.
+    """
 
     _codec: Any
 
@@ -200,16 +245,26 @@ class Snapshot(Mapping_[K, V]):
         raise TypeError("a snapshot comes from Store.snapshot()")
 
     def copy(self) -> Store[K, V]:
-        """A new store with these entries."""
+        """Returns a new store in memory with the entries of the snapshot. O(n)."""
         return Store(self._pairs(), codec=self._codec)
 
 
 class Store(Mapping_[K, V], MutableMapping[K, V]):
-    """An ordered mapping that many threads use at once.
+    """An ordered mapping that many threads can use at the same time.
 
-    `Store(items, memory_limit=…, codec=…)`: `items` is a mapping or pairs. Keys and values are
-    int, float, str, bytes, bool, None, dates, times, or tuples of these; with a codec (`"pickle"`
-    or a pair of functions) values are anything that it takes.
+    `items` is a mapping or an iterable of pairs. Keys and values are int, float, str, bytes, bool,
+    None, dates, times, or tuples of these. They are copied into the store, so a read returns a new
+    object.
+
+    `memory_limit` is in bytes; a write that would exceed it raises MemoryError. `codec` allows values
+    of other types: `"pickle"`, or a pair of functions that convert an object to bytes and back. Load
+    pickles only from data that you trust.
+
+    >>> import ordna
+    >>> store = ordna.Store({"b": 2, "a": 1})
+    >>> store["c"] = 3
+    >>> list(store), store.floor("bb"), store.count_range("b")
+    (['a', 'b', 'c'], ('b', 2), 2)
     """
 
     _codec: Any
@@ -235,7 +290,7 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
 
     @classmethod
     def fromkeys(cls, iterable: Iterable[Any], value: Any = None) -> Any:
-        """A new store with these keys and one value."""
+        """Returns a new store in which every key of the iterable has the same value."""
         return cls((key, value) for key in iterable)
 
     @overload
@@ -245,7 +300,10 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
     @overload
     def pop(self, key: K, /, default: T) -> V | T: ...
     def pop(self, key: K, default: Any = ABSENT) -> Any:
-        """Removes a key and returns its value, or the default if it is absent."""
+        """Removes a key and returns its value. O(log n).
+
+        If the key is absent, returns `default`, or raises KeyError without one.
+        """
         found = self._take(key)
         if found is not None:
             return found[0]
@@ -254,7 +312,11 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
         return default
 
     def popitem(self, index: int = -1) -> tuple[K, V]:
-        """Removes the pair at a position, the last one by default, and returns it."""
+        """Removes the pair at a position, the last one by default, and returns it.
+
+        Costs as much as `peekitem`. Raises KeyError if the store is empty, and IndexError if there is
+        no such position.
+        """
         found: tuple[K, V] | None = self._pop(_position(index))
         if found is None:
             if not self:
@@ -263,7 +325,10 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
         return found
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Sets the pairs of a mapping, of an iterable, and of the keyword arguments."""
+        """Sets the pairs of a mapping or an iterable, and of the keyword arguments.
+
+        Each pair is a separate write. Use `batch` for writes that become visible together.
+        """
         if len(args) > 1:
             raise TypeError(f"update expected at most 1 argument, got {len(args)}")
         for items in (*args, kwargs):
@@ -275,37 +340,67 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
                 self[key] = value
 
     def compare_and_set(self, key: K, expected: V | _Absent = ABSENT, new: V | _Absent = ABSENT) -> bool:
-        """Sets the key to `new` if its value is `expected`, as one step; returns whether it was.
+        """Sets a key to `new` if its value is `expected`, as one step. O(log n).
 
-        `ABSENT` as `expected`: if the key is absent; as `new`: the key is removed. Encodings are
-        compared: 1 is not 1.0, and what a codec makes must be the same bytes each time.
+        Returns whether the value was `expected`. `ABSENT` as `expected` requires that the key is
+        absent; `ABSENT` as `new` removes the key. The encodings are compared: 1 differs from 1.0, and a
+        codec must convert equal objects to equal bytes.
+
+        >>> from ordna import ABSENT, Store
+        >>> store = Store()
+        >>> store.compare_and_set("lock", ABSENT, "me"), store.compare_and_set("lock", ABSENT, "you")
+        (True, False)
         """
         return self._compare_and_set(key, _boxed(expected), _boxed(new))
 
     def put_many(self, keys: Any, values: Any) -> None:
-        """Sets many keys. Arrays of numbers or datetime64 and columns of Arrow are written with the
-        GIL released.
+        """Sets many keys. O(log n) for each.
 
-        Of a key that is given twice the later value stays. The call is not one step.
+        `keys` and `values` are iterables, arrays of numbers or of datetime64, or columns of Arrow. The
+        GIL is released while arrays and columns are written. If a key occurs twice, its last value
+        wins. Each pair is a separate write.
         """
         _ordna.put_many(self, keys, values)
 
     def batch(self) -> Batch[K, V]:
-        """Writes that every snapshot holds all or none of."""
+        """Returns a batch: writes that are applied together at the end of its `with` block.
+
+        Every snapshot holds all of them or none, and so does a store that is opened after a crash. If
+        the block ends with an exception, nothing is written.
+
+        >>> from ordna import Store
+        >>> store = Store()
+        >>> with store.batch() as batch:
+        ...     batch["a"] = 1
+        ...     batch["b"] = 2
+        >>> len(store)
+        2
+        """
         return Batch(self)
 
     def begin(self) -> Transaction[K, V]:
-        """A transaction, as a block: it is committed at its end, or abandoned by an exception.
+        """Begins a transaction, for use in a `with` block.
 
-        `Conflict` if something that it read was changed by others in the meantime.
+        The end of the block commits it, and raises `Conflict` if other writes changed what it had read.
+        An exception in the block abandons it. `transaction` retries after conflicts.
         """
         return Transaction(self)
 
     def transaction(self, work: Callable[[Transaction[K, V]], Result], attempts: int = 100) -> Result:
-        """Runs `work` with a transaction and commits it; returns what `work` returned.
+        """Calls `work` with a transaction, commits it, and returns the result of `work`.
 
-        If it conflicts with other writes, runs it again after a pause that grows; the last
-        `Conflict` is raised. An exception of `work` abandons it.
+        After a conflict with other writes, calls `work` again with a new transaction, up to `attempts`
+        times, so `work` should have no other effects. If the last attempt conflicts, its `Conflict` is
+        raised. An exception of `work` abandons the transaction.
+
+        >>> from ordna import Store
+        >>> store = Store({"ann": 10, "bob": 0})
+        >>> def pay(tx):
+        ...     tx["ann"] -= 7
+        ...     tx["bob"] += 7
+        >>> store.transaction(pay)
+        >>> list(store.items())
+        [('ann', 3), ('bob', 7)]
         """
         for attempt in range(1, attempts + 1):
             transaction = Transaction(self)
@@ -323,10 +418,16 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
         raise ValueError(f"a transaction has at least one attempt, not {attempts}")
 
     def update_value(self, key: K, change: Callable[[V], V], default: V | None = None) -> V:
-        """Sets a key to `change(value)` as one step; returns the new value.
+        """Replaces the value of a key by `change(value)` as one step, and returns the new value.
 
-        An absent key has a copy of `default`. The function is called again if others change the
-        value meanwhile. It may change the value that it is given, if it returns it.
+        If the key is absent, `change` gets a copy of `default`. It may modify its argument in place, but
+        must return the new value. It is called again if another thread changes the value at the same
+        time, so it should have no other effects. The new value does not expire.
+
+        >>> from ordna import Store
+        >>> store = Store()
+        >>> store.update_value("visits", lambda count: count + 1, default=0)
+        1
         """
 
         def work(transaction: Transaction[K, V]) -> V:
@@ -340,13 +441,23 @@ class Store(Mapping_[K, V], MutableMapping[K, V]):
         return self.transaction(work)
 
     def snapshot(self) -> Snapshot[K, V]:
-        """The state of this moment. It takes O(1), however much there is."""
+        """Takes a snapshot: the current state, which later writes do not change.
+
+        The cost does not depend on the number of entries: O(log s) with s live snapshots.
+
+        >>> from ordna import Store
+        >>> store = Store({"a": 1})
+        >>> with store.snapshot() as before:
+        ...     store.clear()
+        ...     len(before), len(store)
+        (1, 0)
+        """
         core: Snapshot[K, V] = _ordna.Core.__new__(Snapshot, snapshot_of=self)
         core._codec = self._codec
         return core
 
     def copy(self) -> Self:
-        """A new store with the entries of this moment."""
+        """Returns a new store in memory with the entries of this moment. O(n)."""
         with self.snapshot() as snapshot:
             return self._like(snapshot._pairs())
 
@@ -394,11 +505,11 @@ class Batch(Generic[K, V]):
         self._writes.append((key, (value,)))
 
     def __delitem__(self, key: K) -> None:
-        """Will remove the key if it is present then."""
+        """Adds a write that removes the key, if it is present by then."""
         self._writes.append((key, ()))
 
     def update(self, items: Items[K, V]) -> None:
-        """Will set the pairs of a mapping or of an iterable."""
+        """Adds writes that set the pairs of a mapping or of an iterable."""
         pairs = items.items() if isinstance(items, Mapping) else items
         self._writes.extend((key, (value,)) for key, value in pairs)
 
@@ -406,7 +517,7 @@ class Batch(Generic[K, V]):
         return len(self._writes)
 
     def commit(self) -> None:
-        """Applies the writes: all, or none if one is refused."""
+        """Applies the writes and empties the batch. If the store refuses one of them, none is applied."""
         self._store._write(self._writes)
         self._writes = []
 
@@ -420,11 +531,13 @@ class Batch(Generic[K, V]):
 
 
 class Transaction(Generic[K, V]):
-    """Reads of one moment and writes of its own, which `commit` applies as one step.
+    """Reads of one moment, and writes that `commit` applies as one step.
 
-    `commit` raises `Conflict`, and changes nothing, if something that was read is no longer as it
-    was: a value, an absent key, the entries of a range. A transaction that writes nothing never
-    conflicts. It has ended after `commit`, `abandon`, or its block.
+    A transaction sees the state in which it began, and its own writes. `commit` raises `Conflict` and
+    changes nothing if other writes changed what it had read: a value, an absent key, or the entries of
+    a range. A transaction without writes never conflicts. The transaction ends with `commit`,
+    `abandon`, or its `with` block; one that is older than a minute cannot commit (TimeoutError). One
+    thread at a time may use it.
     """
 
     def __init__(self, store: Store[K, V]) -> None:
@@ -449,25 +562,28 @@ class Transaction(Generic[K, V]):
     @overload
     def get(self, key: K, default: T) -> V | T: ...
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of a key, or the default if it is absent."""
+        """Returns the value of a key, or `default` if the key is absent. O(log n)."""
         return self._transaction.get(key, default)
 
     def put(self, key: K, value: V, ttl: float | timedelta | None = None) -> None:
-        """Sets the value of a key, which expires after `ttl`."""
+        """Sets the value of a key, which expires after `ttl`: seconds, a `timedelta`, or None for never."""
         self._transaction.put(key, value, ttl)
 
     def items(self, lo: K | None = None, hi: K | None = None, inclusive: tuple[bool, bool] = (True, True),
               reverse: bool = False, limit: int | None = None) -> list[tuple[K, V]]:
-        """Pairs of key and value, all or within the bounds, in order."""
+        """Returns a list of the pairs of key and value, or of those within the bounds, in order."""
         return self._transaction._items(lo, hi, inclusive, reverse, as_limit(limit))
 
     def commit(self) -> None:
-        """Applies the writes: all as one step, or none."""
+        """Applies the writes as one step and ends the transaction.
+
+        Raises `Conflict` and applies none of them if other writes changed what was read.
+        """
         self._has_ended = True
         self._transaction.commit()
 
     def abandon(self) -> None:
-        """Ends the transaction without its writes."""
+        """Ends the transaction and discards its writes."""
         self._has_ended = True
         self._transaction.abandon()
 
@@ -491,11 +607,16 @@ def open_store(
     codec: Codec | None = None,
     repair: bool = False,
 ) -> Store[Any, Any]:
-    """Opens the store of a directory, which is created if it is not there.
+    """Opens the store of a directory, which is created if it does not exist. O(n).
 
-    Writes are logged there: durable when they return (`sync="always"`), within a second
-    (`"second"`), or when the system likes (`"never"`). `close` or the end of a `with` block lets go of
-    the directory once its snapshots are closed too. BlockingIOError if another store has it.
+    Every write is logged. `sync` says when it becomes durable: before it returns (`"always"`), within
+    a second (`"second"`), or when the operating system decides (`"never"`). `close`, or the end of a
+    `with` block, releases the directory. `memory_limit` and `codec` are as in `Store`. `repair` opens a
+    store whose log is damaged before its end: the log is truncated there, and all later records are
+    lost.
+
+    Raises BlockingIOError if another store uses the directory, ValueError if a file is damaged, and
+    OSError if the system refuses an operation.
     """
     return Store._at_path(  # type: ignore[no-any-return]
         codec=codec, memory_limit=memory_limit, path=path, sync=sync, repair=repair
@@ -505,5 +626,8 @@ def open_store(
 def restore(
     path: str | os.PathLike[str], *, memory_limit: int | None = None, codec: Codec | None = None
 ) -> Store[Any, Any]:
-    """A store in memory of what a backup holds."""
+    """Returns a store in memory with the entries of a backup, which is not changed. O(n).
+
+    Raises ValueError if a file of the backup is damaged, and OSError if it cannot be read.
+    """
     return Store._at_path(codec=codec, memory_limit=memory_limit, backup=path)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Views of keys, values and items: in order, indexed, from both ends."""
+"""Views of keys, values and items that are ordered, indexable and reversible."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS, VALUES, ITEMS = 0, 1, 2
 
 
 def as_limit(limit: Any) -> int | None:
-    """A limit as a size; ValueError if it is negative."""
+    """Returns a limit as a size. Raises ValueError if it is negative."""
     if limit is None:
         return None
     number: int = as_index(limit)
@@ -35,7 +35,7 @@ def _index(items: list[Any], value: Any, start: int | None, stop: int | None) ->
 
 
 class _View(Generic[T]):
-    """The part that all views share. `kind` says what the view lists."""
+    """The methods that all views share. `_kind` is the part of each entry that the view lists."""
 
     _kind: int
 
@@ -96,7 +96,7 @@ class _View(Generic[T]):
 
 
 class KeysView(_View[K], AbcKeysView[K], Sequence[K]):
-    """The keys, in order. `view[i]` and `len` of a view with bounds take O(n)."""
+    """A view of the keys, in order. With bounds, `view[i]` takes O(n)."""
 
     _kind = KEYS
 
@@ -110,11 +110,11 @@ class KeysView(_View[K], AbcKeysView[K], Sequence[K]):
         return any(key == other for other in self)
 
     def count(self, value: object) -> int:
-        """1 if the key is present, else 0."""
+        """Returns 1 if the key is present, otherwise 0."""
         return 1 if value in self else 0
 
     def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
-        """The position of a key; ValueError if it is absent. O(n)."""
+        """Returns the position of a key. O(n) with bounds. Raises ValueError if the key is absent."""
         if self._is_all:
             at: int = self._mapping.index(value, start, stop)
             return at
@@ -128,12 +128,12 @@ class KeysView(_View[K], AbcKeysView[K], Sequence[K]):
             try:
                 del self._mapping[key]
             except KeyError:
-                # Another thread has removed the entry meanwhile.
+                # Another thread has removed the entry in the meantime.
                 pass
 
 
 class ItemsView(_View[tuple[K, V]], AbcItemsView[K, V], Sequence[tuple[K, V]]):
-    """Pairs of key and value, in the order of the keys."""
+    """A view of the pairs of key and value, in the order of the keys."""
 
     _kind = ITEMS
 
@@ -150,11 +150,11 @@ class ItemsView(_View[tuple[K, V]], AbcItemsView[K, V], Sequence[tuple[K, V]]):
         return found is not _View and bool(found == item[1])
 
     def count(self, value: object) -> int:
-        """1 if the pair is present, else 0."""
+        """Returns 1 if the pair is present, otherwise 0."""
         return 1 if value in self else 0
 
     def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
-        """The position of a pair; ValueError if it is absent. O(n)."""
+        """Returns the position of a pair. O(n) with bounds. Raises ValueError if the pair is absent."""
         if value not in self:
             raise ValueError(f"{value!r} is not in list")
         if self._is_all:
@@ -165,7 +165,7 @@ class ItemsView(_View[tuple[K, V]], AbcItemsView[K, V], Sequence[tuple[K, V]]):
 
 
 class ValuesView(_View[V], AbcValuesView[V], Sequence[V]):
-    """The values, in the order of their keys."""
+    """A view of the values, in the order of their keys."""
 
     _kind = VALUES
 
@@ -173,9 +173,9 @@ class ValuesView(_View[V], AbcValuesView[V], Sequence[V]):
         return any(value is other or value == other for other in self)
 
     def count(self, value: object) -> int:
-        """How many values are equal to this one. O(n)."""
+        """Returns the number of values that are equal to `value`. O(n)."""
         return sum(1 for other in self if other == value)
 
     def index(self, value: object, start: int | None = None, stop: int | None = None) -> int:
-        """The first position of a value; ValueError if it is absent. O(n)."""
+        """Returns the first position of a value. O(n). Raises ValueError if the value is absent."""
         return _index(list(self), value, start, stop)

@@ -9,7 +9,7 @@ use super::leaves::{Entry, LOAD, Leaves, Object, Place};
 use super::{Sorted, head::head};
 use ordna::sync::Lock;
 
-/// The step and the positions of a slice, the lowest first and one after the highest.
+/// Returns the step of a slice, and its positions in ascending order.
 fn positions(slice: &Bound<'_, PySlice>, len: usize) -> PyResult<(isize, Vec<usize>)> {
     let indices = slice.indices(len as isize)?;
     let at = |n: usize| indices.start + n as isize * indices.step;
@@ -93,12 +93,12 @@ impl Sorted {
         self.removed(index.py(), index.extract()?).map(drop).ok_or_else(refused)
     }
 
-    /// Adds an item, after those that are equal to it. O(log n) comparisons.
+    /// Adds an item, after the items that are equal to it. O(log n) comparisons.
     fn add(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.insert(value, self.key_of(value)?)
     }
 
-    /// Adds all items of an iterable, or none if they cannot be compared.
+    /// Adds all items of an iterable, or none of them if they cannot be compared.
     fn update(&self, iterable: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = iterable.py();
         let items = py.get_type::<PyList>().call1((iterable,))?;
@@ -112,12 +112,12 @@ impl Sorted {
         drop(gone);
     }
 
-    /// Removes an item if it is present.
+    /// Removes an item if it is present. O(log n) comparisons.
     fn discard(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         self.take(value).map(drop)
     }
 
-    /// Removes an item; ValueError if it is absent.
+    /// Removes an item. O(log n) comparisons. Raises ValueError if the item is absent.
     fn remove(&self, value: &Bound<'_, PyAny>) -> PyResult<()> {
         if self.take(value)? {
             return Ok(());
@@ -131,37 +131,37 @@ impl Sorted {
         self.removed(py, index).ok_or_else(|| PyIndexError::new_err("pop index out of range"))
     }
 
-    /// Number of items before `value` or those equal to it.
+    /// Returns the number of items that come before `value` and before the items equal to it.
     fn bisect_left(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank_item(value, false)
     }
 
-    /// Number of items that are at most `value`.
+    /// Returns the number of items that are at most `value`.
     fn bisect_right(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank_item(value, true)
     }
 
-    /// Number of items that are at most `value`.
+    /// Returns the number of items that are at most `value`. The same as `bisect_right`.
     fn bisect(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank_item(value, true)
     }
 
-    /// Number of items whose key is less than `key`.
+    /// Returns the number of items whose key is less than `key`.
     fn bisect_key_left(&self, key: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank(key, false)
     }
 
-    /// Number of items whose key is at most `key`.
+    /// Returns the number of items whose key is at most `key`.
     fn bisect_key_right(&self, key: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank(key, true)
     }
 
-    /// Number of items whose key is at most `key`.
+    /// Returns the number of items whose key is at most `key`. The same as `bisect_key_right`.
     fn bisect_key(&self, key: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.rank(key, true)
     }
 
-    /// How many items are equal to `value`.
+    /// Returns the number of items that are equal to `value`.
     fn count(&self, value: &Bound<'_, PyAny>) -> PyResult<usize> {
         let (begin, end) = (self.rank_item(value, false)?, self.rank_item(value, true)?);
         if !self.has_function {
@@ -174,7 +174,8 @@ impl Sorted {
         Ok(count)
     }
 
-    /// The first position of an item; ValueError if it is absent or not within the positions.
+    /// Returns the first position of an item. Raises ValueError if the item is absent, or if its
+    /// position is not from `start` to below `stop`.
     #[pyo3(signature = (value, start=None, stop=None))]
     fn index(
         &self,
@@ -201,7 +202,7 @@ impl Sorted {
         Self::iterate(slf, None, 0, slf.get().__len__(), true)
     }
 
-    /// The items at the positions of a slice.
+    /// Returns an iterator over the items at the positions of a slice.
     #[pyo3(signature = (start=None, stop=None, reverse=false))]
     fn islice<'py>(
         slf: &Bound<'py, Self>,
@@ -213,7 +214,8 @@ impl Sorted {
         Self::iterate(slf, None, begin, end, reverse)
     }
 
-    /// The items from `minimum` to `maximum`. O(log n), then O(1) for each.
+    /// Returns an iterator over the items from `minimum` to `maximum`. O(log n), then O(1) for each
+    /// item.
     #[pyo3(signature = (minimum=None, maximum=None, inclusive=(true, true), reverse=false))]
     fn irange<'py>(
         slf: &Bound<'py, Self>,
@@ -226,7 +228,7 @@ impl Sorted {
         Self::iterate(slf, None, begin, end, reverse)
     }
 
-    /// The items whose keys lie from `min_key` to `max_key`.
+    /// Returns an iterator over the items whose keys are from `min_key` to `max_key`.
     #[pyo3(signature = (min_key=None, max_key=None, inclusive=(true, true), reverse=false))]
     fn irange_key<'py>(
         slf: &Bound<'py, Self>,
@@ -239,8 +241,8 @@ impl Sorted {
         Self::iterate(slf, None, begin, end, reverse)
     }
 
-    /// The values (`kind` 1) or pairs (2) of a dict whose keys this list orders, within bounds; at
-    /// most `limit` of them.
+    /// Returns an iterator over at most `limit` values (`kind` 1) or pairs (`kind` 2), within
+    /// bounds, of a dict whose keys this list orders.
     #[expect(clippy::too_many_arguments, reason = "the bounds and the order of a scan")]
     fn _listed<'py>(
         slf: &Bound<'py, Self>,
@@ -277,7 +279,7 @@ impl Sorted {
         Ok(())
     }
 
-    /// Removes a value from a set and from this list; returns whether it was present.
+    /// Removes a value from a set and from this list, and returns whether it was present.
     fn _exclude(&self, set: &Bound<'_, PySet>, value: &Bound<'_, PyAny>) -> PyResult<bool> {
         if !set.contains(value)? {
             return Ok(false);
@@ -287,7 +289,7 @@ impl Sorted {
     }
 
     /// Inserts or overwrites a key of a dict whose keys this list orders, as one step if the keys
-    /// are of native types. With `keep`, a present value stays. Returns the value.
+    /// are of native types. With `keep`, a present value stays. Returns the resulting value.
     fn _set<'py>(
         &self,
         mapping: &Bound<'py, PyDict>,
@@ -307,7 +309,8 @@ impl Sorted {
         Ok(keep.then(|| value.clone()))
     }
 
-    /// Removes a key of such a dict, and returns its value; `None` if it is absent.
+    /// Removes a key of such a dict and returns a tuple with its value, or None if the key is
+    /// absent.
     fn _unset<'py>(
         &self,
         mapping: &Bound<'py, PyDict>,
@@ -320,7 +323,7 @@ impl Sorted {
         Ok(Some((value,)))
     }
 
-    /// Removes the key at an index of such a dict, and returns it with its value.
+    /// Removes the key at an index from such a dict, and returns the key and its value.
     fn _unset_at<'py>(
         &self,
         mapping: &Bound<'py, PyDict>,
@@ -334,7 +337,7 @@ impl Sorted {
         Ok((key, value))
     }
 
-    /// Sets the capacity of the leaves; for tests.
+    /// Sets the capacity of the leaves. For tests.
     fn _reset(&self, py: Python<'_>, load: usize) {
         let mut leaves = self.leaves.lock();
         leaves.load = load.max(1);
@@ -349,7 +352,7 @@ impl Sorted {
         drop(gone);
     }
 
-    /// Checks the structure and the order. O(n); for tests.
+    /// Checks the structure and the order. O(n). For tests.
     fn _check(&self, py: Python<'_>) -> PyResult<()> {
         let mut keys = Vec::new();
         {

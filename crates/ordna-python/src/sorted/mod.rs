@@ -32,7 +32,7 @@ fn contended() -> PyErr {
     PyRuntimeError::new_err("the list was changed each time while its keys were compared")
 }
 
-/// Items in the order of their keys.
+/// A list of items in the order of their keys. The base class of `SortedList`.
 #[pyclass(subclass, frozen, module = "ordna._ordna")]
 pub struct Sorted {
     leaves: Lock<Leaves>,
