@@ -98,6 +98,7 @@ impl IndexNodeOptions {
             backup_every: every,
             backup_on_revoke: self.backups_on_revoke,
             backup_keep: self.backups_keep,
+            memory_limit: self.server.max_memory()?.filter(|limit| *limit > 0),
             standby: self.standby,
             session_timeout: serve::duration(&self.session_timeout)?,
             settings: self.settings.iter().map(pair).collect::<Result<_, _>>()?,

@@ -67,7 +67,7 @@ pub struct ServeOptions {
     #[arg(long)]
     max_clients: Option<usize>,
     /// Maximum memory of keys, values and their index (512mb, 4gb); at the limit, writes are
-    /// refused [default: 0, no limit]
+    /// refused, and an index node reads no further records [default: 0, no limit]
     #[arg(long)]
     max_memory: Option<String>,
     /// Maximum memory of the requests and replies of all clients; at the limit, the clients that
@@ -402,15 +402,13 @@ impl ServeOptions {
         Ok(all.into_iter().map(|(name, value)| (name, value.into_text())).collect())
     }
 
+    /// Returns the memory limit.
+    pub fn max_memory(&self) -> anyhow::Result<Option<usize>> {
+        size("--max-memory", self.max_memory.as_deref())
+    }
+
     fn to_config(&self) -> anyhow::Result<Config> {
         let default = Config::default();
-        let size = |flag: &str, text: &Option<String>| match text {
-            None => Ok(None),
-            Some(text) => match parse_bytes(text) {
-                Ok(bytes) => Ok(Some(bytes)),
-                Err(why) => bail!("{flag}: {why}"),
-            },
-        };
         Ok(Config {
             bind: if self.tls_only { vec![] } else { self.addresses(self.port.unwrap_or(6380))? },
             tls: self.tls()?,
@@ -418,8 +416,8 @@ impl ServeOptions {
             acl_file: self.acl_file.clone(),
             insecure: self.insecure,
             max_clients: self.max_clients.unwrap_or(default.max_clients),
-            max_memory: size("--max-memory", &self.max_memory)?,
-            max_clients_memory: size("--max-memory-clients", &self.max_memory_clients)?,
+            max_memory: self.max_memory()?,
+            max_clients_memory: size("--max-memory-clients", self.max_memory_clients.as_deref())?,
             collectors: self.collectors.or(self.threads).unwrap_or(default.collectors),
             metrics: self.metrics.as_deref().map(page_address).transpose()?,
             console: self.console.as_deref().map(page_address).transpose()?,
@@ -431,6 +429,12 @@ impl ServeOptions {
             ..default
         })
     }
+}
+
+/// Parses the size that an option has, if it is given.
+fn size(flag: &str, text: Option<&str>) -> anyhow::Result<Option<usize>> {
+    let parsed = text.map(parse_bytes).transpose();
+    parsed.map_err(|why| anyhow::anyhow!("{flag}: {why}"))
 }
 
 /// Parses a time such as `30s`, `15m` or `6h`. A number without a unit is seconds.

@@ -21,7 +21,8 @@
 //!
 //! # Back-pressure
 //! A feed waits while the queue of its service is full. The thread then reads nothing, and
-//! librdkafka stops fetching at its limit of bytes.
+//! librdkafka stops fetching at its limit of bytes. So it does while the node has paused the reader,
+//! because the indexes have reached its memory limit.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
@@ -163,6 +164,8 @@ enum FetchCommand {
 pub struct Fetcher {
     orders: mpsc::Sender<FetchCommand>,
     stopped: Arc<AtomicBool>,
+    /// Whether no further records are read.
+    paused: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -187,6 +190,7 @@ impl Fetcher {
         let is_stale = false;
         let (orders, receiver) = mpsc::channel();
         let stopped = Arc::new(AtomicBool::new(false));
+        let paused = Arc::new(AtomicBool::new(false));
         let reader = Reader {
             broker,
             settings,
@@ -196,12 +200,13 @@ impl Fetcher {
             orders: receiver,
             fetches: HashMap::new(),
             stopped: Arc::clone(&stopped),
+            paused: Arc::clone(&paused),
             to_check: false,
         };
         let named = thread::Builder::new().name("kafka-reader".to_owned());
         let thread = named.spawn(move || reader.run());
         let thread = thread.map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
-        Ok(Self { orders, stopped, thread: Some(thread) })
+        Ok(Self { orders, stopped, paused, thread: Some(thread) })
     }
 
     /// Begins to read a partition at its feed's position.
@@ -223,6 +228,17 @@ impl Fetcher {
                 && wait.recv_timeout(POLL) == Err(mpsc::RecvTimeoutError::Timeout)
             {}
         }
+    }
+
+    /// Reads no further records, or continues. Partitions can be added and removed meanwhile.
+    /// Returns whether this changes anything.
+    pub fn pause(&self, paused: bool) -> bool {
+        self.paused.swap(paused, Ordering::Relaxed) != paused
+    }
+
+    /// Returns whether it reads no further records.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
     }
 
     /// Tells the thread to stop, without waiting for it.
@@ -275,6 +291,7 @@ struct Reader {
     orders: mpsc::Receiver<FetchCommand>,
     fetches: HashMap<u32, Arc<FetchState>>,
     stopped: Arc<AtomicBool>,
+    paused: Arc<AtomicBool>,
     /// Whether librdkafka has given up a partition without saying which.
     to_check: bool,
 }
@@ -291,6 +308,11 @@ impl Reader {
             if self.is_stale {
                 // The former consumer is not polled any more.
                 self.renew();
+                continue;
+            }
+            if self.paused.load(Ordering::Relaxed) {
+                // librdkafka stops fetching at its limit of bytes.
+                thread::sleep(POLL);
                 continue;
             }
             let mut wait = POLL;

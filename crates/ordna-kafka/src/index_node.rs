@@ -220,6 +220,12 @@ impl IndexNode {
         state.trouble.as_ref().map(|(since, error)| (since.elapsed(), error.clone()))
     }
 
+    /// Returns the bytes of all indexes, and whether no further records are read because they have
+    /// reached [`NodeOptions::memory_limit`].
+    pub fn memory(&self) -> (usize, bool) {
+        (self.shared.memory(), self.shared.fetcher.is_paused())
+    }
+
     /// Returns why partitions that the node should hold could not be opened.
     pub fn failures(&self) -> Vec<(u32, String)> {
         let state = self.shared.state.lock();
@@ -361,6 +367,7 @@ impl Shared {
             }
             spare_since.retain(|partition, _| !spare.contains(partition));
             drop(state);
+            self.check_memory();
             for partition in spare {
                 self.close(partition);
             }
@@ -368,6 +375,28 @@ impl Shared {
             // After this time, partitions that could not be opened are tried again.
             let waited = self.changed.wait_timeout(state, Duration::from_millis(300));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    /// Returns the bytes of all indexes. O(partitions × indexes).
+    fn memory(&self) -> usize {
+        let open: Vec<Arc<OpenPartition>> = {
+            let state = self.state.lock();
+            state.slots.values().filter_map(PartitionSlot::open).collect()
+        };
+        open.iter().map(|open| open.size().1).sum()
+    }
+
+    /// Pauses the reader at the memory limit, and lets it continue below it.
+    fn check_memory(&self) {
+        let Some(limit) = self.options.memory_limit else { return };
+        let memory = self.memory();
+        if memory >= limit {
+            if self.fetcher.pause(true) {
+                tracing::warn!(memory, limit, "memory limit: the node reads no further records");
+            }
+        } else if memory < limit - limit / 16 && self.fetcher.pause(false) {
+            tracing::info!(memory, limit, "below the memory limit: the node reads on");
         }
     }
 

@@ -197,6 +197,10 @@ impl Extension for NodeExtension {
         line("node_rebalances", &rebalances);
         line("node_sessions_lost", &lost);
         line("node_poison", &node.poison(0).0);
+        let (memory, is_paused) = node.memory();
+        line("node_memory", &memory);
+        line("node_memory_limit", &options.memory_limit.unwrap_or(0));
+        line("node_paused_by_memory", &u8::from(is_paused));
         for (name, _, value) in counts(self.nodes.counters()) {
             line(&format!("node_{name}"), &value);
         }
@@ -246,6 +250,12 @@ impl Extension for NodeExtension {
         let (name, help) = ("ordna_node_unopened_partitions", "Partitions that cannot be opened.");
         all.one(name, help, node.failures().len());
         all.one("ordna_node_poison_total", "Records that are no documents.", node.poison(0).0);
+        let (memory, is_paused) = node.memory();
+        all.one("ordna_node_memory_bytes", "Bytes of all indexes.", memory);
+        let limit = node.options().memory_limit.unwrap_or(0);
+        all.one("ordna_node_memory_limit_bytes", "Limit of these bytes; 0: none.", limit);
+        let (name, help) = ("ordna_node_paused", "1 while no records are read, at the limit.");
+        all.one(name, help, u8::from(is_paused));
         for (name, help, value) in counts(self.nodes.counters()) {
             all.one(&format!("ordna_node_{name}_total"), help, value);
         }

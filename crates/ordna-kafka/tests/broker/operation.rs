@@ -1,8 +1,12 @@
 //! Tests of what operators use: `INFO`, metrics, the console, and the commands of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
-use crate::common::{beside_others, entries, filled, options, recomputed, until};
+use ordna_kafka::NodeOptions;
+
+use crate::client::Reply;
+use crate::common::{beside_others, document, entries, filled, options, recomputed, until};
 use crate::served::Served;
 
 /// Returns the samples of a page of metrics. Each family has one header, which precedes its
@@ -143,4 +147,45 @@ fn a_restore_shows_its_progress_and_its_lag() {
     assert!(seen > 0, "no state between the first and the last record");
     assert_eq!(last, 100_000);
     assert_eq!(entries(&[&served.node], 1), recomputed(&topic));
+}
+
+#[test]
+fn at_its_memory_limit_a_node_reads_nothing_until_another_one_takes_partitions() {
+    const LIMIT: usize = 4 << 20;
+    let _broker = beside_others();
+    let (topic, writer) = filled(4, 0);
+    let limited =
+        |number| NodeOptions { memory_limit: Some(LIMIT), ..options("limited", &topic, number) };
+    let first = Served::start(limited(0));
+    let rows = |from: i64, to: i64| {
+        (from..to).for_each(|number| writer.set(&format!("d{number}"), &document("SE", number)));
+        writer.flush();
+    };
+    let mut written = 0;
+    while !first.node.memory().1 {
+        rows(written, written + 5_000);
+        written += 5_000;
+        let read = || first.node.info().iter().map(|info| info.held.position.seq).sum::<u64>();
+        until("it has read them", || first.node.memory().1 || read() == written as u64);
+    }
+    // What was read before the node noticed.
+    assert!(first.node.memory().0 < 2 * LIMIT, "{:?} after {written}", first.node.memory());
+    rows(written, written + 5_000);
+    written += 5_000;
+    until("the lag is seen", || first.node.info().iter().any(|info| info.held.lag > Some(0)));
+    let memory = first.node.memory().0;
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(first.node.memory(), (memory, true), "it reads nothing");
+    assert_eq!(first.field("node_paused_by_memory").as_deref(), Some("1"));
+    assert_eq!(first.field("node_memory_limit"), Some(LIMIT.to_string()));
+    // Queries go on, but not for what it has not read.
+    let any = first.say(&["ORDNA.INDEX", "SCAN", "by_size", "ANY", "LIMIT", "1"]);
+    assert_eq!(any.items().len(), 5, "{any:?}");
+    let newest = first.say(&["ORDNA.INDEX", "SCAN", "by_size", "TIMEOUT", "300", "LIMIT", "1"]);
+    assert!(matches!(newest, Reply::Error(_)), "{newest:?}");
+
+    // Another node takes partitions, so the first one has room again.
+    let second = Served::start(NodeOptions { memory_limit: None, ..limited(1) });
+    until("it reads on", || !first.node.memory().1 && first.node.info().len() == 2);
+    assert_eq!(entries(&[&first.node, &second.node], 4).len(), written as usize);
 }
