@@ -25,8 +25,9 @@ pub struct IndexNodeOptions {
     /// Topic: record keys are document ids, values JSON objects, null deletes
     #[arg(long)]
     topic: String,
-    /// Index, as ORDNA.INDEX CREATE takes it: 'name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC]
-    /// … [WHERE filter]'; the prefix * stands for all ids. May be given several times
+    /// Index, as ORDNA.INDEX CREATE takes it: 'name ON prefix PARTS field [NUMERIC|TEXT|LOWER|BOOL]
+    /// [ARRAY|SPLIT separator] [ASC|DESC] … [WHERE filter]'; the prefix * stands for all ids, and
+    /// dots lead into objects. May be given several times
     #[arg(long = "index", required = true)]
     indexes: Vec<String>,
     /// Address that other nodes reach this one at: HOST:PORT [default: the address it listens on]

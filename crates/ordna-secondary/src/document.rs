@@ -1,5 +1,7 @@
 //! Documents, and changes of documents.
 
+use std::collections::BTreeMap;
+
 use ordna::tuple::{Number, Value};
 
 /// The fields of a document, in order. A field of a nested object has a name with dots.
@@ -47,6 +49,10 @@ impl Document {
 
     /// Converts a JSON object to a document. Any other JSON value becomes a document with one
     /// field, whose name is empty.
+    ///
+    /// An array that contains objects also has a field for each field of these objects, so that an
+    /// index can [explode](crate::Explode) it: of `{"items": [{"id": 1}, {"id": 2}]}`, the field
+    /// `items.id` is the array of 1 and 2. Objects without the field add no element.
     pub fn from_json(json: &serde_json::Value) -> Self {
         let mut document = Self::new();
         document.flatten(String::new(), json);
@@ -54,12 +60,31 @@ impl Document {
     }
 
     fn flatten(&mut self, name: String, json: &serde_json::Value) {
-        let serde_json::Value::Object(fields) = json else {
-            return self.push(name, of_json(json));
+        let fields = match json {
+            serde_json::Value::Object(fields) => fields,
+            serde_json::Value::Array(items) => {
+                self.push_columns(&name, items);
+                return self.push(name, of_json(json));
+            }
+            _ => return self.push(name, of_json(json)),
         };
         for (field, json) in fields {
             let name = if name.is_empty() { field.clone() } else { format!("{name}.{field}") };
             self.flatten(name, json);
+        }
+    }
+}
+
+impl Document {
+    /// Appends the fields of the objects of an array.
+    fn push_columns(&mut self, name: &str, items: &[serde_json::Value]) {
+        let mut columns: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+        for (field, json) in items.iter().filter_map(serde_json::Value::as_object).flatten() {
+            columns.entry(field).or_default().push(of_json(json));
+        }
+        for (field, values) in columns {
+            let name = if name.is_empty() { field.to_owned() } else { format!("{name}.{field}") };
+            self.push(name, Value::Tuple(values));
         }
     }
 }
@@ -92,4 +117,24 @@ pub struct Mutation {
     pub id: Box<[u8]>,
     /// The whole document after the change; `None` if it was deleted.
     pub document: Option<Document>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_array_of_objects_has_a_field_for_each_field_of_theirs() {
+        let json = serde_json::json!({"a": {"items": [{"x": 1, "y": "b"}, 7, {"x": [2]}]}});
+        let document = Document::from_json(&json);
+        let number = |n: i128| Value::Number(Number::from(n));
+        let column = document.get("a.items.x");
+        let expected = Value::Tuple(vec![number(1), Value::Tuple(vec![number(2)])]);
+        assert_eq!(column, Some(&expected));
+        let text = Value::String("b".to_owned());
+        assert_eq!(document.get("a.items.y"), Some(&Value::Tuple(vec![text])));
+        assert!(matches!(document.get("a.items"), Some(Value::Tuple(items)) if items.len() == 3));
+        let names: Vec<&str> = document.fields().map(|(name, _)| name).collect();
+        assert_eq!(names, ["a.items.x", "a.items.y", "a.items"]);
+    }
 }

@@ -103,3 +103,37 @@ fn a_warm_copy_answers_for_a_silent_node() {
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
     assert_eq!(owned(&[&first.node]).len(), 2);
 }
+
+#[test]
+fn arrays_truth_values_null_and_missing_can_be_asked_for() {
+    let _broker = beside_others();
+    let (topic, writer) = filled(1, 0);
+    for (id, value) in [
+        ("a", r#"{"on":true,"items":[{"sku":"x","n":1},{"sku":"y"}]}"#),
+        ("b", r#"{"on":false,"items":[{"sku":"y"}]}"#),
+        ("c", r#"{"on":null,"items":[]}"#),
+        ("d", r#"{"on":"true"}"#),
+    ] {
+        writer.set(id, value);
+    }
+    writer.flush();
+    let define = |line: &str| {
+        let words: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        ordna_server::parse_definition(&words).unwrap()
+    };
+    let indexes = vec![define("by_sku ON  PARTS items.sku ARRAY"), define("by_on ON  PARTS on")];
+    let served = Served::start(NodeOptions { indexes, ..options("typed", &topic, 0) });
+    until("it has the partition", || owned(&[&served.node]).len() == 1);
+    let ids = |query: &str| -> Vec<String> {
+        let line = format!("ORDNA.INDEX SCAN {query}");
+        let reply = served.say(&line.split(' ').collect::<Vec<_>>());
+        reply.items()[1].items().iter().map(Reply::text).collect()
+    };
+    assert_eq!(ids("by_sku EQ y"), ["a", "b"]);
+    assert_eq!(ids("by_sku EQ x"), ["a"]);
+    assert_eq!(ids("by_sku IS MISSING"), ["c", "d"]);
+    assert_eq!(ids("by_on IS TRUE"), ["a"]);
+    assert_eq!(ids("by_on IS FALSE"), ["b"]);
+    assert_eq!(ids("by_on IS NULL"), ["c"]);
+    assert_eq!(ids("by_on EQ true"), ["d"]);
+}

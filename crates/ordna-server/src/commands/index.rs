@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ordna::tuple::{Number, Value};
 use ordna_secondary::{
-    Consistency, Filter, IndexDefinition, IndexState, Kind, Order, Part, Query, Range, Read,
+    Consistency, Explode, Filter, IndexDefinition, IndexState, Kind, Order, Part, Query, Range,
+    Read,
 };
 
 use crate::execution::command::{
@@ -118,11 +119,13 @@ fn index(
         b"info" => info(state, reader, out),
         b"help" => {
             const LINES: &[&str] = &[
-                "CREATE <name> ON <prefix> PARTS <field> [NUMERIC|TEXT] [ASC|DESC] ... [WHERE <filter>]",
-                "SCAN <name> [EQ <value>]... [FROM <bound>] [TO <bound>] [PREFIX <text>] [REV]",
+                "CREATE <name> ON <prefix> PARTS <field> [NUMERIC|TEXT|LOWER|BOOL]",
+                "    [ARRAY|SPLIT <separator>] [ASC|DESC] ... [WHERE <filter>]",
+                "SCAN <name> [EQ <value> | IS TRUE|FALSE|NULL|MISSING]... [FROM <bound>] [TO <bound>] [PREFIX <text>] [REV]",
                 "    [DISTINCT <parts>] [LIMIT [<offset>] <count>] [CURSOR <cursor>] [VALUES]",
                 "    [ANY | AT <vector>] [TIMEOUT <milliseconds>]",
-                "COUNT <name> [EQ <value>]... [FROM <bound>] [TO <bound>] [PREFIX <text>] [ANY | AT <vector>]",
+                "COUNT <name> [EQ <value> | IS TRUE|FALSE|NULL|MISSING]... [FROM <bound>] [TO <bound>]",
+                "    [PREFIX <text>] [ANY | AT <vector>]",
                 "LIST",
                 "INFO <name>",
                 "DROP <name>",
@@ -146,7 +149,8 @@ fn end(reader: &ArgumentReader<'_>) -> Result<()> {
     if reader.peek().is_some() { Err(reader.unsupported("ORDNA.INDEX")) } else { Ok(()) }
 }
 
-/// `CREATE name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
+/// `CREATE name ON prefix PARTS field [NUMERIC|TEXT|LOWER|BOOL] [ARRAY|SPLIT separator] [ASC|DESC]
+/// … [WHERE filter]`
 fn create(
     state: &ServerState,
     held: Option<&Keyspace>,
@@ -169,7 +173,7 @@ pub fn parse_definition(arguments: &[&[u8]]) -> std::result::Result<IndexDefinit
     defined(ArgumentReader::new(request.arguments(), 0)).map_err(|error| error.to_string())
 }
 
-/// `name ON prefix PARTS field [NUMERIC|TEXT] [ASC|DESC] … [WHERE filter]`
+/// The arguments of `CREATE`.
 fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition> {
     let name = checked(name_of(&mut reader)?, "the name of the index")?;
     if !reader.take("on") {
@@ -186,14 +190,25 @@ fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition> {
             break;
         }
         let field = checked(reader.text_of("PARTS")?, "a field of PARTS")?;
-        let kind = if reader.take("numeric") {
-            Kind::Number
-        } else if reader.take("text") {
-            Kind::Text
+        let kind = KINDS.iter().find(|(word, _)| reader.take(word));
+        let kind = kind.map_or(Kind::Natural, |(_, kind)| *kind);
+        let explode = if reader.take("array") {
+            Explode::Array
+        } else if reader.take("split") {
+            let separator = reader.text_of("SPLIT")?;
+            let mut letters = separator.chars();
+            match (letters.next(), letters.next()) {
+                (Some(letter), None) => Explode::Split(letter),
+                _ => {
+                    return Err(
+                        format!("ERR SPLIT takes one character, not '{separator:.40}'").into()
+                    );
+                }
+            }
         } else {
-            Kind::Natural
+            Explode::No
         };
-        let part = Part::new(field).kind(kind);
+        let part = Part::new(field).kind(kind).explode(explode);
         let part = if reader.take("desc") { part.descending() } else { part };
         if part.order == Order::Ascending {
             reader.take("asc");
@@ -214,6 +229,25 @@ fn defined(mut reader: ArgumentReader<'_>) -> Result<IndexDefinition> {
     Ok(definition)
 }
 
+/// Words of `CREATE` for the types of parts.
+const KINDS: [(&str, Kind); 4] = [
+    ("numeric", Kind::Number),
+    ("text", Kind::Text),
+    ("lower", Kind::LowerText),
+    ("bool", Kind::Bool),
+];
+
+/// Parses the argument of `IS`, which names values that are no texts and no numbers.
+fn literal(word: &[u8]) -> Result<Value> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"true" => Ok(Value::Bool(true)),
+        b"false" => Ok(Value::Bool(false)),
+        b"null" => Ok(Value::Null),
+        b"missing" => Ok(Value::Missing),
+        _ => Err("ERR IS takes TRUE, FALSE, NULL or MISSING".into()),
+    }
+}
+
 /// Parses a value of a part.
 fn value(word: &[u8], part: &Part) -> Result<Value> {
     let is_number = |text: &str| ordna_secondary::number_of(text).is_some();
@@ -222,6 +256,9 @@ fn value(word: &[u8], part: &Part) -> Result<Value> {
             Err(format!("ERR '{text:.40}' is no number, which the part {} holds", part.field)
                 .into())
         }
+        (_, Kind::Bool) => literal(word).map_err(|_| {
+            format!("ERR the part {} holds truth values: TRUE or FALSE", part.field).into()
+        }),
         // The index converts the text to a number if the part holds numbers.
         (Ok(text), _) => Ok(Value::String(text.to_owned())),
         (Err(_), _) => Ok(Value::Bytes(word.to_vec())),
@@ -276,6 +313,9 @@ fn asked(
     while reader.peek().is_some() {
         if reader.take("eq") {
             prefix.push(value(reader.of("EQ")?, part(prefix.len())?)?);
+        } else if reader.take("is") {
+            part(prefix.len())?;
+            prefix.push(literal(reader.of("IS")?)?);
         } else if reader.take("from") {
             lower = bound(reader.of("FROM")?, part(prefix.len())?)?;
         } else if reader.take("to") {
@@ -413,13 +453,15 @@ fn info(state: &ServerState, mut reader: ArgumentReader<'_>, out: &mut Replies) 
         _ => ("ready", ""),
     };
     let part = |part: &Part| {
-        let kind = match part.kind {
-            Kind::Number => " NUMERIC",
-            Kind::Text => " TEXT",
-            _ => "",
+        let kind = KINDS.iter().find(|(_, kind)| *kind == part.kind);
+        let kind = kind.map(|(word, _)| format!(" {}", word.to_uppercase())).unwrap_or_default();
+        let explode = match part.explode {
+            Explode::No => String::new(),
+            Explode::Array => " ARRAY".to_owned(),
+            Explode::Split(separator) => format!(" SPLIT {separator}"),
         };
         let order = if part.order == Order::Descending { "DESC" } else { "ASC" };
-        format!("{}{kind} {order}", part.field)
+        format!("{}{kind}{explode} {order}", part.field)
     };
     out.map(12);
     out.bulk(b"name");

@@ -102,6 +102,38 @@ fn pages_prefixes_values_and_filters() {
     assert!(reply.contains("of another index"), "{reply}");
 }
 
+#[test]
+fn types_split_texts_null_and_missing() {
+    let (_server, mut client) = client();
+    client.say("HSET h:1 tags Red;blue on true");
+    client.say("HSET h:2 tags blue on maybe");
+    client.say("HSET h:3 other 1");
+    client.say("ORDNA.INDEX CREATE tags ON h: PARTS tags LOWER SPLIT ; DESC");
+    client.say("ORDNA.INDEX CREATE on ON h: PARTS on BOOL tags TEXT");
+    let mut found = |query: &str| words(&client.say(&format!("ORDNA.INDEX SCAN {query}")));
+    assert_eq!(found("tags"), ["0", "h:1", "h:1", "h:2", "h:3"]);
+    assert_eq!(found("tags EQ BLUE"), ["0", "h:1", "h:2"]);
+    assert_eq!(found("tags EQ red"), ["0", "h:1"]);
+    assert_eq!(found("tags IS missing"), ["0", "h:3"]);
+    // A hash has texts only.
+    assert_eq!(found("on IS TRUE"), ["0"]);
+    assert_eq!(found("on IS NULL"), ["0", "h:1", "h:2"]);
+    assert_eq!(found("on IS NULL EQ blue"), ["0", "h:2"]);
+    assert_eq!(client.say("ORDNA.INDEX COUNT on IS MISSING IS MISSING"), r":1\r\n");
+    let parts = client.say("ORDNA.INDEX INFO tags");
+    assert!(parts.contains("tags LOWER SPLIT ; DESC"), "{parts}");
+    for (line, part) in [
+        ("SCAN on EQ 1", "the part on holds truth values: TRUE or FALSE"),
+        ("SCAN on IS 1", "IS takes TRUE, FALSE, NULL or MISSING"),
+        ("SCAN on IS NULL IS NULL IS NULL", "has 2 parts only"),
+        ("CREATE more ON h: PARTS a SPLIT ab", "SPLIT takes one character, not 'ab'"),
+        ("CREATE more ON h: PARTS a ARRAY b SPLIT ,", "2 parts are exploded"),
+    ] {
+        let reply = client.say(&format!("ORDNA.INDEX {line}"));
+        assert!(reply.starts_with("-ERR ") && reply.contains(part), "{line}: {reply}");
+    }
+}
+
 /// Many connections write the same hashes. The entries must be those of the final hashes.
 #[test]
 fn the_last_write_of_a_hash_is_what_its_index_has() {
