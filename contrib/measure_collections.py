@@ -7,7 +7,7 @@ Needs redis-server and redis-benchmark; `--valkey` adds a second server to compa
 alone in turn for each workload, in rounds that alternate. Prints the median of requests a second and its
 ratio to Redis and Valkey. `--part` chooses: `all` (what `redis-benchmark -t all` runs), `large` (collections
 of a million elements), `memory` (bytes per member), `stalls` and `changes` (how long another client waits,
-the latter beside commands that change a million elements at once).
+the latter during commands that change a million elements at once).
 Replies are checked once per workload before it is timed.
 """
 
@@ -276,7 +276,7 @@ def stalls(servers, options):
 
         watched("the same and BGSAVE", server, save)
         kept = statistics.median(beside) / statistics.median(alone)
-        rows.setdefault("ZADD a second kept beside BGSAVE (ratio)", []).append(f"{kept:.2f}")
+        rows.setdefault("ZADD per second during BGSAVE (ratio)", []).append(f"{kept:.2f}")
         server.fill(grouped("HSET", "large", lambda n: (b"f:%012d" % n, b"value"), MILLION))
         hset = ["-c", "4", "-P", "16", "-r", str(MILLION), "-n", str(int(400_000 * options.scale))]
         hset += ["HSET", "large", "f:__rand_int__", "value"]
@@ -359,7 +359,7 @@ def changes(servers, options):
         ("DEL of half, absent", None, ("DEL", *fields)),
     ]
     watchers = [("GET", "other"), ("SET", "other", "value"), ("MSET", "a", "1", "b", "2")]
-    print(f"\n## Longest wait of other clients (GET, SET, MSET) beside a change of {count:,} elements\n")
+    print(f"\n## Longest wait of other clients (GET, SET, MSET) during a change of {count:,} elements\n")
     rows = [row for row in rows if any(part in row[0] for part in options.only.split("|"))]
     titles = [f"{server.name} {what}" for server in servers for what in ("took", "GET", "SET", "MSET")]
     print("| ms | " + " | ".join(titles) + " |")

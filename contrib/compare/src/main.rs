@@ -26,7 +26,7 @@ fn main() -> Result<(), Failure> {
     let number = |at: usize, default: u64| -> Result<u64, Failure> {
         let text = options.get(at);
         text.map_or(Ok(default), |text| {
-            text.parse().map_err(|_| format!("{text:?} is no number").into())
+            text.parse().map_err(|_| format!("{text:?} is not a number").into())
         })
     };
     let (seconds, entries, rounds) = (number(0, 3)?, number(1, 1_000_000)?, number(2, 3)?);
