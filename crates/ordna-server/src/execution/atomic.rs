@@ -94,6 +94,7 @@ impl Atomic {
             | CommandOutcome::Blocked(_)
             | CommandOutcome::Read(_)
             | CommandOutcome::AwaitsTurn
+            | CommandOutcome::EndsRun
             | CommandOutcome::Paused => {}
         }
         Ok(Aftermath::None)

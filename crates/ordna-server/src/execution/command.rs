@@ -70,6 +70,8 @@ pub enum CommandOutcome {
     /// Nothing was done: the command is executed when the session has its turn among the commands
     /// that run long.
     AwaitsTurn,
+    /// Nothing was done: the command is executed again, outside of its [run](super::key_run).
+    EndsRun,
     /// Nothing was done: clients are paused, and the command is executed after the pause.
     Paused,
     /// A command that is executed again, on a snapshot.
@@ -652,6 +654,10 @@ impl<'a> Context<'a> {
             self.show_monitors(spec, arguments);
         }
         let (evicts, mut has_room) = (state.settings.evicts(), true);
+        if evicts && self.keys.is_of_run() {
+            self.session.now = Some(begin);
+            return CommandOutcome::EndsRun;
+        }
         if evicts && spec.lock != LockMode::None {
             state.record_use(&self.keys, spec, arguments);
             // A transaction, which excludes others, has got room for all of its commands, and must
@@ -674,6 +680,11 @@ impl<'a> Context<'a> {
         }
         if evicts && is_full && has_room && !spec.has(CommandFlags::EXECUTES_QUEUE) {
             outcome = self.call_after_eviction(spec, arguments, out);
+        }
+        if matches!(outcome, Err(CommandError::NeedsExclusive)) && self.keys.is_of_run() {
+            out.bytes.truncate(before);
+            self.session.now = Some(begin);
+            return CommandOutcome::EndsRun;
         }
         // A command that starts again is counted when it is executed.
         if matches!(outcome, Err(CommandError::NeedsSnapshot)) {
@@ -727,7 +738,7 @@ impl<'a> Context<'a> {
     ) -> Result {
         let before = out.bytes.len();
         let outcome = self.table.executes[spec.id](self, arguments, out);
-        if !matches!(outcome, Err(CommandError::NeedsExclusive)) {
+        if !matches!(outcome, Err(CommandError::NeedsExclusive)) || self.keys.is_of_run() {
             return outcome;
         }
         // The first attempt has changed nothing.

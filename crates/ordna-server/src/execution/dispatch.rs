@@ -8,6 +8,7 @@ use ordna::sync::{fault, notice};
 use crate::execution::command::{CommandOutcome, CommandTable, Context};
 use crate::execution::snapshot_read::Execution;
 use crate::execution::{acknowledgement, eviction};
+use crate::keyspace::Keyspace;
 use crate::keyspace::lock::KeyspaceGuard;
 use crate::state::ServerState;
 use crate::state::acl::user::Refusal;
@@ -22,6 +23,18 @@ pub fn execute(
     state: &ServerState,
     table: &'static CommandTable,
     session: &mut Session,
+    arguments: Arguments<'_>,
+    out: &mut Replies,
+) -> CommandOutcome {
+    execute_in(state, table, session, None, arguments, out)
+}
+
+/// Works like [`execute`] for a command of a run, which has locked the keyspace.
+pub fn execute_in(
+    state: &ServerState,
+    table: &'static CommandTable,
+    session: &mut Session,
+    run: Option<&Keyspace>,
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> CommandOutcome {
@@ -100,6 +113,10 @@ pub fn execute(
         || spec.has(CommandFlags::EXECUTES_QUEUE)
             && session.transaction.as_ref().is_some_and(|transaction| transaction.runs_long);
     let keys = match (is_exclusive, runs_long) {
+        (false, false) if run.is_some() => {
+            run.map_or(KeyspaceGuard::Released, KeyspaceGuard::OfRun)
+        }
+        _ if run.is_some() => return CommandOutcome::EndsRun,
         (_, true) => {
             let turn = session.turn.take().or_else(|| state.keyspace_lock().try_turn());
             let Some(turn) = turn else { return CommandOutcome::AwaitsTurn };
@@ -112,7 +129,8 @@ pub fn execute(
     };
     let execution = Execution::First;
     let mut context = Context { state, session, indexed: None, keys, table, execution };
-    let is_exclusive = context.exclude_if_awaited(spec, arguments) || is_exclusive;
+    // While a run has locked the keyspace, no client begins to wait.
+    let is_exclusive = run.is_none() && context.exclude_if_awaited(spec, arguments) || is_exclusive;
     if spec.lock != LockMode::None {
         match context.stopped(spec, arguments) {
             Ok(None) => {}
@@ -126,7 +144,7 @@ pub fn execute(
     };
     // The command was refused before it was executed.
     context.session.script = None;
-    if spec.lock != LockMode::None {
+    if spec.lock != LockMode::None && run.is_none() {
         context.serve_blocked();
     }
     outcome

@@ -10,6 +10,7 @@ pub mod dispatch;
 pub mod eviction;
 pub mod guesses;
 pub mod index_access;
+pub mod key_run;
 pub mod large_reads;
 pub mod long_scan;
 pub mod monitor;

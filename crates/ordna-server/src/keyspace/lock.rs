@@ -223,6 +223,8 @@ pub enum KeyspaceGuard<'a> {
         ShardedLockWriteGuard<'a, Keyspace>,
         #[expect(dead_code, reason = "dropped after the guard")] Held<'a>,
     ),
+    /// The command is part of a run, which has locked the keyspace in shared mode.
+    OfRun(&'a Keyspace),
     /// Nothing is locked: the command reads this snapshot.
     Snapshot(Arc<KeyspaceSnapshot>),
     /// Nothing is locked and no key accessed, because the command needs none or is inside
@@ -236,9 +238,15 @@ impl KeyspaceGuard<'_> {
         matches!(self, Self::Exclusive(..))
     }
 
+    /// Whether the command is part of a run, which holds the lock.
+    pub fn is_of_run(&self) -> bool {
+        matches!(self, Self::OfRun(_))
+    }
+
     /// Lets other commands use the keyspace, and then locks it again with `lock`. The keyspace may
     /// have changed in between.
     pub fn release_for_a_moment(&mut self, lock: impl FnOnce() -> Self) {
+        debug_assert!(!self.is_of_run(), "the run would still hold the lock");
         *self = Self::Released;
         *self = lock();
     }
@@ -267,6 +275,7 @@ impl Deref for KeyspaceGuard<'_> {
         match self {
             Self::Shared(keys, _) => keys,
             Self::Exclusive(keys, _) => keys,
+            Self::OfRun(keys) => keys,
             Self::Snapshot(snapshot) => snapshot.keyspace(),
             Self::Released => unreachable!("nothing accesses keys that are not locked"),
         }

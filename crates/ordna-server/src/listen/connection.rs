@@ -15,6 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::execution::acknowledgement;
 use crate::execution::command::{Awaited, CommandOutcome, CommandTable};
 use crate::execution::dispatch;
+use crate::execution::key_run::{self, Limits};
 use crate::execution::large_reads;
 use crate::execution::long_scan::LongScan;
 use crate::keyspace::lock::Delayed;
@@ -198,13 +199,19 @@ impl<'a> Connection<'a> {
         requests: &mut Requests,
     ) -> Result<bool> {
         requests.limit(self.state.settings.query_limit.size());
-        let mut executed = 0;
+        let (mut executed, mut executed_before_turn) = (0, 0);
+        let (mut next_fetch, mut broken) = (0, None);
         let mut turn_ends = session.now.map(|began| began + TURN_TIME);
         loop {
-            if executed % AHEAD == 0 {
+            if executed >= next_fetch {
+                next_fetch = executed + AHEAD;
                 self.fetch_ahead(session, requests);
             }
-            let arguments = match requests.next(session.user.is_some()) {
+            let next = match broken.take() {
+                Some(error) => Err(error),
+                None => requests.next(session.user.is_some()),
+            };
+            let arguments = match next {
                 Ok(None) => return Ok(true),
                 Ok(Some(arguments)) => arguments,
                 Err(error) => {
@@ -244,11 +251,29 @@ impl<'a> Connection<'a> {
             // A message that was published before this request was sent precedes its reply.
             session.deliver(&mut self.replies);
             let mut before = self.replies.bytes.len();
-            let mut outcome =
-                dispatch::execute(self.state, self.table, session, arguments, &mut self.replies);
+            let (state, table) = (self.state, self.table);
+            let mut run = None;
+            if self.names_one_key {
+                let limits = Limits { commands: AHEAD, replies: SEND, time: turn_ends };
+                let out = &mut self.replies;
+                run = key_run::execute(state, table, session, requests, out, &limits);
+            }
+            let arguments = requests.current();
+            let mut outcome = match run {
+                Some(run) => {
+                    executed += run.before;
+                    self.unsent += run.before;
+                    broken = run.error;
+                    run.outcome
+                }
+                None => dispatch::execute(state, table, session, arguments, &mut self.replies),
+            };
+            if matches!(outcome, CommandOutcome::EndsRun) {
+                before = self.replies.bytes.len();
+                outcome = dispatch::execute(state, table, session, arguments, &mut self.replies);
+            }
             drop(delayed);
             while matches!(outcome, CommandOutcome::AwaitsTurn | CommandOutcome::Paused) {
-                let (state, table) = (self.state, self.table);
                 session.now = None;
                 let waited = match outcome {
                     CommandOutcome::Paused => {
@@ -305,6 +330,7 @@ impl<'a> Connection<'a> {
                 CommandOutcome::Done
                 | CommandOutcome::Read(_)
                 | CommandOutcome::AwaitsTurn
+                | CommandOutcome::EndsRun
                 | CommandOutcome::Paused => {}
                 CommandOutcome::Close => {
                     self.unsent += replies;
@@ -353,7 +379,8 @@ impl<'a> Connection<'a> {
             }
             // `now` is the end of the last command.
             let is_long = session.now.zip(turn_ends).is_some_and(|(now, ends)| now > ends);
-            if executed % TURN == 0 || is_long {
+            if executed - executed_before_turn >= TURN || is_long {
+                executed_before_turn = executed;
                 // Does not wait for a script here, because the reply may have to be sent before the
                 // script ends.
                 tokio::task::yield_now().await;

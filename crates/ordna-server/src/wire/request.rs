@@ -245,6 +245,22 @@ impl Requests {
         Ok(Some(Arguments { bytes: &self.buffer, ranges: &self.arguments }))
     }
 
+    /// Returns the command that [`next`](Self::next) has returned last.
+    pub fn current(&self) -> Arguments<'_> {
+        let is_inline = self.buffer.get(self.start) != Some(&b'*');
+        let bytes = if is_inline { &self.unquoted } else { &self.buffer };
+        Arguments { bytes, ranges: &self.arguments }
+    }
+
+    /// Returns whether the next command begins with the same bytes as the [current](Self::current)
+    /// one: number of arguments, name and first argument.
+    pub fn repeats(&self) -> bool {
+        let Some(first) = self.arguments.get(1) else { return false };
+        let present = self.buffer.get(self.start..first.end).unwrap_or_default();
+        let next = self.buffer.get(self.at..).unwrap_or_default();
+        self.missing == 0 && present.first() == Some(&b'*') && next.starts_with(present)
+    }
+
     /// Called if the command is incomplete: more bytes are needed, unless it is too large already.
     fn wait_for_more(&self) -> Result<Option<Arguments<'_>>, ProtocolError> {
         if self.buffer.len() - self.start > self.most { broken(TOO_LARGE) } else { Ok(None) }
@@ -254,6 +270,17 @@ impl Requests {
     /// there is room, and returns their number. Consumes nothing. Stops at the first command that
     /// is incomplete or invalid. Before the client has authenticated, stores nothing.
     pub fn ahead<'a>(&'a self, authenticated: bool, keys: &mut [&'a [u8]]) -> usize {
+        self.ahead_at(1, authenticated, keys)
+    }
+
+    /// Works like [`ahead`](Self::ahead), for the argument at a position. Commands that have fewer
+    /// arguments are passed over.
+    pub fn ahead_at<'a>(
+        &'a self,
+        position: usize,
+        authenticated: bool,
+        keys: &mut [&'a [u8]],
+    ) -> usize {
         let mut found = 0;
         let mut rest = self.buffer.get(self.at..).unwrap_or_default();
         if self.missing > 0 || !authenticated {
@@ -268,7 +295,7 @@ impl Requests {
                 let Some(argument) = rest.get(start..start.saturating_add(length)) else {
                     return found;
                 };
-                if number == 1 {
+                if number == position {
                     *place = argument;
                 }
                 at = start + length + 2;
@@ -276,7 +303,7 @@ impl Requests {
                     return found;
                 }
             }
-            found += usize::from(count > 1);
+            found += usize::from(count > position);
             rest = &rest[at..];
         }
         found

@@ -18,7 +18,8 @@
 //! - A head with a deadline has one entry in the list of deadlines, which names its key.
 //!
 //! # Order of locks
-//! Keyspace, then key. A command that locks several keys holds the keyspace exclusively.
+//! Keyspace, then key. A command that locks several keys holds the keyspace exclusively. A run of
+//! commands on one key may hold both locks until it ends.
 //!
 //! # Removal
 //! Removing or overwriting a head adds its id to the list of removals in the same batch. A task
@@ -34,6 +35,7 @@ pub mod changes;
 pub mod ends;
 pub mod field_deadlines;
 pub mod head;
+pub mod key_locks;
 pub mod large;
 pub mod names;
 pub mod nodes;
@@ -42,15 +44,14 @@ pub mod positions;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ordna::checksum::crc32c;
 use ordna::sync::{Lock, StripedCounter};
 
+use self::key_locks::{HeldKey, KeyLocks, LOCKS, LockedKey, SharedKey};
 use self::positions::Positions;
 
-/// Number of locks of keys. Commands on two keys with the same lock exclude each other.
-const LOCKS: usize = 256;
 /// Number of flags that say where heads may be.
 const PLACES: usize = 1 << 13;
 /// The id of the first large collection.
@@ -59,7 +60,7 @@ const FIRST_ID: u64 = 1;
 /// The state that the collections of a keyspace share.
 #[derive(Debug)]
 pub struct Collections {
-    locks: Vec<RwLock<()>>,
+    locks: KeyLocks,
     /// For each lock: whether the head of a list was seen under it.
     has_list: Vec<AtomicBool>,
     /// For each lock: whether the collection that was last seen under it was large.
@@ -92,7 +93,7 @@ pub struct Collections {
 impl Default for Collections {
     fn default() -> Self {
         Self {
-            locks: (0..LOCKS).map(|_| RwLock::default()).collect(),
+            locks: KeyLocks::default(),
             has_list: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             was_large: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
             was_absent: (0..LOCKS).map(|_| AtomicBool::default()).collect(),
@@ -111,10 +112,6 @@ impl Default for Collections {
 }
 
 impl Collections {
-    fn lock_of(&self, key: &[u8]) -> &RwLock<()> {
-        &self.locks[crc32c(key) as usize % LOCKS]
-    }
-
     /// Returns whether a key may hold the head of a list, because one was seen under its lock. A
     /// hint that decides which write is tried first.
     pub(super) fn may_hold_list(&self, key: &[u8]) -> bool {
@@ -173,14 +170,24 @@ impl Collections {
     }
 
     /// Locks a key, to write the collection that it holds.
-    pub fn lock(&self, key: &[u8]) -> RwLockWriteGuard<'_, ()> {
-        // A panic under the lock leaves the collection intact: a batch is all or nothing.
-        self.lock_of(key).write().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self, key: &[u8]) -> LockedKey<'_> {
+        self.locks.lock(key)
+    }
+
+    /// Locks a key to pop from the sorted set that it holds.
+    pub(super) fn lock_to_pop(&self, key: &[u8]) -> LockedKey<'_> {
+        self.locks.lock_to_pop(key)
+    }
+
+    /// Locks a key for several writes of the collection that it holds, if that is probably large.
+    /// Until the result is dropped, the thread must lock no other key.
+    pub fn hold(&self, key: &[u8]) -> Option<HeldKey<'_>> {
+        self.may_be_large(key).then(|| self.locks.hold(key))
     }
 
     /// Locks a key, to read several elements of the collection that it holds.
-    pub fn lock_shared(&self, key: &[u8]) -> RwLockReadGuard<'_, ()> {
-        self.lock_of(key).read().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock_shared(&self, key: &[u8]) -> SharedKey<'_> {
+        self.locks.lock_shared(key)
     }
 
     /// Returns the ids of collections that are stored before a key holds them.

@@ -14,6 +14,7 @@ use super::collection::Effect;
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::changes::{EntryKey, key_of};
 use crate::keyspace::collections::head::Head;
+use crate::keyspace::collections::key_locks::{forget_outer, is_held, keep_outer, take_outer};
 use crate::keyspace::collections::names::MOST_NAME;
 use crate::keyspace::sorted_set::{ENTRY, Scored, ordered, score_of};
 use crate::keyspace::stored_key::{KeyPrefix, elements_of, stored};
@@ -82,7 +83,7 @@ impl KeyspaceStore {
         if !self.collections.may_be_large(key) {
             return Ok(None);
         }
-        let _locked = self.collections.lock(key);
+        let _locked = self.collections.lock_to_pop(key);
         let found = self.plain_head(key, ValueKind::ZSet).filter(|(head, _)| head.count > 1);
         let Some((head, expires_at)) = found else { return Ok(None) };
         let prefix = elements_of(head.id);
@@ -95,21 +96,48 @@ impl KeyspaceStore {
             Write::Remove(&by_name[..]),
             Write::Put(&*stored_key, Put { value: &head_now[..], expires_at }),
         ];
-        self.write_scored(head, &batch, -2, true)?;
+        self.write_scored(head, &batch, -2, true).inspect_err(|_| forget_outer())?;
         self.collections.positions.change(&self.store, head.id, [(&entry[..], -1)].into_iter());
         Ok(Some((member.to_vec(), score_of(score))))
     }
 
     /// The key of the member that is first or last by its score.
     fn outer_entry(&self, prefix: &KeyPrefix, direction: Direction) -> Option<EntryKey> {
+        if let Some(entry) = take_outer(prefix, direction) {
+            return Some(entry);
+        }
+        /// Number of entries that are read at once if more pops will follow.
+        const AHEAD: usize = 16;
+        let limit = if is_held() { AHEAD } else { 1 };
         let (lower, upper) = (key_of(&[prefix, &[ENTRY]]), key_of(&[prefix, &[ENTRY + 1]]));
         let bounds = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
-        let mut found = None;
-        self.store.scan_with(bounds, direction, 1, |key, _| {
-            found = Some(EntryKey::from_slice(key));
-            ControlFlow::Break(())
+        let mut found: SmallVec<[EntryKey; 1]> = SmallVec::new();
+        self.store.scan_with(bounds, direction, limit, |key, _| {
+            found.push(EntryKey::from_slice(key));
+            if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
-        found
+        if limit > 1 {
+            let member = |entry: &EntryKey| {
+                by_name(prefix, entry.get(prefix.len() + 1 + 8..).unwrap_or_default())
+            };
+            self.fetch(&found.iter().map(member).collect::<SmallVec<[_; AHEAD]>>());
+            keep_outer(direction, found.drain(1.min(found.len())..).rev());
+        }
+        found.pop()
+    }
+
+    /// Prefetches the members with these names, if a key holds a large sorted set.
+    pub fn fetch_members(&self, key: &[u8], names: &[&[u8]]) {
+        let Some((head, _)) = self.plain_head(key, ValueKind::ZSet) else { return };
+        let prefix = elements_of(head.id);
+        let names = names.iter().map(|name| by_name(&prefix, name));
+        self.fetch(&names.collect::<SmallVec<[_; 16]>>());
+    }
+
+    /// Prefetches entries.
+    fn fetch(&self, keys: &[EntryKey]) {
+        let keys: SmallVec<[&[u8]; 16]> = keys.iter().map(|key| &key[..]).collect();
+        self.store.get_many_with(&keys, |_, _| ());
     }
 
     fn write_scored(

@@ -4,6 +4,7 @@ mod crash_steps;
 pub mod crashes;
 mod fairness;
 mod histories;
+mod key_runs;
 #[cfg(target_os = "linux")]
 mod large_reads;
 mod large_writes;
