@@ -1,5 +1,6 @@
 //! Random numbers and random samples of collections.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
@@ -22,18 +23,27 @@ pub fn random() -> u64 {
 #[derive(Debug)]
 pub struct Draws(u64);
 
+thread_local! {
+    /// The numbers with which [`Draws`] of the thread begin.
+    static SEEDS: RefCell<Draws> = RefCell::new(Draws(random()));
+}
+
 impl Draws {
     pub fn new() -> Self {
-        Self(random())
+        Self(SEEDS.with_borrow_mut(Self::next))
     }
 
-    /// A number below `end`, or 0.
-    pub fn below(&mut self, end: usize) -> usize {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut mixed = self.0;
         mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((u128::from(mixed ^ mixed >> 31) * end as u128) >> 64) as usize
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`, or 0.
+    pub fn below(&mut self, end: usize) -> usize {
+        ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
 }
 
