@@ -5,6 +5,19 @@ use std::ops::{Bound, ControlFlow};
 use crate::tree::FOREVER;
 
 /// The current entry of a key, as a conditional write sees it.
+///
+/// ```
+/// use ordna::{Change, Put};
+///
+/// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+/// names.put(1, "Lund")?;
+/// names.put(2, "Uppsala")?;
+/// names.modify_entry(&1, |found| {
+///     assert_eq!(found.unwrap().value, b"Lund");
+///     Change::<Put<&[u8]>>::Keep
+/// })?;
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Found<'a, V: ?Sized> {
@@ -22,6 +35,14 @@ impl<V: ?Sized> Clone for Found<'_, V> {
 impl<V: ?Sized> Copy for Found<'_, V> {}
 
 /// The value and deadline that a conditional write puts.
+///
+/// ```
+/// use ordna::Put;
+///
+/// let put = Put { value: "ann", expires_at: Some(60_000) };
+/// assert_eq!(Put::forever("ann").expires_at, None);
+/// # let _ = put;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Put<T> {
     /// The value.
@@ -33,6 +54,10 @@ pub struct Put<T> {
 
 impl<T> Put<T> {
     /// Returns a value that does not expire.
+    ///
+    /// ```
+    /// assert_eq!(ordna::Put::forever(1).expires_at, None);
+    /// ```
     pub fn forever(value: T) -> Self {
         Self { value, expires_at: None }
     }

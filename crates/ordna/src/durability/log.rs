@@ -13,6 +13,16 @@ use crate::{BackupError, Error, Store};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns the state of the log and the backups, or `None` for a store without a directory.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x4-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.put("Lund", 94_393)?;
+    /// assert!(towns.durability().unwrap().appended > 0);
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn durability(&self) -> Option<Durability> {
         self.durable().map(|durable| durable.report())
     }
@@ -21,11 +31,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`] if the log has failed.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x5-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// assert!(towns.check_log().is_ok());
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn check_log(&self) -> Result<(), Error> {
         self.durable().map_or(Ok(()), |durable| durable.wal.queue.check())
     }
 
     /// Returns the position after the last record of the log, or 0 for a store without a directory.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x6-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// let before = towns.log_position();
+    /// towns.put("Lund", 94_393)?;
+    /// assert!(towns.log_position() > before);
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn log_position(&self) -> u64 {
         self.durable().map_or(0, |durable| durable.wal.queue.appended())
     }
@@ -33,6 +63,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns `Ready` once everything up to a [`log_position`](Self::log_position) is written to
     /// the operating system, so that a crash of the process loses none of it. Does not wait for a
     /// write of another thread.
+    ///
+    /// ```
+    /// use std::task::{Context, Waker};
+    ///
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// // Always ready for a store without a directory.
+    /// assert!(store.poll_flushed(store.log_position(), &mut context).is_ready());
+    /// ```
     pub fn poll_flushed(
         &self,
         position: u64,
@@ -49,6 +88,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`] if the log has failed. The policy is changed nevertheless.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x7-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.set_sync_policy(ordna::SyncPolicy::Always)?;
+    /// towns.put("Lund", 94_393)?; // Durable when the call returns.
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn set_sync_policy(&self, policy: SyncPolicy) -> Result<(), Error> {
         self.durable().map_or(Ok(()), |durable| durable.wal.queue.set_policy(policy))
     }
@@ -57,6 +106,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`] if the log has failed.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x8-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.put("Lund", 94_393)?;
+    /// towns.sync_log()?; // From now on a crash of the machine does not lose the entry.
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn sync_log(&self) -> Result<(), Error> {
         let Some(durable) = self.durable() else { return Ok(()) };
         durable.wal.queue.drain()?;
@@ -66,6 +125,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns `Ready` once the log is durable up to a [`log_position`](Self::log_position). Under
     /// [`SyncPolicy::Always`](super::SyncPolicy::Always) this is soon, otherwise after the next
     /// sync.
+    ///
+    /// ```
+    /// use std::task::{Context, Waker};
+    ///
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// // Always ready for a store without a directory.
+    /// assert!(store.poll_durable(store.log_position(), &mut context).is_ready());
+    /// ```
     pub fn poll_durable(
         &self,
         position: u64,
@@ -126,6 +194,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`] if the log has failed.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x9-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.put("Lund", 94_393)?;
+    /// towns.close_log()?;
+    /// assert!(towns.put("Uppsala", 177_074).is_err());
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn close_log(&self) -> Result<(), Error> {
         self.check_reentry();
         // A checkpoint may be waiting for this thread's group, so it can end only after the group.

@@ -325,6 +325,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// Returns a [`BackupError`] if the restore fails. It contains [`Error::MemoryLimit`] if the
     /// backup exceeds the limit. Source: Nitro, §5.2.
+    ///
+    /// ```
+    /// use ordna::{BackupOptions, OpenOptions, Store};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-restore-{}", std::process::id()));
+    /// let towns: Store<[u8], u64> = Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.backup_to(&dir, &BackupOptions::new())?;
+    /// let restored: Store<[u8], u64> = Store::restore(&dir, OpenOptions::new())?;
+    /// assert_eq!(restored.get("Lund"), Some(94_393));
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn restore(backup: impl AsRef<Path>, options: OpenOptions) -> Result<Self, BackupError> {
         let (backup, storage) = (backup.as_ref(), &*options.storage);
         let manifest = Manifest::read(storage, backup)?;
@@ -343,6 +356,20 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`] if the log has failed.
+    ///
+    /// ```
+    /// use ordna::Options;
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x10-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.put("Lund", 94_393)?;
+    /// let empty = towns.successor(Options::new())?;
+    /// assert_eq!((empty.len(), towns.len()), (0, 1));
+    /// # drop(empty);
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn successor(&self, options: Options) -> Result<Self, Error> {
         self.check_reentry();
         let store = Self::with_options(options);

@@ -12,6 +12,19 @@ use crate::wal::sync_policy::SyncPolicy;
 use crate::wal::tail::AREA;
 
 /// Options of [`Store::open`](crate::Store::open).
+///
+/// ```
+/// use ordna::{OpenOptions, Options, Store, SyncPolicy};
+///
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-options-{}", std::process::id()));
+/// let options = OpenOptions::new()
+///     .store(Options::new().memory_limit(1 << 30))
+///     .sync(SyncPolicy::Always);
+/// let towns: Store<[u8], u64> = Store::open(&dir, options)?;
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
     pub(super) store: Options,
@@ -30,6 +43,16 @@ pub struct OpenOptions {
 }
 
 /// The encoded keys that a record of the log changes. See [`OpenOptions::on_logged_keys`].
+///
+/// ```
+/// use ordna::durability::LoggedKeys;
+///
+/// let is_of_ann = |keys: LoggedKeys<'_>| match keys {
+///     LoggedKeys::One(key) => key.starts_with(b"ann"),
+///     _ => true,
+/// };
+/// assert!(is_of_ann(LoggedKeys::One(b"ann:1")) && is_of_ann(LoggedKeys::All));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum LoggedKeys<'a> {
     /// One key.
@@ -85,16 +108,35 @@ impl OpenOptions {
 
     /// Creates the default options: a log that is synced every second, and [`Options::new`] for the
     /// store.
+    ///
+    /// ```
+    /// let options = ordna::OpenOptions::new();
+    /// # let _ = options;
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the options of the store in memory.
+    ///
+    /// ```
+    /// use ordna::{OpenOptions, Options};
+    ///
+    /// let options = OpenOptions::new().store(Options::new().memory_limit(1 << 30));
+    /// # let _ = options;
+    /// ```
     pub fn store(self, store: Options) -> Self {
         Self { store, ..self }
     }
 
     /// Sets when the log is made durable.
+    ///
+    /// ```
+    /// use ordna::{OpenOptions, SyncPolicy};
+    ///
+    /// let options = OpenOptions::new().sync(SyncPolicy::Always);
+    /// # let _ = options;
+    /// ```
     pub fn sync(self, sync: SyncPolicy) -> Self {
         Self { sync, ..self }
     }
@@ -102,12 +144,24 @@ impl OpenOptions {
     /// Lets writes return before they are durable under [`SyncPolicy::Always`]. A caller
     /// acknowledges a write when [`Store::poll_durable`](crate::Store::poll_durable) is ready for
     /// the [`Store::log_position`](crate::Store::log_position) that was read after the write.
+    ///
+    /// ```
+    /// use ordna::{OpenOptions, SyncPolicy};
+    ///
+    /// let options = OpenOptions::new().sync(SyncPolicy::Always).acknowledge_later();
+    /// # let _ = options;
+    /// ```
     pub fn acknowledge_later(self) -> Self {
         Self { waits: false, ..self }
     }
 
     /// Sets whether a log that is damaged before its end is truncated at the damage. All later
     /// records are then lost. Otherwise the opening fails.
+    ///
+    /// ```
+    /// let options = ordna::OpenOptions::new().repair(true);
+    /// # let _ = options;
+    /// ```
     pub fn repair(self, repair: bool) -> Self {
         Self { repair, ..self }
     }
@@ -116,6 +170,11 @@ impl OpenOptions {
     /// disk is full, the log gives up the first file and continues, and a backup gives up the
     /// second. After a backup, both exist again. 32 MiB are enough for the records that wait for
     /// the disk.
+    ///
+    /// ```
+    /// let options = ordna::OpenOptions::new().reserve(32 << 20);
+    /// # let _ = options;
+    /// ```
     pub fn reserve(self, bytes: u64) -> Self {
         Self { reserve: bytes, ..self }
     }
@@ -139,6 +198,11 @@ impl OpenOptions {
     ///
     /// A store whose newest backup has [metadata](super::BackupOptions::metadata) takes no
     /// checkpoints, because it could not compute their metadata.
+    ///
+    /// ```
+    /// let options = ordna::OpenOptions::new().checkpoint_after(256 << 20);
+    /// # let _ = options;
+    /// ```
     pub fn checkpoint_after(self, bytes: u64) -> Self {
         Self { checkpoint_after: bytes, ..self }
     }
@@ -164,16 +228,49 @@ impl OpenOptions {
     }
 
     /// Sets the counters that report progress.
+    ///
+    /// ```
+    /// use ordna::OpenOptions;
+    /// use ordna::durability::Progress;
+    ///
+    /// let progress = Progress::default();
+    /// let options = OpenOptions::new().progress(&progress);
+    /// // Another thread can show the progress while the store is opened with these options.
+    /// assert_eq!(progress.entries(), 0);
+    /// # let _ = options;
+    /// ```
     pub fn progress(self, progress: &Progress) -> Self {
         Self { progress: progress.clone(), ..self }
     }
 
     /// Calls `on_keys` with the keys that each record of the log after the backup changes.
+    ///
+    /// ```
+    /// use ordna::OpenOptions;
+    /// use ordna::durability::LoggedKeys;
+    ///
+    /// let options = OpenOptions::new().on_logged_keys(|keys| {
+    ///     if let LoggedKeys::One(key) = keys {
+    ///         println!("{key:?} has changed since the backup");
+    ///     }
+    /// });
+    /// # let _ = options;
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn on_logged_keys(self, on_keys: impl Fn(LoggedKeys<'_>) + Send + Sync + 'static) -> Self {
         Self { logged: Some(OnLogged(Arc::new(on_keys))), ..self }
     }
 
     /// Sets where files are stored, instead of the disk.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::OpenOptions;
+    /// use ordna::durability::Disk;
+    ///
+    /// let options = OpenOptions::new().storage(Arc::new(Disk));
+    /// # let _ = options;
+    /// ```
     pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
         Self { storage, ..self }
     }

@@ -16,6 +16,21 @@ use ordna_base::encoding::Encoding;
 use ordna_base::{Key, Value};
 
 /// The contents of a verified backup.
+///
+/// ```
+/// use ordna::durability::{Disk, Progress, verify};
+/// use ordna::{BackupOptions, Store};
+///
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-report-{}", std::process::id()));
+/// let towns: Store<[u8], u64> = Store::new();
+/// towns.put("Lund", 94_393)?;
+/// towns.backup_to(&dir, &BackupOptions::new())?;
+/// let report = verify(&Disk, &dir, &Progress::default())?;
+/// assert_eq!(report.backups[0].entries, 1);
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
@@ -32,6 +47,18 @@ pub struct BackupReport {
 }
 
 /// The contents of a verified directory.
+///
+/// ```
+/// use ordna::durability::{Disk, Progress, verify};
+///
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-x11-{}", std::process::id()));
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+/// let report = verify(&Disk, &dir, &Progress::default())?;
+/// assert!(report.backups.is_empty());
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Report {
@@ -44,6 +71,18 @@ pub struct Report {
 impl Report {
     /// Returns whether everything is as it was written, so that an opening would not truncate the
     /// log.
+    ///
+    /// ```
+    /// use ordna::durability::{Disk, Progress, verify};
+    ///
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x12-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.close_log()?;
+    /// assert!(verify(&Disk, &dir, &Progress::default())?.is_whole());
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn is_whole(&self) -> bool {
         self.log.as_ref().is_none_or(|log| log.cuts.is_empty())
     }
@@ -55,6 +94,19 @@ impl Report {
 ///
 /// # Errors
 /// Returns the first damage found, with file and offset.
+///
+/// ```
+/// use ordna::durability::{Disk, Progress, verify};
+///
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-x13-{}", std::process::id()));
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+/// towns.put("Lund", 94_393)?;
+/// towns.sync_log()?;
+/// assert!(verify(&Disk, &dir, &Progress::default())?.log.is_some());
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn verify(
     storage: &dyn Storage,
     dir: impl AsRef<Path>,
@@ -186,6 +238,24 @@ fn show<K: Key + ?Sized>(key: &K) -> String {
 ///
 /// # Errors
 /// Returns a [`BackupError`] if the copy fails; the directory then contains no backup.
+///
+/// ```
+/// use ordna::durability::{Disk, Progress, install};
+/// use ordna::{BackupOptions, OpenOptions, Store};
+///
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-install-{}", std::process::id()));
+/// # std::fs::create_dir_all(&dir)?;
+/// let (backup, data) = (dir.join("backup"), dir.join("data"));
+/// let towns: Store<[u8], u64> = Store::new();
+/// towns.put("Lund", 94_393)?;
+/// towns.backup_to(&backup, &BackupOptions::new())?;
+/// install(&Disk, &backup, &data, &Progress::default())?;
+/// let towns: Store<[u8], u64> = Store::open(&data, OpenOptions::new())?;
+/// assert_eq!(towns.len(), 1);
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn install(
     storage: &dyn Storage,
     backup: impl AsRef<Path>,

@@ -35,6 +35,14 @@ const MOST_SHRINKAGE_ZSTD: u64 = 1 << 15;
 const ZSTD_LEVEL: i32 = 1;
 
 /// The compression of blocks.
+///
+/// ```
+/// use ordna::BackupOptions;
+/// use ordna::durability::Compression;
+///
+/// let options = BackupOptions::new().compression(Compression::Lz4);
+/// # let _ = options;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Compression {

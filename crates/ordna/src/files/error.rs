@@ -5,6 +5,13 @@ use std::{fmt, io};
 
 /// The reason why a backup, a restore, a verification or an opening failed. The previous backup is
 /// unchanged.
+///
+/// ```
+/// use ordna::{BackupError, OpenOptions, Store};
+///
+/// let missing = Store::<[u8], u64>::restore("no such directory", OpenOptions::new());
+/// assert!(matches!(missing, Err(BackupError::Io { .. } | BackupError::Missing { .. })));
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum BackupError {

@@ -114,6 +114,13 @@ pub trait Storage: Send + Sync + Debug {
 }
 
 /// The file system.
+///
+/// ```
+/// use std::path::Path;
+/// use ordna::durability::{Disk, Storage};
+///
+/// assert!(Disk.open(Path::new("no such file")).is_err());
+/// ```
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Disk;
 

@@ -34,6 +34,16 @@ impl Drop for ReservedBytes<'_> {
 }
 
 /// One write of a batch.
+///
+/// ```
+/// use ordna::{Put, Store, Write};
+///
+/// let store: Store<u64, u64> = Store::new();
+/// let put = Write::Put(&1, Put { value: &10, expires_at: Some(store.now() + 60_000) });
+/// store.write_batch(&[put, Write::Remove(&2)])?;
+/// assert_eq!(store.len(), 1);
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug)]
 pub enum Write<'a, K: ?Sized, V: ?Sized> {
     /// Sets the value of the key.
@@ -51,6 +61,11 @@ impl<K: ?Sized, V: ?Sized> Copy for Write<'_, K, V> {}
 
 impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
     /// Returns the key.
+    ///
+    /// ```
+    /// let write = ordna::Write::<u64, u64>::Remove(&7);
+    /// assert_eq!(write.key(), &7);
+    /// ```
     pub fn key(&self) -> &'a K {
         match self {
             Self::Put(key, _) | Self::Remove(key) => key,
@@ -65,6 +80,13 @@ impl<'a, K: ?Sized, V: ?Sized> Write<'a, K, V> {
     }
 
     /// Creates a write that sets the value of the key, without a deadline.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// store.write_batch(&[ordna::Write::put(&1, &10)])?;
+    /// assert_eq!(store.get(1), Some(10));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn put(key: &'a K, value: &'a V) -> Self {
         Self::Put(key, Put::forever(value))
     }

@@ -31,6 +31,16 @@ struct Credit(AtomicUsize);
 
 /// The number of bytes that the versions of one or more stores may take together; see
 /// [`Options::memory_budget`](super::Options::memory_budget). Clones share the budget.
+///
+/// ```
+/// use ordna::{MemoryBudget, Options, Store};
+///
+/// let budget = MemoryBudget::new(1 << 20);
+/// let store: Store<u64, u64> = Store::with_options(Options::new().memory_budget(&budget));
+/// store.put(1, 1)?;
+/// assert!(budget.used() > 0 && budget.used() <= budget.taken());
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct MemoryBudget(Arc<Pool>);
 
@@ -56,6 +66,11 @@ struct Share {
 
 impl MemoryBudget {
     /// Creates a budget of `bytes`.
+    ///
+    /// ```
+    /// let budget = ordna::MemoryBudget::new(1 << 20);
+    /// assert_eq!(budget.used(), 0);
+    /// ```
     pub fn new(bytes: usize) -> Self {
         Self(Arc::new(Pool {
             limit: AtomicUsize::new(bytes),
@@ -67,6 +82,16 @@ impl MemoryBudget {
 
     /// Changes the limit; `usize::MAX` means no limit. If more than the new limit is taken, writes
     /// fail until enough is freed.
+    ///
+    /// ```
+    /// use ordna::{MemoryBudget, Options, Store};
+    ///
+    /// let budget = MemoryBudget::new(0);
+    /// let store: Store<u64, u64> = Store::with_options(Options::new().memory_budget(&budget));
+    /// assert!(store.put(1, 1).is_err());
+    /// budget.set_limit(1 << 20);
+    /// assert!(store.put(1, 1).is_ok());
+    /// ```
     pub fn set_limit(&self, bytes: usize) {
         self.0.limit.store(bytes, Ordering::Relaxed);
         // The bytes that threads have taken in advance fit the former limit only.
@@ -75,12 +100,22 @@ impl MemoryBudget {
 
     /// Returns the number of bytes that the stores have taken, including those that threads have
     /// taken in advance: an upper bound of the bytes in use. Costs one load.
+    ///
+    /// ```
+    /// let budget = ordna::MemoryBudget::new(1 << 20);
+    /// assert_eq!(budget.taken(), 0);
+    /// ```
     #[inline]
     pub fn taken(&self) -> usize {
         self.0.taken.load(Ordering::Relaxed)
     }
 
     /// Returns the number of bytes in use. Takes a lock and ends the credits of all threads.
+    ///
+    /// ```
+    /// let budget = ordna::MemoryBudget::new(1 << 20);
+    /// assert_eq!(budget.used(), 0);
+    /// ```
     pub fn used(&self) -> usize {
         self.0.end_credits();
         self.taken()
@@ -95,6 +130,18 @@ impl MemoryBudget {
     /// Lifts the limit for the writers of all threads until the result is dropped. This is for
     /// writes of which either all or none must succeed. The bytes taken beyond the limit must be
     /// freed before other writes succeed again.
+    ///
+    /// ```
+    /// use ordna::{MemoryBudget, Options, Store};
+    ///
+    /// let budget = MemoryBudget::new(0);
+    /// let store: Store<u64, u64> = Store::with_options(Options::new().memory_budget(&budget));
+    /// let lifted = budget.lift();
+    /// store.put(1, 1)?;
+    /// drop(lifted);
+    /// assert!(store.put(2, 2).is_err());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn lift(&self) -> Lifted {
         self.0.lifting.fetch_add(1, Ordering::Relaxed);
         Lifted(Arc::clone(&self.0))
@@ -102,6 +149,13 @@ impl MemoryBudget {
 }
 
 /// A guard that lifts a memory limit until it is dropped.
+///
+/// ```
+/// let budget = ordna::MemoryBudget::new(0);
+/// let lifted = budget.lift();
+/// // Writes succeed until the guard is dropped.
+/// drop(lifted);
+/// ```
 #[derive(Debug)]
 #[must_use]
 pub struct Lifted(Arc<Pool>);

@@ -66,6 +66,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// A key or value is too long, an item is not above the previous one, or the items exceed the
     /// memory limit. Construction stops at the limit.
+    ///
+    /// ```
+    /// use ordna::{Options, Store};
+    ///
+    /// let parts = vec![vec![(1, 10), (2, 20)], vec![(3, 30)]];
+    /// let store: Store<u64, u64> = Store::from_sorted(Options::new(), parts)?;
+    /// assert_eq!(store.len(), 3);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn from_sorted<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
     where
         P: IntoIterator<Item = (Q, W)> + Send,
@@ -79,6 +88,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Those of [`from_sorted`](Self::from_sorted).
+    ///
+    /// ```
+    /// use ordna::{Options, Put, Store};
+    ///
+    /// let until = u64::MAX - 1;
+    /// let part = vec![(1, Put::forever(10)), (2, Put { value: 20, expires_at: Some(until) })];
+    /// let store: Store<u64, u64> = Store::from_sorted_entries(Options::new(), vec![part])?;
+    /// assert_eq!((store.expiry(&1), store.expiry(&2)), (Some(None), Some(Some(until))));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn from_sorted_entries<P, Q, W>(options: Options, parts: Vec<P>) -> Result<Self, Error>
     where
         P: IntoIterator<Item = (Q, Put<W>)> + Send,

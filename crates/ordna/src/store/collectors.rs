@@ -85,11 +85,24 @@ impl fmt::Debug for Collectors {
 impl Collectors {
     /// Creates a pool of up to `threads` threads, started on demand. With 0, callers collect garbage
     /// themselves.
+    ///
+    /// ```
+    /// use ordna::{Collectors, Options, Store};
+    ///
+    /// let collectors = Collectors::new(1);
+    /// let store: Store<u64, u64> =
+    ///     Store::with_options(Options::new().shared_collectors(&collectors));
+    /// # drop(store);
+    /// ```
     pub fn new(threads: usize) -> Self {
         Self(Arc::new(Handle { shared: Arc::default(), most: threads }))
     }
 
     /// Returns the maximum number of threads.
+    ///
+    /// ```
+    /// assert_eq!(ordna::Collectors::new(2).threads(), 2);
+    /// ```
     pub fn threads(&self) -> usize {
         self.0.most
     }

@@ -26,6 +26,15 @@ use ordna_base::{Error, Key, Value};
 /// syncs and closes its log and releases the directory before the drop returns. A small store with
 /// a long log is backed up first, see
 /// [`OpenOptions::checkpoint_after`](crate::OpenOptions::checkpoint_after).
+///
+/// ```
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+/// towns.put("Lund", 94_393)?;
+/// let before = towns.snapshot();
+/// towns.put("Uppsala", 177_074)?;
+/// assert_eq!((before.len(), towns.len()), (1, 2));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct Store<K: Key + ?Sized, V: Value + ?Sized> {
     /// The log and the backups of a store that was opened in a directory. Not in the engine, which
     /// snapshots and collector threads may keep alive after the store is dropped. Declared before
@@ -76,11 +85,23 @@ impl<K: Key + ?Sized, V: Value + ?Sized> std::fmt::Debug for Store<K, V> {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Creates an empty store with the options of [`Options::new`].
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert!(towns.is_empty());
+    /// ```
     pub fn new() -> Self {
         Self::with_options(Options::new())
     }
 
     /// Creates an empty store.
+    ///
+    /// ```
+    /// use ordna::{Options, Store};
+    ///
+    /// let towns: Store<[u8], u64> = Store::with_options(Options::new().memory_limit(64 << 20));
+    /// assert_eq!(towns.statistics().memory_limit, Some(64 << 20));
+    /// ```
     pub fn with_options(options: Options) -> Self {
         let budget = options.budget();
         let tree = Tree::new(options.sizes, Tree::<K, V>::memory(options.records_stay));
@@ -174,6 +195,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// The limit has no room.
+    ///
+    /// ```
+    /// let options = ordna::Options::new().memory_limit(1 << 20);
+    /// let store: ordna::Store<u64, u64> = ordna::Store::with_options(options);
+    /// assert!(store.check_room(1000).is_ok() && store.check_room(2 << 20).is_err());
+    /// ```
     pub fn check_room(&self, bytes: usize) -> Result<(), Error> {
         self.within_limit(|engine| {
             engine.budget.reserve(bytes)?;
@@ -187,11 +214,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// The memory limit has no room for them.
+    ///
+    /// ```
+    /// let options = ordna::Options::new().memory_limit(1 << 20);
+    /// let store: ordna::Store<u64, u64> = ordna::Store::with_options(options);
+    /// assert!(store.check_room_for_deadline(1000).is_ok());
+    /// ```
     pub fn check_room_for_deadline(&self, bytes: usize) -> Result<(), Error> {
         self.within_limit(|engine| engine.budget.check_room_for_deadline(bytes))
     }
 
     /// Lifts the memory limit; see [`MemoryBudget::lift`](super::MemoryBudget::lift).
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> =
+    ///     ordna::Store::with_options(ordna::Options::new().memory_limit(0));
+    /// assert!(store.put(1, 1).is_err());
+    /// let lifted = store.lift_limit();
+    /// store.put(1, 1)?;
+    /// drop(lifted);
+    /// assert!(store.put(2, 2).is_err());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn lift_limit(&self) -> Lifted {
         self.engine().budget.shared().lift()
     }
@@ -242,6 +286,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns the current time of the store's clock. It never runs backwards.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> =
+    ///     ordna::Store::with_options(ordna::Options::new().clock(|| 1_000));
+    /// assert_eq!(store.now(), 1_000);
+    /// ```
     pub fn now(&self) -> u64 {
         self.engine().time.now()
     }
@@ -300,12 +350,28 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Takes a snapshot: it holds every write that ended before this call, and none that begins
     /// after it. O(log s) with s live snapshots, whatever the number of items. Waits for no writer.
     /// The first read of the snapshot waits for the writes that were in progress.
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// let before = names.snapshot();
+    /// names.remove(1)?;
+    /// assert_eq!(before.get(1).as_deref(), Some(&b"Lund"[..]));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn snapshot(&self) -> Snapshot<K, V> {
         self.snapshot_with(Vec::new())
     }
 
     /// Takes a snapshot that carries bytes of the caller, for example the position in a change
     /// stream.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// let snapshot = store.snapshot_with(b"offset 17");
+    /// assert_eq!(snapshot.metadata(), b"offset 17");
+    /// ```
     pub fn snapshot_with(&self, metadata: impl Into<Vec<u8>>) -> Snapshot<K, V> {
         Snapshot::take(Arc::clone(&self.engine), metadata.into())
     }
@@ -340,6 +406,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Removes expired keys and frees the undo records that no snapshot needs. Waits for the writes
     /// in progress. Collection also runs by itself; call this when the store is idle.
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// let before = names.snapshot();
+    /// names.remove(1)?;
+    /// drop(before);
+    /// names.collect_garbage();
+    /// assert_eq!(names.statistics().dead, 0);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn collect_garbage(&self) {
         self.engine().collect();
     }
@@ -348,6 +426,11 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// memory within the limit: removes some expired keys and frees the undo records that no
     /// snapshot needs. Waits for the writes in progress. Returns whether there may be more expired
     /// keys.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// while store.collect_some() {}
+    /// ```
     pub fn collect_some(&self) -> bool {
         self.engine().free_some_bytes()
     }

@@ -36,6 +36,15 @@ pub(super) fn keeping_deadline<T, V: ?Sized>(
 /// # Reads
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns the value of `key`, copied. O(log n).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert_eq!(names.get(1).as_deref(), Some(&b"Lund"[..]));
+    /// assert_eq!(names.get(3), None);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     #[inline]
     pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
         self.get_with(key, ToOwned::to_owned)
@@ -72,6 +81,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns whether `key` is present. O(log n).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert!(names.contains_key(2) && !names.contains_key(3));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     #[inline]
     pub fn contains_key(&self, key: impl AsData<K>) -> bool {
         self.get_with(key, |_| ()).is_some()
@@ -79,6 +96,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Appends the value of every key to `out`, in the order of `keys`. Their memory accesses
     /// overlap.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let mut people = Vec::new();
+    /// towns.get_many(&["Uppsala", "Oslo"], &mut people);
+    /// assert_eq!(people, [Some(177_074), None]);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn get_many<Q: AsData<K>>(&self, keys: &[Q], out: &mut Vec<Option<V::Owned>>) {
         out.reserve(keys.len());
         self.get_many_with(keys, |_, value| out.push(value.map(ToOwned::to_owned)));
@@ -86,6 +113,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Calls `each` with the position and value of every key, in the order of `keys`. Their memory
     /// accesses overlap.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let mut sum = 0;
+    /// towns.get_many_with(&["Uppsala", "Lund"], |_, people| sum += people.unwrap_or(&0));
+    /// assert_eq!(sum, 271_467);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn get_many_with<Q: AsData<K>>(&self, keys: &[Q], each: impl FnMut(usize, Option<&V>)) {
         self.engine().get_many(View::Latest, keys.iter().map(AsData::as_data), each);
     }
@@ -93,37 +130,96 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Calls `each` with the position of a range and the range's entries in order, range by range.
     /// The number next to each range is the maximum number of its entries. The memory accesses of
     /// all ranges overlap.
+    ///
+    /// ```
+    /// use std::ops::Bound::{Excluded, Included, Unbounded};
+    ///
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// let mut keys = Vec::new();
+    /// let ranges = [((Included(&2), Unbounded), 10), ((Unbounded, Excluded(&2)), 10)];
+    /// names.scan_many(&ranges, |range, key, _| keys.push((range, *key)));
+    /// assert_eq!(keys, [(0, 2), (1, 1)]);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn scan_many(&self, ranges: &[(Bounds<'_, K>, usize)], each: impl FnMut(usize, &K, &V)) {
         self.engine().scan_many(View::Latest, ranges, each);
     }
 
     /// Returns the number of entries. Exact while no thread writes; otherwise it is off by at most
     /// the writes in progress. O(1).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.len(), 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.approximate_len()
     }
 
     /// Returns whether there are no entries, see [`len`](Self::len).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert!(towns.is_empty());
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Returns the entry with the smallest key. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.first(), Some((b"Lund".to_vec(), 94_393)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn first(&self) -> Option<Entry<K, V>> {
         OrderedIndex::first(self)
     }
 
     /// Returns the entry with the largest key. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.last(), Some((b"Uppsala".to_vec(), 177_074)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn last(&self) -> Option<Entry<K, V>> {
         OrderedIndex::last(self)
     }
 
     /// Returns the entry with the largest key that is at most `key`. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.floor("M"), Some((b"Lund".to_vec(), 94_393)));
+    /// assert_eq!(towns.floor("A"), None);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn floor(&self, key: impl AsData<K>) -> Option<Entry<K, V>> {
         OrderedIndex::floor(self, key.as_data())
     }
 
     /// Returns the entry with the smallest key that is at least `key`. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.ceiling("M"), Some((b"Uppsala".to_vec(), 177_074)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn ceiling(&self, key: impl AsData<K>) -> Option<Entry<K, V>> {
         OrderedIndex::ceiling(self, key.as_data())
     }
@@ -146,6 +242,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns all entries, in order, from both ends; see [`range`](Self::range).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.iter().map(|(_, people)| people).sum::<u64>(), 271_467);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn iter(&self) -> Range<'_, Self> {
         Range::new(self, Bound::Unbounded, Bound::Unbounded)
     }
@@ -153,6 +257,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Calls `visit` with the entries within the bounds, in order, until it breaks. This is the
     /// fastest scan, without a copy. Crossed bounds hold no entries. `visit` must not write to this
     /// store, and long work in it delays the freeing of memory. O(log n), then O(1) per entry.
+    ///
+    /// ```
+    /// use std::ops::{Bound, ControlFlow};
+    /// use ordna::Direction;
+    ///
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// let mut letters = 0;
+    /// names.visit(Bound::Unbounded, Bound::Unbounded, Direction::Descending, |_, name| {
+    ///     letters += name.len();
+    ///     ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(letters, 11);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn visit(
         &self,
         lower: Bound<&K>,
@@ -164,6 +284,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns the memory use in bytes, by part. O(n). Exact while no thread writes.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let usage = towns.memory_usage();
+    /// assert_eq!(usage.total(), usage.parts.iter().map(|(_, bytes)| bytes).sum::<usize>());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn memory_usage(&self) -> MemoryUsage {
         OrderedIndex::memory_usage(self)
     }
@@ -172,6 +301,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// The first violated invariant.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.check_invariants().unwrap().entries, 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn check_invariants(&self) -> Result<InvariantReport, Violation> {
         OrderedIndex::check_invariants(self)
     }
@@ -180,6 +317,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 impl<V: Value + ?Sized> Store<[u8], V> {
     /// Returns the entries whose key starts with `prefix`, in order, from both ends; see
     /// [`range`](Self::range).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// towns.put("Lunde", 1_000)?;
+    /// assert_eq!(towns.prefix("Lund").count(), 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn prefix(&self, prefix: impl AsData<[u8]>) -> Range<'_, Self> {
         let prefix = prefix.as_data();
         let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
@@ -197,6 +343,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// assert_eq!(towns.get("Lund"), Some(94_393));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     #[inline]
     pub fn put(&self, key: impl AsData<K>, value: impl AsData<V>) -> Result<(), Error> {
         let put = Put::forever(value.as_data());
@@ -208,6 +361,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert_eq!(towns.insert("Lund", 94_000)?, None);
+    /// assert_eq!(towns.insert("Lund", 94_393)?, Some(94_000));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert(
         &self,
         key: impl AsData<K>,
@@ -249,12 +409,31 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// As [`modify_expiry`](Self::modify_expiry).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert!(towns.expire_in("Lund", Duration::from_secs(60))?);
+    /// assert!(!towns.expire_in("Oslo", Duration::from_secs(60))?);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn expire_in(&self, key: impl AsData<K>, life: Duration) -> Result<bool, Error> {
         self.set_expiry(key.as_data(), Some(self.deadline_after(life)))
     }
 
     /// Returns the time of the store's clock after a span, rounded up to a millisecond: the
     /// deadline of an entry that is to live for that span.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let store: ordna::Store<u64, u64> =
+    ///     ordna::Store::with_options(ordna::Options::new().clock(|| 1_000));
+    /// assert_eq!(store.deadline_after(Duration::from_secs(2)), 3_000);
+    /// ```
     pub fn deadline_after(&self, span: Duration) -> u64 {
         let millis = u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         self.now().saturating_add(millis)
@@ -262,6 +441,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
 
     /// Returns the time until `key` expires: `None` if it is absent, `Some(None)` if it does not
     /// expire. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.expires_in("Lund"), Some(None));
+    /// assert_eq!(towns.expires_in("Oslo"), None);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn expires_in(&self, key: impl AsData<K>) -> Option<Option<Duration>> {
         let left = |at: u64| Duration::from_millis(at.saturating_sub(self.now()));
         self.expiry(key.as_data()).map(|expires_at| expires_at.map(left))
@@ -271,6 +459,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert_eq!(towns.insert_if_absent("Lund", 1)?, None);
+    /// assert_eq!(towns.insert_if_absent("Lund", 2)?, Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert_if_absent(
         &self,
         key: impl AsData<K>,
@@ -284,6 +479,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert_eq!(towns.get_or_insert_with("Lund", || 1)?, 1);
+    /// assert_eq!(towns.get_or_insert_with("Lund", || 2)?, 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn get_or_insert_with(
         &self,
         key: impl AsData<K>,
@@ -301,6 +503,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`]. If the log had failed earlier, the key is still present.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.remove("Lund")?, Some(94_393));
+    /// assert_eq!(towns.remove("Lund")?, None);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn remove(&self, key: impl AsData<K>) -> Result<Option<V::Owned>, Error> {
         let mut old = None;
         let done = self.change_entry::<&V, _>(key.as_data(), |found| {
@@ -351,6 +562,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.update("Lund", |people| people + 1)?, Some(94_394));
+    /// assert_eq!(towns.update("Oslo", |people| people + 1)?, None);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn update(
         &self,
         key: impl AsData<K>,
@@ -365,6 +585,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.compare_exchange("Lund", Some(&94_393), Some(&1))?, Ok(()));
+    /// assert_eq!(towns.compare_exchange("Lund", None, Some(&2))?, Err(Some(1)));
+    /// assert_eq!(towns.compare_exchange("Lund", Some(&1), None)?, Ok(()));
+    /// assert!(!towns.contains_key("Lund"));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn compare_exchange(
         &self,
         key: impl AsData<K>,
@@ -381,6 +612,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// A key or value is too long, and nothing is written. Otherwise see [writes](#writes): the
     /// pairs before the one that failed are written.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert_eq!(towns.insert_many(&[("Lund", 1), ("Oslo", 2), ("Lund", 3)])?, 2);
+    /// assert_eq!(towns.get("Lund"), Some(3));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert_many<Q: AsData<K>, W: AsData<V>>(
         &self,
         pairs: &[(Q, W)],
@@ -393,6 +631,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`]: the keys before the one that failed are removed.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.remove_many(&["Lund", "Oslo"])?, 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn remove_many<Q: AsData<K>>(&self, keys: &[Q]) -> Result<usize, Error> {
         self.remove_keys(keys.iter().map(AsData::as_data))
     }
@@ -419,6 +665,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`].
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// towns.clear()?;
+    /// assert!(towns.is_empty());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn clear(&self) -> Result<(), Error> {
         self.remove_range(..).map(|_| ())
     }
@@ -427,6 +682,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`].
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.pop_first()?, Some((b"Lund".to_vec(), 94_393)));
+    /// assert_eq!(towns.len(), 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn pop_first(&self) -> Result<Option<Entry<K, V>>, Error> {
         self.pop(Self::first)
     }
@@ -435,6 +699,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`].
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.pop_last()?, Some((b"Uppsala".to_vec(), 177_074)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn pop_last(&self) -> Result<Option<Entry<K, V>>, Error> {
         self.pop(Self::last)
     }
@@ -458,6 +730,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// [`Error::LogFailed`]: the entries before the one that failed are removed.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.retain(|_, people| *people > 100_000)?, 1);
+    /// assert!(towns.contains_key("Uppsala"));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn retain(&self, mut keep: impl FnMut(&K, &V) -> bool) -> Result<usize, Error> {
         let (mut removed, mut entries) = (0, self.iter());
         while let Some((key, value)) = entries.next_ref() {

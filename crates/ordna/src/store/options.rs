@@ -8,6 +8,14 @@ use super::expiry::{Clock, system_clock};
 use crate::tree::{FANOUT, SLOTS, Sizes};
 
 /// Options of a [`Store`](super::Store).
+///
+/// ```
+/// use ordna::{Options, Store};
+///
+/// let options = Options::new().memory_limit(1 << 30).background_collector(false);
+/// let store: Store<[u8], [u8]> = Store::with_options(options);
+/// # drop(store);
+/// ```
 #[derive(Clone)]
 pub struct Options {
     pub(super) memory_limit: Option<usize>,
@@ -46,6 +54,11 @@ impl std::fmt::Debug for Options {
 
 impl Options {
     /// Returns the default options: no memory limit, a background collector, the system's clock.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::with_options(ordna::Options::new());
+    /// assert_eq!(store.statistics().memory_limit, None);
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
@@ -58,6 +71,13 @@ impl Options {
     /// [`Store::open`](super::Store::open) reads.
     /// [`Store::modify_expiry`](super::Store::modify_expiry) fails only if a snapshot makes it copy
     /// an entry.
+    ///
+    /// ```
+    /// use ordna::{Error, Options, Store};
+    ///
+    /// let store: Store<u64, [u8]> = Store::with_options(Options::new().memory_limit(10_000));
+    /// assert!(matches!(store.put(1, vec![0; 20_000]), Err(Error::MemoryLimit { .. })));
+    /// ```
     pub fn memory_limit(self, bytes: usize) -> Self {
         Self { memory_limit: Some(bytes), memory_budget: None, ..self }
     }
@@ -65,6 +85,19 @@ impl Options {
     /// Sets one limit for all stores that share the budget. The bytes of a store count until the
     /// store and its snapshots are dropped and freed. While one of the stores is opened, the limit
     /// is lifted for all.
+    ///
+    /// ```
+    /// use ordna::{MemoryBudget, Options, Store};
+    ///
+    /// let budget = MemoryBudget::new(1 << 20);
+    /// let options = || Options::new().memory_budget(&budget);
+    /// let names: Store<u64, [u8]> = Store::with_options(options());
+    /// let counts: Store<u64, u64> = Store::with_options(options());
+    /// names.put(1, vec![0; 600_000])?;
+    /// counts.put(1, 1)?;
+    /// assert!(names.put(2, vec![0; 600_000]).is_err());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn memory_budget(self, budget: &MemoryBudget) -> Self {
         Self { memory_budget: Some(budget.clone()), ..self }
     }
@@ -73,11 +106,26 @@ impl Options {
     /// tree (the default). The thread starts when there is work. Without it, the thread that ends a
     /// snapshot frees undo records, and only
     /// [`Store::collect_garbage`](super::Store::collect_garbage) removes expired keys and compacts.
+    ///
+    /// ```
+    /// let options = ordna::Options::new().background_collector(false);
+    /// let store: ordna::Store<u64, u64> = ordna::Store::with_options(options);
+    /// store.collect_garbage();
+    /// ```
     pub fn background_collector(self, wanted: bool) -> Self {
         Self { background_collector: wanted, shared_collectors: None, ..self }
     }
 
     /// Uses a pool of collector threads that several stores share.
+    ///
+    /// ```
+    /// use ordna::{Collectors, Options, Store};
+    ///
+    /// let collectors = Collectors::new(1);
+    /// let options = || Options::new().shared_collectors(&collectors);
+    /// let (one, other) = (Store::<u64, u64>::with_options(options()), options());
+    /// # drop((one, other));
+    /// ```
     pub fn shared_collectors(self, collectors: &Collectors) -> Self {
         Self { shared_collectors: Some(collectors.clone()), ..self }
     }
@@ -129,6 +177,22 @@ impl Options {
     }
 
     /// Sets the clock by which keys expire, in milliseconds. The default is Unix time.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering};
+    /// use ordna::{Options, Store};
+    ///
+    /// let time = Arc::new(AtomicU64::new(0));
+    /// let clock = Arc::clone(&time);
+    /// let options = Options::new().clock(move || clock.load(Ordering::Relaxed));
+    /// let store: Store<u64, u64> = Store::with_options(options);
+    /// store.insert_until(&1, &10, 5)?;
+    /// assert!(store.contains_key(1));
+    /// time.store(5, Ordering::Relaxed);
+    /// assert!(!store.contains_key(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn clock(self, clock: impl Fn() -> u64 + Send + Sync + 'static) -> Self {
         Self { clock: Arc::new(clock), ..self }
     }

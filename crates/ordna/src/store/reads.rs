@@ -12,6 +12,14 @@ use ordna_base::{Key, Value};
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Calls `read` with the value of `key` and its deadline, without copying them. O(log n).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.get_entry_with(b"Lund", |entry| entry.expires_at), Some(None));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
         self.engine().get(View::Latest, key, |found| {
             read(Put { value: found.value, expires_at: found.expires_at })
@@ -19,6 +27,22 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Works like [`visit`](ordna_base::OrderedIndex::visit), with the deadlines.
+    ///
+    /// ```
+    /// use std::ops::{Bound, ControlFlow};
+    /// use ordna::Direction;
+    ///
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let mut people = 0;
+    /// towns.visit_entries(Bound::Unbounded, Bound::Unbounded, Direction::Ascending, |_, entry| {
+    ///     people += entry.value;
+    ///     ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(people, 271_467);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn visit_entries(
         &self,
         lower: Bound<&K>,
@@ -40,23 +64,57 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Concurrent writes count as in a scan: a key that is present throughout counts once. At a
     /// [`Snapshot`](crate::Snapshot) the count is exact, and l is the number of all leaves within
     /// the bounds.
+    ///
+    /// ```
+    /// use std::ops::Bound;
+    ///
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert_eq!(names.count(Bound::Included(&2), Bound::Unbounded), 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
         self.engine().count_range(View::Latest, (lower, upper))
     }
 
     /// Returns the number of keys below `key`: its position, if it is present. Same cost and
     /// guarantees as [`count`](Self::count).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert_eq!((names.rank(&1), names.rank(&2), names.rank(&9)), (0, 1, 2));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn rank(&self, key: &K) -> usize {
         self.count(Bound::Unbounded, Bound::Excluded(key))
     }
 
     /// Returns the entry at a position, counted from 0. Same cost and guarantees as
     /// [`count`](Self::count) of the entries before it.
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert_eq!(names.select(1), Some((2, b"Uppsala".to_vec())));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn select(&self, position: usize) -> Option<(K::Owned, V::Owned)> {
         self.select_with(position, |key, value| (key.to_owned(), value.to_owned()))
     }
 
     /// Calls `read` with the entry at a position, see [`select`](Self::select).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// assert_eq!(names.select_with(0, |key, name| (*key, name.len())), Some((1, 4)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
         self.engine().select(View::Latest, position, read)
     }
@@ -78,18 +136,48 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Returns the deadline of `key`: `None` if it is absent, `Some(None)` if it does not expire.
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// towns.set_expiry(b"Lund", Some(u64::MAX - 1))?;
+    /// assert_eq!(towns.expiry(b"Lund"), Some(Some(u64::MAX - 1)));
+    /// assert_eq!((towns.expiry(b"Uppsala"), towns.expiry(b"Oslo")), (Some(None), None));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn expiry(&self, key: &K) -> Option<Option<u64>> {
         self.engine().get(View::Latest, key, |found| found.expires_at)
     }
 
     /// Returns the keys that expire first, at most `limit`, in the order of their deadlines. Some
     /// may have changed or expired in the meantime. O(limit).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// towns.expire_in("Lund", Duration::from_secs(60))?;
+    /// assert_eq!(towns.next_to_expire(10), [b"Lund".to_vec()]);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn next_to_expire(&self, limit: usize) -> Vec<K::Owned> {
         self.engine().deadlines.soonest(limit)
     }
 
     /// Returns at most `parts - 1` keys, in order, that divide the store into parts with about
     /// equal numbers of entries. O(parts), except that a store of few leaves is read completely.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// for key in 0..1_000 {
+    ///     store.put(key, key)?;
+    /// }
+    /// assert!(store.partition_points(4).len() <= 3);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn partition_points(&self, parts: usize) -> Vec<K::Owned> {
         self.check_reentry();
         let wanted = parts.saturating_mul(8);
@@ -156,6 +244,15 @@ impl<V: Value + ?Sized> Store<[u8], V> {
     ///
     /// The number is exact while no thread writes below that key. Writes in progress below it may
     /// or may not be included; other writes do not matter. O(1).
+    ///
+    /// ```
+    /// let store: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// assert_eq!(store.len_below(), None);
+    /// store.count_below(b"M");
+    /// store.put("Lund", 94_393)?;
+    /// assert_eq!(store.len_below(), Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn len_below(&self) -> Option<usize> {
         self.engine().below.get().map(|below| below.items.sum())
     }

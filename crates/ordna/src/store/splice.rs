@@ -117,6 +117,14 @@ impl<K: Key + ?Sized> Store<K, [u8]> {
     ///
     /// # Errors
     /// Those of [`modify_entry`](Self::modify_entry).
+    ///
+    /// ```
+    /// let notes: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// notes.put(1, "a red car")?;
+    /// let len = notes.splice(&1, |found| found.map(|_| (2, "new")))?;
+    /// assert_eq!((len, notes.get(1)), (Some(9), Some(b"a new car".to_vec())));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         key: &K,

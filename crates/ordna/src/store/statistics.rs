@@ -8,6 +8,13 @@ use ordna_base::sync::atomic::Ordering;
 use ordna_base::{Key, Value};
 
 /// A live snapshot, as [`Statistics`] reports it.
+///
+/// ```
+/// let store: ordna::Store<u64, u64> = ordna::Store::new();
+/// let snapshot = store.snapshot();
+/// assert_eq!(store.statistics().snapshots.len(), 1);
+/// # drop(snapshot);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LiveSnapshot {
@@ -18,6 +25,15 @@ pub struct LiveSnapshot {
 }
 
 /// Statistics of a store. Exact while no other thread uses it.
+///
+/// ```
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+/// towns.put("Lund", 94_393)?;
+/// towns.put("Uppsala", 177_074)?;
+/// let statistics = towns.statistics();
+/// assert_eq!((statistics.items, statistics.snapshots.len()), (2, 0));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
@@ -53,6 +69,14 @@ pub struct Statistics {
 
 impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// Returns the statistics. O(live snapshots and long scans).
+    ///
+    /// ```
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// assert_eq!(towns.statistics().items, 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn statistics(&self) -> Statistics {
         Statistics::of(self.engine())
     }

@@ -9,20 +9,22 @@
 //! that they are unchanged and applies the writes; no other writer writes in between. The module
 //! `commit` describes how, and why that is serializable.
 
+mod operations;
+
 use std::borrow::Borrow;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::handle::Store;
 use super::snapshot::Snapshot;
 use crate::entry::Put;
-use ordna_base::index::{Bounds, Direction, Range, Source, bounds_cross};
-use ordna_base::{AsData, Entries, Error, Key, KeyRange, Value};
+use ordna_base::index::{Bounds, Direction, Source, bounds_cross};
+use ordna_base::{Entries, Error, Key, Value};
 
 /// Number of recorded keys above which a transaction records the range from the smallest to the
 /// largest instead, and number of recorded ranges above which it records one that covers all. This
@@ -33,6 +35,16 @@ const NOTED: usize = 1 << 16;
 const LONGEST_PAUSE: Duration = Duration::from_millis(1);
 
 /// Options of transactions.
+///
+/// ```
+/// use ordna::{Store, TransactionOptions};
+///
+/// let store: Store<u64, u64> = Store::new();
+/// let options = TransactionOptions::new().attempts(5);
+/// store.transaction_with(&options, |tx| tx.put(1, 10))?;
+/// assert_eq!(store.get(1), Some(10));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug, Clone)]
 pub struct TransactionOptions {
     attempts: u32,
@@ -47,12 +59,34 @@ impl Default for TransactionOptions {
 
 impl TransactionOptions {
     /// Returns the default options: 100 attempts and an age limit of one minute.
+    ///
+    /// ```
+    /// use ordna::{Store, TransactionOptions};
+    ///
+    /// let store: Store<u64, u64> = Store::new();
+    /// let tx = store.begin_with(&TransactionOptions::new());
+    /// assert!(tx.commit().is_ok());
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets how many times [`Store::transaction`] runs a transaction that conflicts with others, at
     /// least once.
+    ///
+    /// ```
+    /// use ordna::{Error, Store, TransactionOptions};
+    ///
+    /// let store: Store<u64, u64> = Store::new();
+    /// let once = TransactionOptions::new().attempts(1);
+    /// let done = store.transaction_with(&once, |tx| {
+    ///     tx.get(1);
+    ///     store.put(1, 1)?; // a conflicting write
+    ///     tx.put(2, 2)
+    /// });
+    /// assert_eq!(done, Err(Error::Conflict { attempts: 1 }));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn attempts(self, attempts: u32) -> Self {
         Self { attempts: attempts.max(1), ..self }
     }
@@ -60,6 +94,19 @@ impl TransactionOptions {
     /// Sets the age after which a transaction can no longer commit. Its snapshot keeps the versions
     /// that it sees, so a program that never ends a transaction fills the memory;
     /// [`Store::statistics`] reports the age of the oldest snapshot.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ordna::{Error, Store, TransactionOptions};
+    ///
+    /// let store: Store<u64, u64> = Store::new();
+    /// let options = TransactionOptions::new().age_limit(Duration::ZERO);
+    /// let tx = store.begin_with(&options);
+    /// tx.put(1, 1)?;
+    /// std::thread::sleep(Duration::from_millis(1));
+    /// assert_eq!(tx.commit(), Err(Error::TransactionTooOld { limit: Duration::ZERO }));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn age_limit(self, age_limit: Duration) -> Self {
         Self { age_limit, ..self }
     }
@@ -135,6 +182,18 @@ pub(super) struct Footprint<K: Key + ?Sized, V: Value + ?Sized> {
 ///
 /// Reads of the latest state that are not part of a transaction may see some of its writes before
 /// the others, as with a [batch](Store::write_batch).
+///
+/// ```
+/// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+/// names.put(1, "Lund")?;
+/// names.put(2, "Uppsala")?;
+/// let tx = names.begin();
+/// tx.put(3, "Visby")?;
+/// assert_eq!((tx.iter().count(), names.len()), (3, 2));
+/// tx.commit()?;
+/// assert_eq!(names.len(), 3);
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct Transaction<'s, K: Key + ?Sized, V: Value + ?Sized> {
     store: &'s Store<K, V>,
     snapshot: Snapshot<K, V>,
@@ -145,6 +204,18 @@ pub struct Transaction<'s, K: Key + ?Sized, V: Value + ?Sized> {
 
 /// A transaction without a reference to its store, created by [`Transaction::suspend`] and
 /// continued by [`Store::resume`]. It can be kept in a struct or sent to another thread.
+///
+/// ```
+/// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+/// names.put(1, "Lund")?;
+/// names.put(2, "Uppsala")?;
+/// let tx = names.begin();
+/// tx.put(3, "Visby")?;
+/// let suspended = tx.suspend();
+/// names.resume(suspended)?.commit()?;
+/// assert!(names.contains_key(3));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct SuspendedTransaction<K: Key + ?Sized, V: Value + ?Sized> {
     snapshot: Snapshot<K, V>,
     began: Instant,
@@ -213,6 +284,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Those of [`transaction`](Self::transaction).
+    ///
+    /// ```
+    /// use ordna::{Store, TransactionOptions};
+    ///
+    /// let counts: Store<u64, u64> = Store::new();
+    /// let options = TransactionOptions::new().attempts(1_000);
+    /// counts.transaction_with(&options, |tx| tx.put(1, tx.get(1).unwrap_or(0) + 1))?;
+    /// assert_eq!(counts.get(1), Some(1));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn transaction_with<R>(
         &self,
         options: &TransactionOptions,
@@ -253,6 +334,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     }
 
     /// Works like [`begin`](Self::begin), with options. The number of attempts is ignored.
+    ///
+    /// ```
+    /// use ordna::{Store, TransactionOptions};
+    ///
+    /// let store: Store<u64, u64> = Store::new();
+    /// let tx = store.begin_with(&TransactionOptions::new());
+    /// tx.put(1, 10)?;
+    /// tx.commit()?;
+    /// assert_eq!(store.get(1), Some(10));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn begin_with(&self, options: &TransactionOptions) -> Transaction<'_, K, V> {
         let reads = ReadSet { keys: Vec::new(), ranges: Vec::new() };
         Transaction {
@@ -309,280 +401,6 @@ fn pause(attempts: u32) {
     let longest = Duration::from_micros(1 << attempts.min(16)).min(LONGEST_PAUSE);
     let nanos = u64::try_from(longest.as_nanos()).unwrap_or(u64::MAX).max(1);
     thread::sleep(Duration::from_nanos(RandomState::new().hash_one(attempts) % nanos));
-}
-
-/// # Reads
-impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
-    /// Returns the value of `key`, copied. O(log n).
-    pub fn get(&self, key: impl AsData<K>) -> Option<V::Owned> {
-        self.get_with(key, ToOwned::to_owned)
-    }
-
-    /// Calls `read` with the value of `key`. O(log n).
-    pub fn get_with<R>(&self, key: impl AsData<K>, read: impl FnOnce(&V) -> R) -> Option<R> {
-        self.get_entry_with(key.as_data(), |entry| read(entry.value))
-    }
-
-    /// Calls `read` with value and deadline of `key`. O(log n).
-    pub fn get_entry_with<R>(&self, key: &K, read: impl FnOnce(Put<&V>) -> R) -> Option<R> {
-        let own = {
-            let mut footprint = self.footprint.borrow_mut();
-            let own = footprint.writes.get(key).cloned();
-            if own.is_none() {
-                footprint.reads.note_key(key);
-            }
-            own
-        };
-        match own {
-            Some(put) => {
-                put.map(|Put { value, expires_at }| read(Put { value: value.borrow(), expires_at }))
-            }
-            None => self.snapshot.get_entry_with(key, read),
-        }
-    }
-
-    /// Calls `each` with the position and value of every key, in the order of `keys`.
-    pub fn get_many_with<Q: AsData<K>>(&self, keys: &[Q], mut each: impl FnMut(usize, Option<&V>)) {
-        for (at, key) in keys.iter().enumerate() {
-            if self.get_with(key, |value| each(at, Some(value))).is_none() {
-                each(at, None);
-            }
-        }
-    }
-
-    /// Returns whether `key` is present. O(log n).
-    pub fn contains_key(&self, key: impl AsData<K>) -> bool {
-        self.get_with(key, |_| ()).is_some()
-    }
-
-    /// Returns an iterator over the entries of a range, in order, from both ends. The entries that
-    /// it reads ahead, at most as many as it has returned, count as read. O(log n), then amortized
-    /// O(1) per entry.
-    pub fn range(&self, range: impl KeyRange<K>) -> Range<'_, Self> {
-        let (lower, upper) = range.ends();
-        Range::new(self, lower.map(ToOwned::to_owned), upper.map(ToOwned::to_owned))
-    }
-
-    /// Returns all entries, in order, from both ends; see [`range`](Self::range).
-    pub fn iter(&self) -> Range<'_, Self> {
-        self.range(..)
-    }
-
-    /// Returns the entry with the smallest key. O(log n).
-    pub fn first(&self) -> Option<Entry<K, V>> {
-        self.iter().next()
-    }
-
-    /// Returns the entry with the largest key. O(log n).
-    pub fn last(&self) -> Option<Entry<K, V>> {
-        self.iter().next_back()
-    }
-
-    /// Calls `visit` with the entries within the bounds, in order, until it breaks.
-    pub fn visit(
-        &self,
-        lower: Bound<&K>,
-        upper: Bound<&K>,
-        direction: Direction,
-        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
-    ) {
-        let mut entries = self.range((lower, upper));
-        loop {
-            let next = match direction {
-                Direction::Ascending => entries.next_ref(),
-                Direction::Descending => entries.next_back_ref(),
-            };
-            let Some((key, value)) = next else { return };
-            if visit(key, value).is_break() {
-                return;
-            }
-        }
-    }
-
-    /// Returns the number of keys within the bounds. O(n).
-    pub fn count(&self, lower: Bound<&K>, upper: Bound<&K>) -> usize {
-        let mut count = 0;
-        self.visit(lower, upper, Direction::Ascending, |_, _| {
-            count += 1;
-            ControlFlow::Continue(())
-        });
-        count
-    }
-
-    /// Returns the number of keys below `key`. O(n).
-    pub fn rank(&self, key: &K) -> usize {
-        self.count(Bound::Unbounded, Bound::Excluded(key))
-    }
-
-    /// Calls `read` with the entry at a position, counted from 0. O(position).
-    pub fn select_with<R>(&self, position: usize, read: impl FnOnce(&K, &V) -> R) -> Option<R> {
-        let mut entries = self.iter();
-        for _ in 0..position {
-            entries.next_ref()?;
-        }
-        entries.next_ref().map(|(key, value)| read(key, value))
-    }
-
-    /// Returns the snapshot that the transaction reads. Reads of the snapshot itself do not count
-    /// as reads of the transaction.
-    pub fn snapshot(&self) -> &Snapshot<K, V> {
-        &self.snapshot
-    }
-
-    /// Returns the transaction without its store; [`Store::resume`] continues it. O(1).
-    pub fn suspend(self) -> SuspendedTransaction<K, V> {
-        let Self { snapshot, began, age_limit, footprint, .. } = self;
-        SuspendedTransaction { snapshot, began, age_limit, footprint: footprint.into_inner() }
-    }
-
-    /// Returns the store of the transaction.
-    pub(crate) fn store(&self) -> &Store<K, V> {
-        self.store
-    }
-}
-
-/// # Writes
-///
-/// Writes are buffered until the commit, and fail with [`Error::KeyTooLong`] and
-/// [`Error::ValueTooLong`] only.
-impl<K: Key + ?Sized, V: Value + ?Sized> Transaction<'_, K, V> {
-    /// Sets the value of `key`, without a read. The entry does not expire.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn put(&self, key: impl AsData<K>, value: impl AsData<V>) -> Result<(), Error> {
-        self.put_entry(key.as_data(), Put::forever(value.as_data()))
-    }
-
-    /// Sets the value of `key`, which expires after `life`, counted from now.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn put_for(
-        &self,
-        key: impl AsData<K>,
-        value: impl AsData<V>,
-        life: Duration,
-    ) -> Result<(), Error> {
-        let expires_at = Some(self.store.deadline_after(life));
-        self.put_entry(key.as_data(), Put { value: value.as_data(), expires_at })
-    }
-
-    /// Sets value and deadline of `key`.
-    pub(crate) fn put_entry(&self, key: &K, put: Put<&V>) -> Result<(), Error> {
-        key.check()?;
-        put.value.check()?;
-        let put = Put { value: put.value.to_owned(), expires_at: put.expires_at };
-        self.footprint.borrow_mut().writes.insert(key.to_owned(), Some(put));
-        Ok(())
-    }
-
-    /// Sets the value of `key` and returns its former value.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn insert(
-        &self,
-        key: impl AsData<K>,
-        value: impl AsData<V>,
-    ) -> Result<Option<V::Owned>, Error> {
-        let key = key.as_data();
-        let old = self.get(key);
-        self.put(key, value)?;
-        Ok(old)
-    }
-
-    /// Replaces the value of `key` by the result of `update` and returns it, or `None` if the key
-    /// is absent. The entry keeps its deadline.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn update(
-        &self,
-        key: impl AsData<K>,
-        update: impl FnOnce(&V) -> V::Owned,
-    ) -> Result<Option<V::Owned>, Error> {
-        let key = key.as_data();
-        let updated = |entry: Put<&V>| (update(entry.value), entry.expires_at);
-        let Some((value, expires_at)) = self.get_entry_with(key, updated) else { return Ok(None) };
-        self.put_entry(key, Put { value: value.borrow(), expires_at })?;
-        Ok(Some(value))
-    }
-
-    /// Removes `key` and returns its former value.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn remove(&self, key: impl AsData<K>) -> Result<Option<V::Owned>, Error> {
-        let key = key.as_data();
-        let old = self.get(key);
-        if old.is_some() {
-            self.footprint.borrow_mut().writes.insert(key.to_owned(), None);
-        }
-        Ok(old)
-    }
-
-    /// Removes every key of a range and returns how many there were. O(n) with n entries in the
-    /// range.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn remove_range(&self, range: impl KeyRange<K>) -> Result<usize, Error> {
-        let keys: Vec<K::Owned> = self.range(range).map(|(key, _)| key).collect();
-        let removed = keys.len();
-        let mut footprint = self.footprint.borrow_mut();
-        footprint.writes.extend(keys.into_iter().map(|key| (key, None)));
-        Ok(removed)
-    }
-
-    /// Removes the entry with the smallest key and returns it.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn pop_first(&self) -> Result<Option<Entry<K, V>>, Error> {
-        let first = self.first();
-        if let Some((key, _)) = &first {
-            self.remove(Borrow::<K>::borrow(key))?;
-        }
-        Ok(first)
-    }
-
-    /// Removes the entry with the largest key and returns it.
-    ///
-    /// # Errors
-    /// See [writes](#writes).
-    pub fn pop_last(&self) -> Result<Option<Entry<K, V>>, Error> {
-        let last = self.last();
-        if let Some((key, _)) = &last {
-            self.remove(Borrow::<K>::borrow(key))?;
-        }
-        Ok(last)
-    }
-
-    /// Discards all writes: the transaction ends without a change and never conflicts. Later writes
-    /// are discarded, too.
-    pub fn abandon(&self) {
-        self.footprint.borrow_mut().is_abandoned = true;
-    }
-
-    /// Applies the writes as one step if nothing that the transaction has read has changed since it
-    /// began; see [`Store::transaction`] for the cost. After a crash, a store that was opened in a
-    /// directory holds all of the writes or none. The linearization point is within this call.
-    ///
-    /// # Errors
-    /// [`Error::Conflict`], [`Error::TransactionTooOld`], and those of
-    /// [`write_batch`](Store::write_batch). Nothing is written, except that after
-    /// [`Error::LogFailed`] the writes may have been applied.
-    pub fn commit(self) -> Result<(), Error> {
-        let footprint = self.footprint.into_inner();
-        if footprint.is_abandoned || footprint.writes.is_empty() {
-            return Ok(());
-        }
-        if self.began.elapsed() > self.age_limit {
-            return Err(Error::TransactionTooOld { limit: self.age_limit });
-        }
-        self.store.commit(&self.snapshot, &footprint)
-    }
 }
 
 /// Reads chunks of the snapshot, merged with the transaction's own writes. The range of a chunk is

@@ -23,6 +23,21 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// The key or value is too long, or the memory limit is reached; nothing is changed. Or
     /// [`Error::LogFailed`].
+    ///
+    /// ```
+    /// use ordna::{Change, Put};
+    ///
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let until = towns.now() + 60_000;
+    /// towns.modify_entry(b"Lund", |found| match found {
+    ///     Some(entry) => Change::Put(Put { value: entry.value + 1, expires_at: Some(until) }),
+    ///     None => Change::Keep,
+    /// })?;
+    /// assert_eq!((towns.get("Lund"), towns.expiry(b"Lund")), (Some(94_394), Some(Some(until))));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn modify_entry<T, F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         T: Borrow<V>,
@@ -156,6 +171,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// The key is too long, or the memory limit has no room for the copy; nothing is changed. Or
     /// [`Error::LogFailed`].
+    ///
+    /// ```
+    /// use ordna::Change;
+    ///
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// towns.put("Uppsala", 177_074)?;
+    /// let until = towns.now() + 60_000;
+    /// towns.modify_expiry(b"Lund", |_| Change::Put(Some(until)))?;
+    /// assert_eq!(towns.expiry(b"Lund"), Some(Some(until)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn modify_expiry<F>(&self, key: &K, mut change: F) -> Result<(), Error>
     where
         F: FnMut(Option<Found<'_, V>>) -> Change<Option<u64>>,
@@ -189,6 +216,14 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Those of [`modify_entry`](Self::modify_entry).
+    ///
+    /// ```
+    /// let sessions: ordna::Store<u64, u64> = ordna::Store::new();
+    /// let until = sessions.now() + 60_000;
+    /// sessions.insert_until(&1, &17, until)?;
+    /// assert_eq!(sessions.expiry(&1), Some(Some(until)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert_until(&self, key: &K, value: &V, expires_at: u64) -> Result<(), Error> {
         let put = Put { value, expires_at: Some(expires_at) };
         self.change_entry(key, |_| Change::Put(put))
@@ -199,6 +234,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Those of [`modify_expiry`](Self::modify_expiry).
+    ///
+    /// ```
+    /// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+    /// names.put(1, "Lund")?;
+    /// names.put(2, "Uppsala")?;
+    /// let until = names.now() + 60_000;
+    /// assert!(names.set_expiry(&1, Some(until))? && !names.set_expiry(&9, None)?);
+    /// assert_eq!(names.expiry(&1), Some(Some(until)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn set_expiry(&self, key: &K, expires_at: Option<u64>) -> Result<bool, Error> {
         let mut present = false;
         self.modify_expiry(key, |found| {
@@ -220,6 +265,15 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Panics
     /// If the store's clock panics. Some of the writes may then be applied, and the log refuses
     /// further writes until a backup.
+    ///
+    /// ```
+    /// use ordna::{Store, Write};
+    ///
+    /// let store: Store<u64, u64> = Store::new();
+    /// store.write_batch(&[Write::put(&1, &10), Write::put(&2, &20), Write::Remove(&1)])?;
+    /// assert_eq!((store.get(1), store.get(2)), (None, Some(20)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn write_batch(&self, writes: &[Write<'_, K, V>]) -> Result<(), Error> {
         let Some(wal) = self.wal() else { return self.write_batch_unlogged(writes) };
         let keys: Vec<&K> = writes.iter().map(Write::key).collect();
@@ -308,6 +362,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// # Errors
     /// [`Error::LogFailed`], before or after `work` ran. If `work` ran, its writes are in memory,
     /// and a [`successor`](Self::successor) that it created has the directory.
+    ///
+    /// ```
+    /// let store: ordna::Store<u64, u64> = ordna::Store::new();
+    /// store.log_group(|| {
+    ///     store.put(1, 10)?;
+    ///     store.put(2, 20)
+    /// })??;
+    /// assert_eq!(store.len(), 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn log_group<R>(&self, work: impl FnOnce() -> R) -> Result<R, Error> {
         match self.wal() {
             Some(wal) => wal.group(work),

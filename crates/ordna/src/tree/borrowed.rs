@@ -24,6 +24,15 @@ use crate::epoch::Epoch;
 /// that any thread retires in this store is not freed, so hold it only briefly;
 /// [`to_owned`](ToOwned::to_owned) copies the value. It holds no lock and cannot be sent to another
 /// thread.
+///
+/// ```
+/// let names: ordna::Store<u64, [u8]> = ordna::Store::new();
+/// names.put(1, "Lund")?;
+/// names.put(2, "Uppsala")?;
+/// let name = names.get_ref(2).unwrap();
+/// assert_eq!((name.len(), &name[..2]), (7, &b"Up"[..]));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct ValueRef<'a, V: Value + ?Sized> {
     value: Place<V>,
     _guard: Guard<'a>,

@@ -35,6 +35,20 @@ pub struct Batch {
 
 impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
     /// Creates an empty batch of writes to this map and others of its store.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let mut batch = ages.batch();
+    /// batch.insert(&ages, "bob", 27)?;
+    /// batch.commit()?;
+    /// assert_eq!(ages.len(), 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn batch(&self) -> Batch {
         Batch::new(&self.store)
     }
@@ -42,16 +56,49 @@ impl<K: Decode, V: Stored, M: Mode> Map<K, V, M> {
 
 impl Batch {
     /// Creates an empty batch for maps of this store.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::Store;
+    /// use ordna::typed::Batch;
+    ///
+    /// let store = Arc::new(Store::new());
+    /// assert!(Batch::new(&store).is_empty());
+    /// ```
     pub fn new(store: &Arc<Store<[u8], [u8]>>) -> Self {
         Self { store: Arc::clone(store), bytes: Vec::new(), writes: Vec::new() }
     }
 
     /// Returns the number of writes.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let mut batch = ages.batch();
+    /// batch.remove(&ages, "ann")?;
+    /// assert_eq!(batch.len(), 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.writes.len()
     }
 
     /// Returns whether there are no writes.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// assert!(ages.batch().is_empty());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }
@@ -60,6 +107,19 @@ impl Batch {
     ///
     /// # Errors
     /// The map belongs to another store, or the value cannot be encoded.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let mut batch = ages.batch();
+    /// batch.insert(&ages, "bob", 27)?;
+    /// assert_eq!(ages.get("bob")?, None); // The batch is not applied yet.
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert<K: Decode, V: Stored, M: Mode>(
         &mut self,
         map: &Map<K, V, M>,
@@ -77,6 +137,20 @@ impl Batch {
     ///
     /// # Errors
     /// The map belongs to another store.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let mut batch = ages.batch();
+    /// batch.remove(&ages, "ann")?;
+    /// batch.commit()?;
+    /// assert!(ages.is_empty());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn remove<K: Decode, V: Stored, M: Mode>(
         &mut self,
         map: &Map<K, V, M>,
@@ -107,6 +181,20 @@ impl Batch {
     ///
     /// # Errors
     /// A key or value is too long, or the memory limit is reached; nothing is applied.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let mut batch = ages.batch();
+    /// batch.insert(&ages, "bob", 27)?;
+    /// batch.commit()?;
+    /// assert_eq!(ages.get("bob")?, Some(27));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn commit(self) -> Result<(), Error> {
         let writes = self.writes.iter().map(|(key, value)| {
             let key = &self.bytes[key.clone()];

@@ -71,22 +71,46 @@ impl<K: Decode, V: Stored, M: Mode, H: Holds> Cursor<K, V, M, H> {
     }
 
     /// Returns the entry after the position and moves past it.
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// let mut cursor = ages.lower_bound(std::ops::Bound::<&str>::Unbounded);
+    /// assert_eq!(cursor.next(), Some(("ann".to_owned(), 31)));
+    /// ```
     #[allow(clippy::should_implement_trait, reason = "the name of std's cursors")]
     pub fn next(&mut self) -> Option<M::Read<(K, V)>> {
         self.step(Direction::Ascending, true)
     }
 
     /// Returns the entry before the position and moves in front of it.
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// let mut cursor = ages.upper_bound(std::ops::Bound::<&str>::Unbounded);
+    /// assert_eq!(cursor.prev(), Some(("bob".to_owned(), 27)));
+    /// ```
     pub fn prev(&mut self) -> Option<M::Read<(K, V)>> {
         self.step(Direction::Descending, true)
     }
 
     /// Returns the entry after the position. O(log n).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// let mut cursor = ages.lower_bound(std::ops::Bound::Included("b"));
+    /// assert_eq!(cursor.peek_next(), cursor.next());
+    /// ```
     pub fn peek_next(&mut self) -> Option<M::Read<(K, V)>> {
         self.step(Direction::Ascending, false)
     }
 
     /// Returns the entry before the position. O(log n).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// let mut cursor = ages.lower_bound(std::ops::Bound::Included("b"));
+    /// assert_eq!(cursor.peek_prev(), Some(("ann".to_owned(), 31)));
+    /// ```
     pub fn peek_prev(&mut self) -> Option<M::Read<(K, V)>> {
         self.step(Direction::Descending, false)
     }

@@ -8,6 +8,14 @@ use crate::{Change, Error};
 
 /// A key of a [`Map`], present or absent, returned by [`Map::entry`]. Nothing is locked: each
 /// method that consumes the entry is one step.
+///
+/// ```
+/// let counts: ordna::Map<String, u64> = ordna::Map::new();
+/// counts.entry("a").or_insert(0)?;
+/// counts.entry("a").and_modify(|count| *count += 1).or_insert(1)?;
+/// assert_eq!(counts.get("a"), Some(1));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[must_use = "an entry changes nothing before `or_insert`, `or_insert_with` or `or_default`"]
 pub struct Entry<'a, K, V, M, F = fn(&mut V)> {
     map: &'a Map<K, V, M>,
@@ -39,6 +47,12 @@ impl<'a, K: Decode, V: Stored, M: Mode> Entry<'a, K, V, M> {
 
     /// Changes the value with `modify` if the key is present. `modify` may run several times, each
     /// time on an unmodified value; the rules of [`Map::modify`] apply.
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.entry("ann").and_modify(|age| *age += 1).or_insert(0)?, 32);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn and_modify<F: FnMut(&mut V)>(self, modify: F) -> Entry<'a, K, V, M, F> {
         Entry { map: self.map, key: self.key, modify: Some(modify) }
     }
@@ -49,6 +63,12 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
     ///
     /// # Errors
     /// See [errors](Map#errors).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!((ages.entry("eve").or_insert(40)?, ages.entry("ann").or_insert(40)?), (40, 31));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn or_insert(self, value: impl StoreAs<V>) -> Result<V, Error>
     where
         V: StoreAs<V>,
@@ -62,6 +82,12 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
     ///
     /// # Errors
     /// See [errors](Map#errors).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.entry("eve").or_default()?, 0);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn or_default(self) -> Result<V, Error>
     where
         V: StoreAs<V> + Default,
@@ -74,6 +100,12 @@ impl<K: Decode, V: Stored, M: Mode, F: FnMut(&mut V)> Entry<'_, K, V, M, F> {
     ///
     /// # Errors
     /// See [errors](Map#errors).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.entry("eve").or_insert_with(|| ages.len() as u32)?, 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn or_insert_with(mut self, make: impl FnOnce() -> V) -> Result<V, Error>
     where
         V: StoreAs<V>,

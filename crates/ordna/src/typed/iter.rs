@@ -58,6 +58,14 @@ impl Holds for Snapshot<Bytes, Bytes> {
 /// amortized O(1) per entry, plus the decoding. An iterator that was created by value
 /// ([`Map::into_iter`](super::Map), [`Map::into_range`](super::Map::into_range)) owns a handle of
 /// its map and is `Send + 'static`, so that tasks and threads may own it.
+///
+/// ```
+/// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+/// let mut entries = ages.iter();
+/// assert_eq!(entries.next_back(), Some(("bob".to_owned(), 27)));
+/// assert_eq!(entries.next(), Some(("ann".to_owned(), 31)));
+/// assert_eq!(entries.next(), None);
+/// ```
 pub struct Iter<K, V, M, H: Holds> {
     source: H,
     ends: Ends<H::Source>,

@@ -61,6 +61,7 @@ mod scratch;
 mod snapshot;
 mod stored;
 mod transaction;
+mod writes;
 
 pub use batch::Batch;
 pub use cursor::Cursor;

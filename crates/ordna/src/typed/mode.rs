@@ -31,11 +31,31 @@ pub trait Mode: sealed::Sealed + 'static {
 
 /// The mode of a map that owns its store. No other code can write to it, so all its entries have
 /// the map's types, and reads return plain values.
+///
+/// ```
+/// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+/// // Reads of a map that owns its store return plain values.
+/// let age: Option<u32> = ages.get("ann");
+/// assert_eq!(age, Some(31));
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Own {}
 
 /// The mode of a map in a store to which other code can write. An entry may have other types, so
 /// reads return a `Result`.
+///
+/// ```
+/// use std::sync::Arc;
+/// use ordna::{Store, Table};
+///
+/// let store = Arc::new(Store::new());
+/// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+/// ages.put("ann", 31)?;
+/// // Reads of a table return a result.
+/// let age: Result<Option<u32>, ordna::Error> = ages.get("ann");
+/// assert_eq!(age?, Some(31));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub enum Shared {}
 

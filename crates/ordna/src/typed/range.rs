@@ -32,6 +32,11 @@ fn end_of(lead: &[u8]) -> Bound<Vec<u8>> {
 
 /// A range of keys of a [`Map`](super::Map): `a..b`, `a..=b`, `a..`, `..b`, `..=b`, `..`, or a pair
 /// of [`Bound`]s, where the ends are keys or their borrowed forms (`&str` for `String`).
+///
+/// ```
+/// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+/// assert_eq!((ages.count("a".."b"), ages.count(..="ann"), ages.count(..)), (1, 1, 2));
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range of keys of the type `{K}`",
     label = "not a range of `{K}`",
@@ -47,6 +52,14 @@ pub trait MapRange<K> {
 /// A range of key prefixes of a [`Map`](super::Map), like [`MapRange`], except that the ends are
 /// tuples of the first fields of a tuple or struct. An included end includes all keys that begin
 /// with it.
+///
+/// ```
+/// let sales: ordna::Map<(String, u32, u64), u64> = ordna::Map::new();
+/// sales.put(("SE", 2025, 1), 10)?;
+/// sales.put(("SE", 2026, 1), 20)?;
+/// assert_eq!(sales.range_prefix(("SE", 2026)..).count(), 1);
+/// # Ok::<(), ordna::Error>(())
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a range of prefixes of the type `{K}`",
     label = "not a range of prefixes of `{K}`",

@@ -15,6 +15,14 @@ use crate::tuple::{Decode, Like, Prefix};
 use crate::{Direction, Error, Snapshot};
 
 /// A state of a [`Map`](super::Map) that does not change. Clones share it.
+///
+/// ```
+/// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+/// let before = ages.snapshot();
+/// ages.clear()?;
+/// assert_eq!((before.get("ann"), before.iter().count()), (Some(31), 2));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct MapSnapshot<K, V, M = Own> {
     snapshot: Snapshot<[u8], [u8]>,
     lead: Box<[u8]>,
@@ -46,6 +54,20 @@ impl<K, V, M> MapSnapshot<K, V, M> {
     }
 
     /// Returns the snapshot of the store, in which [`Map::at`](super::Map::at) can read other maps.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::{Store, Table};
+    ///
+    /// let store = Arc::new(Store::new());
+    /// let ages: Table<String, u32> = Table::named(&store, "ages")?;
+    /// ages.put("ann", 31)?;
+    /// let teams: Table<String, u32> = Table::named(&store, "teams")?;
+    /// let before = ages.snapshot();
+    /// teams.put("red", 5)?;
+    /// assert!(teams.at(before.snapshot())?.is_empty());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn snapshot(&self) -> &Snapshot<[u8], [u8]> {
         &self.snapshot
     }
@@ -56,6 +78,14 @@ impl<K: Decode, V: Stored, M: Mode> MapSnapshot<K, V, M> {
 
     /// Returns the number of entries. O(1) if the map covers its whole store and no entry ever had
     /// a deadline; otherwise see [`count`](Self::count).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// let before = ages.snapshot();
+    /// ages.clear()?;
+    /// assert_eq!(before.len(), 2);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         if self.lead.is_empty() {
             return self.snapshot.len();

@@ -21,6 +21,16 @@ use crate::{Direction, Error, Put};
 ///
 /// The reads are those of a map, at the transaction's snapshot and including its own writes; see
 /// [`Transaction`].
+///
+/// ```
+/// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+/// ages.transaction(|tx| {
+///     let age = tx.get("ann").unwrap_or(0);
+///     tx.put("ann", age + 1)
+/// })?;
+/// assert_eq!(ages.get("ann"), Some(32));
+/// # Ok::<(), ordna::Error>(())
+/// ```
 pub struct MapTransaction<'t, K, V, M = Own> {
     transaction: &'t Transaction<'t, [u8], [u8]>,
     lead: &'t [u8],
@@ -124,6 +134,16 @@ impl<'t, K: Decode, V: Stored, M: Mode> MapTransaction<'t, K, V, M> {
     reads!(transaction: Transaction<'t, [u8], [u8]>);
 
     /// Returns the number of entries. O(n).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// ages.transaction(|tx| {
+    ///     tx.put("eve", 40)?;
+    ///     assert_eq!(tx.len(), 3);
+    ///     Ok(())
+    /// })?;
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn len(&self) -> usize {
         self.count(..)
     }
@@ -138,6 +158,13 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// ages.transaction(|tx| tx.put("eve", 40))?;
+    /// assert_eq!(ages.len(), 3);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn put(&self, key: impl Like<K>, value: impl StoreAs<V>) -> Result<(), Error> {
         self.with_key(key, |key| value.with_bytes(|value| self.transaction.put(key, value)))?
     }
@@ -146,6 +173,15 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// ages.transaction(|tx| tx.put_for("eve", 40, Duration::from_secs(60)))?;
+    /// assert!(ages.expires_in("eve").unwrap().is_some());
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn put_for(
         &self,
         key: impl Like<K>,
@@ -161,6 +197,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.insert("ann", 32))?, Some(31));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn insert(&self, key: impl Like<K>, value: impl StoreAs<V>) -> Result<Option<V>, Error> {
         self.with_key(key, |key| {
             let old = self.transaction.get_with(key, V::load).transpose()?;
@@ -174,6 +216,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.update("ann", |age| age + 1))?, Some(32));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn update(&self, key: impl Like<K>, update: impl FnOnce(V) -> V) -> Result<Option<V>, Error>
     where
         V: StoreAs<V>,
@@ -192,6 +240,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.remove("ann"))?, Some(31));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn remove(&self, key: impl Like<K>) -> Result<Option<V>, Error> {
         self.with_key(key, |key| {
             let old = self.transaction.get_with(key, V::load).transpose()?;
@@ -205,6 +259,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.remove_range("b"..))?, 1);
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn remove_range(&self, range: impl MapRange<K>) -> Result<usize, Error> {
         let byte_bounds = range.byte_bounds(self.lead);
         let (lower, upper) = byte_bounds.as_ref();
@@ -215,6 +275,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.pop_first())?, Some(("ann".to_owned(), 31)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn pop_first(&self) -> Result<Option<(K, V)>, Error> {
         self.pop(Direction::Ascending)
     }
@@ -223,6 +289,12 @@ impl<K: Decode, V: Stored, M: Mode> MapTransaction<'_, K, V, M> {
     ///
     /// # Errors
     /// See [writes](#writes).
+    ///
+    /// ```
+    /// let ages: ordna::Map<String, u32> = [("ann", 31), ("bob", 27)].into_iter().collect();
+    /// assert_eq!(ages.transaction(|tx| tx.pop_last())?, Some(("bob".to_owned(), 27)));
+    /// # Ok::<(), ordna::Error>(())
+    /// ```
     pub fn pop_last(&self) -> Result<Option<(K, V)>, Error> {
         self.pop(Direction::Descending)
     }

@@ -9,6 +9,16 @@ use super::sync_times::SyncCounts;
 use crate::files::progress::Progress;
 
 /// Report of a backup.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-summary-{}", std::process::id()));
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+/// let summary = towns.backup_to(&dir, &ordna::BackupOptions::new())?;
+/// assert_eq!((summary.path.as_path(), summary.entries), (dir.as_path(), 0));
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
@@ -26,6 +36,15 @@ pub struct Summary {
 }
 
 /// The results of [`Store::open`](crate::Store::open).
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-x15-{}", std::process::id()));
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+/// assert_eq!(towns.durability().unwrap().recovery.entries, 0);
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Recovery {
@@ -44,6 +63,17 @@ pub struct Recovery {
 }
 
 /// State of the log and the backups of an opened store.
+///
+/// ```
+/// # let dir = std::env::temp_dir().join(format!("ordna-doc-x16-{}", std::process::id()));
+/// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+/// towns.put("Lund", 94_393)?;
+/// let state = towns.durability().unwrap();
+/// assert!(state.appended >= state.synced && state.failure.is_none());
+/// # drop(towns);
+/// # std::fs::remove_dir_all(dir)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Durability {

@@ -9,6 +9,14 @@ pub const SECOND: Duration = Duration::from_secs(1);
 pub const STALLED: Duration = Duration::from_secs(2);
 
 /// When the log is made durable.
+///
+/// ```
+/// use ordna::{OpenOptions, SyncPolicy};
+///
+/// assert_eq!(SyncPolicy::default(), SyncPolicy::EverySecond);
+/// let options = OpenOptions::new().sync(SyncPolicy::Always);
+/// # let _ = options;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum SyncPolicy {

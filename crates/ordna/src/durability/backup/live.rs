@@ -41,6 +41,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     /// five seconds.
     /// [`BackupError::Replaced`] if the store has a [successor](Store::successor), also one that
     /// replaced it before the backup's snapshot was taken.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x1-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::open(&dir, ordna::OpenOptions::new())?;
+    /// towns.put("Lund", 94_393)?;
+    /// let summary = towns.backup(&ordna::BackupOptions::new())?;
+    /// assert!(summary.path.starts_with(&dir));
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backup(&self, options: &BackupOptions) -> Result<Summary, BackupError> {
         self.check_reentry();
         let durable = self.durable().ok_or(BackupError::NoDirectory)?;

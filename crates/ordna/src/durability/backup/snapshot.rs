@@ -15,6 +15,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Returns a [`BackupError`] if the backup fails.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x2-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// towns.put("Lund", 94_393)?;
+    /// assert_eq!(towns.backup_to(&dir, &ordna::BackupOptions::new())?.entries, 1);
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backup_to(
         &self,
         target: impl AsRef<Path>,
@@ -27,6 +37,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
     ///
     /// # Errors
     /// Returns a [`BackupError`] if the backup fails.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-x3-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// let before = towns.snapshot();
+    /// towns.put("Lund", 94_393)?;
+    /// let summary = towns.backup_snapshot_to(&before, &dir, &ordna::BackupOptions::new())?;
+    /// assert_eq!(summary.entries, 0);
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn backup_snapshot_to(
         &self,
         snapshot: &Snapshot<K, V>,

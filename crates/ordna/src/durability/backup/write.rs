@@ -60,6 +60,14 @@ const LOG_SHARE: u64 = 8;
 const LONGEST_REST: Duration = Duration::from_millis(50);
 
 /// The way in which a backup of an opened store reads the entries.
+///
+/// ```
+/// use ordna::BackupOptions;
+/// use ordna::durability::Mode;
+///
+/// let options = BackupOptions::new().mode(Mode::Snapshot);
+/// # let _ = options;
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Mode {
@@ -76,6 +84,13 @@ pub enum Mode {
 type Metadata = Arc<dyn Fn() -> Vec<u8> + Send + Sync>;
 
 /// Options of a backup.
+///
+/// ```
+/// use ordna::BackupOptions;
+///
+/// let options = BackupOptions::new().workers(2).keep(3).background(true);
+/// # let _ = options;
+/// ```
 #[derive(Clone)]
 pub struct BackupOptions {
     pub(crate) workers: usize,
@@ -128,16 +143,34 @@ impl Default for BackupOptions {
 impl BackupOptions {
     /// Creates the default options: one worker per thread of the machine, no compression, one
     /// backup kept.
+    ///
+    /// ```
+    /// let options = ordna::BackupOptions::new();
+    /// # let _ = options;
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the number of threads that read and write, at least one.
+    ///
+    /// ```
+    /// let options = ordna::BackupOptions::new().workers(2);
+    /// # let _ = options;
+    /// ```
     pub fn workers(self, threads: usize) -> Self {
         Self { workers: threads.max(1), ..self }
     }
 
     /// Sets how blocks are compressed.
+    ///
+    /// ```
+    /// use ordna::BackupOptions;
+    /// use ordna::durability::Compression;
+    ///
+    /// let options = BackupOptions::new().compression(Compression::Lz4);
+    /// # let _ = options;
+    /// ```
     pub fn compression(self, compression: Compression) -> Self {
         Self { compression, ..self }
     }
@@ -145,6 +178,11 @@ impl BackupOptions {
     /// Makes the workers give way to other threads: by a lower priority (on Linux) and, in a backup
     /// of an opened store, by rests while others write. Such a worker takes an eighth of a
     /// processor.
+    ///
+    /// ```
+    /// let options = ordna::BackupOptions::new().background(true);
+    /// # let _ = options;
+    /// ```
     pub fn background(self, background: bool) -> Self {
         Self { background, ..self }
     }
@@ -155,27 +193,70 @@ impl BackupOptions {
     }
 
     /// Sets the number of backups that an opened store keeps, including this one; at least one.
+    ///
+    /// ```
+    /// let options = ordna::BackupOptions::new().keep(3);
+    /// # let _ = options;
+    /// ```
     pub fn keep(self, backups: usize) -> Self {
         Self { keep: backups.max(1), ..self }
     }
 
     /// Sets how a backup of an opened store reads the entries.
+    ///
+    /// ```
+    /// use ordna::BackupOptions;
+    /// use ordna::durability::Mode;
+    ///
+    /// let options = BackupOptions::new().mode(Mode::Snapshot);
+    /// # let _ = options;
+    /// ```
     pub fn mode(self, mode: Mode) -> Self {
         Self { mode, ..self }
     }
 
     /// Sets metadata for the manifest, for example the position in a change stream. It is computed
     /// at the backup's snapshot point, while the writers of an opened store wait.
+    ///
+    /// ```
+    /// # let dir = std::env::temp_dir().join(format!("ordna-doc-metadata-{}", std::process::id()));
+    /// let towns: ordna::Store<[u8], u64> = ordna::Store::new();
+    /// let options = ordna::BackupOptions::new().metadata(|| b"offset 17".to_vec());
+    /// towns.backup_to(&dir, &options)?;
+    /// # drop(towns);
+    /// # std::fs::remove_dir_all(dir)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn metadata(self, metadata: impl Fn() -> Vec<u8> + Send + Sync + 'static) -> Self {
         Self { metadata: Arc::new(metadata), ..self }
     }
 
     /// Sets the counters that report progress.
+    ///
+    /// ```
+    /// use ordna::BackupOptions;
+    /// use ordna::durability::Progress;
+    ///
+    /// let progress = Progress::default();
+    /// let options = BackupOptions::new().progress(&progress);
+    /// // Another thread can show the progress of a backup with these options, or cancel it.
+    /// assert_eq!(progress.bytes(), 0);
+    /// # let _ = options;
+    /// ```
     pub fn progress(self, progress: &Progress) -> Self {
         Self { progress: progress.clone(), ..self }
     }
 
     /// Sets where files are stored, instead of the disk.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use ordna::BackupOptions;
+    /// use ordna::durability::Disk;
+    ///
+    /// let options = BackupOptions::new().storage(Arc::new(Disk));
+    /// # let _ = options;
+    /// ```
     pub fn storage(self, storage: Arc<dyn Storage>) -> Self {
         Self { storage, ..self }
     }
