@@ -3,8 +3,8 @@
 //!
 //! mimalloc gives a free page back after a delay, but only when a thread calls the allocator after
 //! the delay has passed. An idle server makes no such call, so the memory of deleted values would
-//! stay resident. A delay of 0 gives pages back at once, but then every value of a megabyte is
-//! mapped and unmapped anew, which takes several times as long as copying it. The program therefore
+//! stay resident. A delay of 0 returns pages immediately, but then every value of a megabyte is
+//! mapped and unmapped again, which takes several times as long as copying it. The program therefore
 //! keeps a delay; in addition, each worker collects its memory before it waits for work, and a task
 //! wakes one worker each second.
 //!

@@ -24,10 +24,10 @@ const LOOK: Duration = Duration::from_millis(100);
 pub struct BackupOptions {
     #[command(flatten)]
     server: ServerAddress,
-    /// Copy the backup from this server, instead of --host and --port
+    /// Address of the server whose backup is copied; replaces --host and --port
     #[arg(long, value_name = "HOST:PORT", requires = "to")]
     from: Option<String>,
-    /// New directory on this machine for a copy of the backup
+    /// Directory on this machine to which the backup is copied; must be new or empty
     #[arg(long, value_name = "DIR")]
     to: Option<PathBuf>,
 }
@@ -35,9 +35,9 @@ pub struct BackupOptions {
 /// Options of `ordna restore`.
 #[derive(Debug, Parser)]
 pub struct RestoreOptions {
-    /// Directory of the backup; contains a MANIFEST
+    /// Directory of the backup, which contains the file MANIFEST
     backup: PathBuf,
-    /// New data directory, for `ordna serve --dir`; must not contain data
+    /// Data directory to create, for `ordna serve --dir`; must not contain data
     #[arg(long)]
     dir: PathBuf,
 }
@@ -45,7 +45,7 @@ pub struct RestoreOptions {
 /// Options of `ordna verify`.
 #[derive(Debug, Parser)]
 pub struct VerifyOptions {
-    /// Backup, or data directory of `ordna serve --dir`
+    /// Directory of a backup, or data directory of `ordna serve --dir`
     dir: PathBuf,
 }
 
@@ -79,7 +79,7 @@ fn print_backup(report: &BackupReport) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let age = now.saturating_sub(Duration::from_millis(manifest.taken_ms));
     println!(
-        "{}: {} entries ({} by {}), {} in {} shards and {} states beside them, taken {} ago",
+        "{}: {} entries ({} by {}), {} in {} shards, and {} further states, taken {} ago",
         report.path.display(),
         HumanCount(report.entries),
         manifest.values,
@@ -95,7 +95,8 @@ fn print_backup(report: &BackupReport) {
 }
 
 fn print_log(log: &WalReplay) {
-    let end = if log.closed { "ended in order" } else { "not ended: open, or left by a crash" };
+    let end =
+        if log.closed { "closed properly" } else { "not closed: still open, or left by a crash" };
     println!(
         "log: {} records in {} blocks of {} segments, {} bytes since the log began; {end}",
         HumanCount(log.records),
@@ -105,7 +106,7 @@ fn print_log(log: &WalReplay) {
     );
     for cut in &log.cuts {
         println!(
-            "  {}: torn at byte {}: {}; {} bytes would be cut",
+            "  {}: ends incompletely at byte {}: {}; {} bytes would be truncated",
             cut.path.display(),
             cut.offset,
             cut.what,
@@ -121,16 +122,18 @@ pub fn run_verify(options: &VerifyOptions) -> anyhow::Result<ExitCode> {
     report.backups.iter().for_each(print_backup);
     report.log.iter().for_each(print_log);
     if !report.is_whole() {
-        println!("a start would cut the log there; a running server writes to its end");
+        println!(
+            "the next start would truncate the log there, unless a server is still writing to it"
+        );
         return Ok(ExitCode::FAILURE);
     }
     let damaged = ordna_server::verify_indexes(&options.dir);
     if !damaged.is_empty() {
         damaged.iter().for_each(|what| println!("indexes: {what}"));
-        println!("a start would not restore the indexes, or build them anew; the keys are whole");
+        println!("the next start could not load these indexes; the keys are undamaged");
         return Ok(ExitCode::FAILURE);
     }
-    println!("all is as it was written");
+    println!("no damage was found");
     Ok(ExitCode::SUCCESS)
 }
 
@@ -262,7 +265,7 @@ fn opened(reply: BytesFrame) -> anyhow::Result<RemoteBackup> {
         // Without this check a malicious server could make this program write outside the
         // directory.
         if Path::new(&name).file_name() != Some(name.as_ref()) {
-            bail!("{name:?} is no name of a file");
+            bail!("{name:?} is not a name of a file");
         }
         Ok((name, u64::try_from(*len)?))
     });

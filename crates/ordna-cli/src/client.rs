@@ -14,7 +14,7 @@ use redis_protocol::resp2::types::BytesFrame;
 /// Address and password of a running server.
 #[derive(Debug, Clone, Args)]
 pub struct ServerAddress {
-    /// Server, instead of --host and --port
+    /// Address of the server; replaces --host and --port
     #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["host", "port"])]
     server: Option<HostPort>,
     /// Host of the server
@@ -23,7 +23,7 @@ pub struct ServerAddress {
     /// Port of the server
     #[arg(long, default_value_t = 6380)]
     port: u16,
-    /// Password of the server
+    /// Password of the default user
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
 }
@@ -59,7 +59,7 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// The error of a connection that was lost.
+/// Returns the error of a connection that was lost.
 pub fn lost() -> Unreachable {
     Unreachable("the connection to the server was lost".into())
 }
@@ -80,13 +80,13 @@ const KINDS: [Kind; 4] = [
     Kind { name: "zset", size: "ZCARD", element: "member" },
 ];
 
-/// The type that `TYPE` names.
+/// Returns the type that `TYPE` names.
 fn kind_of(name: &[u8]) -> Option<&'static Kind> {
     KINDS.iter().find(|kind| kind.name.as_bytes() == name)
 }
 
 impl Kind {
-    /// The type with the size in a reply.
+    /// Returns the type with the size in a reply.
     fn of_size(&self, reply: Option<BytesFrame>) -> String {
         let name = if self.name == "zset" { "sorted set" } else { self.name };
         match reply {

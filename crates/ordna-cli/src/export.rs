@@ -30,35 +30,36 @@ const PAGE_BYTES: usize = 1 << 20;
 #[derive(Debug, Parser)]
 #[command(after_help = FIELDS)]
 pub struct ExportOptions {
-    /// Directory of a store; without it the entries are those of a server
+    /// Directory of the store to read; without it, the entries of a server are read
     dir: Option<PathBuf>,
-    /// Only keys that begin with this
+    /// Export only keys that begin with this text
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Only keys from this one on
+    /// Export only keys that are at least this one
     #[arg(long, conflicts_with = "prefix")]
     from: Option<String>,
-    /// Only keys up to this one
+    /// Export only keys that are at most this one
     #[arg(long, conflicts_with = "prefix")]
     to: Option<String>,
-    /// Format; told by the name of the file unless given, and jsonl for standard output
+    /// Format of the export [default: by the extension of the file; jsonl for standard output]
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// New file; without it the entries are printed
+    /// File to create; without it, the entries are printed
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Continue the file of an export that was interrupted
     ///
-    /// The rest is of the moment of this call, unless both calls name the same --snapshot.
+    /// The added entries are those of the moment of this call, unless both calls read the same
+    /// --snapshot.
     #[arg(long, requires = "output")]
     resume: bool,
-    /// Replace the file if it is there
+    /// Replace the file if it exists
     #[arg(long, requires = "output", conflicts_with = "resume")]
     force: bool,
-    /// Read this snapshot of the server, made by ORDNA.SNAPSHOT CREATE KEEP
+    /// Number of the server's snapshot to read, which ORDNA.SNAPSHOT CREATE KEEP has returned
     #[arg(long, value_name = "ID", conflicts_with = "dir")]
     snapshot: Option<u64>,
-    /// Leave out lists, hashes, sets and sorted sets
+    /// Export strings only: leave out lists, hashes, sets and sorted sets
     #[arg(long)]
     strings: bool,
     #[command(flatten)]
@@ -69,12 +70,12 @@ const FIELDS: &str = "\
 Fields of an entry (columns of csv and tsv):
   key, value         text
   key_base64, value_base64
-                     bytes that are not UTF-8; in tsv also those with tabs or line ends
+                     bytes that are not UTF-8; in tsv also those with tabs or line breaks
   dump_base64        a list, hash, set or sorted set of a server, as DUMP returns it
   expires_at         milliseconds since 1970, if the entry expires
 
-`ordna load --entries FILE` makes the same entries of them. Strings and deadlines are those of
-one moment, the one at which the export began. A collection is read whole, but when its turn comes.";
+`ordna load --entries FILE` restores the entries. Strings and deadlines are those of one moment,
+the start of the export. Each list, hash, set or sorted set is read at a later moment of its own.";
 
 type Range = (Bound<Vec<u8>>, Bound<Vec<u8>>);
 
@@ -108,7 +109,7 @@ pub fn run(options: &ExportOptions) -> anyhow::Result<ExitCode> {
         (Some(format), _) => format,
         (None, None) => Format::Jsonl,
         (None, Some(path)) => {
-            bail!("cannot tell the format by the name of {}; give --format", path.display())
+            bail!("the name of {} does not imply a format; add --format", path.display())
         }
     };
     let mut range = match (&options.from, &options.to) {
@@ -174,7 +175,7 @@ pub fn run(options: &ExportOptions) -> anyhow::Result<ExitCode> {
         entries as f64 / seconds.max(0.001)
     );
     if skipped > 0 {
-        eprintln!("{skipped} lists, hashes, sets or sorted sets are not in it");
+        eprintln!("{skipped} lists, hashes, sets or sorted sets were left out");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -182,7 +183,7 @@ pub fn run(options: &ExportOptions) -> anyhow::Result<ExitCode> {
 /// Writes the entries of a store whose keys begin with `prefix` to a new file.
 pub fn store_to_file(store: &Store<[u8], [u8]>, prefix: &[u8], path: &Path) -> anyhow::Result<u64> {
     let format = Format::of(path)
-        .with_context(|| format!("{} ends with none of .jsonl, .csv, .tsv", path.display()))?;
+        .with_context(|| format!("{} does not end with .jsonl, .csv or .tsv", path.display()))?;
     let out = BufWriter::new(create(path, false)?);
     let mut writer = Writer::new(out, format, true)?;
     let mut source = StorePages(store.snapshot());
@@ -203,7 +204,7 @@ fn create(path: &Path, replace: bool) -> anyhow::Result<File> {
     file.map_err(|error| {
         let shown = path.display();
         if error.kind() == std::io::ErrorKind::AlreadyExists {
-            anyhow::anyhow!("{shown} is there already; --force replaces it, --resume continues it")
+            anyhow::anyhow!("{shown} already exists; --force replaces it, --resume continues it")
         } else {
             anyhow::Error::new(error).context(format!("cannot write {shown}"))
         }

@@ -16,21 +16,21 @@ use crate::serve;
 #[derive(Debug, Parser)]
 #[group(id = "index_node")]
 pub struct IndexNodeOptions {
-    /// Addresses of Kafka's brokers: HOST:PORT, with commas between
+    /// Addresses of Kafka brokers: HOST:PORT, separated by commas
     #[arg(long)]
     brokers: String,
-    /// Consumer group: all nodes of a group share the topic's partitions
+    /// Consumer group, whose nodes share the topic's partitions
     #[arg(long)]
     group: String,
-    /// Topic: record keys are document ids, values JSON objects, null deletes
+    /// Topic to index. Record keys are document ids; values are JSON objects, and null deletes
     #[arg(long)]
     topic: String,
-    /// Index, as ORDNA.INDEX CREATE takes it: 'name ON prefix PARTS field [NUMERIC|TEXT|LOWER|BOOL]
-    /// [ARRAY|SPLIT separator] [ASC|DESC] … [WHERE filter]'; the prefix * stands for all ids, and
-    /// dots lead into objects. May be given several times
+    /// Index, in the form of ORDNA.INDEX CREATE: 'name ON prefix PARTS field
+    /// [NUMERIC|TEXT|LOWER|BOOL] [ARRAY|SPLIT separator] [ASC|DESC] … [WHERE filter]'; the prefix *
+    /// means all ids, and dots in a field lead into objects. May be repeated
     #[arg(long = "index", required = true)]
     indexes: Vec<String>,
-    /// Address that other nodes reach this one at: HOST:PORT [default: the address it listens on]
+    /// Address at which other nodes reach this node: HOST:PORT [default: the address it listens on]
     #[arg(long)]
     advertise: Option<String>,
     /// Directory of the partitions' backups, which all nodes share
@@ -39,32 +39,33 @@ pub struct IndexNodeOptions {
     /// Time between two backups of a partition (30s, 15m, 6h) [default: none]
     #[arg(long, requires = "backups")]
     backups_every: Option<String>,
-    /// Back a partition up before another node gets it, and at the end
+    /// Back a partition up before another node takes it over, and when this node stops
     #[arg(long, requires = "backups")]
     backups_on_revoke: bool,
-    /// Backups of each partition to keep: after a loss at the brokers the newest from before it is restored
+    /// Number of backups of each partition to keep. If the brokers lose records, the newest backup from
+    /// before the loss is restored
     #[arg(long, default_value_t = 3)]
     backups_keep: usize,
-    /// Warm copies of each partition on other nodes
+    /// Number of up-to-date copies of each partition on other nodes
     #[arg(long, default_value_t = 0)]
     standby: usize,
-    /// How long the group waits for a silent node before others get its partitions
+    /// Time after which other nodes take over the partitions of a node that does not respond
     #[arg(long, default_value = "10s")]
     session_timeout: String,
-    /// Setting of librdkafka: NAME=VALUE; may be given several times
+    /// Setting of librdkafka: NAME=VALUE; may be repeated
     #[arg(long = "kafka-setting")]
     settings: Vec<String>,
-    /// Authorities of the nodes' certificates (PEM): nodes speak TLS with each other
+    /// Certificate authorities of the nodes (PEM). With it, nodes use TLS among themselves
     #[arg(long)]
     link_ca: Option<PathBuf>,
-    /// Name in the nodes' certificates, if it is not the host of their address
+    /// Host name in the certificates of the nodes [default: the host of each node's address]
     #[arg(long, requires = "link_ca")]
     link_name: Option<String>,
     #[command(flatten)]
     server: serve::ServeOptions,
 }
 
-/// The definition that a word list describes.
+/// Parses the definition of an index.
 fn definition(text: &str) -> anyhow::Result<ordna_secondary::IndexDefinition> {
     let mut words: Vec<&[u8]> = text.split_whitespace().map(str::as_bytes).collect();
     if let Some(prefix) = words.get_mut(2).filter(|prefix| **prefix == b"*") {

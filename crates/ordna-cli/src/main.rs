@@ -22,9 +22,9 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::text::with_causes;
 
-/// Ordered in-memory store that speaks the Redis protocol.
+/// Ordered in-memory key-value store that speaks the Redis protocol.
 ///
-/// Without a command it starts the server on 127.0.0.1:6380.
+/// Without a command, starts the server on 127.0.0.1:6380.
 #[derive(Debug, Parser)]
 #[command(name = "ordna", version, after_help = EXAMPLES)]
 struct Cli {
@@ -41,10 +41,10 @@ Examples:
   redis-cli -p 6380 ORDNA.PREFIX SE: REV LIMIT 10 KEYS
 
 Exit codes:
-  0  done; a server was stopped by SIGTERM, SIGINT or SHUTDOWN
-  1  failed, with the reason on standard error: also a key that is absent (get), a bad
-     line (load), damage (verify)
-  2  the command line is wrong; nothing was done
+  0  success; a server was stopped by SIGTERM, SIGINT or SHUTDOWN
+  1  failure, with the reason on standard error. This includes an absent key (get), an
+     invalid line (load) and damage (verify)
+  2  the command line is invalid; nothing was done
   3  no server answers at the address, or the connection to it was lost";
 
 #[derive(Debug, Subcommand)]
@@ -60,26 +60,28 @@ enum Command {
     Get(query::GetOptions),
     /// Print entries in key order
     Scan(query::ScanOptions),
-    /// Write entries of a server or a directory to a file
+    /// Write the entries of a server or a directory to a file
     Export(export::ExportOptions),
-    /// Type commands for a server or a directory
+    /// Run commands interactively on a server or a directory
     Shell(shell::ShellOptions),
-    /// Watch the operations, memory and log of a server
+    /// Show the operations, memory and log of a server, updated every second
     Top(top::TopOptions),
-    /// Make a running server (`serve --dir`) write a backup, wait for its end, and perhaps copy it
+    /// Make a running server write a backup, wait until it is complete, and optionally copy it
+    ///
+    /// The server must have a data directory (`ordna serve --dir`).
     Backup(backup::BackupOptions),
     /// Copy a backup into a new data directory
     Restore(backup::RestoreOptions),
     /// Read and check a backup or a data directory
     Verify(backup::VerifyOptions),
-    /// Print the completions of a shell: `source <(ordna completions bash)`
+    /// Print the completion script of a shell: `source <(ordna completions bash)`
     Completions {
-        /// The shell
+        /// Name of the shell
         shell: clap_complete::Shell,
     },
-    /// Print the man page: `ordna man >ordna.1`; or write that of each command into a directory
+    /// Print the man page, as in `ordna man >ordna.1`, or write a page for each command
     Man {
-        /// Directory for ordna.1, ordna-serve.1 and the others
+        /// Directory to which the pages of all commands are written: ordna.1, ordna-serve.1 and so on
         #[arg(long, value_name = "DIR")]
         dir: Option<std::path::PathBuf>,
     },

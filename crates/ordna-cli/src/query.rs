@@ -29,10 +29,10 @@ impl std::error::Error for OutputClosed {}
 /// Options of `ordna get`.
 #[derive(Debug, Parser)]
 pub struct GetOptions {
-    /// The key; with --tuple its fields
+    /// The key or, with --tuple, its fields
     #[arg(required = true, num_args = 1..)]
     key: Vec<String>,
-    /// The words are the fields of a key that was loaded with --tuple
+    /// The arguments are the fields of a key that was loaded with --tuple
     #[arg(long)]
     tuple: bool,
     #[command(flatten)]
@@ -42,25 +42,25 @@ pub struct GetOptions {
 /// Options of `ordna scan`.
 #[derive(Debug, Parser)]
 pub struct ScanOptions {
-    /// Only keys that begin with this
+    /// Print only keys that begin with this text
     #[arg(default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Only keys from this one on
+    /// Print only keys that are at least this one
     #[arg(long, conflicts_with = "prefix")]
     from: Option<String>,
-    /// Only keys up to this one
+    /// Print only keys that are at most this one
     #[arg(long, conflicts_with = "prefix")]
     to: Option<String>,
-    /// At most this many entries
+    /// Maximum number of entries
     #[arg(long)]
     limit: Option<u64>,
-    /// From large keys to small ones
+    /// Print in descending order
     #[arg(long)]
     rev: bool,
-    /// Keys without values
+    /// Print keys without values
     #[arg(long)]
     keys: bool,
-    /// Show keys that were loaded with --tuple field by field
+    /// Print the fields of keys that were loaded with --tuple
     #[arg(long)]
     tuple: bool,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub fn get(options: &GetOptions) -> anyhow::Result<ExitCode> {
     let key = match options.key.as_slice() {
         fields if options.tuple => tuple::encode(fields),
         [key] => key.as_bytes().to_vec(),
-        _ => bail!("one key at a time (its fields only with --tuple)"),
+        _ => bail!("several keys; name one key, or use --tuple if these are the fields of a key"),
     };
     let mut client = options.server.connect()?;
     let reply = client.request(&[b"GET", &key])?;

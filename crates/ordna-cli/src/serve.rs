@@ -32,26 +32,26 @@ pub struct ServeOptions {
     #[arg(long)]
     #[serde(skip)]
     config: Option<PathBuf>,
-    /// Address or host name to listen on; may be repeated [default: 127.0.0.1]. An address that
-    /// other machines can reach needs users with passwords
+    /// Address or host name to listen on; may be repeated [default: 127.0.0.1]. If other machines
+    /// can reach the address, all users need passwords
     #[arg(long)]
     bind: Vec<String>,
-    /// Port to listen on; with 0 the system chooses one [default: 6380]
+    /// Port to listen on; 0 lets the system choose one [default: 6380]
     #[arg(long)]
     port: Option<u16>,
-    /// Password that clients must give with AUTH
+    /// Password of the default user, which clients send with AUTH
     #[arg(long, env = "ORDNA_PASSWORD", hide_env_values = true)]
     password: Option<String>,
     /// File of users, in the format of ACL SAVE; it must exist
     #[arg(long)]
     acl_file: Option<PathBuf>,
-    /// Allow users without a password although other machines can reach the server
+    /// Allow users without a password even if other machines can reach the server
     #[arg(long)]
     insecure: bool,
     /// Port to listen on with TLS, in addition to --port
     #[arg(long)]
     tls_port: Option<u16>,
-    /// Listen with TLS only, and not on --port
+    /// Listen with TLS only: do not listen on --port
     #[arg(long)]
     tls_only: bool,
     /// Certificate chain for TLS (PEM)
@@ -60,29 +60,31 @@ pub struct ServeOptions {
     /// Private key for TLS (PEM)
     #[arg(long)]
     tls_key: Option<PathBuf>,
-    /// Certificate authorities of clients (PEM); clients without a certificate are refused
+    /// Certificate authorities of clients (PEM); clients without a certificate of one of them are
+    /// rejected
     #[arg(long)]
     tls_client_ca: Option<PathBuf>,
     /// Maximum number of connections [default: 10000]
     #[arg(long)]
     max_clients: Option<usize>,
-    /// Maximum memory of keys, values and their index (512mb, 4gb); at the limit, writes are
-    /// refused, and an index node reads no further records [default: 0, no limit]
+    /// Maximum memory of keys, values and their index, such as 512mb or 4gb; at the limit, writes
+    /// are rejected, and an index node reads no further records [default: 0, no limit]
     #[arg(long)]
     max_memory: Option<String>,
-    /// Maximum memory of the requests and replies of all clients; at the limit, the clients that
-    /// use most are closed; 0: no limit [default: a quarter of --max-memory, otherwise 1gb]
+    /// Maximum memory of the requests and replies of all clients; at the limit, the connections
+    /// that use most are closed; 0 means no limit [default: a quarter of --max-memory if it is set,
+    /// otherwise 1gb]
     #[arg(long)]
     max_memory_clients: Option<String>,
-    /// Allow a maxmemory-policy other than noeviction although there is a data directory: keys
-    /// beyond the memory limit are deleted from it
+    /// Allow a maxmemory-policy other than noeviction for a server with a data directory: keys that
+    /// are evicted from memory are also deleted from the directory
     #[arg(long)]
     evict_stored: bool,
-    /// Worker threads [default: number of cores]
+    /// Number of worker threads [default: number of cores]
     #[arg(long)]
     threads: Option<NonZeroUsize>,
-    /// Threads that remove expired keys and free memory that no snapshot needs [default: as many as
-    /// worker threads]
+    /// Number of threads that remove expired keys and free memory that no snapshot needs [default:
+    /// number of worker threads]
     #[arg(long)]
     collectors: Option<NonZeroUsize>,
     /// Serve /metrics, /healthz and /readyz over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
@@ -91,7 +93,8 @@ pub struct ServeOptions {
     /// Serve the console over HTTP: PORT on 127.0.0.1, or ADDRESS:PORT
     #[arg(long)]
     console: Option<String>,
-    /// Data directory; without one, nothing survives a restart
+    /// Data directory for the log and the backups; without one, all data is lost when the server
+    /// stops
     #[arg(long)]
     dir: Option<PathBuf>,
     /// When the log is synced to the device: always (before the reply to a write), everysec or no
@@ -101,7 +104,8 @@ pub struct ServeOptions {
     /// Time between two backups (30s, 15m, 6h) [default: none]
     #[arg(long)]
     backup_every: Option<String>,
-    /// Size of the log at which a backup starts, which begins a new log; 0: no limit [default: 1gb]
+    /// Size of the log at which the server makes a backup and starts a new log; 0 means no limit
+    /// [default: 1gb]
     #[arg(long)]
     backup_log_size: Option<String>,
     /// Number of backups to keep [default: 1]
@@ -111,21 +115,24 @@ pub struct ServeOptions {
     /// none]
     #[arg(long)]
     backup_compression: Option<String>,
-    /// If the log is damaged in its middle, drop the records after the damage and start
+    /// If the log is damaged before its end, drop the records after the damage and start; without
+    /// this option, the start fails
     #[arg(long)]
     log_repair: bool,
-    /// Replicate the keyspace: write its log to this topic, kafka://HOST:PORT,…/TOPIC. Needs --dir
+    /// Replicate all keys by writing the log to this topic of Kafka, kafka://HOST:PORT,…/TOPIC.
+    /// Requires --dir
     #[arg(long, value_name = "TOPIC", conflicts_with = "follow")]
     replicate: Option<String>,
-    /// Follow the keyspace that is replicated to this topic, kafka://HOST:PORT,…/TOPIC. With --dir
-    /// a restart continues, and the server can become the primary (REPLICAOF NO ONE)
+    /// Follow the server that replicates its keys to this topic of Kafka, kafka://HOST:PORT,…/TOPIC.
+    /// With --dir, a restart continues where it stopped, and REPLICAOF NO ONE makes the server the
+    /// primary
     #[arg(long, value_name = "TOPIC")]
     follow: Option<String>,
     /// Setting of librdkafka for --replicate and --follow; may be repeated
     #[arg(long, value_name = "NAME=VALUE")]
     replication_setting: Vec<String>,
-    /// A setting by its name in CONFIG SET, as NAME=VALUE; may be repeated. The configuration file
-    /// has them in the table [settings], which CONFIG REWRITE changes
+    /// A setting of CONFIG SET, as NAME=VALUE; may be repeated. In the configuration file, these
+    /// settings are in the table [settings], which CONFIG REWRITE changes
     #[arg(long, value_name = "NAME=VALUE")]
     #[serde(skip)]
     set: Vec<String>,
@@ -152,7 +159,7 @@ impl SettingValue {
     }
 }
 
-/// Tells whether a flag was given; with it, the name of the setting that means the same.
+/// A function that returns whether a flag was given, and the name of the equivalent setting.
 type SameSetting = (fn(&ServeOptions) -> bool, &'static str);
 
 const SAME: [SameSetting; 9] = [
@@ -167,8 +174,8 @@ const SAME: [SameSetting; 9] = [
     (|flags| flags.tls_client_ca.is_some(), CLIENT_CA),
 ];
 
-// Settings that the server needs before it starts to listen.
-/// The password of the default user.
+// Names of settings that the server needs before it starts to listen.
+/// The setting for the password of the default user.
 const PASSWORD: &str = "requirepass";
 const CERTIFICATE: &str = "tls-cert-file";
 const KEY: &str = "tls-key-file";
@@ -310,13 +317,13 @@ impl ServeOptions {
         }))
     }
 
-    /// Whether the keyspace is to have copies.
+    /// Returns whether the keyspace is to have copies.
     #[cfg(feature = "kafka")]
     pub fn is_replicated(&self) -> bool {
         self.replicate.is_some() || self.follow.is_some()
     }
 
-    /// The copies of the keyspace on other machines.
+    /// Returns the copies of the keyspace on other machines.
     #[cfg(feature = "kafka")]
     fn replication(&self) -> anyhow::Result<Option<Arc<dyn Replication>>> {
         use ordna_kafka::replication::{KafkaReplication, LogTopic};
@@ -341,7 +348,7 @@ impl ServeOptions {
         }))
     }
 
-    /// No copies, as librdkafka is not built.
+    /// Returns no copies, because librdkafka is not built.
     #[cfg(not(feature = "kafka"))]
     fn replication(&self) -> anyhow::Result<Option<Arc<dyn Replication>>> {
         if self.replicate.is_some() || self.follow.is_some() {
@@ -444,18 +451,19 @@ pub fn duration(text: &str) -> anyhow::Result<Duration> {
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
-        other => bail!("{other:?} is none of s, m, h"),
+        other => bail!("{text:?} has the unit {other:?}; the units are s, m and h"),
     };
-    let number: u64 = digits.parse().with_context(|| format!("{text:?} is no time"))?;
+    let is_no_time = || format!("{text:?} is not a time such as 30s, 15m or 6h");
+    let number: u64 = digits.parse().with_context(is_no_time)?;
     let seconds = number.checked_mul(unit).filter(|seconds| *seconds > 0);
-    seconds.map(Duration::from_secs).with_context(|| format!("{text:?} is no time to wait"))
+    seconds.map(Duration::from_secs).with_context(is_no_time)
 }
 
 /// Parses `PORT`, on 127.0.0.1, or `ADDRESS:PORT`.
 fn page_address(text: &str) -> anyhow::Result<SocketAddr> {
     match text.parse::<u16>() {
         Ok(port) => Ok(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), port)),
-        Err(_) => text.parse().with_context(|| format!("{text:?} is no PORT and no ADDRESS:PORT")),
+        Err(_) => text.parse().with_context(|| format!("{text:?} is not PORT or ADDRESS:PORT")),
     }
 }
 
@@ -477,7 +485,7 @@ pub fn start_log() -> anyhow::Result<LogLevelSwitch> {
     }
     let levels: Targets = levels.parse().map_err(|error| {
         anyhow!(
-            "ORDNA_LOG: {levels:?} is no level such as debug or info,ordna_server=debug: {error}"
+            "ORDNA_LOG: {levels:?} is not a level such as debug or info,ordna_server=debug: {error}"
         )
     })?;
     let events = tracing_subscriber::fmt::layer()

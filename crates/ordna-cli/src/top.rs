@@ -17,10 +17,10 @@ use crate::text::{print_table, readable};
 /// Options of `ordna top`.
 #[derive(Debug, Parser)]
 pub struct TopOptions {
-    /// Print the figures of one interval and exit
+    /// Print the statistics of one interval and exit
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks
+    /// Seconds between two updates
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
     #[command(flatten)]
@@ -29,7 +29,7 @@ pub struct TopOptions {
 
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
-    seconds.ok_or_else(|| "a number from 0.1 to 3600 is needed".into())
+    seconds.ok_or_else(|| "must be a number from 0.1 to 3600".into())
 }
 
 /// Terminal sequences that switch to the alternate screen and hide the cursor, and that undo both.

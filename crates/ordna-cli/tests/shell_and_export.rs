@@ -58,7 +58,7 @@ fn a_shell_reads_and_writes_a_directory() {
         ("get 'a", "not closed"),
         ("prefix a limit many", "`many` is not a number"),
         ("prefix a backwards", "there are LIMIT N, REV, KEYS"),
-        ("export F", "is there already"),
+        ("export F", "already exists"),
     ] {
         let lines = format!("count\n{}\nput never 1\n", line.replace('F', &file));
         let (code, out, error) = shell(&[&dir], &lines);
@@ -226,7 +226,7 @@ fn an_export_that_was_cut_is_continued_at_its_snapshot() {
         ask(&server, &[b"SET", b"many:9", name.as_bytes()]);
         ask(&server, &[b"DEL", b"many:0007"]);
         let again = export(name, &[]);
-        assert_eq!(again.status.code(), Some(FAILED), "it is there already: {again:?}");
+        assert_eq!(again.status.code(), Some(FAILED), "the file already exists: {again:?}");
         for cut in [0, 1, 30, 77, 300, 1000, whole.len() / 2, whole.len() - 1, whole.len()] {
             std::fs::write(file(name), &whole[..cut]).unwrap();
             let resumed = export(name, &["--resume"]);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// One JSON object a line
+    /// One JSON object per line
     Jsonl,
     /// Comma-separated, with a header line
     Csv,

@@ -36,45 +36,45 @@ const SHOWN: u64 = 100;
 /// Options of `ordna load`.
 #[derive(Debug, Parser)]
 pub struct LoadOptions {
-    /// The file, or - for standard input; may be gzip-compressed
+    /// File to load, or - for standard input; may be compressed with gzip
     file: PathBuf,
-    /// Format of the file; told by its name unless given
+    /// Format of the file [default: by its extension]
     ///
-    /// csv and tsv need a header line; the value is the record as JSON. ndjson: one object a line;
-    /// the value is the line. lines: key and value are the line; empty lines are skipped.
+    /// csv and tsv require a header line; the value is the record as JSON. ndjson has one object per
+    /// line; the value is the line. In lines, key and value are the line; empty lines are skipped.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Fields that make the key, in order; FIELD/WIDTH pads a number with zeroes, so that it sorts
+    /// Fields of the key, in order; FIELD/WIDTH pads a number with zeros, so that keys sort by it
     #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]")]
     key: Vec<KeySpec>,
     /// Separator between the fields of the key
     #[arg(long, default_value = ":", conflicts_with = "tuple")]
     separator: String,
-    /// Encode the key so that it sorts exactly field by field, whatever the fields hold
+    /// Encode the key so that keys sort field by field, whatever bytes the fields contain
     #[arg(long)]
     tuple: bool,
-    /// Make each record a hash (HSET) with its fields, instead of JSON text
+    /// Store each record as a hash with its fields (HSET), instead of JSON text
     ///
-    /// null is left out; arrays and objects are JSON text. A hash that is there already keeps its
-    /// other fields.
+    /// Fields that are null are left out; arrays and objects are stored as JSON text. A hash that
+    /// already exists keeps its other fields.
     #[arg(long)]
     hash: bool,
-    /// Add each record to a sorted set (ZADD), with the number of this field as its score
+    /// Add each record to a sorted set (ZADD), with the number in this field as the score
     ///
-    /// --member names the fields of the member, --key those of the key of the sorted set. Without --key
-    /// all records are in one sorted set, whose key is --prefix.
+    /// --member names the fields of the member, and --key the fields of the sorted set's key. Without
+    /// --key, all records go to one sorted set, whose key is --prefix.
     #[arg(long, value_name = "FIELD", requires = "member", conflicts_with = "hash")]
     zset: Option<String>,
-    /// Fields that make the member of a sorted set, in order, as --key does
+    /// Fields of the member of a sorted set, in the form of --key
     #[arg(long, value_delimiter = ',', value_name = "FIELD[/WIDTH]", requires = "zset")]
     member: Vec<KeySpec>,
-    /// Make the entries that `ordna export` wrote, with their deadlines
+    /// Load entries that `ordna export` wrote, with their deadlines
     #[arg(long, conflicts_with_all = ["key", "tuple", "hash", "zset", "separator"])]
     entries: bool,
-    /// Prefix of each key
+    /// Text that is put before each key
     #[arg(long, default_value = "", hide_default_value = true)]
     prefix: String,
-    /// Stop at the first bad line
+    /// Stop at the first invalid line
     #[arg(long)]
     strict: bool,
     #[command(flatten)]
@@ -123,9 +123,8 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
     let format = match options.format {
         Some(format) => format,
         None if is_input => bail!("standard input has no name: give --format"),
-        None => Format::of(&options.file).with_context(|| {
-            format!("cannot tell the format of {path} by its name; give --format")
-        })?,
+        None => Format::of(&options.file)
+            .with_context(|| format!("the name of {path} does not imply a format; add --format"))?,
     };
     let given = [
         ("--hash", options.hash),
@@ -264,7 +263,7 @@ fn write_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8], is_dump: bool, deadl
 /// Returns the fields of a record for a hash. Values that are not texts stay in JSON form.
 fn fields(value: &[u8]) -> anyhow::Result<Vec<(String, String)>> {
     let object: BTreeMap<String, &RawValue> =
-        serde_json::from_slice(value).context("a record is no JSON object")?;
+        serde_json::from_slice(value).context("a record is not a JSON object")?;
     let present = object.into_iter().filter(|(_, value)| value.get() != "null");
     let text = |(name, value): (String, &RawValue)| match value.get() {
         text if text.starts_with('"') => Ok((name, serde_json::from_str(text)?)),
@@ -368,7 +367,7 @@ mod tests {
             (r#"{"name":"a","id":7}"#, "no field `n`"),
             (r#"{"id":7,"n":1}"#, "no field `name`"),
             (r#"{"name":"a:b","id":7,"n":1}"#, "holds the separator"),
-            (r#"{"name":"a","id":"x","n":1}"#, "is no number without sign"),
+            (r#"{"name":"a","id":"x","n":1}"#, "is not a number without sign"),
         ] {
             let error = read(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 /// Format of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// One JSON object a line
+    /// One JSON object per line
     Ndjson,
     /// Comma-separated, with a header line and RFC 4180 quotes
     Csv,
@@ -57,7 +57,7 @@ impl FromStr for KeySpec {
             None => (text, None),
             Some((field, width)) => match width.parse() {
                 Ok(width @ 1..=40) => (field, Some(width)),
-                _ => return Err(format!("`{width}` is no width between 1 and 40")),
+                _ => return Err(format!("`{width}` is not a width between 1 and 40")),
             },
         };
         if field.is_empty() {
@@ -304,7 +304,7 @@ pub fn join(
             Some(width) => {
                 let is_number = !content.is_empty() && content.bytes().all(|b| b.is_ascii_digit());
                 if !is_number || content.len() > *width {
-                    let what = "is no number without sign and fraction of at most";
+                    let what = "is not a number without sign and fraction of at most";
                     return Err(format!("field `{field}`: `{content}` {what} {width} digits"));
                 }
                 format!("{content:0>width$}")
@@ -370,7 +370,7 @@ mod tests {
         let value = r#"{"id":"1","name":"a, b","pop":"7"}"#;
         assert_eq!(got[0], (2, record("a, b:0007", value)));
         is_bad(&got[1], 3, "2 fields");
-        is_bad(&got[2], 4, "is no number");
+        is_bad(&got[2], 4, "is not a number");
         assert_eq!(got[3].0, 6);
         assert_eq!(got[3].1.as_ref().unwrap().key, b"c:0012");
         is_bad(&got[4], 7, "UTF-8");

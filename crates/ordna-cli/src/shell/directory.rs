@@ -78,7 +78,10 @@ impl Directory {
                 b"rev" => reverse = true,
                 b"keys" => keys = true,
                 _ => {
-                    bail!("`{}` is no option; there are LIMIT N, REV, KEYS", readable(word, false))
+                    bail!(
+                        "`{}` is not an option; there are LIMIT N, REV, KEYS",
+                        readable(word, false)
+                    )
                 }
             }
         }

@@ -23,9 +23,9 @@ use target::{Description, Screen, Target};
 /// Options of `ordna shell`.
 #[derive(Debug, Parser)]
 pub struct ShellOptions {
-    /// Directory of a store; without it the commands go to a server
+    /// Directory of the store to open; without it, the commands are sent to a server
     dir: Option<PathBuf>,
-    /// Make the directory if it is not there
+    /// Create the directory if it does not exist
     #[arg(long, requires = "dir")]
     create: bool,
     #[command(flatten)]
@@ -67,7 +67,7 @@ fn interact(target: &mut dyn Target, screen: &mut Screen<'_>) -> anyhow::Result<
             Ok(Next::Exit) => break,
             Err(error) if error.downcast_ref::<OutputClosed>().is_some() => return Err(error),
             Err(error) if error.downcast_ref::<Unreachable>().is_some() => {
-                let hint = "the next command connects anew";
+                let hint = "the next command connects again";
                 eprintln!("error: {}; {hint}", with_causes(&error));
             }
             Err(error) => eprintln!("error: {}", with_causes(&error)),
