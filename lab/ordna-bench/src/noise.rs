@@ -57,8 +57,8 @@ pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     let once = figures - known.len();
     if let Some(all) = shares(known.iter().filter_map(|cell| cell.noise()).collect()) {
         told.push(format!(
-            "Between the slowest and the fastest round lie {} of the median in the middle cell, {} in \
-             nine of ten, {} at most. Smaller differences between indexes are noise.",
+            "The slowest and the fastest round differ by {} of the median in the middle cell, by {} in \
+             nine of ten cells, and by {} at most. Smaller differences between indexes are noise.",
             percent(all.median),
             percent(all.ninth),
             percent(all.most)
@@ -66,7 +66,7 @@ pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     }
     if once > 0 && !known.is_empty() {
         told.push(format!(
-            "{once} of {figures} figures are of one round (a quick run loads once): their spread is \
+            "{once} of {figures} figures are of one round (a quick run loads once), so their spread is \
              not known."
         ));
     } else if once > 0 {
@@ -85,8 +85,8 @@ pub fn told(cells: &[Cell], baseline: &str) -> Vec<String> {
     if let Some(all) = shares(drift.clone()) {
         let least = drift.iter().copied().fold(f64::INFINITY, f64::min);
         told.push(format!(
-            "From its first round to its last the baseline `{baseline}` changed by {:+.0} % in the middle \
-             case ({:+.0} % to {:+.0} %): so much did the machine drift.",
+            "From the first round to the last, the baseline `{baseline}` changed by {:+.0} % in the middle \
+             case ({:+.0} % to {:+.0} %). This is the drift of the machine.",
             all.median * 100.0,
             least * 100.0,
             all.most * 100.0
@@ -111,7 +111,7 @@ mod tests {
         cells[1].info.load_average = Some(0.1);
         let text = told(&cells, "locked").join("\n");
         assert!(text.contains("BUSY") && text.contains("quiet"), "{text}");
-        assert!(text.contains("20 % of the median in the middle cell, 20 % in"), "{text}");
+        assert!(text.contains("20 % of the median in the middle cell, by 20 % in"), "{text}");
         assert!(text.contains("50 % at most"), "{text}");
         assert!(text.contains("-50 % to -10 %"), "{text}");
         assert!(!told(&cells, "skiplist").iter().any(|line| line.contains("baseline")));
