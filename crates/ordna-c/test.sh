@@ -34,7 +34,7 @@ done
 
 # The four example programs in both languages: each prints the same in C and in C++.
 declare -A prints=(
-    [cache]=$'24 of 36 pages were found\nbob had 4 pages, 4 dropped; bobby has 4\nan expired page was made anew\nfull: yes'
+    [cache]=$'24 of 36 pages were found\nbob had 4 pages, 4 dropped; bobby has 4\nan expired page was created again\nfull: yes'
     [leaderboard]=$'Grace: 900\nEdsger: 600\nBarbara: 300\nAda is number 4 of 4 after 1200 games'
     [event_log]=$'5 events were dropped, 17 are kept\n1767269940 event 19\n1767269940 a second event\n1767269940 and a third one'
     [report]='21 reports agree'

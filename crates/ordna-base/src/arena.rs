@@ -251,7 +251,7 @@ impl Arena {
         Self::owns(memory.as_ptr()) && unsafe { (*ArenaSlab::of(memory)).is_sparse() }
     }
 
-    /// Number of slabs.
+    /// Returns the number of slabs.
     pub fn slabs(&self) -> usize {
         lock(&self.0.0.slabs).0.len()
     }

@@ -27,7 +27,7 @@ pub fn bounds_cross<K: Ord + ?Sized>(lower: Bound<&K>, upper: Bound<&K>) -> bool
     }
 }
 
-/// Whether `key` is below the lower bound.
+/// Returns whether `key` is below the lower bound.
 #[inline]
 #[doc(hidden)]
 pub fn is_below<K: Ord + ?Sized>(key: &K, lower: Bound<&K>) -> bool {
@@ -38,7 +38,7 @@ pub fn is_below<K: Ord + ?Sized>(key: &K, lower: Bound<&K>) -> bool {
     }
 }
 
-/// Whether `key` is above the upper bound.
+/// Returns whether `key` is above the upper bound.
 #[inline]
 #[doc(hidden)]
 pub fn is_above<K: Ord + ?Sized>(key: &K, upper: Bound<&K>) -> bool {

@@ -25,17 +25,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         room
     }
 
-    /// Number of pairs.
+    /// Returns the number of pairs.
     pub fn len(&self) -> usize {
         self.keys.len()
     }
 
-    /// Whether there are no pairs.
+    /// Returns whether there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of all keys and values.
+    /// Returns the bytes of all keys and values.
     #[inline]
     pub fn byte_len(&self) -> usize {
         self.keys.byte_len() + self.values.byte_len()
@@ -59,18 +59,18 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Entries<K, V> {
         self.values.truncate(len);
     }
 
-    /// The pair at position `at`, if there is one.
+    /// Returns the pair at position `at`, if there is one.
     #[inline]
     pub fn get(&self, at: usize) -> Option<(&K, &V)> {
         Some((self.keys.get(at)?, self.values.get(at)?))
     }
 
-    /// The last pair.
+    /// Returns the last pair.
     pub fn last(&self) -> Option<(&K, &V)> {
         self.get(self.len().checked_sub(1)?)
     }
 
-    /// All pairs, in order.
+    /// Returns all pairs, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&K, &V)> + ExactSizeIterator {
         (0..self.len()).map(|at| self.get(at).expect("`at` is below the length"))
     }

@@ -57,8 +57,8 @@ pub trait Key:
     #[doc(hidden)]
     type Radix<'a>: AsRef<[u8]> + Copy;
 
-    /// The first eight bytes, big-endian, padded with zeroes: `a < b` implies
-    /// `a.head() <= b.head()`.
+    /// Returns the first eight bytes, big-endian, padded with zeroes: `a < b` implies `a.head() <=
+    /// b.head()`.
     fn head(&self) -> u64;
 
     /// Returns the key with this head, if the head is the whole key.
@@ -78,7 +78,7 @@ pub trait Key:
     #[doc(hidden)]
     fn radix(&self) -> Self::Radix<'_>;
 
-    /// The fixed-size part. The key must have passed [`Key::check`].
+    /// Returns the fixed-size part. The key must have passed [`Key::check`].
     #[doc(hidden)]
     fn cell(&self) -> Self::Cell;
 

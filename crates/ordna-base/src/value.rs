@@ -63,7 +63,7 @@ pub trait Value:
     /// [`Error::ValueTooLong`].
     fn check(&self) -> Result<(), Error>;
 
-    /// The fixed-size part. The value must have passed [`Value::check`].
+    /// Returns the fixed-size part. The value must have passed [`Value::check`].
     #[doc(hidden)]
     fn cell(&self) -> Self::Cell;
 

@@ -107,7 +107,7 @@ int main(void) {
   if (ordna_expire(pages, key_of(&room, "ann", 1), 50) != ORDNA_STATUS_OK) fail();
   nanosleep(&(struct timespec){0, 100 * 1000000L}, NULL);
   expect(!page(pages, "ann", 1, out) && page(pages, "ann", 1, out), "a page that has expired");
-  puts("an expired page was made anew");
+  puts("an expired page was created again");
 
   /* Pages that exceed the limit are created at each request. */
   for (int number = 0; number < 2000; number++) page(pages, "zoe", number, out);

@@ -88,7 +88,7 @@ int main() try {
   cache.page("ann", 1);
   cache.page("ann", 1);
   expect(cache.rendered() == before + 1, "a page that has expired");
-  std::puts("an expired page was made anew");
+  std::puts("an expired page was created again");
 
   // Pages that exceed the limit are created at each request.
   for (int number = 0; number < 2000; number++) cache.page("zoe", number);

@@ -1,4 +1,4 @@
-// Loads places in batches, and asks a snapshot for a prefix while the store goes on.
+// Loads places in batches, and asks a snapshot for a prefix while the store changes.
 //
 //     gzip -dc data/places.tsv.gz | places_cpp SE:Upp
 #include <iostream>

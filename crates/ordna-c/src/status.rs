@@ -157,7 +157,7 @@ impl Process {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether a fork lies between the handle's process and this one.
+    /// Returns whether a fork lies between the handle's process and this one.
     #[inline]
     pub fn is_forked(self) -> bool {
         self.0 != FORKS.load(Ordering::Relaxed)
@@ -334,7 +334,7 @@ pub(crate) unsafe fn making<T>(
     }
 }
 
-/// The path of a C string.
+/// Returns the path of a C string.
 ///
 /// # Safety
 /// `path` is null or a C string that stays as it is during `'a`.

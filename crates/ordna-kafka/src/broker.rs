@@ -139,7 +139,7 @@ impl Broker {
         BrokerError::NoTopic { topic: self.topic.clone(), brokers: self.brokers.clone() }
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &str {
         &self.topic
     }

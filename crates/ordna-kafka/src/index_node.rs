@@ -568,7 +568,10 @@ impl Shared {
     /// Closes a partition whose history has changed. The keeper opens it again, from the newest
     /// backup that is still part of the brokers' history, or from its first record.
     fn reopen(&self, partition: u32) {
-        tracing::warn!(partition, "the brokers' history has changed: the partition is opened anew");
+        tracing::warn!(
+            partition,
+            "the brokers' history has changed: the partition is opened again"
+        );
         if self.close(partition).is_some() {
             *self.state.lock().rebuilds.entry(partition).or_default() += 1;
         }

@@ -124,7 +124,7 @@ impl Membership {
             let mut last = Instant::now();
             while !stop.load(Ordering::Relaxed) {
                 if let Some(Err(error)) = consumer.poll(POLL) {
-                    tracing::debug!(%error, "the membership goes on");
+                    tracing::debug!(%error, "the membership continues");
                 }
                 if last.elapsed() >= COMMIT {
                     last = Instant::now();

@@ -249,7 +249,7 @@ impl Extension for NodeExtension {
         all.one("ordna_node_brokers_away_seconds", "For how long no broker answers.", away);
         let (name, help) = ("ordna_node_unopened_partitions", "Partitions that cannot be opened.");
         all.one(name, help, node.failures().len());
-        all.one("ordna_node_poison_total", "Records that are no documents.", node.poison(0).0);
+        all.one("ordna_node_poison_total", "Records that are not documents.", node.poison(0).0);
         let (memory, is_paused) = node.memory();
         all.one("ordna_node_memory_bytes", "Bytes of all indexes.", memory);
         let limit = node.options().memory_limit.unwrap_or(0);
@@ -284,11 +284,12 @@ impl Extension for NodeExtension {
         each(name, help, |info| info.restored.1 as i64);
         each("ordna_partition_entries", "Entries of all indexes.", |info| info.size.0 as i64);
         each("ordna_partition_bytes", "Bytes of all indexes.", |info| info.size.1 as i64);
-        let (name, help) = ("ordna_partition_poison_total", "Records that are no documents.");
+        let (name, help) = ("ordna_partition_poison_total", "Records that are not documents.");
         each(name, help, |info| info.poison as i64);
         let (name, help) = ("ordna_partition_left_out", "Documents that an index left out.");
         each(name, help, |info| info.left_out as i64);
-        let (name, help) = ("ordna_partition_rebuilds_total", "Times that it was opened anew.");
+        let (name, help) =
+            ("ordna_partition_rebuilds_total", "Number of times that it was opened again.");
         each(name, help, |info| info.rebuilds as i64);
         all.0
     }

@@ -16,9 +16,9 @@ pub fn document(key: Option<&[u8]>, value: Option<&[u8]>) -> Result<Option<Docum
     }
     let Some(value) = value else { return Ok(None) };
     let json: serde_json::Value =
-        serde_json::from_slice(value).map_err(|error| format!("its value is no JSON: {error}"))?;
+        serde_json::from_slice(value).map_err(|error| format!("its value is not JSON: {error}"))?;
     if !json.is_object() {
-        return Err("its value is no JSON object".to_owned());
+        return Err("its value is not a JSON object".to_owned());
     }
     Ok(Some(Document::from_json(&json)))
 }

@@ -295,7 +295,7 @@ impl Keys {
         self.ends.push(self.bytes.len());
     }
 
-    /// Number of keys.
+    /// Returns the number of keys.
     pub fn len(&self) -> usize {
         self.ends.len()
     }

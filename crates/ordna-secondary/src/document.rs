@@ -30,7 +30,7 @@ impl Document {
         self.fields.push((name.into(), value));
     }
 
-    /// Like [`push`](Self::push), but returns the document.
+    /// Works like [`push`](Self::push), but returns the document.
     #[must_use]
     pub fn with(mut self, name: impl Into<Box<str>>, value: Value) -> Self {
         self.push(name, value);

@@ -86,7 +86,7 @@ pub enum Error {
         expected: u64,
     },
     /// The text is not a version vector.
-    #[error("{0:?} is no vector of positions")]
+    #[error("{0:?} is not a vector of positions")]
     BadVector(String),
     /// The bytes are not a cursor, or the cursor belongs to another query.
     #[error("the cursor is not one of this query: {0}")]

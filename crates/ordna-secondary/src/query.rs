@@ -243,7 +243,7 @@ impl IndexDefinition {
     /// Encodes a value as the part stores it, in ascending order.
     fn bytes(&self, part: &Part, value: &Value) -> Result<Vec<u8>, Error> {
         let stored = coerce(value, part.kind).ok_or_else(|| {
-            self.bad(format!("{value:?} is no value of the part {:?}", part.field))
+            self.bad(format!("{value:?} is not a value of the part {:?}", part.field))
         })?;
         Ok(encode(&*stored))
     }
@@ -261,7 +261,7 @@ impl IndexDefinition {
         let mut start = Vec::new();
         for (part, value) in parts.iter().zip(prefix) {
             let stored = coerce(value, part.kind).ok_or_else(|| {
-                self.bad(format!("{value:?} is no value of the part {:?}", part.field))
+                self.bad(format!("{value:?} is not a value of the part {:?}", part.field))
             })?;
             part.encode(&stored, &mut start);
         }

@@ -57,7 +57,7 @@ impl IndexStore {
     }
 
     /// Removes all entries, whole leaves at a time. All workers must have
-    /// [forgotten](ReverseMap::forget) them, and no worker may write meanwhile.
+    /// [forgotten](ReverseMap::forget) them, and no worker may write during the call.
     pub fn clear(&self) {
         match self {
             Self::Pointers(store) => store.clear(),

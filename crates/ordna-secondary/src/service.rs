@@ -93,7 +93,7 @@ struct PendingSnapshot {
 }
 
 impl Shared {
-    /// Takes and publishes a snapshot point. All workers wait meanwhile.
+    /// Takes and publishes a snapshot point. All workers wait during the call.
     fn publish(&self, pending: &PendingSnapshot) {
         let of = |index: &Arc<Index>| {
             let snapshot = index.is_filled().then(|| index.entries.snapshot());
@@ -440,9 +440,9 @@ impl Service {
         self.create_numbered(definition, None)
     }
 
-    /// Like [`create`](Self::create), but with a number that the caller chooses. It must be at
-    /// least 2^32, and no other index of the service may have or have had it. Cursors contain the
-    /// number: a caller that stores definitions across restarts should give each index the same
+    /// Works like [`create`](Self::create), but with a number that the caller chooses. It must be
+    /// at least 2^32, and no other index of the service may have or have had it. Cursors contain
+    /// the number: a caller that stores definitions across restarts should give each index the same
     /// number again, so that cursors stay valid.
     ///
     /// # Errors

@@ -84,8 +84,8 @@ impl View {
         self.of(index)?.count(prefix, range)
     }
 
-    /// Like [`count`](Self::count), but exact only up to `most`. If there are more entries, returns
-    /// some number above `most`. At most O(log n + `most`).
+    /// Works like [`count`](Self::count), but exact only up to `most`. If there are more entries,
+    /// returns some number above `most`. At most O(log n + `most`).
     ///
     /// # Errors
     /// The same as [`query`](Self::query).

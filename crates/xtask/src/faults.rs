@@ -267,7 +267,7 @@ fn is_of(stem: &str, area: &str) -> bool {
     stem.strip_prefix(area).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
 }
 
-/// The names in `fault!("…")`, and in `check!`, `notice!` and `order!` of a source text.
+/// Returns the names in `fault!("…")`, and in `check!`, `notice!` and `order!` of a source text.
 fn named(text: &str) -> impl Iterator<Item = &str> {
     let calls = ["fault!(", "check!(", "notice!(", "order!("].into_iter();
     let after = calls.flat_map(|call| text.split(call).skip(1));

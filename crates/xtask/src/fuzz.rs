@@ -16,7 +16,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs each target of `fuzz/` for this number of seconds.
 pub fn run(seconds: &str) -> Outcome {
-    let seconds: u32 = seconds.parse().map_err(|_| format!("{seconds:?} is no number"))?;
+    let seconds: u32 = seconds.parse().map_err(|_| format!("{seconds:?} is not a number"))?;
     let folder = root().join("fuzz");
     must(
         cargo()

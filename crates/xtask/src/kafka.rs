@@ -52,7 +52,7 @@ pub fn run(words: &[&str]) -> Outcome {
 /// Returns the port that the environment sets, or the default.
 fn port(default: u16) -> Result<u16, String> {
     match std::env::var("ORDNA_KAFKA_PORT") {
-        Ok(port) => port.parse().map_err(|_| format!("ORDNA_KAFKA_PORT: {port:?} is no port")),
+        Ok(port) => port.parse().map_err(|_| format!("ORDNA_KAFKA_PORT: {port:?} is not a port")),
         Err(_) => Ok(default),
     }
 }

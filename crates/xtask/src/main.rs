@@ -16,23 +16,23 @@ use std::process::ExitCode;
 use tools::{Outcome, cargo, must};
 
 const HELP: &str = "\
-cargo xtask asan [PART]       run the library's tests (whose name contains PART) under AddressSanitizer, leaks too
-cargo xtask asan --share      run this commit's share of them, and all that it touches
-cargo xtask faults [PART]     take out each planted fault (whose name contains PART) and show which test notices
-cargo xtask faults --share    do so for this commit's share (a tenth) and the areas it touches
+cargo xtask asan [PART]       run the library's tests (those whose name contains PART) under AddressSanitizer, with leak check
+cargo xtask asan --share      run only this commit's share of them, and those of the areas that it touches
+cargo xtask faults [PART]     switch on each planted fault (whose name contains PART) and print the test that notices it
+cargo xtask faults --share    do so only for this commit's share (a tenth) and the areas that it touches
 cargo xtask kills [N]         kill a process that writes and backs up N times (1,000), and check its data
-cargo xtask kafka [start]     start a Kafka broker on 127.0.0.1:19092 (stop, kill, wipe: its end)
-cargo xtask kafka sample      start it, and fill the topic `places` with sample documents
-cargo xtask kafka test        run the tests that need a broker, beside one of their own
+cargo xtask kafka [start]     start a Kafka broker on 127.0.0.1:19092; stop or kill ends it, wipe also removes its data
+cargo xtask kafka sample      start the broker and fill the topic `places` with sample documents
+cargo xtask kafka test        start a separate broker and run the tests that need one
 cargo xtask kafka-kills [N]   kill and stop index nodes and the broker N times (20), and check every answer
-cargo xtask kafka-kills N --dev  do so with a program that is built as tests are
-cargo xtask loom              run the loom models as they are, and show how many executions each has
-cargo xtask mutants SEED N [M...]  plant N random mutants (only those numbered M) and show which test notices each
+cargo xtask kafka-kills N --dev  do so with a debug build
+cargo xtask loom              run the loom models without faults, and print how many executions each has
+cargo xtask mutants SEED N [M...]  plant N random mutants (or only those numbered M) and print the test that notices each
 cargo xtask shuttle           race PI's rebuilds with batches, and index nodes with queries, under a random scheduler
 cargo xtask fuzz SECONDS      run each fuzz target for this time under AddressSanitizer
-cargo xtask porcupine         check recorded histories with porcupine too (needs go); verdicts must agree
-cargo xtask wire SECONDS      check histories of clients over the wire, and a server under bad clients, this time each
-cargo xtask licences          check the licences of all dependencies, and the arrows between the crates";
+cargo xtask porcupine         check recorded histories with porcupine, too (needs go); both verdicts must agree
+cargo xtask wire SECONDS      check histories of clients over the network, and a server under misbehaving clients
+cargo xtask licences          check the licences of all dependencies, and the dependencies between the crates";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 
 /// Parses the numbers and runs mutants.
 fn mutants(seed: &str, count: &str, only: &[&str]) -> Outcome {
-    let number = |word: &str| word.parse::<u64>().map_err(|_| format!("{word:?} is no number"));
+    let number = |word: &str| word.parse::<u64>().map_err(|_| format!("{word:?} is not a number"));
     let only = only.iter().map(|word| Ok(number(word)? as usize)).collect::<Result<Vec<_>, _>>();
     mutants::run(number(seed)?, number(count)? as usize, &only.map_err(|error: String| error)?)
 }

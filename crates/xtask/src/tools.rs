@@ -51,7 +51,7 @@ pub fn share() -> Result<(usize, Vec<String>), String> {
         if output.status.success() { Ok(text) } else { Err(format!("git {arguments:?} failed")) }
     };
     let number = git(&["rev-list", "--count", "HEAD"])?;
-    let number: usize = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    let number: usize = number.parse().map_err(|_| format!("{number:?} is not a number"))?;
     // A checkout without history has no parent, so only the share runs.
     let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
     Ok((number % SHARES, changed.lines().map(str::to_owned).collect()))

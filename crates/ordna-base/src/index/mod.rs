@@ -35,7 +35,7 @@ pub struct MemoryUsage {
 }
 
 impl MemoryUsage {
-    /// Bytes of all parts together.
+    /// Returns the bytes of all parts together.
     pub fn total(&self) -> usize {
         self.parts.iter().map(|(_, bytes)| bytes).sum()
     }

@@ -10,15 +10,15 @@ type ValueOf<S> = <<S as Source>::Value as ToOwned>::Owned;
 
 /// A state of an index that does not change. Clones share it.
 pub trait ReadSnapshot: Source + Clone + Send + Sync {
-    /// Number of entries, exact.
+    /// Returns the number of entries, exact.
     fn len(&self) -> usize;
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The value of `key`, copied.
+    /// Returns the value of `key`, copied.
     fn get(&self, key: &Self::Key) -> Option<ValueOf<Self>>;
 
     /// Appends the value of every key to `out`, in the order of `keys`.

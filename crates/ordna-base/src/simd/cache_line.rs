@@ -11,7 +11,7 @@ pub const LANES: usize = 8;
 pub struct Line(pub [AtomicU64; LANES]);
 
 impl Line {
-    /// A line with `word` in every lane.
+    /// Creates a line with `word` in every lane.
     pub fn filled(word: u64) -> Self {
         Self(std::array::from_fn(|_| AtomicU64::new(word)))
     }

@@ -25,7 +25,7 @@ pub fn span(lines: &[Line; 2], number: u16) -> (usize, usize) {
     (count(u32::from(number)), count(u32::from(number) + 1))
 }
 
-/// Bit i says whether word i equals `word` where `mask` has ones.
+/// Returns a bit mask whose bit i is set if word i equals `word` in the bits that are set in `mask`.
 #[inline]
 pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
     line.0.iter().enumerate().fold(0, |found, (lane, other)| {
@@ -34,7 +34,7 @@ pub fn matching(line: &Line, word: u64, mask: u64) -> u32 {
     })
 }
 
-/// Bit i says whether byte i equals `byte`.
+/// Returns a bit mask whose bit i is set if byte i equals `byte`.
 #[inline]
 pub fn equal(line: &Line, byte: u8) -> u64 {
     const LOW: u64 = 0x0101_0101_0101_0101;

@@ -81,14 +81,14 @@ pub trait Prefix<K: ?Sized> {
     fn encode_prefix(&self, out: &mut Vec<u8>);
 }
 
-/// The key of a value. O(bytes).
+/// Returns the key of a value. O(bytes).
 pub fn encode<T: Encode + ?Sized>(value: &T) -> Vec<u8> {
     let mut out = Vec::new();
     value.encode(&mut out);
     out
 }
 
-/// The value of a key made by [`encode`]. O(bytes).
+/// Returns the value of a key made by [`encode`]. O(bytes).
 ///
 /// # Errors
 /// The bytes are not exactly one value of this type.
@@ -105,7 +105,7 @@ pub(super) fn put_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(code::END);
 }
 
-/// The same without the end.
+/// Works like [`put_escaped`], but does not append the end.
 pub(super) fn put_escaped_open(mut bytes: &[u8], out: &mut Vec<u8>) {
     out.reserve(bytes.len() + 1);
     while let Some(at) = bytes.iter().position(|byte| *byte <= ESCAPE) {

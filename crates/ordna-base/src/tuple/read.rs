@@ -18,12 +18,12 @@ impl<'a> Reader<'a> {
         Self { bytes, at: 0, flip: 0 }
     }
 
-    /// Whether all bytes are read.
+    /// Returns whether all bytes are read.
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    /// Bytes read so far.
+    /// Returns the bytes read so far.
     pub fn position(&self) -> usize {
         self.at
     }
@@ -41,7 +41,7 @@ impl<'a> Reader<'a> {
         DecodeError { at: self.at, expected, found: self.peek() }
     }
 
-    /// The next byte, without taking it.
+    /// Returns the next byte, without taking it.
     pub fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).map(|byte| byte ^ self.flip)
     }

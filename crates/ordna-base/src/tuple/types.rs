@@ -34,7 +34,7 @@ macro_rules! integers {
     };
 }
 
-/// The next number, if it is an integer of 128 bits.
+/// Returns the next number, if it is an integer of 128 bits.
 fn integer(reader: &mut Reader<'_>) -> Option<i128> {
     match Number::decode(reader).ok()? {
         Number::Int(value) => Some(value),

@@ -269,7 +269,7 @@ impl Peers {
         match frame {
             OwnedFrame::BulkString(bytes) => Ok(bytes),
             OwnedFrame::Error(error) => Err(told(error)),
-            _ => Err(QuestionError::Garbled("a reply is no bulk string".to_owned())),
+            _ => Err(QuestionError::Garbled("a reply is not a bulk string".to_owned())),
         }
     }
 }

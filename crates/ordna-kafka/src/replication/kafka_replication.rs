@@ -501,8 +501,8 @@ impl Shared {
         self.lead(keyspace, after, after.0.next(), producer)
     }
 
-    /// The end of the partition, if it is of the history of the directory. `own`: the end of the
-    /// log.
+    /// Returns the end of the partition, if it belongs to the history of the directory. `own` is the
+    /// end of the log.
     fn end_of_topic(
         &self,
         keyspace: &ReplicatedKeyspace,

@@ -61,7 +61,7 @@ pub enum MessageError {
         len: usize,
     },
     /// The bytes are not a message of a replicated log, or belong to a later version.
-    #[error("the message begins with {0:?}: it is no message of a replicated log of version 1")]
+    #[error("the message begins with {0:?}: it is not a message of a replicated log of version 1")]
     Foreign([u8; 5]),
     /// The kind is unknown.
     #[error("unknown kind {0} of a message")]

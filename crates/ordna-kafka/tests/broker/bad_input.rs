@@ -108,7 +108,7 @@ fn a_truncated_partition_is_told_anew_and_no_other() {
     assert_eq!(entries_of(&second, 1).len(), 200);
     assert_eq!(entries(&[&second], 2), recomputed(&topic));
     let restored: Vec<u64> = second.info().iter().map(|info| info.restored.0).collect();
-    assert_eq!(restored[1], 100, "the other partition goes on from its backup");
+    assert_eq!(restored[1], 100, "the other partition continues from its backup");
     // All records of partition 0 are deleted while a node runs, and nothing is left to read.
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(&topic, 0, Offset::End).unwrap();
@@ -142,7 +142,7 @@ fn without_a_broker_a_node_serves_what_it_has_and_says_how_old_it_is() {
     assert!(matches!(refused, Err(NodeError::Broker(_))), "{refused:?}");
     assert!(began.elapsed() < Duration::from_secs(10));
     alone.control("start");
-    until("the node goes on", || node.trouble().is_none());
+    until("the node continues", || node.trouble().is_none());
     writer.set("b", &document("SE", 2));
     writer.flush();
     until("the new record is here", || entries_of(&node, 0).len() == 2);
@@ -214,7 +214,7 @@ fn a_session_that_ends_without_a_broker_costs_no_partition() {
     assert!(away.parse::<u64>().unwrap() >= 1000, "{away}");
     assert!(served.field("partition_0").unwrap().contains(",lag=-1,"));
     alone.control("start");
-    until("the node goes on", || node.trouble().is_none());
+    until("the node continues", || node.trouble().is_none());
     writer.set("b", &document("SE", 2));
     writer.flush();
     assert_eq!(served.nodes.scan(&ask()).unwrap().entries.len(), 2);

@@ -104,7 +104,7 @@ fn poison_records_are_kept_aside_and_the_partition_goes_on() {
     let (count, list) = node.poison(10);
     let offsets: Vec<u64> = list.iter().map(|poison| poison.offset).collect();
     assert_eq!((count, offsets), (3, vec![3, 2, 1]));
-    assert!(list[2].reason.contains("no JSON") && list[2].key == b"old", "{list:?}");
+    assert!(list[2].reason.contains("not JSON") && list[2].key == b"old", "{list:?}");
     assert!(list[0].reason.contains("no key"), "{list:?}");
     let info = node.info();
     assert_eq!((info[0].poison, info[1].poison), (3, 0));

@@ -82,7 +82,7 @@ fn a_log_that_was_cut_and_grew_again_is_read_from_the_newest_backup_that_fits() 
     let end = cut(&alone, &running, &topic, 0.8);
     assert!((201..400).contains(&end), "the broker has lost nothing, or too much: {end}");
     fill(1000..1400, "NO");
-    until("both nodes go on", || running.trouble().is_none() && plain.trouble().is_none());
+    until("both nodes continue", || running.trouble().is_none() && plain.trouble().is_none());
     until("the truncation is noticed", || {
         [&running, &plain].iter().all(|node| {
             let info = node.info();
@@ -137,7 +137,7 @@ fn a_backup_and_a_node_ahead_of_a_truncated_partition_are_not_believed() {
     let bytes = file.metadata().unwrap().len();
     file.set_len(bytes / 2).unwrap();
     alone.control("start");
-    until("the node goes on", || running.trouble().is_none());
+    until("the node continues", || running.trouble().is_none());
     let end = running.newest(std::time::Instant::now() + crate::common::PATIENCE).unwrap()[0].seq;
     assert!((1..200).contains(&end), "the broker has lost nothing: {end}");
     // The running node is ahead of its topic. It reads that partition again from the beginning, and

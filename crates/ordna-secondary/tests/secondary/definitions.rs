@@ -1,4 +1,5 @@
-//! Filters, kinds and exploded parts.
+//! Tests of index definitions: filters, the types of parts, and parts with an entry for each element
+//! of a text or an array.
 
 use ordna::tuple::Value;
 use ordna_secondary::*;

@@ -133,7 +133,7 @@ impl fmt::Display for BackupError {
                 "{}: holds `{name}`, which is not Ordna's: use an empty directory",
                 dir.display()
             ),
-            Self::Busy => f.write_str("a backup is under way"),
+            Self::Busy => f.write_str("another backup is in progress"),
             Self::InGroup => f.write_str("a backup cannot be made inside a group of the log"),
             Self::Replaced => f.write_str("the store was replaced by its successor"),
             Self::Cancelled => f.write_str("the backup was cancelled"),

@@ -241,7 +241,7 @@ impl FileEntry {
     ) -> Result<Option<K::Owned>, BackupError> {
         let Some(hex) = &self.from else { return Ok(None) };
         let damaged =
-            || BackupError::damaged(&dir.join(FILE), 0, format!("{hex:?} is no encoded key"));
+            || BackupError::damaged(&dir.join(FILE), 0, format!("{hex:?} is not an encoded key"));
         let bytes = from_hex(hex).ok_or_else(damaged)?;
         let span = K::range_at(&bytes, &mut 0).ok_or_else(damaged)?;
         let view = K::decode(&bytes, span);
@@ -257,7 +257,7 @@ impl Fields {
     fn new(json: Value) -> Result<Self, String> {
         match json {
             Value::Object(fields) => Ok(Self(fields)),
-            other => Err(format!("{other} is no object")),
+            other => Err(format!("{other} is not an object")),
         }
     }
 
@@ -269,13 +269,13 @@ impl Fields {
     fn number<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, String> {
         let value = self.take(name)?;
         let number = value.as_u64().and_then(|number| T::try_from(number).ok());
-        number.ok_or_else(|| format!("the field `{name}` is {value}, which is no such number"))
+        number.ok_or_else(|| format!("the field `{name}` is {value}, which is not a valid number"))
     }
 
     fn text(&mut self, name: &str) -> Result<String, String> {
         match self.take(name)? {
             Value::String(text) => Ok(text),
-            other => Err(format!("the field `{name}` is {other}, which is no string")),
+            other => Err(format!("the field `{name}` is {other}, which is not a string")),
         }
     }
 
@@ -295,7 +295,7 @@ impl Fields {
     fn files(&mut self, name: &str) -> Result<Vec<FileEntry>, String> {
         match self.take(name)? {
             Value::Array(files) => files.into_iter().map(FileEntry::from_json).collect(),
-            other => Err(format!("the field `{name}` is {other}, which is no array")),
+            other => Err(format!("the field `{name}` is {other}, which is not an array")),
         }
     }
 

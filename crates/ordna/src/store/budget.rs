@@ -294,7 +294,8 @@ impl Budget {
         Ok(())
     }
 
-    /// Whether [`reserve_for_deadline`](Self::reserve_for_deadline) has room for a copy of `bytes`.
+    /// Checks whether [`reserve_for_deadline`](Self::reserve_for_deadline) has room for a copy of
+    /// `bytes`.
     pub fn check_room_for_deadline(&self, bytes: usize) -> Result<(), Error> {
         self.reserve_for_deadline(0, bytes)
     }
@@ -349,7 +350,7 @@ impl Budget {
     }
 }
 
-/// Maximum number of bytes by which copies for deadlines exceed a limit.
+/// Returns the maximum number of bytes by which copies for deadlines exceed a limit.
 fn most_excess(limit: usize) -> usize {
     (limit / 16).max(LEAST_EXCESS)
 }

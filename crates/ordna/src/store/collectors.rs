@@ -152,7 +152,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The loop of a thread.
+    /// Runs the loop of a thread.
     fn run(&self) {
         let mut state = self.state();
         while !state.stop {

@@ -267,7 +267,7 @@ impl<K: Key + ?Sized> Deadlines<K> {
         soonest.into_iter().map(|(_, key)| key).collect()
     }
 
-    /// Estimated number of bytes that a key takes in the list.
+    /// Returns the estimated number of bytes that a key takes in the list.
     fn cost(key: &K) -> i64 {
         (size_of::<(u64, K::Owned, u32)>() + key.tail().len()) as i64
     }

@@ -209,8 +209,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
         })
     }
 
-    /// Whether a change of a deadline may take `bytes` more for a copy that a snapshot needs, as
-    /// [`modify_expiry`](Self::modify_expiry) may. Collects if it may not.
+    /// Checks whether a change of a deadline may take `bytes` more for a copy that a snapshot
+    /// needs, as [`modify_expiry`](Self::modify_expiry) may. Collects if it may not.
     ///
     /// # Errors
     /// The memory limit has no room for them.

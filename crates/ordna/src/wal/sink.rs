@@ -8,7 +8,7 @@
 //! # Failure
 //! If a write is in memory but the log could not take it, the sink does not receive its records.
 //! The queue reports this through [`LogSink::lose`] and gives the sink no later group. So a copy
-//! that was built from the groups up to there is a state that the store once had, and stays one.
+//! that was built from the earlier groups remains a state that the store once had.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};

@@ -102,7 +102,7 @@ fn a_tail_outlives_the_segments_that_it_began_in() {
     }
 }
 
-/// An opening writes the records of a tail to a new segment. If the power fails meanwhile, the
+/// An opening writes the records of a tail to a new segment. If the power fails during this, the
 /// files are not damaged, and no durable record is lost.
 #[test]
 fn the_power_fails_at_each_operation_of_a_start_with_a_tail() {

@@ -222,7 +222,7 @@ fn one_backup_at_a_time_and_a_cancelled_one_leaves_nothing() {
         Vec::new()
     });
     inner.backup(&backup).unwrap();
-    assert_eq!(nested.lock().unwrap().as_deref(), Some("a backup is under way"));
+    assert_eq!(nested.lock().unwrap().as_deref(), Some("another backup is in progress"));
 }
 
 /// A backup of a store that was replaced would bring its entries back and drop the log of its

@@ -301,7 +301,8 @@ fn an_image_is_written_under_a_reader_at_a_snapshot() {
     }
 }
 
-/// A writer that was led to a leaf that is merged away meanwhile writes elsewhere.
+/// If the leaf that a writer has found is merged away before it is locked, the write goes to the leaf
+/// that has the key then.
 #[test]
 fn a_writer_finds_its_leaf_merged_away() {
     for own in 0..24 {
@@ -729,7 +730,7 @@ fn scans_stand_while_entries_move() {
                 let stays = (0..100).filter(|key| key % 8 == 4);
                 // The scan begins `skipped` leaves after the first one, or before the last one. A
                 // reverse scan that skips three begins in a leaf with room, which a shift fills
-                // meanwhile.
+                // during the scan.
                 let skipped = skipped * 16;
                 let (low, high) = if upwards { (skipped, 100) } else { (0, 100 - skipped) };
                 let scan = || -> Vec<u64> {

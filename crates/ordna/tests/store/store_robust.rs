@@ -56,7 +56,7 @@ fn an_audit_keeps_expiry_away() {
     assert_eq!(store.statistics().items, 0);
 }
 
-/// What an audit of the store reads is not freed meanwhile, even if another thread writes.
+/// What an audit of the store reads is not freed during the audit, even if another thread writes.
 #[test]
 #[cfg(debug_assertions)]
 fn an_audit_keeps_the_memory_that_it_reads() {

@@ -154,7 +154,9 @@ fn check(operations: &[Operation], ends: &BTreeMap<u64, Vec<u32>>) -> Result<(),
             let list = ends.get(key).map_or(&[][..], Vec::as_slice);
             // The operation's own append must directly follow what it read.
             if !list.starts_with(saw) {
-                return Err(format!("{operation:?} saw what is no prefix of {list:?}"));
+                return Err(format!(
+                    "{operation:?} saw something that is not a prefix of {list:?}"
+                ));
             }
             if let Some(last) = saw.last() {
                 after.entry(*last).or_default().insert(operation.number);

@@ -9,7 +9,7 @@ use syn::visit::{self, Visit};
 
 /// The switch, at the end of the lowest crate's root.
 pub const SWITCH: &str = r#"
-/// Whether this mutant is chosen. Notes that it was reached, if asked to.
+/// Returns whether this mutant is chosen. Notes that it was reached, if asked to.
 #[doc(hidden)]
 #[inline]
 pub fn mutant(number: usize) -> bool {

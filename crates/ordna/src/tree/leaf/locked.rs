@@ -61,7 +61,7 @@ impl<'a, K: Key + ?Sized, V: Value + ?Sized> Deref for LockedLeaf<'a, K, V> {
 }
 
 impl<'a, K: Key + ?Sized, V: Value + ?Sized> LockedLeaf<'a, K, V> {
-    /// A leaf with the guard of its lock.
+    /// Creates a leaf with the guard of its lock.
     #[inline]
     pub fn new(leaf: Leaf<K, V>, lock: WriteGuard<'a>) -> Self {
         Self { leaf: LeafMut::exclusive(leaf), lock }

@@ -320,7 +320,7 @@ pub fn check(
             if life.find(&found.state, lower).is_none() {
                 let lost = life.describe(&found.state, lower);
                 return Err(format!(
-                    "the files prove that records are lost, and a start goes on; {lost}"
+                    "the files prove that records are lost, and a start succeeds; {lost}"
                 ));
             }
             again(life, &copy, &found.state)
