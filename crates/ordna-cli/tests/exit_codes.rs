@@ -169,7 +169,7 @@ fn records_are_loaded_into_sorted_sets() {
     assert_eq!(code, Some(FAILED));
     assert!(error.contains("line 4: field `people`: `unknown` is not a number"), "{error}");
     assert!(error.contains("4 records stored") && !error.contains("replaced"), "{error}");
-    let again = "so 1 records gave a member that was there already its score";
+    let again = "1 records changed the score of an existing member";
     assert!(error.contains(again), "{error}");
     let found = ask(port, "ZRANGE top:SE 0 -1 WITHSCORES", "94703");
     assert_eq!(found, "*4 $6 Kiruna $3 7.5 $4 Lund $5 94703", "the later record stays");

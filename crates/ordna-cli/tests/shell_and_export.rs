@@ -87,7 +87,7 @@ fn a_shell_talks_to_a_server() {
                  ordna.snapshot create keep\nhelp ordna.snapshot drop\ninfo snapshots\n";
     let (code, out, error) = shell(&["--server", &at], lines);
     assert_eq!((code, error.as_str()), (Some(DONE), ""));
-    let expected = "OK\n2\nf\tv\ng\t2\n(absent)\na\nh\n1\nordna.snapshot drop id\nEnds a snapshot.\n# Snapshots\n";
+    let expected = "OK\n2\nf\tv\ng\t2\n(absent)\na\nh\n1\nordna.snapshot drop id\nDrops a snapshot.\n# Snapshots\n";
     assert!(out.starts_with(expected) && out.contains("\nsnapshots_held:1\n"), "{out}");
     for (line, reason) in [
         ("hgett", "there are hget, hgetall"),

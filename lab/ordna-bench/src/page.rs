@@ -241,7 +241,7 @@ fn list_memory(cells: &[Cell]) -> String {
 const EXPLAINED: [(&str, &str); 2] = [
     (
         "crossbeam-skiplist",
-        "its `insert` over a key that is there removes the entry and then inserts a new one, as its \
+        "its `insert` over a present key removes the entry and then inserts a new one, as its \
          documentation says; a `get` of another thread between the two finds nothing, although \
          no thread removed the key. So it is wrong where one thread overwrites and another reads. A \
          test of this benchmark (`crossbeam_shows_a_gap_while_it_overwrites`) shows it with one key.",

@@ -227,7 +227,7 @@ pub fn run(options: &LoadOptions) -> anyhow::Result<ExitCode> {
         rejects.count
     );
     if options.zset.is_some() && known > 0 {
-        eprintln!("so {known} records gave a member that was there already its score");
+        eprintln!("{known} records changed the score of an existing member");
     }
     if let Some(after) = after {
         let new = after - before;

@@ -13,7 +13,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         UPDATE_SLOW,
         ONE_KEY,
-        "Reads and writes integers within a value: GET, SET, INCRBY, OVERFLOW.",
+        "Reads and writes integers of any width within a value.",
         |context, arguments, out| bitfield(context, arguments, out, false),
     )
     .access_of(access)
@@ -26,13 +26,13 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ,
         ONE_KEY,
-        "Reads integers within a value: GET.",
+        "Reads integers of any width within a value.",
         |context, arguments, out| bitfield(context, arguments, out, true),
     ),
 ];
 
-/// The access that `BITFIELD` needs: without SET and INCRBY it only reads. Calls with a syntax
-/// error count as writes, so that no write can pass as a read.
+/// Returns the access that `BITFIELD` needs: without SET and INCRBY it only reads. Calls with a
+/// syntax error count as writes, so that no write can pass as a read.
 fn access(arguments: Arguments<'_>) -> KeyAccess {
     let mut at = 2;
     while at < arguments.len() {
@@ -148,7 +148,7 @@ impl FieldOperation {
         !matches!(self.action, FieldAction::Get)
     }
 
-    /// The number of bytes up to its end.
+    /// Returns the number of bytes up to its end.
     fn end(&self) -> usize {
         (self.offset + self.kind.bits as usize).div_ceil(8)
     }

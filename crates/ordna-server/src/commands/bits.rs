@@ -19,17 +19,38 @@ use crate::wire::request::{Arguments, number};
 const FROM_SECOND: KeyPositions = (2, -1, 1);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("setbit", 4, UPDATE_SLOW, ONE_KEY, "Sets a bit; returns its old value.", setbit)
-        .grows(Growth::Declared(|arguments| bit_offset(arguments.get(2), 1).unwrap_or(0) / 8)),
-    Command::new("getbit", 3, READ, ONE_KEY, "Returns a bit.", getbit),
-    Command::new("bitcount", -2, READ_SLOW, ONE_KEY, "Counts the bits that are set.", bitcount),
-    Command::new("bitpos", -3, READ_SLOW, ONE_KEY, "Finds the first bit that is 0 or 1.", bitpos),
+    Command::new(
+        "setbit",
+        4,
+        UPDATE_SLOW,
+        ONE_KEY,
+        "Sets the bit at an offset and returns its old value.",
+        setbit,
+    )
+    .grows(Growth::Declared(|arguments| bit_offset(arguments.get(2), 1).unwrap_or(0) / 8)),
+    Command::new("getbit", 3, READ, ONE_KEY, "Returns the bit at an offset.", getbit),
+    Command::new(
+        "bitcount",
+        -2,
+        READ_SLOW,
+        ONE_KEY,
+        "Counts the bits of a value that are 1.",
+        bitcount,
+    ),
+    Command::new(
+        "bitpos",
+        -3,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the position of the first bit that is 0 or 1.",
+        bitpos,
+    ),
     Command::new(
         "bitop",
         -4,
         WRITE_SLOW,
         FROM_SECOND,
-        "Combines values bit by bit: AND, OR, XOR, NOT.",
+        "Combines values bitwise by AND, OR, XOR or NOT, and stores the result.",
         bitop,
     )
     .accesses(KeyAccess::WRITE, KeyAccess::READ)
@@ -39,7 +60,7 @@ pub const COMMANDS: &[Command] = &[
 
 pub const BAD_OFFSET: &str = "ERR bit offset is not an integer or out of range";
 
-/// A position of a bit within the longest value.
+/// Returns a position of a bit within the longest value.
 pub fn bit_offset(text: &[u8], scale: usize) -> Result<usize> {
     let offset = number(text).and_then(|offset| usize::try_from(offset).ok());
     let offset = offset.and_then(|offset| offset.checked_mul(scale));

@@ -26,7 +26,7 @@ pub const OF_LISTS: &[Command] = &[
         -3,
         WAIT,
         KEYS_BEFORE_TIMEOUT,
-        "Removes the first value of the first list that has some, or waits for one.",
+        "Removes and returns the first element of the first non-empty list. Waits while all are empty.",
         |c, a, o| pop_value(c, a, o, End::Front),
     ),
     Command::new(
@@ -34,7 +34,7 @@ pub const OF_LISTS: &[Command] = &[
         -3,
         WAIT,
         KEYS_BEFORE_TIMEOUT,
-        "Removes the last value of the first list that has some, or waits for one.",
+        "Removes and returns the last element of the first non-empty list. Waits while all are empty.",
         |c, a, o| pop_value(c, a, o, End::Back),
     ),
     Command::new(
@@ -42,7 +42,7 @@ pub const OF_LISTS: &[Command] = &[
         6,
         WAIT.or(CommandFlags::DENYOOM),
         TWO_KEYS,
-        "Moves a value from an end of a list to an end of another one, or waits for one.",
+        "Moves an element from one end of a list to an end of another list. Waits while the list is empty.",
         |c, a, o| {
             let (from, to) = (end_of(a.get(3))?, end_of(a.get(4))?);
             move_value(c, a, o, from, to)
@@ -55,7 +55,7 @@ pub const OF_LISTS: &[Command] = &[
         4,
         WAIT.or(CommandFlags::DENYOOM),
         TWO_KEYS,
-        "Moves a value from the back of a list to the front of another one, or waits for one.",
+        "Moves the last element of a list to the front of another list. Waits while the list is empty.",
         |c, a, o| move_value(c, a, o, End::Back, End::Front),
     )
     .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
@@ -65,7 +65,7 @@ pub const OF_LISTS: &[Command] = &[
         -5,
         WAIT_MOVABLE,
         NO_KEY,
-        "Removes values from the first list that has some, or waits for some.",
+        "Removes and returns elements of the first non-empty list. Waits while all are empty.",
         |c, a, o| {
             let (keys, end, count) = lmpop_arguments(a, 2)?;
             c.take_or_wait(&keys, Wanted::Values { end, count: Some(count) }, a.get(1), a, o)
@@ -80,7 +80,7 @@ pub const OF_SORTED_SETS: &[Command] = &[
         -3,
         WAIT.or(CommandFlags::FAST),
         KEYS_BEFORE_TIMEOUT,
-        "Removes the member of lowest score of the first sorted set that has some, or waits for one.",
+        "Removes and returns the member with the lowest score of the first non-empty sorted set. Waits while all are empty.",
         |c, a, o| pop_member(c, a, o, Direction::Ascending),
     ),
     Command::new(
@@ -88,7 +88,7 @@ pub const OF_SORTED_SETS: &[Command] = &[
         -3,
         WAIT.or(CommandFlags::FAST),
         KEYS_BEFORE_TIMEOUT,
-        "Removes the member of highest score of the first sorted set that has some, or waits for one.",
+        "Removes and returns the member with the highest score of the first non-empty sorted set. Waits while all are empty.",
         |c, a, o| pop_member(c, a, o, Direction::Descending),
     ),
     Command::new(
@@ -96,7 +96,7 @@ pub const OF_SORTED_SETS: &[Command] = &[
         -5,
         WAIT_MOVABLE,
         NO_KEY,
-        "Removes members from the first sorted set that has some, or waits for some.",
+        "Removes and returns the members with the lowest or highest scores of the first non-empty sorted set. Waits while all are empty.",
         |c, a, o| {
             let (keys, direction, count) = zmpop_arguments(a, 2)?;
             let wanted = Wanted::Members { direction, count: Some(count) };

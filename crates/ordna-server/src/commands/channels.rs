@@ -1,6 +1,6 @@
 //! Publish and subscribe: SUBSCRIBE, PUBLISH, PUBSUB and their variants for patterns and shards.
 //!
-//! The server is no cluster, so shard channels are a second set of channels.
+//! The server is not a cluster, so shard channels are a second set of channels.
 
 use crate::execution::command::{Command, CommandOutcome, Context, Result, SERVER_INFO, help};
 use crate::keyspace::glob::Pattern;

@@ -33,8 +33,8 @@ const LEAVING: CommandFlags = CommandFlags::NOT_QUEUED.or(CommandFlags::WHILE_SU
 const FAST_INFO: CommandFlags = SERVER_INFO.or(CommandFlags::FAST);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ping", -1, PING, NO_KEY, "Answers PONG, or its argument.", ping),
-    Command::new("echo", 2, FAST_INFO, NO_KEY, "Returns its argument.", |_, arguments, out| {
+    Command::new("ping", -1, PING, NO_KEY, "Returns PONG, or the argument.", ping),
+    Command::new("echo", 2, FAST_INFO, NO_KEY, "Returns the argument.", |_, arguments, out| {
         out.bulk(arguments.get(1));
         Ok(CommandOutcome::Done)
     }),
@@ -52,7 +52,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         FAST_INFO,
         NO_KEY,
-        "Chooses the database; there is one, number 0.",
+        "Selects a database. Only number 0 exists.",
         select,
     ),
     Command::new("auth", -2, BEFORE_AUTH, NO_KEY, "Authenticates the connection.", auth)
@@ -63,7 +63,7 @@ pub const COMMANDS: &[Command] = &[
         -1,
         BEFORE_AUTH,
         NO_KEY,
-        "Chooses the protocol version, and may authenticate.",
+        "Selects the protocol version. Optionally authenticates and names the connection.",
         hello,
     )
     .without_keys()
@@ -302,7 +302,7 @@ const CLIENT: &[Command] = &[
     })
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|list", -2, ADMIN, list).with(CommandFlags::IGNORES_PAUSE),
-    // After the reply, nothing more is executed for the clients.
+    // Exclusive, so that no command of the closed clients is executed after the reply.
     Command::sub("client|kill", -3, ADMIN, kill).with(CommandFlags::IGNORES_PAUSE).exclusive(),
     Command::sub("client|pause", -3, ADMIN, |context, arguments, out| {
         let time = number(arguments.get(2));
@@ -318,7 +318,7 @@ const CLIENT: &[Command] = &[
         ok(out)
     })
     .with(CommandFlags::IGNORES_PAUSE)
-    // After the reply, nothing that the pause holds up is executed.
+    // So that no command that the pause delays is executed after the reply.
     .exclusive(),
     Command::sub("client|unpause", 2, ADMIN, |context, _, out| {
         context.state.unpause();
@@ -350,10 +350,10 @@ const CLIENT: &[Command] = &[
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|tracking", -3, SESSION, |_, arguments, out| match arguments.get(2) {
         off if off.eq_ignore_ascii_case(b"off") => ok(out),
-        _ => {
-            Err("ERR Ordna does not tell clients of changed keys: CLIENT TRACKING is not supported"
-                .into())
-        }
+        _ => Err(
+            "ERR Ordna does not notify clients of changed keys: CLIENT TRACKING is not supported"
+                .into(),
+        ),
     })
     .with(CommandFlags::IGNORES_PAUSE),
     Command::sub("client|trackinginfo", 2, SESSION, |_, _, out| {

@@ -132,7 +132,7 @@ fn text() -> String {
     text
 }
 
-/// The usage of an argument.
+/// Returns the usage of an argument.
 fn usage(argument: &Argument) -> String {
     let nested = |between| argument.nested.iter().map(usage).collect::<Vec<_>>().join(between);
     let body = match argument.kind {
@@ -156,7 +156,7 @@ fn usage(argument: &Argument) -> String {
     if argument.optional { format!("[{text}]") } else { text }
 }
 
-/// The entry of a command or subcommand in `docs/commands.md`.
+/// Returns the entry of a command or subcommand in `docs/commands.md`.
 fn entry(spec: &CommandSpec, description: &Description, summary: &str) -> String {
     let name = spec.name.to_ascii_uppercase().replace('|', " ");
     let words = description.arguments.iter().map(usage);
@@ -186,7 +186,7 @@ fn entry(spec: &CommandSpec, description: &Description, summary: &str) -> String
     format!("### {name}\n\n```text\n{line}\n```\n\n{summary} *{}*\n\n", facts.join("; "))
 }
 
-/// The page `docs/commands.md`.
+/// Returns the page `docs/commands.md`.
 fn reference() -> String {
     let (catalog, descriptions) = (&table().catalog, &table().descriptions);
     let mut groups: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
@@ -225,7 +225,7 @@ fn the_page_of_commands_is_up_to_date() {
         return;
     }
     let found = std::fs::read_to_string(&path).unwrap();
-    assert!(found == page, "docs/commands.md is stale; write it anew: {HOW}");
+    assert!(found == page, "docs/commands.md is stale; update it with {HOW}");
 }
 
 /// Checks that commands and options that are listed as missing are missing.
@@ -265,7 +265,7 @@ fn the_table_of_commands_is_up_to_date() {
         std::fs::write(&path, format!("{before}{BEGIN}{text}{END}{after}")).unwrap();
         return;
     }
-    assert_eq!(found, text, "docs/server.md is stale; write it anew: {HOW}");
+    assert_eq!(found, text, "docs/server.md is stale; update it with {HOW}");
 }
 
 /// The programs of which docs/how-to/from-redis.md says that they work, or do not, are those that

@@ -13,13 +13,20 @@ use crate::wire::request::{Arguments, number};
 const DEADLINE: CommandFlags = CHANGE.or(CommandFlags::CHANGES_DEADLINE);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("expire", -3, DEADLINE, ONE_KEY, "Has a key expire in some seconds.", expire),
+    Command::new(
+        "expire",
+        -3,
+        DEADLINE,
+        ONE_KEY,
+        "Sets the time to live of a key in seconds.",
+        expire,
+    ),
     Command::new(
         "pexpire",
         -3,
         DEADLINE,
         ONE_KEY,
-        "Has a key expire in some milliseconds.",
+        "Sets the time to live of a key in milliseconds.",
         pexpire,
     ),
     Command::new(
@@ -27,7 +34,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         DEADLINE,
         ONE_KEY,
-        "Has a key expire at a second since 1970.",
+        "Sets the expiration time of a key as a Unix time in seconds.",
         expireat,
     ),
     Command::new(
@@ -35,18 +42,25 @@ pub const COMMANDS: &[Command] = &[
         -3,
         DEADLINE,
         ONE_KEY,
-        "Has a key expire at a millisecond since 1970.",
+        "Sets the expiration time of a key as a Unix time in milliseconds.",
         pexpireat,
     ),
-    Command::new("persist", 2, DEADLINE, ONE_KEY, "Lifts the expiry of a key.", persist),
-    Command::new("ttl", 2, READ, ONE_KEY, "Returns the seconds until a key expires.", ttl),
-    Command::new("pttl", 2, READ, ONE_KEY, "Returns the milliseconds until a key expires.", pttl),
+    Command::new("persist", 2, DEADLINE, ONE_KEY, "Removes the expiration time of a key.", persist),
+    Command::new("ttl", 2, READ, ONE_KEY, "Returns the time to live of a key in seconds.", ttl),
+    Command::new(
+        "pttl",
+        2,
+        READ,
+        ONE_KEY,
+        "Returns the time to live of a key in milliseconds.",
+        pttl,
+    ),
     Command::new(
         "expiretime",
         2,
         READ,
         ONE_KEY,
-        "Returns the second since 1970 at which a key expires.",
+        "Returns the expiration time of a key as a Unix time in seconds.",
         expiretime,
     ),
     Command::new(
@@ -54,7 +68,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ,
         ONE_KEY,
-        "Returns the millisecond since 1970 at which a key expires.",
+        "Returns the expiration time of a key as a Unix time in milliseconds.",
         pexpiretime,
     ),
 ];
@@ -142,7 +156,8 @@ impl Only {
         Ok(only)
     }
 
-    /// No deadline counts as later than every deadline.
+    /// Returns whether the conditions allow the new deadline. An absent deadline counts as later than
+    /// every deadline.
     pub(super) fn allow(&self, old: Option<u64>, new: i64) -> bool {
         let new = u64::try_from(new).unwrap_or(0);
         !(self.absent && old.is_some()

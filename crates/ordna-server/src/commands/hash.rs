@@ -21,28 +21,56 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("hset", -4, WRITE, ONE_KEY, "Sets fields of a hash.", hset),
-    Command::new("hmset", -4, WRITE, ONE_KEY, "Sets fields of a hash.", hmset),
-    Command::new("hsetnx", 4, WRITE, ONE_KEY, "Sets a field that is absent.", hsetnx),
+    Command::new("hset", -4, WRITE, ONE_KEY, "Sets the values of fields.", hset),
+    Command::new("hmset", -4, WRITE, ONE_KEY, "Sets the values of fields.", hmset),
+    Command::new(
+        "hsetnx",
+        4,
+        WRITE,
+        ONE_KEY,
+        "Sets the value of a field if the field does not exist.",
+        hsetnx,
+    ),
     Command::new("hget", 3, READ, ONE_KEY, "Returns the value of a field.", hget),
     Command::new("hmget", -3, READ, ONE_KEY, "Returns the values of several fields.", hmget),
     Command::new("hgetall", 2, READ_SLOW, ONE_KEY, "Returns all fields and values.", hgetall),
     Command::new("hkeys", 2, READ_SLOW, ONE_KEY, "Returns all fields.", hkeys),
     Command::new("hvals", 2, READ_SLOW, ONE_KEY, "Returns all values.", hvals),
-    Command::new("hdel", -3, CHANGE, ONE_KEY, "Removes fields; returns how many there were.", hdel),
-    Command::new("hexists", 3, READ, ONE_KEY, "Returns whether a field is there.", hexists)
+    Command::new(
+        "hdel",
+        -3,
+        CHANGE,
+        ONE_KEY,
+        "Removes fields of a hash. Returns the number of removed fields.",
+        hdel,
+    ),
+    Command::new("hexists", 3, READ, ONE_KEY, "Returns whether a field exists.", hexists)
         .access(KeyAccess::METADATA),
     Command::new("hlen", 2, READ, ONE_KEY, "Returns the number of fields.", hlen)
         .access(KeyAccess::METADATA),
-    Command::new("hstrlen", 3, READ, ONE_KEY, "Returns the length of a value.", hstrlen)
-        .access(KeyAccess::METADATA),
-    Command::new("hincrby", 4, UPDATE, ONE_KEY, "Increments the integer of a field.", hincrby),
+    Command::new(
+        "hstrlen",
+        3,
+        READ,
+        ONE_KEY,
+        "Returns the length of the value of a field.",
+        hstrlen,
+    )
+    .access(KeyAccess::METADATA),
+    Command::new(
+        "hincrby",
+        4,
+        UPDATE,
+        ONE_KEY,
+        "Increments the integer value of a field by a number.",
+        hincrby,
+    ),
     Command::new(
         "hincrbyfloat",
         4,
         UPDATE,
         ONE_KEY,
-        "Increments the number of a field.",
+        "Increments the value of a field by a floating-point number.",
         hincrbyfloat,
     ),
     Command::new(
@@ -50,7 +78,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW,
         ONE_KEY,
-        "Scans the fields of a hash, a cursor at a time.",
+        "Iterates over the fields of a hash with a cursor.",
         hscan,
     ),
     Command::new("hrandfield", -2, READ_SLOW, ONE_KEY, "Returns random fields.", hrandfield),

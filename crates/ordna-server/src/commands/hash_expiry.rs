@@ -20,13 +20,20 @@ use crate::wire::request::{Arguments, number};
 pub(super) const LATEST: u64 = (1 << 46) - 1;
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("hexpire", -6, WRITE, ONE_KEY, "Has fields expire in some seconds.", hexpire),
+    Command::new(
+        "hexpire",
+        -6,
+        WRITE,
+        ONE_KEY,
+        "Sets the time to live of fields in seconds.",
+        hexpire,
+    ),
     Command::new(
         "hpexpire",
         -6,
         WRITE,
         ONE_KEY,
-        "Has fields expire in some milliseconds.",
+        "Sets the time to live of fields in milliseconds.",
         |context, arguments, out| expire(context, arguments, out, Scale::MILLISECONDS, "hpexpire"),
     ),
     Command::new(
@@ -34,7 +41,7 @@ pub const COMMANDS: &[Command] = &[
         -6,
         WRITE,
         ONE_KEY,
-        "Has fields expire at a second since 1970.",
+        "Sets the expiration time of fields as a Unix time in seconds.",
         |context, arguments, out| expire(context, arguments, out, Scale::AT_SECOND, "hexpireat"),
     ),
     Command::new(
@@ -42,18 +49,25 @@ pub const COMMANDS: &[Command] = &[
         -6,
         WRITE,
         ONE_KEY,
-        "Has fields expire at a millisecond since 1970.",
+        "Sets the expiration time of fields as a Unix time in milliseconds.",
         |context, arguments, out| {
             expire(context, arguments, out, Scale::AT_MILLISECOND, "hpexpireat")
         },
     ),
-    Command::new("hpersist", -5, CHANGE, ONE_KEY, "Lifts the expiry of fields.", hpersist),
+    Command::new(
+        "hpersist",
+        -5,
+        CHANGE,
+        ONE_KEY,
+        "Removes the expiration time of fields.",
+        hpersist,
+    ),
     Command::new(
         "httl",
         -5,
         READ,
         ONE_KEY,
-        "Returns the seconds until fields expire.",
+        "Returns the time to live of fields in seconds.",
         |context, arguments, out| {
             tell(context, arguments, out, |deadline, now| (deadline - now).div_ceil(1000))
         },
@@ -63,7 +77,7 @@ pub const COMMANDS: &[Command] = &[
         -5,
         READ,
         ONE_KEY,
-        "Returns the milliseconds until fields expire.",
+        "Returns the time to live of fields in milliseconds.",
         |context, arguments, out| tell(context, arguments, out, |deadline, now| deadline - now),
     ),
     Command::new(
@@ -71,7 +85,7 @@ pub const COMMANDS: &[Command] = &[
         -5,
         READ,
         ONE_KEY,
-        "Returns the second since 1970 at which fields expire.",
+        "Returns the expiration time of fields as a Unix time in seconds.",
         |context, arguments, out| {
             tell(context, arguments, out, |deadline, _| deadline.div_ceil(1000))
         },
@@ -81,7 +95,7 @@ pub const COMMANDS: &[Command] = &[
         -5,
         READ,
         ONE_KEY,
-        "Returns the millisecond since 1970 at which fields expire.",
+        "Returns the expiration time of fields as a Unix time in milliseconds.",
         |context, arguments, out| tell(context, arguments, out, |deadline, _| deadline),
     ),
     Command::new(
@@ -89,16 +103,23 @@ pub const COMMANDS: &[Command] = &[
         -5,
         TAKE,
         ONE_KEY,
-        "Returns the values of fields and sets or lifts their expiry.",
+        "Returns the values of fields and sets or removes their expiration time.",
         hgetex,
     ),
-    Command::new("hsetex", -6, UPDATE, ONE_KEY, "Sets fields and their expiry.", hsetex),
+    Command::new(
+        "hsetex",
+        -6,
+        UPDATE,
+        ONE_KEY,
+        "Sets the values of fields and their expiration time.",
+        hsetex,
+    ),
     Command::new(
         "hgetdel",
         -5,
         TAKE,
         ONE_KEY,
-        "Returns the values of fields, and removes them.",
+        "Returns the values of fields and removes the fields.",
         hgetdel,
     ),
 ];

@@ -40,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ_ALL,
         NO_KEY,
-        "What index nodes ask each other, and tell of themselves.",
+        "Returns the state of an index node. The nodes use it among themselves.",
         |_, arguments, _| Ok(CommandOutcome::Task(Task::new(arguments, extended))),
     ),
 ];
@@ -52,7 +52,8 @@ fn extended(
     arguments: Arguments<'_>,
     out: &mut Replies,
 ) -> Result<()> {
-    let extension = state.config.extension.as_ref().ok_or("ERR this server is no index node")?;
+    let extension =
+        state.config.extension.as_ref().ok_or("ERR this server is not an index node")?;
     let arguments: Vec<&[u8]> = arguments.iter_from(0).collect();
     extension.execute(&arguments)?.write(out);
     Ok(())
@@ -253,7 +254,7 @@ fn value(word: &[u8], part: &Part) -> Result<Value> {
     let is_number = |text: &str| ordna_secondary::number_of(text).is_some();
     match (std::str::from_utf8(word), part.kind) {
         (Ok(text), Kind::Number) if !is_number(text) => {
-            Err(format!("ERR '{text:.40}' is no number, which the part {} holds", part.field)
+            Err(format!("ERR '{text:.40}' is not a number, as the part {} requires", part.field)
                 .into())
         }
         (_, Kind::Bool) => literal(word).map_err(|_| {

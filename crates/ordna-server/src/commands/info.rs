@@ -25,7 +25,7 @@ pub const COMMANDS: &[Command] = &[Command::new(
     -1,
     SERVER_INFO,
     NO_KEY,
-    "Returns the state of the server, by sections.",
+    "Returns information about the server, by section.",
     info,
 )
 .with(CommandFlags::DANGEROUS)];
@@ -276,7 +276,7 @@ fn command_stats(facts: &Facts<'_>) -> String {
     text
 }
 
-/// The fields of Redis. Without replication they are those of a Redis without replicas.
+/// Returns the fields of Redis. Without replication they are those of a Redis without replicas.
 fn replication(facts: &Facts<'_>) -> String {
     let status = status(facts.state);
     let (mut position, mut own) = (0, String::new());

@@ -23,7 +23,7 @@ pub const COMMANDS: &[Command] = &[Command::new(
 .also_in(&["connection"])
 .with_subcommands(COMMAND)];
 
-/// A subcommand of `COMMAND`.
+/// Creates a subcommand of `COMMAND`.
 const fn described(name: &'static str, arity: i64, execute: Execute) -> Command {
     Command::sub(name, arity, SERVER_INFO, execute).also_in(&["connection"])
 }

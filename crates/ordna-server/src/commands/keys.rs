@@ -35,14 +35,28 @@ const LIST: CommandFlags =
 
 pub const COMMANDS: &[Command] = &[
     Command::new("dbsize", 1, READ, NO_KEY, "Returns the number of keys.", dbsize),
-    Command::new("del", -2, REMOVE, ALL_KEYS, "Removes keys; returns how many there were.", del)
-        .exclusive_if_several_keys(),
-    Command::new("unlink", -2, CHANGE, ALL_KEYS, "Removes keys; returns how many there were.", del)
-        .exclusive_if_several_keys(),
-    Command::new("exists", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+    Command::new(
+        "del",
+        -2,
+        REMOVE,
+        ALL_KEYS,
+        "Removes keys. Returns the number of removed keys.",
+        del,
+    )
+    .exclusive_if_several_keys(),
+    Command::new(
+        "unlink",
+        -2,
+        CHANGE,
+        ALL_KEYS,
+        "Removes keys. Returns the number of removed keys.",
+        del,
+    )
+    .exclusive_if_several_keys(),
+    Command::new("exists", -2, READ, ALL_KEYS, "Counts the keys that exist.", exists)
         .access(KeyAccess::METADATA)
         .exclusive_if_several_keys(),
-    Command::new("touch", -2, READ, ALL_KEYS, "Counts how many of the keys exist.", exists)
+    Command::new("touch", -2, READ, ALL_KEYS, "Counts the keys that exist.", exists)
         .access(KeyAccess::METADATA)
         .exclusive_if_several_keys(),
     Command::new(
@@ -50,7 +64,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ,
         ONE_KEY,
-        "Returns the type of a value: string, hash, or none.",
+        "Returns the type of the value of a key, or none.",
         type_of,
     )
     .access(KeyAccess::METADATA),
@@ -58,10 +72,10 @@ pub const COMMANDS: &[Command] = &[
     Command::new("flushdb", -1, FLUSH, NO_KEY, "Removes all keys.", flush).exclusive(),
     Command::new("keys", 2, LIST, NO_KEY, "Returns the keys that match a pattern, in order.", keys)
         .range(|arguments| Some(span_of(arguments.get(1)))),
-    Command::new("scan", -2, READ_ALL, NO_KEY, "Scans the keys, a cursor at a time.", scan)
+    Command::new("scan", -2, READ_ALL, NO_KEY, "Iterates over the keys with a cursor.", scan)
         .range(|arguments| scan_pattern(arguments).map(span_of)),
-    Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns some key.", randomkey),
-    Command::new("rename", 3, REMOVE, TWO_KEYS, "Gives a key another name.", rename)
+    Command::new("randomkey", 1, READ_ALL, NO_KEY, "Returns a random key.", randomkey),
+    Command::new("rename", 3, REMOVE, TWO_KEYS, "Renames a key.", rename)
         .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
         .exclusive(),
     Command::new(
@@ -69,15 +83,22 @@ pub const COMMANDS: &[Command] = &[
         3,
         CHANGE,
         TWO_KEYS,
-        "Gives a key another name if no key has it.",
+        "Renames a key if the new name does not exist.",
         renamenx,
     )
     .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
     .exclusive(),
-    Command::new("copy", -3, WRITE_SLOW, TWO_KEYS, "Copies a value to another key.", copy)
-        .accesses(KeyAccess::READ, KeyAccess::WRITE)
-        .grows(Growth::Copies)
-        .exclusive(),
+    Command::new(
+        "copy",
+        -3,
+        WRITE_SLOW,
+        TWO_KEYS,
+        "Copies the value of a key to another key.",
+        copy,
+    )
+    .accesses(KeyAccess::READ, KeyAccess::WRITE)
+    .grows(Growth::Copies)
+    .exclusive(),
     Command::container("object", "Describes a value: ENCODING, FREQ, …", OBJECT),
 ];
 
@@ -221,7 +242,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         at += 2;
     }
     let (lower, upper) = pattern.map_or((Bound::Unbounded, Bound::Unbounded), span_of);
-    // There are no keys of an unknown type.
+    // No key has an unknown type.
     let pattern = (kind != Some(None)).then(|| Arc::new(Pattern::new(pattern.unwrap_or(b"*"))));
     let purpose = ScanPurpose::Matching { pattern, kind: kind.flatten() };
     let mut scan = LongScan::new(lower, upper, purpose);
@@ -232,7 +253,7 @@ fn scan(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
         match context.state.cursors.recall(cursor) {
             Recalled::Position(_, None) | Recalled::Flushed if stable => {
                 return Err(format!(
-                    "ERR the state that cursor {cursor} reads is gone; without STABLE it goes on in the present one"
+                    "ERR the state that cursor {cursor} reads no longer exists; without STABLE the cursor continues in the current state"
                 ).into());
             }
             Recalled::Position(position, snapshot) => {

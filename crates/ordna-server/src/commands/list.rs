@@ -23,10 +23,15 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("lpush", -3, WRITE, ONE_KEY, "Adds values at the front.", |c, a, o| {
-        push(c, a, o, End::Front, false)
-    }),
-    Command::new("rpush", -3, WRITE, ONE_KEY, "Adds values at the back.", |c, a, o| {
+    Command::new(
+        "lpush",
+        -3,
+        WRITE,
+        ONE_KEY,
+        "Inserts elements at the front of a list.",
+        |c, a, o| push(c, a, o, End::Front, false),
+    ),
+    Command::new("rpush", -3, WRITE, ONE_KEY, "Appends elements to a list.", |c, a, o| {
         push(c, a, o, End::Back, false)
     }),
     Command::new(
@@ -34,7 +39,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         WRITE,
         ONE_KEY,
-        "Adds values at the front of a list that exists.",
+        "Inserts elements at the front of a list if the list exists.",
         |c, a, o| push(c, a, o, End::Front, true),
     ),
     Command::new(
@@ -42,7 +47,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         WRITE,
         ONE_KEY,
-        "Adds values at the back of a list that exists.",
+        "Appends elements to a list if the list exists.",
         |c, a, o| push(c, a, o, End::Back, true),
     ),
     Command::new(
@@ -50,7 +55,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         TAKE,
         ONE_KEY,
-        "Removes values at the front and returns them.",
+        "Removes and returns elements at the front of a list.",
         |c, a, o| pop(c, a, o, End::Front),
     ),
     Command::new(
@@ -58,31 +63,52 @@ pub const COMMANDS: &[Command] = &[
         -2,
         TAKE,
         ONE_KEY,
-        "Removes values at the back and returns them.",
+        "Removes and returns elements at the back of a list.",
         |c, a, o| pop(c, a, o, End::Back),
     ),
-    Command::new("llen", 2, READ, ONE_KEY, "Returns the number of values.", llen)
+    Command::new("llen", 2, READ, ONE_KEY, "Returns the number of elements.", llen)
         .access(KeyAccess::METADATA),
-    Command::new("lindex", 3, READ_SLOW, ONE_KEY, "Returns the value at an index.", lindex),
+    Command::new("lindex", 3, READ_SLOW, ONE_KEY, "Returns the element at an index.", lindex),
     Command::new(
         "lrange",
         4,
         READ_SLOW,
         ONE_KEY,
-        "Returns the values between two indices.",
+        "Returns the elements between two indices.",
         lrange,
     ),
-    Command::new("lset", 4, WRITE_SLOW, ONE_KEY, "Sets the value at an index.", lset),
-    Command::new("lrem", 4, REMOVE, ONE_KEY, "Removes values that are equal to one.", lrem),
-    Command::new("ltrim", 4, REMOVE, ONE_KEY, "Keeps the values between two indices.", ltrim),
-    Command::new("linsert", 5, WRITE_SLOW, ONE_KEY, "Inserts a value beside another one.", linsert),
-    Command::new("lpos", -3, READ_SLOW, ONE_KEY, "Returns the indices of a value.", lpos),
+    Command::new("lset", 4, WRITE_SLOW, ONE_KEY, "Sets the element at an index.", lset),
+    Command::new("lrem", 4, REMOVE, ONE_KEY, "Removes elements that have a value.", lrem),
+    Command::new(
+        "ltrim",
+        4,
+        REMOVE,
+        ONE_KEY,
+        "Removes all elements except those between two indices.",
+        ltrim,
+    ),
+    Command::new(
+        "linsert",
+        5,
+        WRITE_SLOW,
+        ONE_KEY,
+        "Inserts an element before or after another element.",
+        linsert,
+    ),
+    Command::new(
+        "lpos",
+        -3,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the indices of the elements that have a value.",
+        lpos,
+    ),
     Command::new(
         "lmove",
         5,
         UPDATE_SLOW,
         TWO_KEYS,
-        "Moves a value from an end of a list to an end of another one.",
+        "Moves an element from one end of a list to an end of another list.",
         lmove,
     )
     .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
@@ -92,7 +118,7 @@ pub const COMMANDS: &[Command] = &[
         3,
         UPDATE_SLOW,
         TWO_KEYS,
-        "Moves a value from the back of a list to the front of another one.",
+        "Moves the last element of a list to the front of another list.",
         |c, a, o| move_value(c, a, o, End::Back, End::Front),
     )
     .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
@@ -102,7 +128,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         TAKE_SLOW.or(CommandFlags::MOVABLEKEYS),
         NO_KEY,
-        "Removes values from the first list that has some.",
+        "Removes and returns elements of the first non-empty list.",
         lmpop,
     )
     .key_count_at(1),
@@ -219,7 +245,7 @@ fn lindex(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies
     Ok(CommandOutcome::Done)
 }
 
-/// The two indices of LRANGE and LTRIM.
+/// Returns the two indices of LRANGE and LTRIM.
 fn ends(arguments: Arguments<'_>) -> Result<(i64, i64)> {
     let index = |at| number(arguments.get(at)).ok_or(CommandError::NotAnInteger);
     Ok((index(2)?, index(3)?))

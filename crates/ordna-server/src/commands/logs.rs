@@ -19,7 +19,14 @@ pub const COMMANDS: &[Command] = &[
         "Times of events and commands: LATEST, HISTORY, HISTOGRAM, RESET, DOCTOR.",
         LATENCY,
     ),
-    Command::new("monitor", 1, ADMIN, NO_KEY, "Shows all commands as they come.", monitor),
+    Command::new(
+        "monitor",
+        1,
+        ADMIN,
+        NO_KEY,
+        "Sends all commands that the server executes to this connection.",
+        monitor,
+    ),
 ];
 
 const SLOWLOG: &[Command] = &[

@@ -67,10 +67,24 @@ const MOST_EXPANDED: usize = 256 << 20;
 const MOST_LISTPACK: usize = 32 << 20;
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("dump", 2, READ_SLOW, ONE_KEY, "Returns a value in Redis' format.", dump),
-    Command::new("restore", -4, WRITE_SLOW, ONE_KEY, "Sets a key to what DUMP returned.", restore)
-        .with(CommandFlags::DANGEROUS)
-        .grows(Growth::Declared(|arguments| declared(arguments.get(3)).min(value::MAX_LEN))),
+    Command::new(
+        "dump",
+        2,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the value of a key in the serialization format of Redis.",
+        dump,
+    ),
+    Command::new(
+        "restore",
+        -4,
+        WRITE_SLOW,
+        ONE_KEY,
+        "Sets a key to a value that DUMP has returned.",
+        restore,
+    )
+    .with(CommandFlags::DANGEROUS)
+    .grows(Growth::Declared(|arguments| declared(arguments.get(3)).min(value::MAX_LEN))),
 ];
 
 /// A value in the form of a payload.

@@ -53,7 +53,7 @@ use crate::state::descriptions::DescriptionTable;
 /// The documentation of all commands, in the notation of [`DescriptionTable`].
 const DESCRIPTIONS: &str = include_str!("descriptions.txt");
 
-/// The table of all commands.
+/// Returns the table of all commands.
 pub fn table() -> &'static CommandTable {
     static TABLE: LazyLock<CommandTable> = LazyLock::new(|| {
         // A test checks that the text can be parsed.

@@ -20,16 +20,16 @@ use crate::wire::request::{Arguments, number};
 const NEAR: CommandFlags = READ_ALL.or(CommandFlags::FAST);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ordna.first", 1, NEAR, NO_KEY, "Returns the first key and its value.", first)
+    Command::new("ordna.first", 1, NEAR, NO_KEY, "Returns the entry with the smallest key.", first)
         .exclusive(),
-    Command::new("ordna.last", 1, NEAR, NO_KEY, "Returns the last key and its value.", last)
+    Command::new("ordna.last", 1, NEAR, NO_KEY, "Returns the entry with the largest key.", last)
         .exclusive(),
     Command::new(
         "ordna.floor",
         2,
         NEAR,
         NO_KEY,
-        "Returns the last key that is not above the one given, and its value.",
+        "Returns the entry with the largest key that is at most the given key.",
         floor,
     )
     .exclusive(),
@@ -38,7 +38,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         NEAR,
         NO_KEY,
-        "Returns the first key that is not below the one given, and its value.",
+        "Returns the entry with the smallest key that is at least the given key.",
         ceil,
     )
     .exclusive(),
@@ -47,7 +47,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Returns the keys between two bounds and their values, in order.",
+        "Returns the entries between two bounds, in order.",
         range,
     )
     .range(|arguments| range_of(arguments, 1).ok().map(LongScan::into_bounds)),
@@ -56,7 +56,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ_ALL,
         NO_KEY,
-        "Returns the keys with a prefix and their values, in order.",
+        "Returns the entries whose keys begin with a prefix, in order.",
         prefix,
     )
     .range(|arguments| Some(keys_with(arguments.get(1)))),
@@ -65,7 +65,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Scans the keys between two bounds, a cursor at a time.",
+        "Iterates over the entries between two bounds with a cursor.",
         scan,
     )
     .range(|arguments| scan_of(arguments).ok().map(LongScan::into_bounds)),
@@ -76,7 +76,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ_ALL,
         NO_KEY,
-        "Returns how many keys are below the one given: its position from the front.",
+        "Returns the number of keys that are smaller than the given key.",
         rank,
     ),
     Command::new(
@@ -84,7 +84,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ_ALL,
         NO_KEY,
-        "Returns the key at a position from the front, or from the back, and its value.",
+        "Returns the entry at a position, counted from the smallest key or, if negative, from the largest.",
         at,
     ),
     Command::new(
@@ -92,7 +92,7 @@ pub const COMMANDS: &[Command] = &[
         3,
         REMOVE_ALL,
         NO_KEY,
-        "Removes the keys between two bounds; returns how many there were.",
+        "Removes the keys between two bounds. Returns the number of removed keys.",
         delrange,
     )
     .range(|arguments| bounds(arguments.get(1), arguments.get(2), false).ok()),
@@ -151,7 +151,7 @@ impl RangeEnd {
         }
     }
 
-    /// Whether this end is above the other.
+    /// Returns whether this end is above the other.
     fn is_above(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Least, _) | (_, Self::Most) => false,
@@ -262,7 +262,7 @@ fn prefix(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Res
     Ok(CommandOutcome::LongScan(Box::new(options.into_scan(lower, upper))))
 }
 
-/// The bounds of the keys with a prefix.
+/// Returns the bounds of the keys with a prefix.
 pub fn keys_with(prefix: &[u8]) -> ScanBounds {
     let upper = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
     (Bound::Included(prefix.to_vec()), upper)

@@ -21,19 +21,33 @@ const BACKUP: CommandFlags =
     CommandFlags::ADMIN.or(CommandFlags::NOSCRIPT).or(CommandFlags::NO_ASYNC_LOADING);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("bgrewriteaof", 1, BACKUP, NO_KEY, "Backs up, which begins a new log.", rewrite),
-    Command::new("bgsave", -1, BACKUP, NO_KEY, "Backs up in the background.", bgsave),
+    Command::new(
+        "bgrewriteaof",
+        1,
+        BACKUP,
+        NO_KEY,
+        "Makes a backup in the background and starts a new log.",
+        rewrite,
+    ),
+    Command::new("bgsave", -1, BACKUP, NO_KEY, "Makes a backup in the background.", bgsave),
     Command::new(
         "lastsave",
         1,
         SERVER_INFO.or(CommandFlags::FAST),
         NO_KEY,
-        "Returns the second since 1970 of the last backup.",
+        "Returns the Unix time of the last backup in seconds.",
         lastsave,
     )
     .also_in(&["admin", "dangerous"]),
-    Command::new("save", 1, BACKUP, NO_KEY, "Backs up, and answers when it is done.", foreground)
-        .with(CommandFlags::NO_MULTI),
+    Command::new(
+        "save",
+        1,
+        BACKUP,
+        NO_KEY,
+        "Makes a backup, and replies when it is complete.",
+        foreground,
+    )
+    .with(CommandFlags::NO_MULTI),
 ];
 
 fn directory<'a>(context: &Context<'a>) -> Result<&'a Arc<DataDirectory>> {

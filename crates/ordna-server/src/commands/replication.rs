@@ -24,7 +24,7 @@ pub const OF_SERVERS: &[Command] = &[
         3,
         REPLICA_OF,
         NO_KEY,
-        "Makes a follower the primary: NO ONE.",
+        "Makes a follower the primary. Only NO ONE is supported.",
         replica_of,
     ),
     Command::new(
@@ -32,11 +32,18 @@ pub const OF_SERVERS: &[Command] = &[
         3,
         REPLICA_OF,
         NO_KEY,
-        "Makes a follower the primary: NO ONE.",
+        "Makes a follower the primary. Only NO ONE is supported.",
         replica_of,
     ),
-    Command::new("role", 1, CONNECTION, NO_KEY, "Returns whether this is a primary.", role)
-        .also_in(&["admin", "dangerous"]),
+    Command::new(
+        "role",
+        1,
+        CONNECTION,
+        NO_KEY,
+        "Returns the role of the server in the replication, and its position.",
+        role,
+    )
+    .also_in(&["admin", "dangerous"]),
 ];
 
 pub const OF_KEYS: &[Command] = &[Command::new(
@@ -44,7 +51,7 @@ pub const OF_KEYS: &[Command] = &[Command::new(
     3,
     CommandFlags::NOSCRIPT,
     NO_KEY,
-    "Waits until all writes so far are replicated.",
+    "Waits until all earlier writes are replicated.",
     wait,
 )
 .also_in(&["connection"])];
@@ -55,7 +62,7 @@ pub const ORDERED: &[Command] = &[
         3,
         SERVER_INFO.or(CommandFlags::NOSCRIPT),
         NO_KEY,
-        "Waits until the state includes an offset.",
+        "Waits on a follower until its state includes an offset that ORDNA.OFFSET has returned.",
         after,
     ),
     Command::new(
@@ -63,7 +70,7 @@ pub const ORDERED: &[Command] = &[
         1,
         SERVER_INFO,
         NO_KEY,
-        "Returns the offset of the state, for ORDNA.AFTER.",
+        "Returns the offset of this server's state, for ORDNA.AFTER.",
         offset,
     ),
 ];
@@ -147,7 +154,7 @@ fn wait(context: &mut Context<'_>, arguments: Arguments<'_>, out: &mut Replies) 
     }))
 }
 
-/// Position after everything that a primary has written.
+/// Returns the position after everything that a primary has written.
 fn written(status: &ReplicationStatus) -> u64 {
     status.position.saturating_add(status.waiting)
 }

@@ -73,7 +73,7 @@ fn cached(context: &Context<'_>, arguments: Arguments<'_>) -> Result<std::sync::
     script.ok_or_else(|| "NOSCRIPT No matching script. Please use EVAL.".into())
 }
 
-/// The number of keys of a call.
+/// Returns the number of keys of a call.
 fn key_count(arguments: Arguments<'_>) -> Result<usize> {
     let keys = number(arguments.get(2)).ok_or(CommandError::NotAnInteger)?;
     if keys > arguments.len() as i64 - 3 {

@@ -21,8 +21,15 @@ pub const COMMANDS: &[Command] = &[
     Command::new("shutdown", -1, ADMIN, NO_KEY, "Stops the server.", shutdown)
         .without_keys()
         .with(SHUTDOWN),
-    Command::new("time", 1, SERVER_INFO.or(CommandFlags::FAST), NO_KEY, "Returns the time.", time),
-    Command::new("lolwut", -1, READ, NO_KEY, "Returns the version.", |_, _, out| {
+    Command::new(
+        "time",
+        1,
+        SERVER_INFO.or(CommandFlags::FAST),
+        NO_KEY,
+        "Returns the server's Unix time in seconds and microseconds.",
+        time,
+    ),
+    Command::new("lolwut", -1, READ, NO_KEY, "Returns the version of the server.", |_, _, out| {
         out.text(concat!("Ordna ver. ", env!("CARGO_PKG_VERSION"), "\n"));
         Ok(CommandOutcome::Done)
     }),
@@ -81,7 +88,7 @@ const MEMORY: &[Command] = &[
         Ok(CommandOutcome::Done)
     }),
     Command::sub("memory|malloc-stats", 2, CommandFlags::NONE, |_, _, out| {
-        out.text("Ordna shows no statistics of its allocator; INFO memory tells of its memory");
+        out.text("Ordna has no statistics of its allocator; INFO memory describes its memory use");
         Ok(CommandOutcome::Done)
     }),
     Command::sub("memory|purge", 2, CommandFlags::NONE, |context, _, out| {
@@ -117,12 +124,12 @@ fn doctor(context: &Context<'_>) -> String {
     let mut found = Vec::new();
     if counts.dead > counts.items / 2 && counts.dead > 1000 {
         let (dead, items) = (counts.dead, counts.items);
-        found.push(format!("Snapshots keep {dead} old versions beside {items} keys."));
+        found.push(format!("Snapshots keep {dead} old versions in addition to {items} keys."));
     }
     let oldest = counts.snapshots.iter().map(|snapshot| snapshot.age.as_secs()).max().unwrap_or(0);
     if oldest > OLD {
         found.push(format!(
-            "A snapshot is {oldest} seconds old; ORDNA.SNAPSHOT LIST and INFO snapshots tell which."
+            "A snapshot is {oldest} seconds old; ORDNA.SNAPSHOT LIST and INFO snapshots describe it."
         ));
     }
     let limit = state.settings.max_memory.size();

@@ -26,17 +26,45 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("sadd", -3, WRITE, ONE_KEY, "Adds members; returns how many are new.", sadd),
-    Command::new("srem", -3, CHANGE, ONE_KEY, "Removes members; returns how many.", srem),
+    Command::new(
+        "sadd",
+        -3,
+        WRITE,
+        ONE_KEY,
+        "Adds members to a set. Returns the number of new members.",
+        sadd,
+    ),
+    Command::new(
+        "srem",
+        -3,
+        CHANGE,
+        ONE_KEY,
+        "Removes members of a set. Returns the number of removed members.",
+        srem,
+    ),
     Command::new("scard", 2, READ, ONE_KEY, "Returns the number of members.", scard)
         .access(KeyAccess::METADATA),
-    Command::new("sismember", 3, READ, ONE_KEY, "Returns whether a member is there.", sismember)
-        .access(KeyAccess::METADATA),
-    Command::new("smismember", -3, READ, ONE_KEY, "Returns which members are there.", smismember),
+    Command::new(
+        "sismember",
+        3,
+        READ,
+        ONE_KEY,
+        "Returns whether a value is a member of a set.",
+        sismember,
+    )
+    .access(KeyAccess::METADATA),
+    Command::new(
+        "smismember",
+        -3,
+        READ,
+        ONE_KEY,
+        "Returns for each value whether it is a member of a set.",
+        smismember,
+    ),
     Command::new("smembers", 2, READ_SLOW, ONE_KEY, "Returns all members.", smembers),
-    Command::new("spop", -2, TAKE, ONE_KEY, "Removes random members and returns them.", spop),
+    Command::new("spop", -2, TAKE, ONE_KEY, "Removes and returns random members.", spop),
     Command::new("srandmember", -2, READ_SLOW, ONE_KEY, "Returns random members.", srandmember),
-    Command::new("smove", 4, CHANGE, TWO_KEYS, "Moves a member to another set.", smove)
+    Command::new("smove", 4, CHANGE, TWO_KEYS, "Moves a member from one set to another.", smove)
         .accesses(KeyAccess::READ_WRITE, KeyAccess::WRITE)
         .exclusive(),
     Command::new(
@@ -44,7 +72,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW,
         ONE_KEY,
-        "Scans the members of a set, a cursor at a time.",
+        "Iterates over the members of a set with a cursor.",
         sscan,
     ),
     Command::new(
@@ -52,7 +80,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ_SLOW,
         ALL_KEYS,
-        "Returns the members of all the sets.",
+        "Returns the members that all sets have in common.",
         |c, a, o| reply(c, a, o, Operation::Intersection),
     )
     .exclusive_if_several_keys(),
@@ -61,7 +89,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ_SLOW,
         ALL_KEYS,
-        "Returns the members of any of the sets.",
+        "Returns the members of at least one of the sets.",
         |c, a, o| reply(c, a, o, Operation::Union),
     )
     .exclusive_if_several_keys(),
@@ -70,7 +98,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         READ_SLOW,
         ALL_KEYS,
-        "Returns the members of the first set only.",
+        "Returns the members of the first set that are in none of the other sets.",
         |c, a, o| reply(c, a, o, Operation::Difference),
     )
     .exclusive_if_several_keys(),
@@ -79,7 +107,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW.or(CommandFlags::MOVABLEKEYS),
         NO_KEY,
-        "Counts the members of all the sets.",
+        "Counts the members that all sets have in common.",
         sintercard,
     )
     .key_count_at(1)

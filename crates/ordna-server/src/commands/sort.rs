@@ -42,7 +42,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         WRITE_SLOW.or(CommandFlags::MOVABLEKEYS),
         ONE_KEY,
-        "Sorts the elements of a list, set or sorted set; may store the result.",
+        "Sorts the elements of a list, set or sorted set, and optionally stores the result.",
         sort,
     )
     .grows(Growth::Copies)

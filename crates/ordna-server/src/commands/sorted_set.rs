@@ -22,30 +22,30 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("zadd", -4, WRITE, ONE_KEY, "Adds members with their scores.", zadd),
+    Command::new("zadd", -4, WRITE, ONE_KEY, "Adds members with their scores, or changes their scores.", zadd),
     Command::new("zincrby", 4, UPDATE, ONE_KEY, "Increments the score of a member.", zincrby),
-    Command::new("zrem", -3, CHANGE, ONE_KEY, "Removes members; returns how many.", zrem),
+    Command::new("zrem", -3, CHANGE, ONE_KEY, "Removes members of a sorted set. Returns the number of removed members.", zrem),
     Command::new("zcard", 2, READ, ONE_KEY, "Returns the number of members.", zcard)
         .access(KeyAccess::METADATA),
     Command::new("zscore", 3, READ, ONE_KEY, "Returns the score of a member.", zscore),
     Command::new("zmscore", -3, READ, ONE_KEY, "Returns the scores of members.", zmscore),
-    Command::new("zrank", -3, READ, ONE_KEY, "Returns the position of a member.", zrank),
+    Command::new("zrank", -3, READ, ONE_KEY, "Returns the position of a member, counted from the lowest score.", zrank),
     Command::new(
         "zrevrank",
         -3,
         READ,
         ONE_KEY,
-        "Returns the position of a member from the highest score on.",
+        "Returns the position of a member, counted from the highest score.",
         zrevrank,
     ),
-    Command::new("zpopmin", -2, TAKE, ONE_KEY, "Removes the members of lowest score.", zpopmin),
-    Command::new("zpopmax", -2, TAKE, ONE_KEY, "Removes the members of highest score.", zpopmax),
+    Command::new("zpopmin", -2, TAKE, ONE_KEY, "Removes and returns the members with the lowest scores.", zpopmin),
+    Command::new("zpopmax", -2, TAKE, ONE_KEY, "Removes and returns the members with the highest scores.", zpopmax),
     Command::new(
         "zmpop",
         -4,
         TAKE_SLOW,
         NO_KEY,
-        "Removes members of lowest or highest score from the first sorted set that has some.",
+        "Removes and returns the members with the lowest or highest scores of the first non-empty sorted set.",
         zmpop,
     )
     .key_count_at(1),
@@ -55,7 +55,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW,
         ONE_KEY,
-        "Scans the members of a sorted set, a cursor at a time.",
+        "Iterates over the members of a sorted set with a cursor.",
         zscan,
     ),
 ];

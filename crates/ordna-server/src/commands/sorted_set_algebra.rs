@@ -43,18 +43,22 @@ const fn read(
 }
 
 pub const COMMANDS: &[Command] = &[
-    read("zunion", "Returns the members of any of the sorted sets.", |context, arguments, out| {
-        reply(context, arguments, out, Operation::Union)
-    }),
-    read("zinter", "Returns the members of all the sorted sets.", |context, arguments, out| {
-        reply(context, arguments, out, Operation::Intersection)
-    }),
+    read(
+        "zunion",
+        "Returns the members of at least one of the sorted sets.",
+        |context, arguments, out| reply(context, arguments, out, Operation::Union),
+    ),
+    read(
+        "zinter",
+        "Returns the members that all sorted sets have in common.",
+        |context, arguments, out| reply(context, arguments, out, Operation::Intersection),
+    ),
     read(
         "zdiff",
-        "Returns the members of the first sorted set only.",
+        "Returns the members of the first sorted set that are in none of the other sorted sets.",
         |context, arguments, out| reply(context, arguments, out, Operation::Difference),
     ),
-    read("zintercard", "Counts the members of all the sorted sets.", zintercard),
+    read("zintercard", "Counts the members that all sorted sets have in common.", zintercard),
     store("zunionstore", "Stores the union of sorted sets.", |context, arguments, out| {
         store_result(context, arguments, out, Operation::Union)
     }),

@@ -19,7 +19,14 @@ use crate::wire::reply::Replies;
 use crate::wire::request::{Arguments, number};
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("zrange", -4, READ_SLOW, ONE_KEY, "Returns the members within a range.", zrange),
+    Command::new(
+        "zrange",
+        -4,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the members within a range of positions or scores, or within a lexicographical range.",
+        zrange,
+    ),
     Command::new(
         "zrangebyscore",
         -4,
@@ -33,7 +40,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         READ_SLOW,
         ONE_KEY,
-        "Returns the members between two members.",
+        "Returns the members within a lexicographical range.",
         zrangebylex,
     ),
     Command::new(
@@ -41,7 +48,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         READ_SLOW,
         ONE_KEY,
-        "Returns the members within a range of positions, highest score first.",
+        "Returns the members within a range of positions, in descending order of scores.",
         zrevrange,
     ),
     Command::new(
@@ -49,7 +56,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         READ_SLOW,
         ONE_KEY,
-        "Returns the members within a range of scores, highest score first.",
+        "Returns the members within a range of scores, in descending order of scores.",
         zrevrangebyscore,
     ),
     Command::new(
@@ -57,7 +64,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         READ_SLOW,
         ONE_KEY,
-        "Returns the members between two members, last one first.",
+        "Returns the members within a lexicographical range, in descending order.",
         zrevrangebylex,
     ),
     Command::new(
@@ -65,7 +72,7 @@ pub const COMMANDS: &[Command] = &[
         -5,
         WRITE_SLOW,
         TWO_KEYS,
-        "Stores the members within a range.",
+        "Stores the members within a range in another key.",
         zrangestore,
     )
     .accesses(KeyAccess::WRITE, KeyAccess::READ)
@@ -84,7 +91,7 @@ pub const COMMANDS: &[Command] = &[
         4,
         READ,
         ONE_KEY,
-        "Counts the members between two members.",
+        "Counts the members within a lexicographical range.",
         zlexcount,
     ),
     Command::new(
@@ -108,7 +115,7 @@ pub const COMMANDS: &[Command] = &[
         4,
         REMOVE,
         ONE_KEY,
-        "Removes the members between two members.",
+        "Removes the members within a lexicographical range.",
         |context, arguments, out| remove(context, arguments, out, RangeKind::Member),
     ),
 ];

@@ -30,7 +30,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         WRITE_SLOW,
         ONE_KEY,
-        "Sets the value of a key; NX, XX, IFEQ, GET, EX, PX, EXAT, PXAT and KEEPTTL.",
+        "Sets the value of a key, optionally with conditions and an expiration time.",
         set,
     )
     .access_of(set_access),
@@ -39,7 +39,7 @@ pub const COMMANDS: &[Command] = &[
         4,
         WRITE_SLOW,
         ONE_KEY,
-        "Sets a value that expires in some seconds.",
+        "Sets the value of a key and its time to live in seconds.",
         setex,
     ),
     Command::new(
@@ -47,18 +47,32 @@ pub const COMMANDS: &[Command] = &[
         4,
         WRITE_SLOW,
         ONE_KEY,
-        "Sets a value that expires in some milliseconds.",
+        "Sets the value of a key and its time to live in milliseconds.",
         psetex,
     ),
-    Command::new("setnx", 3, WRITE, ONE_KEY, "Sets the value of a key if it is absent.", setnx),
-    Command::new("getset", 3, UPDATE, ONE_KEY, "Sets a value and returns the old one.", getset),
+    Command::new(
+        "setnx",
+        3,
+        WRITE,
+        ONE_KEY,
+        "Sets the value of a key if the key does not exist.",
+        setnx,
+    ),
+    Command::new(
+        "getset",
+        3,
+        UPDATE,
+        ONE_KEY,
+        "Sets the value of a key and returns its old value.",
+        getset,
+    ),
     Command::new("getdel", 2, TAKE, ONE_KEY, "Returns the value of a key and removes it.", getdel),
     Command::new(
         "getex",
         -2,
         TAKE,
         ONE_KEY,
-        "Returns the value of a key and sets or lifts its expiry.",
+        "Returns the value of a key and sets or removes its expiration time.",
         getex,
     )
     .with(CommandFlags::READS_WITHOUT_OPTIONS.or(CommandFlags::CHANGES_DEADLINE)),
@@ -67,7 +81,7 @@ pub const COMMANDS: &[Command] = &[
         3,
         TAKE,
         ONE_KEY,
-        "Removes a key if it has this value; returns how many there were.",
+        "Removes a key if it has the given value. Returns the number of removed keys.",
         delifeq,
     ),
     Command::new("mset", -3, WRITE_SLOW, PAIRS, "Sets several keys as one step.", mset).exclusive(),
@@ -86,9 +100,16 @@ pub const COMMANDS: &[Command] = &[
     Command::new("decr", 2, UPDATE, ONE_KEY, "Decrements an integer value by one.", |c, a, out| {
         add(c, a.get(1), -1, out)
     }),
-    Command::new("incrby", 3, UPDATE, ONE_KEY, "Increments an integer value.", incrby),
-    Command::new("decrby", 3, UPDATE, ONE_KEY, "Decrements an integer value.", decrby),
-    Command::new("incrbyfloat", 3, UPDATE, ONE_KEY, "Increments a number.", incrbyfloat),
+    Command::new("incrby", 3, UPDATE, ONE_KEY, "Increments an integer value by a number.", incrby),
+    Command::new("decrby", 3, UPDATE, ONE_KEY, "Decrements an integer value by a number.", decrby),
+    Command::new(
+        "incrbyfloat",
+        3,
+        UPDATE,
+        ONE_KEY,
+        "Increments a value by a floating-point number.",
+        incrbyfloat,
+    ),
 ];
 
 /// Number of keys that MGET reads under the exclusive lock; for more keys it takes a snapshot.
@@ -96,7 +117,7 @@ const KEYS_WITHOUT_SNAPSHOT: usize = 64;
 /// Number of bytes that MGET copies under the exclusive lock before it takes a snapshot instead.
 const BYTES_WITHOUT_SNAPSHOT: usize = 1 << 20;
 
-/// The access that `SET` needs: with GET and IFEQ its reply depends on the old value.
+/// Returns the access that `SET` needs: with GET and IFEQ its reply depends on the old value.
 fn set_access(arguments: Arguments<'_>) -> KeyAccess {
     let reads =
         |option: &[u8]| option.eq_ignore_ascii_case(b"get") || option.eq_ignore_ascii_case(b"ifeq");

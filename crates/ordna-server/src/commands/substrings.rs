@@ -19,17 +19,31 @@ pub const COMMANDS: &[Command] = &[
         3,
         WRITE,
         ONE_KEY,
-        "Appends to the value of a key, creating it if it is absent.",
+        "Appends to the value of a key. Creates the key if it does not exist.",
         append,
     ),
-    Command::new("getrange", 4, READ_SLOW, ONE_KEY, "Returns a part of a value.", getrange),
-    Command::new("substr", 4, READ_SLOW, ONE_KEY, "Returns a part of a value.", getrange),
+    Command::new(
+        "getrange",
+        4,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the part of a value between two offsets.",
+        getrange,
+    ),
+    Command::new(
+        "substr",
+        4,
+        READ_SLOW,
+        ONE_KEY,
+        "Returns the part of a value between two offsets.",
+        getrange,
+    ),
     Command::new(
         "setrange",
         4,
         WRITE_SLOW,
         ONE_KEY,
-        "Overwrites a part of a value, with zeros before it if it was shorter.",
+        "Overwrites the part of a value at an offset. Fills a gap with zero bytes.",
         setrange,
     )
     .grows(Growth::Declared(|arguments| {
@@ -41,7 +55,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_SLOW,
         TWO_KEYS,
-        "Returns the longest common subsequence of two values: LEN, IDX, MINMATCHLEN, WITHMATCHLEN.",
+        "Returns the longest common subsequence of two values.",
         lcs,
     )
     .exclusive_if_several_keys(),
@@ -63,7 +77,7 @@ pub fn span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     clamped_span(start, end, len)
 }
 
-/// Like [`span`], except that a negative position before the beginning counts as 0.
+/// Works like [`span`], except that a negative position before the beginning counts as 0.
 pub fn clamped_span(start: i64, end: i64, len: usize) -> Option<(usize, usize)> {
     let len = i64::try_from(len).ok()?;
     let from_end = |at: i64| if at < 0 { at.saturating_add(len).max(0) } else { at };

@@ -39,15 +39,22 @@ use crate::wire::request::{Arguments, OwnedRequest};
 const TRANSACTION: CommandFlags = CONNECTION.or(CommandFlags::ALLOW_BUSY);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("multi", 1, TRANSACTION, NO_KEY, "Begins to queue commands for EXEC.", multi)
-        .without_keys()
-        .with(CommandFlags::NOT_QUEUED),
+    Command::new(
+        "multi",
+        1,
+        TRANSACTION,
+        NO_KEY,
+        "Begins a transaction: the following commands are queued for EXEC.",
+        multi,
+    )
+    .without_keys()
+    .with(CommandFlags::NOT_QUEUED),
     Command::new(
         "exec",
         1,
         SESSION.or(CommandFlags::SKIP_SLOWLOG),
         NO_KEY,
-        "Executes what was queued since MULTI, as one step.",
+        "Executes the commands queued since MULTI, as one step.",
         exec,
     )
     .exclusive()
@@ -57,7 +64,7 @@ pub const COMMANDS: &[Command] = &[
         1,
         TRANSACTION,
         NO_KEY,
-        "Forgets what was queued since MULTI.",
+        "Discards the commands queued since MULTI.",
         discard,
     )
     .without_keys()
@@ -67,13 +74,12 @@ pub const COMMANDS: &[Command] = &[
         -2,
         TRANSACTION,
         ALL_KEYS,
-        "Has EXEC do nothing if one of the keys is changed before it.",
+        "Watches keys: if one of them changes before EXEC, EXEC executes nothing.",
         watch,
     )
     .access(KeyAccess::METADATA)
     .with(CommandFlags::NOT_QUEUED),
-    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Forgets all watched keys.", unwatch)
-        .without_keys(),
+    Command::new("unwatch", 1, TRANSACTION, NO_KEY, "Stops watching keys.", unwatch).without_keys(),
 ];
 
 fn multi(context: &mut Context<'_>, _: Arguments<'_>, out: &mut Replies) -> Result {

@@ -78,26 +78,26 @@ pub enum CommandOutcome {
     Read(Box<SnapshotRead>),
 }
 
-/// Writes the reply of a command that has waited for a state.
+/// A function that writes the reply of a command that has waited for a state.
 pub type AwaitedReply = fn(&ServerState, &Awaited, Progress, &mut Replies) -> Result<()>;
 
-/// A state of the replication for which a command waits. It costs no thread.
+/// A state of the replication for which a command waits, without occupying a thread.
 pub struct Awaited {
     pub term: u64,
     pub position: u64,
-    /// `None`: for as long as it takes.
+    /// The end of the wait; `None` without a time limit.
     pub deadline: Option<Instant>,
     pub reply: AwaitedReply,
 }
 
 impl Awaited {
-    /// Returns whether the state is there, or never will be.
+    /// Returns whether the state was reached, may still be reached, or never will be.
     pub fn progress(&self, state: &ServerState) -> Progress {
         let replication = state.config.replication.as_ref();
         replication.map_or(Progress::Pending, |it| it.progress(self.term, self.position))
     }
 
-    /// Writes the reply, as the state is now.
+    /// Writes the reply for the current state of the replication.
     pub fn finish(self, state: &ServerState, out: &mut Replies) {
         let start = out.bytes.len();
         if let Err(error) = (self.reply)(state, &self, self.progress(state), out) {
@@ -140,7 +140,9 @@ impl Task {
         let mut done = (self.work)(state, held, self.request.arguments(), out);
         if self.version.is_some_and(|version| version != state.indexes.version()) {
             // The task may have read a new index with the same name, which the user may not read.
-            done = Err("ERR an index was created, altered or dropped meanwhile; try again".into());
+            let changed =
+                "ERR an index was created, altered or dropped during the command; try again";
+            done = Err(changed.into());
         }
         if let Err(error) = &done {
             out.bytes.truncate(start);
@@ -315,8 +317,8 @@ impl Command {
     }
 }
 
-/// The function of a command with subcommands. It is never called without one, because dispatch
-/// refuses such calls.
+/// The function of a command that can only be called with a subcommand. Never called, because
+/// dispatch refuses calls without one.
 fn no_subcommand(_: &mut Context<'_>, arguments: Arguments<'_>, _: &mut Replies) -> Result {
     Err(CommandError::unknown_subcommand(arguments))
 }
@@ -571,7 +573,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Removes a key; returns whether it was there.
+    /// Removes a key; returns whether it was present.
     ///
     /// # Errors
     /// The log has failed.

@@ -181,7 +181,8 @@ impl Context<'_> {
     }
 }
 
-/// Whether a server that only reads refuses a command. Scripts begin there, and cannot write.
+/// Returns whether a server that only reads refuses a command. Scripts begin there, and cannot
+/// write.
 pub fn writes_itself(spec: &CommandSpec) -> bool {
     spec.has(CommandFlags::WRITE)
 }

@@ -48,7 +48,7 @@ const MUCH_BYTES: usize = 1 << 20;
 /// Maximum size in bytes of the members of a result that is stored, because it is built in memory.
 pub const MOST_STORED: usize = 1 << 30;
 
-/// The error of a result that is too large.
+/// Returns the error of a result that is too large.
 pub fn too_large(most: usize) -> CommandError {
     format!("ERR the members of the result would exceed {most} bytes; ask for less").into()
 }
@@ -127,7 +127,7 @@ impl Context<'_> {
         if self.check_work(usize::MAX).is_ok() { usize::MAX } else { MUCH }
     }
 
-    /// Like [`check_work`](Self::check_work), for a whole collection.
+    /// Works like [`check_work`](Self::check_work), for a whole collection.
     pub fn check_whole(&self, body: &Body<'_>) -> Result<()> {
         match body {
             Body::Packed(_) => Ok(()),
@@ -135,7 +135,7 @@ impl Context<'_> {
         }
     }
 
-    /// Like [`check_work`](Self::check_work), for a whole hash.
+    /// Works like [`check_work`](Self::check_work), for a whole hash.
     pub fn check_whole_hash(&self, hash: &HashView<'_>) -> Result<()> {
         match hash {
             HashView::Record(..) => Ok(()),
@@ -143,16 +143,16 @@ impl Context<'_> {
         }
     }
 
-    /// Like [`check_work`](Self::check_work), for a copy of a key, whose value is given in its
-    /// stored form.
+    /// Works like [`check_work`](Self::check_work), for a copy of a key, whose value is given in
+    /// its stored form.
     pub fn check_copy(&self, key: &[u8], value: &[u8]) -> Result<()> {
         let Some(head) = Head::read(value) else { return Ok(()) };
         let is_long = self.keys.bytes_of(key, 0).is_some_and(|bytes| bytes >= MUCH_BYTES);
         self.check_work(if is_long { MUCH } else { head.len() })
     }
 
-    /// Like [`check_work`](Self::check_work), for whole collections by their size in bytes, because
-    /// few elements may be long.
+    /// Works like [`check_work`](Self::check_work), for whole collections by their size in bytes,
+    /// because few elements may be long.
     pub fn check_bytes(&self, keys: &[&[u8]]) -> Result<()> {
         if self.check_work(MUCH).is_ok() {
             return Ok(());

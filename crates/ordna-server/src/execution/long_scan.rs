@@ -157,7 +157,7 @@ impl LongScan {
         (self.lower, self.upper)
     }
 
-    /// Whether the scan changes the keyspace.
+    /// Returns whether the scan changes the keyspace.
     pub fn writes(&self) -> bool {
         matches!(self.purpose, ScanPurpose::Delete)
     }
@@ -421,7 +421,7 @@ impl ScanSource<'_> {
     }
 }
 
-/// The key that a cursor of `ORDNA.SCAN` names.
+/// Returns the key that a cursor of `ORDNA.SCAN` names.
 pub fn key_of_token(token: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let byte = |pair: &[u8]| match pair {

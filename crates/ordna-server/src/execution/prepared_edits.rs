@@ -38,7 +38,7 @@ pub fn within(most: usize, elements: usize) -> Result<()> {
     if elements < most { Ok(()) } else { Err(CommandError::NeedsSnapshot) }
 }
 
-/// Like [`within`], for a collection that may be small, because its changes are one record.
+/// Works like [`within`], for a collection that may be small, because its changes are one record.
 ///
 /// # Errors
 /// Those of [`within`].

@@ -192,7 +192,7 @@ impl Context<'_> {
         }
     }
 
-    /// Like [`stage`](Self::stage), for a large collection.
+    /// Works like [`stage`](Self::stage), for a large collection.
     ///
     /// # Errors
     /// Those of [`put_value`](Self::put_value).

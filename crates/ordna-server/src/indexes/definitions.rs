@@ -52,7 +52,7 @@ impl Definitions {
         replaced.map_err(|error| format!("ERR cannot write {}: {error}", file.display()))
     }
 
-    /// Number of indexes of both kinds.
+    /// Returns the number of indexes of both kinds.
     pub fn len(&self) -> usize {
         self.composites.len() + self.schemas.len()
     }
@@ -101,7 +101,7 @@ impl Definitions {
 
 /// Returns the error for a directory that has backups of indexes but not the file.
 pub(super) fn missing(file: &Path, backups: &Path) -> String {
-    format!("{} is missing, beside {}", file.display(), backups.display())
+    format!("{} is missing, but {} exists", file.display(), backups.display())
 }
 
 /// Returns the library's name of an index of `ORDNA.INDEX`.

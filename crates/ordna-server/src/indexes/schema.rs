@@ -59,7 +59,7 @@ impl Schema {
         self.define(self.documents(), Part::new("\0"))
     }
 
-    /// The definition of a field's index.
+    /// Returns the definition of a field's index.
     pub fn definition_of(&self, field: &Field) -> IndexDefinition {
         let part = Part::new(field.path.as_str());
         let part = match field.kind {

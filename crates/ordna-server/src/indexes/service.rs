@@ -68,15 +68,15 @@ impl Indexes {
         }
     }
 
-    /// Whether there is any index.
+    /// Returns whether there is any index.
     #[inline]
     pub fn are_active(&self) -> bool {
         // Ordered by the lock of the keyspace: definitions change while no command holds it.
         self.is_active.load(Ordering::Relaxed)
     }
 
-    /// The version of the definitions. If two calls return the same, everything that was read between
-    /// them, by the names of indexes, was of the same indexes.
+    /// Returns the version of the definitions. If two calls return the same, everything that was
+    /// read between them, by the names of indexes, was of the same indexes.
     pub fn version(&self) -> u64 {
         // What is read of a new index was published after the version, by locks.
         self.version.load(Ordering::Acquire)
@@ -98,7 +98,8 @@ impl Indexes {
         running.map_or_else(Default::default, |it| (it.service.list(), it.service.lag()))
     }
 
-    /// Why no index answers: a thread of the service panicked. `/readyz` fails with it.
+    /// Returns the reason why no index answers: a thread of the service panicked. `/readyz` fails
+    /// with it.
     pub fn failure(&self) -> Option<String> {
         self.running.get()?.service.failure().map(|error| error.to_string())
     }
@@ -149,7 +150,7 @@ impl Indexes {
         Ok(())
     }
 
-    /// The directory of the indexes' backups.
+    /// Returns the directory of the indexes' backups.
     pub(super) fn backup_directory(&self) -> Option<PathBuf> {
         self.file.as_deref().map(|file| file.with_file_name(resume_file::DIRECTORY))
     }

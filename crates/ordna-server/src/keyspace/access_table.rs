@@ -128,7 +128,7 @@ impl AccessTable {
         }
     }
 
-    /// Number of ticks since the last use of a key.
+    /// Returns the number of ticks since the last use of a key.
     pub fn idle(&self, key: &[u8]) -> u64 {
         match self.slot(key).map_or(0, |slot| slot.load(Ordering::Relaxed)) {
             0 => u64::from(u16::MAX) + 1,

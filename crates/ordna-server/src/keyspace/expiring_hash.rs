@@ -34,7 +34,7 @@ impl<'a> Deadlines<'a> {
         })
     }
 
-    /// The deadline of a field. O(n).
+    /// Returns the deadline of a field. O(n).
     pub fn of(self, field: &[u8]) -> Option<u64> {
         self.iter().find(|(found, _)| *found == field).map(|(_, deadline)| deadline)
     }
@@ -48,7 +48,7 @@ pub fn soonest(deadlines: &DeadlineMap) -> u64 {
     deadlines.values().copied().min().unwrap_or(NEVER)
 }
 
-/// The fields and deadlines of a record.
+/// Returns the fields and deadlines of a record.
 pub fn read(inline: &[u8]) -> Option<(Hash<'_>, Deadlines<'_>)> {
     let (len, rest) = inline.split_first_chunk()?;
     let (deadlines, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;

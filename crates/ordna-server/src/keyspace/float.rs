@@ -128,7 +128,7 @@ fn split(significand: u64, bits: u32) -> (String, u64) {
     ((whole + carry).to_string(), fraction as u64)
 }
 
-/// The digits of `number * 2^bits`.
+/// Returns the digits of `number * 2^bits`.
 fn shifted_left(number: u64, bits: u32) -> String {
     const BASE: u64 = 1_000_000_000;
     // Groups of nine digits, the lowest group first.

@@ -141,7 +141,7 @@ impl Pattern {
         self.shortest == usize::MAX
     }
 
-    /// Whether the pattern matches the whole text.
+    /// Returns whether the pattern matches the whole text.
     pub fn matches(&self, text: &[u8]) -> bool {
         if text.len() < self.shortest {
             return false;
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    /// The definition, which takes exponential time.
+    /// Returns the definition, which takes exponential time.
     fn by_definition(pattern: &[u8], text: &[u8]) -> bool {
         match pattern {
             [] => text.is_empty(),

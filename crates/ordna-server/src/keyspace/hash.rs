@@ -169,12 +169,12 @@ impl<'a> Hash<'a> {
         Self { is_table, count, rows, entries }
     }
 
-    /// Number of fields. O(1).
+    /// Returns the number of fields. O(1).
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Redis' name of the encoding.
+    /// Returns Redis' name of the encoding.
     pub fn encoding(&self) -> &'static str {
         if self.is_table { "hashtable" } else { "listpack" }
     }
@@ -387,7 +387,7 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Number of fields.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         match self {
             Self::List(list) => list.count,

@@ -28,7 +28,7 @@ impl Lease {
         Self { until, task: tokio::spawn(wait).abort_handle() }
     }
 
-    /// When the lease ends.
+    /// Returns the time when the lease ends.
     pub fn until(&self) -> Instant {
         self.until
     }
@@ -38,7 +38,7 @@ impl Lease {
         self.until = until;
     }
 
-    /// Time until the end.
+    /// Returns the time until the end.
     pub fn left(&self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
     }

@@ -21,7 +21,7 @@ impl ListView<'_, '_> {
         self.0.len()
     }
 
-    /// The value at an index from the front.
+    /// Returns the value at an index from the front.
     pub fn get(&self, index: usize) -> Option<Vec<u8>> {
         match self.0 {
             Body::Packed(packed) => packed.get(index).map(<[u8]>::to_vec),

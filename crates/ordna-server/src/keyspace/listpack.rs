@@ -9,7 +9,7 @@ use crate::wire::request::number;
 
 const END: u8 = 0xFF;
 
-/// Number of bytes of an entry's trailing length, which has 7 bits in each byte.
+/// Returns the number of bytes of an entry's trailing length, which has 7 bits in each byte.
 fn back_len(len: usize) -> usize {
     match len {
         ..=127 => 1,

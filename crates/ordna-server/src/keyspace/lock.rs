@@ -174,7 +174,7 @@ impl KeyspaceLock {
         guard
     }
 
-    /// Whether there is a long holder.
+    /// Returns whether there is a long holder.
     #[inline]
     pub fn is_held_long(&self) -> bool {
         self.long_since.load(Ordering::SeqCst) != 0
@@ -233,7 +233,7 @@ pub enum KeyspaceGuard<'a> {
 }
 
 impl KeyspaceGuard<'_> {
-    /// Whether no other command runs.
+    /// Returns whether no other command runs.
     pub fn is_exclusive(&self) -> bool {
         matches!(self, Self::Exclusive(..))
     }
@@ -251,7 +251,7 @@ impl KeyspaceGuard<'_> {
         *self = lock();
     }
 
-    /// The snapshot that the command reads, if it reads one.
+    /// Returns the snapshot that the command reads, if it reads one.
     pub fn snapshot(&self) -> Option<&KeyspaceSnapshot> {
         match self {
             Self::Snapshot(snapshot) => Some(snapshot),

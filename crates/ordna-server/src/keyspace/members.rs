@@ -24,7 +24,7 @@ pub struct Members {
     members: Vec<Member>,
 }
 
-/// The first eight bytes of a part: a checksum and the beginning of a member.
+/// Returns the first eight bytes of a part: a checksum and the beginning of a member.
 fn head_of(part: &[u8]) -> u64 {
     match part.first_chunk() {
         Some(head) => u64::from_be_bytes(*head),
@@ -44,7 +44,7 @@ impl Members {
         self.members.is_empty()
     }
 
-    /// Bytes of the members.
+    /// Returns the bytes of the members.
     pub fn bytes(&self) -> usize {
         self.members.iter().map(|member| member.len + Self::OVERHEAD).sum()
     }

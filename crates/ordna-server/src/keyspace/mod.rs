@@ -176,13 +176,13 @@ impl KeyspaceStore {
         Ok(())
     }
 
-    /// Whether there are entries of collections.
+    /// Returns whether there are entries of collections.
     pub fn holds_elements(&self) -> bool {
         let (lower, upper) = (stored_key::ELEMENTS.0, stored_key::REMOVALS.1);
         self.store.count(lower, upper) > 0
     }
 
-    /// The place in the log of another server that this one follows.
+    /// Returns the place in the log of another server that this one follows.
     pub fn place(&self) -> Option<Vec<u8>> {
         self.store.get(stored_key::PLACE_KEY)
     }

@@ -109,7 +109,7 @@ impl ReplicatedKeyspace {
         from: u64,
         each: impl FnMut(LogGroup<'_>),
     ) -> Result<Option<u64>, BackupError> {
-        // The exclusive lock excludes commands, so nothing is written meanwhile.
+        // The exclusive lock excludes commands, so nothing is written during the call.
         let keys = self.lock.exclusive();
         let Some((dir, storage)) = &self.data else { return Ok(None) };
         keys.store().sync_log()?;

@@ -10,7 +10,7 @@ use crate::keyspace::collections::names::Named;
 /// during which the thread serves no other connection.
 pub const MOST_DRAWN: usize = 1 << 20;
 
-/// A random number, good enough to choose a key.
+/// Returns a random number, good enough to choose a key.
 pub fn random() -> u64 {
     let mut bytes = [0; 8];
     // Without a source of random numbers, any key will do.
@@ -41,7 +41,7 @@ impl Draws {
         mixed ^ mixed >> 31
     }
 
-    /// A number below `end`, or 0.
+    /// Returns a number below `end`, or 0.
     pub fn below(&mut self, end: usize) -> usize {
         ((u128::from(self.next()) * end as u128) >> 64) as usize
     }
@@ -52,7 +52,7 @@ pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;
 
 /// A collection from which a sample is drawn.
 pub trait Sampled {
-    /// Number of elements.
+    /// Returns the number of elements.
     fn len(&self) -> usize;
 
     /// Visits names and values until `visit` breaks.
@@ -61,7 +61,7 @@ pub trait Sampled {
     /// Returns a random element without visiting all of them, or `None` if that is not possible.
     fn one(&self, draws: &mut Draws) -> Option<Named>;
 
-    /// All elements, of a small collection.
+    /// Returns all elements, of a small collection.
     fn all(&self) -> Vec<Named> {
         let mut all = Vec::new();
         self.visit(&mut |name, value| {

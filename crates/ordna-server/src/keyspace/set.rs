@@ -132,7 +132,7 @@ pub fn add(body: &mut Body<'_>, member: &[u8]) -> Result<bool, CommandError> {
     })
 }
 
-/// Removes a member; returns whether it was there.
+/// Removes a member; returns whether it was present.
 pub fn remove(body: &mut Body<'_>, member: &[u8]) -> bool {
     match body {
         Body::Packed(packed) => {

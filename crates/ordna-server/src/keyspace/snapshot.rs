@@ -34,7 +34,7 @@ impl KeyspaceSnapshot {
         keyspace.release()
     }
 
-    /// The snapshot of the store, with keys in their stored form.
+    /// Returns the snapshot of the store, with keys in their stored form.
     pub fn stored(&self) -> &ordna::Snapshot<[u8], [u8]> {
         &self.snapshot
     }
@@ -44,12 +44,12 @@ impl KeyspaceSnapshot {
         self.time
     }
 
-    /// The keyspace in its present state.
+    /// Returns the keyspace in its present state.
     pub fn keyspace(&self) -> &Keyspace {
         &self.keyspace
     }
 
-    /// The number of the snapshot.
+    /// Returns the number of the snapshot.
     pub fn epoch(&self) -> u64 {
         self.snapshot.epoch()
     }
@@ -70,7 +70,7 @@ impl KeyspaceSnapshot {
         self.snapshot.get_entry_with(&stored(key), |found| found.expires_at)
     }
 
-    /// The value of a user key in its stored form, and its deadline.
+    /// Returns the value of a user key in its stored form, and its deadline.
     pub fn get_entry(&self, key: &[u8]) -> Option<(Vec<u8>, Option<u64>)> {
         let mut found = None;
         let key = Bound::Included(key);
@@ -108,12 +108,12 @@ impl KeyspaceSnapshot {
         }
     }
 
-    /// Number of user keys. O(log n + l) with l leaves.
+    /// Returns the number of user keys. O(log n + l) with l leaves.
     pub fn len(&self) -> usize {
         self.snapshot.count(Bound::Unbounded, Bound::Excluded(stored_key::USER_END))
     }
 
-    /// Number of user keys below `key`.
+    /// Returns the number of user keys below `key`.
     pub fn rank(&self, key: &[u8]) -> usize {
         self.snapshot.rank(&stored(key))
     }

@@ -32,26 +32,26 @@ const ENTRIES_END: &[u8] = b"t";
 /// A member and its score.
 pub type Scored = (Vec<u8>, f64);
 
-/// The order-preserving form of a score, which is a number.
+/// Returns the order-preserving form of a score, which is a number.
 pub fn ordered(score: f64) -> [u8; SCORE] {
     let bits = (score + 0.0).to_bits();
     let ordered = if bits >> 63 == 1 { !bits } else { bits | 1 << 63 };
     ordered.to_be_bytes()
 }
 
-/// The score of an order-preserving form.
+/// Returns the score of an order-preserving form.
 pub fn score_of(ordered: &[u8]) -> f64 {
     let bytes = ordered.first_chunk::<SCORE>().copied().unwrap_or_default();
     let bits = u64::from_be_bytes(bytes);
     f64::from_bits(if bits >> 63 == 1 { bits ^ 1 << 63 } else { !bits })
 }
 
-/// An entry.
+/// Returns an entry.
 fn entry(score: f64, member: &[u8]) -> Vec<u8> {
     [&ordered(score), member].concat()
 }
 
-/// The member and the score of an entry.
+/// Returns the member and the score of an entry.
 fn scored(entry: &[u8]) -> (&[u8], f64) {
     let (score, member) = entry.split_at_checked(SCORE).unwrap_or_default();
     (member, score_of(score))
@@ -76,7 +76,7 @@ impl EntryBounds {
     /// All entries.
     pub const ALL: Self = Self { lower: Bound::Unbounded, upper: Bound::Unbounded };
 
-    /// The entries with scores within bounds.
+    /// Returns the entries with scores within bounds.
     pub fn of_scores(min: Bound<f64>, max: Bound<f64>) -> Self {
         // No entry lies between the last one of a score and the encoding of the next score.
         let next = |score: f64| (u64::from_be_bytes(ordered(score)) + 1).to_be_bytes().to_vec();
@@ -93,7 +93,7 @@ impl EntryBounds {
         Self { lower, upper }
     }
 
-    /// The entries with this score and members within bounds.
+    /// Returns the entries with this score and members within bounds.
     pub fn of_members(score: f64, min: Bound<&[u8]>, max: Bound<&[u8]>) -> Self {
         let (lower, upper) =
             (min.map(|member| entry(score, member)), max.map(|member| entry(score, member)));
@@ -108,7 +108,7 @@ impl EntryBounds {
         (self.lower.as_ref().map(Vec::as_slice), self.upper.as_ref().map(Vec::as_slice))
     }
 
-    /// The bounds of the parts of a large sorted set.
+    /// Returns the bounds of the parts of a large sorted set.
     fn parts(&self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         let part = |entry: &Vec<u8>| [ENTRIES, entry].concat();
         let lower = match &self.lower {
@@ -128,12 +128,12 @@ impl EntryBounds {
 pub struct SortedSet<'b, 'a>(pub &'b Body<'a>);
 
 impl SortedSet<'_, '_> {
-    /// Number of members.
+    /// Returns the number of members.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The score of a member.
+    /// Returns the score of a member.
     pub fn score(&self, member: &[u8]) -> Option<f64> {
         match self.0 {
             Body::Packed(packed) => {
@@ -196,7 +196,7 @@ impl SortedSet<'_, '_> {
         (start, end)
     }
 
-    /// Number of members within bounds.
+    /// Returns the number of members within bounds.
     pub fn count(&self, bounds: &EntryBounds) -> usize {
         match self.0 {
             Body::Packed(_) => {
@@ -226,7 +226,7 @@ impl SortedSet<'_, '_> {
         }
     }
 
-    /// Number of members before one with this score, and the score.
+    /// Returns the number of members before one with this score, and the score.
     pub fn rank(&self, member: &[u8], direction: Direction) -> Option<(usize, f64)> {
         let number = self.score(member)?;
         let score = ordered(number);

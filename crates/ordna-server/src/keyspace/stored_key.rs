@@ -53,7 +53,7 @@ const BY_FIELD: u8 = 0x10;
 const BY_DEADLINE: u8 = 0x20;
 const ESCAPED: u8 = 0xFE;
 
-/// The value of [`LAYOUT_KEY`] for a version.
+/// Returns the value of [`LAYOUT_KEY`] for a version.
 pub fn layout(version: u32) -> Vec<u8> {
     [LAYOUT, version.to_string().as_bytes()].concat()
 }
@@ -110,7 +110,7 @@ pub fn stored_bounds<'a>(
     (lower.map(stored), upper)
 }
 
-/// The bound of a borrowed key.
+/// Returns the bound of a borrowed key.
 pub fn borrowed<'a>(bound: &'a Bound<Cow<'_, [u8]>>) -> Bound<&'a [u8]> {
     bound.as_ref().map(|key| &**key)
 }
@@ -127,50 +127,50 @@ fn prefix_of(id: u64, space: u8) -> KeyPrefix {
     prefix
 }
 
-/// The beginning of the keys of a collection's elements.
+/// Returns the beginning of the keys of a collection's elements.
 pub fn elements_of(id: u64) -> KeyPrefix {
     prefix_of(id, 0)
 }
 
-/// The beginning of the keys of a hash's deadlines by field.
+/// Returns the beginning of the keys of a hash's deadlines by field.
 pub fn deadlines_of_fields(id: u64) -> KeyPrefix {
     prefix_of(id, BY_FIELD)
 }
 
-/// The beginning of the keys of a hash's fields by deadline.
+/// Returns the beginning of the keys of a hash's fields by deadline.
 pub fn fields_by_deadline(id: u64) -> KeyPrefix {
     prefix_of(id, BY_DEADLINE)
 }
 
-/// The id of the collection of an element.
+/// Returns the id of the collection of an element.
 pub fn id_of_element(key: &[u8]) -> Option<u64> {
     let (&[_, len], rest) = key.split_first_chunk::<2>()?;
     let id = rest.get(..usize::from(len))?;
     Some(id.iter().fold(0, |id, byte| id << 8 | u64::from(*byte)))
 }
 
-/// The entry of the list of deadlines.
+/// Returns the entry of the list of deadlines.
 pub fn deadline(at: u64, id: u64) -> Vec<u8> {
     [&[RESERVED, 0xF0][..], &at.to_be_bytes(), &id.to_be_bytes()].concat()
 }
 
-/// Whether a key is that of an entry of the list of deadlines.
+/// Returns whether a key is that of an entry of the list of deadlines.
 pub fn is_deadline(key: &[u8]) -> bool {
     key.starts_with(&[RESERVED, 0xF0])
 }
 
-/// The deadline and the id of an entry of the list of deadlines.
+/// Returns the deadline and the id of an entry of the list of deadlines.
 pub fn of_deadline(key: &[u8]) -> Option<(u64, u64)> {
     let number = |at: usize| Some(u64::from_be_bytes(key.get(at..at + 8)?.try_into().ok()?));
     Some((number(2)?, number(10)?))
 }
 
-/// The entry of the list of removals.
+/// Returns the entry of the list of removals.
 pub fn removal(id: u64) -> Vec<u8> {
     [&[RESERVED, 0xF1][..], &id.to_be_bytes()].concat()
 }
 
-/// The id of an entry of the list of removals.
+/// Returns the id of an entry of the list of removals.
 pub fn of_removal(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(key.get(2..)?.try_into().ok()?))
 }

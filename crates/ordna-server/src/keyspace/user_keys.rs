@@ -48,7 +48,7 @@ impl KeyspaceStore {
         Ok(key)
     }
 
-    /// Like [`OrderedIndex::get_with`], for user keys.
+    /// Works like [`OrderedIndex::get_with`], for user keys.
     #[inline]
     pub fn get_with<R>(&self, key: &[u8], read: impl FnOnce(&[u8]) -> R) -> Option<R> {
         self.store.get_with(&stored(key), read)
@@ -59,12 +59,12 @@ impl KeyspaceStore {
         self.store.contains(&stored(key))
     }
 
-    /// Like [`ordna::Store::get_entry_with`], for user keys.
+    /// Works like [`ordna::Store::get_entry_with`], for user keys.
     pub fn get_entry_with<R>(&self, key: &[u8], read: impl FnOnce(Put<&[u8]>) -> R) -> Option<R> {
         self.store.get_entry_with(&stored(key), read)
     }
 
-    /// Like [`OrderedIndex::get_many_with`], for user keys.
+    /// Works like [`OrderedIndex::get_many_with`], for user keys.
     pub fn get_many_with(&self, keys: &[&[u8]], each: impl FnMut(usize, Option<&[u8]>)) {
         if keys.iter().all(|key| matches!(stored(key), Cow::Borrowed(_))) {
             return self.store.get_many_with(keys, each);
@@ -74,7 +74,7 @@ impl KeyspaceStore {
         self.store.get_many_with(&keys, each);
     }
 
-    /// The deadline of a key, if it is present.
+    /// Returns the deadline of a key, if it is present.
     pub fn expiry(&self, key: &[u8]) -> Option<Option<u64>> {
         self.store.expiry(&stored(key))
     }
@@ -98,7 +98,7 @@ impl KeyspaceStore {
         self.store.len_below().unwrap_or_default()
     }
 
-    /// Like [`ordna::Store::modify_entry`], for user keys.
+    /// Works like [`ordna::Store::modify_entry`], for user keys.
     #[inline]
     pub fn modify_entry<T: Borrow<[u8]>>(
         &self,
@@ -164,7 +164,7 @@ impl KeyspaceStore {
         }
     }
 
-    /// Like [`ordna::Store::modify_expiry`], for user keys.
+    /// Works like [`ordna::Store::modify_expiry`], for user keys.
     pub fn modify_expiry(
         &self,
         key: &[u8],
@@ -207,8 +207,8 @@ impl KeyspaceStore {
         }
     }
 
-    /// Like [`ordna::Store::splice`], for user keys. `decide` declines everything that is not a
-    /// string, so it is never applied to a head.
+    /// Works like [`ordna::Store::splice`], for user keys. `decide` declines everything that is not
+    /// a string, so it is never applied to a head.
     pub fn splice<T: AsRef<[u8]>>(
         &self,
         key: &[u8],
@@ -217,7 +217,7 @@ impl KeyspaceStore {
         self.store.splice(&stored(key), decide)
     }
 
-    /// Like [`ordna::Store::write_batch`], for user keys. The caller excludes other commands.
+    /// Works like [`ordna::Store::write_batch`], for user keys. The caller excludes other commands.
     pub fn write_batch(&self, writes: &[Write<'_, [u8], [u8]>]) -> Result<(), Error> {
         let is_plain = |write: &Write<'_, [u8], [u8]>| {
             let key = stored(write.key());
@@ -253,7 +253,7 @@ impl KeyspaceStore {
         }
     }
 
-    /// Like [`ordna::Store::remove_range`], for user keys.
+    /// Works like [`ordna::Store::remove_range`], for user keys.
     pub fn try_remove_range(
         &self,
         lower: Bound<&[u8]>,
@@ -286,7 +286,7 @@ impl KeyspaceStore {
         Ok(removed + self.store.remove_range((lower, upper))?)
     }
 
-    /// Like [`OrderedIndex::scan_with`], for user keys and bounds that may cross.
+    /// Works like [`OrderedIndex::scan_with`], for user keys and bounds that may cross.
     pub fn scan_with(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -313,7 +313,7 @@ impl KeyspaceStore {
         self.scan_with((lower, upper), direction, usize::MAX, visit);
     }
 
-    /// The entry within the bounds that comes first in this direction.
+    /// Returns the entry within the bounds that comes first in this direction.
     pub fn nearest(
         &self,
         lower: Bound<&[u8]>,
@@ -344,13 +344,13 @@ impl KeyspaceStore {
         self.nearest(Bound::Included(key), Bound::Unbounded, Direction::Ascending)
     }
 
-    /// Like [`ordna::Store::on_expiry`], for user keys.
+    /// Works like [`ordna::Store::on_expiry`], for user keys.
     pub fn on_expiry(&self, report: impl Fn(&[u8]) + Send + Sync + 'static) {
         // A keyspace registers only once.
         let _ = self.store.on_expiry(move |key: &[u8]| report(&stored_key::user(key)));
     }
 
-    /// The user keys that expire next. Elements have no deadline.
+    /// Returns the user keys that expire next. Elements have no deadline.
     pub fn next_to_expire(&self, limit: usize) -> Vec<Vec<u8>> {
         let keys = self.store.next_to_expire(limit);
         keys.iter().map(|key| stored_key::user(key).into_owned()).collect()

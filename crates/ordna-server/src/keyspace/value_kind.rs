@@ -40,12 +40,12 @@ impl ValueKind {
         }
     }
 
-    /// The number of the type in records.
+    /// Returns the number of the type in records.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// The type of this number.
+    /// Returns the type of this number.
     pub fn of_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }

@@ -50,7 +50,7 @@ impl Watches {
         Watch { watches: Arc::clone(self), key, seen }
     }
 
-    /// Whether any key is watched.
+    /// Returns whether any key is watched.
     #[inline]
     fn are_watched(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -79,7 +79,7 @@ impl Watches {
         }
     }
 
-    /// Number of watched keys.
+    /// Returns the number of watched keys.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }

@@ -182,7 +182,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Reply {
     reply(status, "text/plain; charset=utf-8", body)
 }
 
-/// Whether the request names this machine by an address or as `localhost`.
+/// Returns whether the request names this machine by an address or as `localhost`.
 fn is_for_us(request: &Request<Incoming>) -> bool {
     let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
     let Some(host) = host else { return true };
@@ -196,7 +196,7 @@ fn is_for_us(request: &Request<Incoming>) -> bool {
     name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok()
 }
 
-/// Name and password of a request.
+/// Returns the name and the password of a request.
 fn login(request: &Request<Incoming>) -> Option<(Vec<u8>, Vec<u8>)> {
     let said = request.headers().get(AUTHORIZATION)?.to_str().ok()?;
     let said = STANDARD.decode(said.strip_prefix("Basic ")?).ok()?;

@@ -78,7 +78,7 @@ pub enum ServeError {
     #[error("replication: {0}")]
     Replication(String),
     /// The server has stopped, but its log could not be closed: the latest writes may be lost.
-    #[error("the log could not be ended in order: {0}")]
+    #[error("the log could not be closed properly: {0}")]
     Log(String),
 }
 
@@ -215,7 +215,7 @@ impl Reloader {
         if state.acl.file.is_some() {
             match state.acl.reload(state.catalog) {
                 Ok(()) => {
-                    // At once, also beside a script that does not end.
+                    // Immediately, even while a script runs that does not end.
                     state.end_clients_without_rights(None);
                     // Commands in progress have checked the former rights, and may wait for elements after
                     // this. What locks the keyspace from now on checks the present ones.
@@ -369,7 +369,7 @@ impl Server {
             tokio::task::block_in_place(|| replication.stop());
         }
         if let Err(error) = state.keys().store().close_log() {
-            tracing::error!(%error, "the log could not be ended in order");
+            tracing::error!(%error, "the log could not be closed properly");
             done = done.and(Err(ServeError::Log(error.to_string())));
         }
         done
@@ -490,7 +490,7 @@ async fn prepare(
     }
 }
 
-/// Once a second, takes a sample, and closes clients that are idle or do not read their messages.
+/// Takes a sample once a second, and closes clients that are idle or do not read their messages.
 async fn tick(state: Arc<ServerState>) {
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -586,7 +586,7 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
     }
 
-    /// A task that is aborted goes on to the end of its step.
+    /// A task that is aborted continues to the end of its step.
     #[test]
     fn no_task_runs_after_the_server_has_waited_for_it() {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -85,7 +85,7 @@ impl Row {
         Some(&self.0[at].1)
     }
 
-    /// The cells with their columns.
+    /// Returns the cells with their columns.
     pub fn cells(&self) -> impl ExactSizeIterator<Item = (usize, &[u8])> {
         self.0.iter().map(|(column, cell)| (*column, &**cell))
     }
@@ -227,7 +227,7 @@ fn is_known(schema: &Schema, name: &str) -> bool {
     name == KEY || schema.field(name).is_some()
 }
 
-/// The cell of a document.
+/// Returns the cell of a document.
 fn cell<'h>(schema: &Schema, id: &'h [u8], hash: &Hash<'h>, name: &str) -> Option<&'h [u8]> {
     if name == KEY {
         return Some(id);

@@ -102,17 +102,17 @@ pub fn check(node: &mut Node, schema: &Schema) -> Result<(), String> {
     }
 }
 
-/// The error of a reply that would exceed the limit of replies.
+/// Returns the error of a reply that would exceed the limit of replies.
 pub fn reply_too_large(most: usize) -> String {
     format!("ERR the reply would exceed {most} bytes; ask for less")
 }
 
-/// The refusal of a name that is no field.
+/// Returns the error for a name that is not a field.
 pub fn unknown_field(name: &str, schema: &Schema) -> String {
     format!("ERR Unknown field '{name}': the index {} has none of this name", schema.name)
 }
 
-/// Whether a document passes a query that was checked.
+/// Returns whether a document passes a query that was checked.
 fn passes(node: &Node, schema: &Schema, hash: &Hash<'_>) -> bool {
     match node {
         Node::All => true,
@@ -166,7 +166,7 @@ fn shown_bound(bound: &Bound<f64>) -> String {
 }
 
 impl<'a> Plan<'a> {
-    /// A plan of a checked query, with the states that it reads.
+    /// Creates a plan of a checked query, with the states that it reads.
     ///
     /// # Errors
     /// The state does not come in time.
@@ -215,7 +215,8 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Entries of some spans: exact up to `most`, beyond that as many as there are or `most` + 1.
+    /// Returns the number of entries of some spans: exact up to `most`, beyond that as many as
+    /// there are or `most` + 1.
     fn count(&self, spans: &[IndexRange], most: usize) -> Result<usize, String> {
         let mut sum = 0;
         for span in spans {
@@ -229,7 +230,7 @@ impl<'a> Plan<'a> {
         Ok(sum)
     }
 
-    /// Refuses to go on once the query's time is over.
+    /// Returns an error once the time limit of the query has passed.
     ///
     /// # Errors
     /// The time is over.

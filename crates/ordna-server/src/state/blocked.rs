@@ -156,23 +156,23 @@ impl Default for BlockedClients {
 }
 
 impl BlockedClients {
-    /// Number of clients that wait.
+    /// Returns the number of clients that wait.
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Whether any client waits. One relaxed load.
+    /// Returns whether any client waits. One relaxed load.
     #[inline]
     pub fn are_any(&self) -> bool {
         self.len() > 0
     }
 
-    /// Number of clients that wait and have a time limit.
+    /// Returns the number of clients that wait and have a time limit.
     pub fn with_deadline(&self) -> usize {
         self.table.lock().with_deadline
     }
 
-    /// Number of keys for which clients wait.
+    /// Returns the number of keys for which clients wait.
     pub fn keys(&self) -> usize {
         self.table.lock().queues.len()
     }
@@ -204,7 +204,7 @@ impl BlockedClients {
         }
     }
 
-    /// Whether awaited keys were written since they were last served. One relaxed load.
+    /// Returns whether awaited keys were written since they were last served. One relaxed load.
     #[inline]
     pub fn has_ready(&self) -> bool {
         self.has_ready.load(Ordering::Relaxed)

@@ -109,7 +109,7 @@ impl Table {
         true
     }
 
-    /// The patterns that match a channel.
+    /// Returns the patterns that match a channel.
     fn matching(&self, channel: &[u8]) -> impl Iterator<Item = (&Arc<[u8]>, &Subscribers)> {
         let lengths = self.lengths.range(..=channel.len());
         let of_prefix = lengths.filter_map(|(length, _)| self.patterns.get(&channel[..*length]));
@@ -129,7 +129,7 @@ pub struct Channels {
 }
 
 impl Channels {
-    /// Number of channels, patterns or shard channels that have a subscriber.
+    /// Returns the number of channels, patterns or shard channels that have a subscriber.
     pub fn count(&self, kind: Kind) -> usize {
         self.counts[kind as usize].load(Ordering::Relaxed)
     }
@@ -227,7 +227,7 @@ impl Channels {
         all.get(name).map_or(0, BTreeMap::len)
     }
 
-    /// The channels or shard channels that have a subscriber.
+    /// Returns the channels or shard channels that have a subscriber.
     pub fn names(&self, is_shard: bool) -> Vec<Arc<[u8]>> {
         let mut table = self.table.lock();
         let kind = if is_shard { Kind::Shard } else { Kind::Channel };

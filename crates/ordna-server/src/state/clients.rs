@@ -195,7 +195,7 @@ impl Clients {
         self.map.lock().values().cloned().collect()
     }
 
-    /// Memory of all clients, in bytes.
+    /// Returns the memory of all clients, in bytes.
     pub fn memory(&self) -> usize {
         self.memory.load(Ordering::Relaxed) + self.messages.load(Ordering::Relaxed)
     }

@@ -196,7 +196,7 @@ impl CommandFlags {
         "blocking",
     ];
 
-    /// The flags of both.
+    /// Returns the flags of both.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -204,7 +204,7 @@ impl CommandFlags {
     /// No flags.
     pub const NONE: Self = Self(0);
 
-    /// Whether all flags of `other` are set.
+    /// Returns whether all flags of `other` are set.
     #[inline]
     pub const fn has(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -281,23 +281,23 @@ pub const CATEGORIES: &[&str] = &[
 ];
 
 impl CommandSpec {
-    /// Whether all of these flags are set.
+    /// Returns whether all of these flags are set.
     #[inline]
     pub const fn has(&self, flags: CommandFlags) -> bool {
         self.flags.has(flags)
     }
 
-    /// Whether a call may write.
+    /// Returns whether a call may write.
     pub fn is_write(&self) -> bool {
         self.has(CommandFlags::WRITE) || self.has(CommandFlags::SCRIPT)
     }
 
-    /// The last part of the name: `get` of `config|get`.
+    /// Returns the last part of the name: `get` of `config|get`.
     pub fn word(&self) -> &'static str {
         self.name.rsplit('|').next().unwrap_or(self.name)
     }
 
-    /// The subcommand of this name, in any case.
+    /// Returns the subcommand of this name, in any case.
     pub fn subcommand(&self, word: &[u8]) -> Option<&'static Self> {
         self.subcommands.iter().find(|sub| word.eq_ignore_ascii_case(sub.word().as_bytes()))
     }
@@ -310,7 +310,7 @@ impl CommandSpec {
         self.subcommand(arguments.get(1)).unwrap_or(self)
     }
 
-    /// Whether the command is of an ACL category, named without its `@`.
+    /// Returns whether the command is of an ACL category, named without its `@`.
     pub fn is_in(&self, category: &str) -> bool {
         let by_nature = match category {
             "all" => true,
@@ -343,7 +343,7 @@ impl CommandSpec {
         by_nature || self.also_in.contains(&category)
     }
 
-    /// The categories of the command, without their `@`.
+    /// Returns the categories of the command, without their `@`.
     pub fn categories(&self) -> impl Iterator<Item = &'static str> {
         CATEGORIES.iter().copied().filter(|category| self.is_in(category))
     }
@@ -384,7 +384,7 @@ impl CommandSpec {
         }
     }
 
-    /// The access to the key at place `nth` among the keys of these arguments.
+    /// Returns the access to the key at place `nth` among the keys of these arguments.
     pub fn access(&self, nth: usize, arguments: Arguments<'_>) -> KeyAccess {
         match self.access {
             KeyAccesses::OfFlags => {
@@ -438,17 +438,17 @@ impl Catalog {
         &self.specs
     }
 
-    /// All commands, each followed by its subcommands.
+    /// Returns all commands, each followed by its subcommands.
     pub fn with_subcommands(&self) -> impl Iterator<Item = &CommandSpec> {
         self.specs.iter().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands))
     }
 
-    /// The name of the command or subcommand with this [`id`](CommandSpec::id).
+    /// Returns the name of the command or subcommand with this [`id`](CommandSpec::id).
     pub fn name_of(&self, id: usize) -> Option<&'static str> {
         self.names.get(id).copied()
     }
 
-    /// The command or subcommand of a name such as `get` or `config|get`, in any case.
+    /// Returns the command or subcommand of a name such as `get` or `config|get`, in any case.
     pub fn by_full_name(&self, name: &str) -> Option<&CommandSpec> {
         match name.split_once('|') {
             None => self.find(name.as_bytes()),
@@ -456,7 +456,7 @@ impl Catalog {
         }
     }
 
-    /// The number of a command, its name in any case.
+    /// Returns the number of a command, its name in any case.
     pub fn number_of(&self, name: &[u8]) -> Option<usize> {
         const LONGEST: usize = 24;
         let mut lower = [0; LONGEST];

@@ -183,7 +183,7 @@ impl Config {
         all.copied().find(|address| !address.ip().is_loopback())
     }
 
-    /// Where files are stored.
+    /// Returns the storage for files.
     pub(crate) fn storage(&self) -> &dyn Storage {
         self.data.as_ref().map_or(&Disk, |data| &*data.storage)
     }

@@ -53,7 +53,7 @@ impl DataDirectory {
         }
     }
 
-    /// When the log is synced. One relaxed load.
+    /// Returns when the log is synced. One relaxed load.
     #[inline]
     pub fn sync_policy(&self) -> SyncPolicy {
         match self.sync.load(Ordering::Relaxed) {

@@ -156,7 +156,7 @@ impl DescriptionTable {
         Ok(Self(table))
     }
 
-    /// The description of a command, its name in lower case.
+    /// Returns the description of a command, its name in lower case.
     pub fn get(&self, command: &str) -> Option<&Description> {
         self.0.get(command)
     }

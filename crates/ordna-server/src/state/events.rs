@@ -48,7 +48,7 @@ impl Classes {
         first.chars().chain(shown.map(|(_, letter)| char::from(*letter))).collect()
     }
 
-    /// The class of the commands of a group.
+    /// Returns the class of the commands of a group.
     pub fn of_group(group: &str) -> Self {
         match group {
             "string" | "bitmap" => Self::STRING,
@@ -66,7 +66,7 @@ impl Classes {
 pub struct Events(AtomicU32);
 
 impl Events {
-    /// Whether any events are sent. One relaxed load.
+    /// Returns whether any events are sent. One relaxed load.
     #[inline]
     pub fn are_on(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0

@@ -118,39 +118,39 @@ pub struct Inbox {
     pattern_bytes: AtomicUsize,
 }
 
-/// Memory of a subscription, in bytes.
+/// Returns the memory of a subscription, in bytes.
 fn memory_of(kind: Kind, name: &[u8]) -> usize {
     let copies = if kind == Kind::Pattern { 1 + COMPILED } else { 1 };
     name.len() * copies + SUBSCRIPTION_BYTES
 }
 
 impl Inbox {
-    /// Number of subscriptions of a kind.
+    /// Returns the number of subscriptions of a kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.counts[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// Whether the client has any subscription.
+    /// Returns whether the client has any subscription.
     pub fn is_subscribed(&self) -> bool {
         self.counts.iter().any(|count| count.load(Ordering::Relaxed) > 0)
     }
 
-    /// Memory of the subscriptions, in bytes.
+    /// Returns the memory of the subscriptions, in bytes.
     pub fn held(&self) -> usize {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Bytes of the messages that wait. Other clients may share them.
+    /// Returns the bytes of the messages that wait. Other clients may share them.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Number of messages that wait.
+    /// Returns the number of messages that wait.
     pub fn len(&self) -> usize {
         self.queue.lock().messages.len()
     }
 
-    /// The names of all subscriptions of a kind.
+    /// Returns the names of all subscriptions of a kind.
     pub fn names(&self, kind: Kind) -> Vec<Arc<[u8]>> {
         self.names.lock()[kind as usize].iter().cloned().collect()
     }

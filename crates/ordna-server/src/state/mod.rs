@@ -381,7 +381,7 @@ impl ServerState {
         receivers
     }
 
-    /// Whether clients may not write, as another server does.
+    /// Returns whether clients may not write, as another server does.
     #[inline]
     pub fn refuses_writes(&self) -> bool {
         self.following.as_ref().is_some_and(|following| following.refuses_writes())
@@ -594,7 +594,7 @@ impl ServerState {
         self.peak_memory.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the data directory is still being read.
+    /// Returns whether the data directory is still being read.
     pub fn is_loading(&self) -> bool {
         self.data_directory.as_ref().is_some_and(|it| it.is_loading())
     }

@@ -44,7 +44,7 @@ impl OpenBackup {
         for entry in fs::read_dir(dir)? {
             let entry = entry?;
             if !entry.file_type()?.is_file() || files.len() == MOST_FILES {
-                let what = format!("{} is no file of a backup", entry.path().display());
+                let what = format!("{} is not a file of a backup", entry.path().display());
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             let open = File::open(entry.path())?;
@@ -70,7 +70,7 @@ pub struct OpenBackups {
     entries: Lock<(Vec<Entry>, u64)>,
 }
 
-/// The error for an id that is not open.
+/// Returns the error for an id that is not open.
 fn unknown(id: u64) -> String {
     format!("ERR backup {id} is not open")
 }

@@ -40,7 +40,7 @@ impl ReservedKeys {
         Reserved { all: self, keys }
     }
 
-    /// Whether any key is reserved. One relaxed load.
+    /// Returns whether any key is reserved. One relaxed load.
     #[inline]
     pub fn are_any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0

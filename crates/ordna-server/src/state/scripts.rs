@@ -245,7 +245,7 @@ impl Scripts {
         self.cache.lock().scripts.get(&sha).cloned()
     }
 
-    /// Number and bytes of the cached scripts.
+    /// Returns the number and the bytes of the cached scripts.
     pub fn counts(&self) -> (usize, usize) {
         let cache = self.cache.lock();
         (cache.scripts.len(), cache.bytes)

@@ -110,7 +110,7 @@ impl EvictionPolicy {
         POLICIES.iter().find(|(_, policy)| *policy == self).map_or("noeviction", |(name, _)| name)
     }
 
-    /// Whether only keys with a deadline are evicted.
+    /// Returns whether only keys with a deadline are evicted.
     pub fn is_volatile(self) -> bool {
         matches!(
             self,
@@ -307,14 +307,14 @@ impl Settings {
         }
     }
 
-    /// The policy of eviction. One relaxed load.
+    /// Returns the policy of eviction. One relaxed load.
     #[inline]
     pub fn policy(&self) -> EvictionPolicy {
         let number = self.policy.load(Ordering::Relaxed);
         POLICIES.get(number).map_or(EvictionPolicy::NoEviction, |(_, policy)| *policy)
     }
 
-    /// Whether keys are evicted. One relaxed load.
+    /// Returns whether keys are evicted. One relaxed load.
     #[inline]
     pub fn evicts(&self) -> bool {
         self.policy.load(Ordering::Relaxed) != POLICIES.len() - 1
@@ -358,7 +358,11 @@ pub fn parse_bytes(text: &str) -> Result<usize, String> {
         "mb" => 1 << 20,
         "g" => 1_000_000_000,
         "gb" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; b, k, kb, m, mb, g and gb are")),
+        other => {
+            return Err(format!(
+                "{other:?} is not a unit; the units are b, k, kb, m, mb, g and gb"
+            ));
+        }
     };
     let number: usize =
         text[..digits].parse().map_err(|_| format!("{text:?} does not begin with a number"))?;

@@ -158,12 +158,12 @@ impl Tls {
         Self(Lock::new(files))
     }
 
-    /// The acceptor of the next connection.
+    /// Returns the acceptor of the next connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         self.0.lock().acceptor.clone()
     }
 
-    /// The files in use.
+    /// Returns the files in use.
     pub fn config(&self) -> TlsConfig {
         self.0.lock().config.clone()
     }

@@ -63,12 +63,12 @@ struct Traffic {
     sent: AtomicU64,
 }
 
-/// The stripe of this thread.
+/// Returns the stripe of this thread.
 fn stripe() -> usize {
     stripe_of_this_thread() % STRIPES
 }
 
-/// The bucket of a time.
+/// Returns the bucket of a time.
 fn bucket(time: Duration) -> usize {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     let above = if micros <= 1 { 0 } else { 64 - (micros - 1).leading_zeros() as usize };

@@ -11,7 +11,7 @@ pub struct ArgumentReader<'a> {
 }
 
 impl<'a> ArgumentReader<'a> {
-    /// The arguments from a position on.
+    /// Returns the arguments from a position on.
     pub fn new(arguments: Arguments<'a>, from: usize) -> Self {
         Self { arguments, at: from }
     }
@@ -58,7 +58,7 @@ impl<'a> ArgumentReader<'a> {
         let count = number(word).and_then(|count| usize::try_from(count).ok());
         count.filter(|count| *count <= most).ok_or_else(|| {
             let shown = String::from_utf8_lossy(word);
-            format!("ERR {option}: '{shown:.40}' is no number from 0 to {most}").into()
+            format!("ERR {option}: '{shown:.40}' is not a number from 0 to {most}").into()
         })
     }
 
@@ -81,7 +81,7 @@ pub fn checked<'a>(name: &'a str, what: &str) -> Result<&'a str, CommandError> {
     }
 }
 
-/// An argument as text.
+/// Returns an argument as text.
 ///
 /// # Errors
 /// The argument is not UTF-8.

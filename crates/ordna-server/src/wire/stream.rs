@@ -23,8 +23,8 @@ impl Stream {
         }
     }
 
-    /// Whether the client has closed its side, as far as is known without a wait. Bytes that it
-    /// sent before may still be there.
+    /// Returns whether the client has closed its side, as far as is known without a wait. Bytes
+    /// that it sent before may still be there.
     pub fn is_closed_by_client(&self) -> bool {
         let ready = std::pin::pin!(self.socket().ready(Interest::READABLE));
         let seen = ready.poll(&mut Context::from_waker(Waker::noop()));

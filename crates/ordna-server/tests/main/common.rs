@@ -188,7 +188,7 @@ fn is_a_server() {
             "files" => {
                 rlimit::setrlimit(rlimit::Resource::NOFILE, number as u64, number as u64).unwrap();
             }
-            other => panic!("{other} is no setting"),
+            other => panic!("{other} is not a setting"),
         }
     }
     let server = start(config);

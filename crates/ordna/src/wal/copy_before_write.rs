@@ -146,7 +146,7 @@ impl SavedKeys {
         set.is_some_and(|set| set.lock().contains(&hash))
     }
 
-    /// Adds a key if there is room. Returns whether it was already there.
+    /// Adds a key if there is room. Returns whether it was already present.
     fn add<K: Key + ?Sized>(&self, key: &K) -> bool {
         let hash = self.hash(key);
         let Some(set) = self.sets.get(hash as usize % SETS) else { return false };

@@ -70,7 +70,7 @@ fn options(
                 let text = reader.text_of("FILTER")?;
                 let number = bound(text);
                 number.ok_or_else(|| {
-                    CommandError::from(format!("ERR FILTER: '{text:.40}' is no number"))
+                    CommandError::from(format!("ERR FILTER: '{text:.40}' is not a number"))
                 })
             };
             let mut range = Node::Range { field, lower: read()?, upper: read()? };

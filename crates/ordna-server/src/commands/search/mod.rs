@@ -17,14 +17,21 @@ const DROP: CommandFlags =
     CommandFlags::WRITE.or(CommandFlags::DANGEROUS).or(CommandFlags::EVERY_KEY);
 
 pub const COMMANDS: &[Command] = &[
-    Command::new("ft._list", 1, READ_ALL, NO_KEY, "Names the search indexes.", define::list)
-        .reads(ReadIndexes::Listed),
+    Command::new(
+        "ft._list",
+        1,
+        READ_ALL,
+        NO_KEY,
+        "Lists the names of the search indexes.",
+        define::list,
+    )
+    .reads(ReadIndexes::Listed),
     Command::new(
         "ft.aggregate",
         -3,
         READ_ALL,
         NO_KEY,
-        "Groups the hashes that a query finds, and counts and sums over them.",
+        "Groups the hashes that match a query, and computes counts and sums of the groups.",
         |context, arguments, _| read_index(context, arguments, aggregate::aggregate),
     )
     .reads(ReadIndexes::Search(1)),
@@ -39,7 +46,7 @@ pub const COMMANDS: &[Command] = &[
         -4,
         READ_ALL,
         NO_KEY,
-        "Reads on in an aggregation: READ, DEL.",
+        "Reads more results of an aggregation, or drops its cursor.",
         |context, arguments, _| read_index(context, arguments, aggregate::cursor),
     )
     .reads(ReadIndexes::Search(2)),
@@ -48,7 +55,7 @@ pub const COMMANDS: &[Command] = &[
         -2,
         DROP,
         NO_KEY,
-        "Drops a search index; with DD its hashes too.",
+        "Drops a search index. With DD, also removes its hashes.",
         |_, a, _| Ok(CommandOutcome::Task(Task::new(a, define::drop_index))),
     ),
     Command::new(
@@ -56,7 +63,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Tells the index and bounds that a query scans.",
+        "Returns the index and the bounds that a query scans.",
         |context, arguments, _| read_index(context, arguments, find::explain),
     )
     .reads(ReadIndexes::Search(1)),
@@ -65,7 +72,7 @@ pub const COMMANDS: &[Command] = &[
         2,
         READ_ALL,
         NO_KEY,
-        "Tells of a search index.",
+        "Describes a search index.",
         |context, arguments, _| read_index(context, arguments, define::info),
     )
     .reads(ReadIndexes::Search(1)),
@@ -74,7 +81,7 @@ pub const COMMANDS: &[Command] = &[
         -3,
         READ_ALL,
         NO_KEY,
-        "Finds hashes by their fields.",
+        "Finds the hashes that match a query.",
         |context, arguments, _| read_index(context, arguments, find::search),
     )
     .reads(ReadIndexes::Search(1)),

@@ -56,7 +56,7 @@ impl Changes {
         Err(self.few.len())
     }
 
-    /// The change of a key, if it was changed.
+    /// Returns the change of a key, if it was changed.
     pub fn get(&self, key: &[u8]) -> Option<&EntryChange> {
         match self.search(key) {
             Ok(at) => self.few.get(at).map(|(_, change)| change),
@@ -80,7 +80,7 @@ impl Changes {
         *change = (value, change.1 + by);
     }
 
-    /// The changes of the keys within bounds, which must not cross, in order.
+    /// Returns the changes of the keys within bounds, which must not cross, in order.
     pub fn range(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
@@ -93,7 +93,7 @@ impl Changes {
         few.chain(many.map(|(key, change)| (key.as_slice(), change)))
     }
 
-    /// All changes, in order.
+    /// Returns all changes, in order.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (&[u8], &EntryChange)> {
         let few = self.few.iter().map(|(key, change)| (key.as_slice(), change));
         few.chain(self.many.iter().map(|(key, change)| (key.as_slice(), change)))

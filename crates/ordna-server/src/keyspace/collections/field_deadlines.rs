@@ -59,17 +59,17 @@ impl Large<'_> {
         self.get_key_with(&self.deadline_key(part), number).flatten()
     }
 
-    /// Whether a field has expired.
+    /// Returns whether a field has expired.
     pub(super) fn is_due(&self, part: &[u8]) -> bool {
         self.deadline_of_part(part).is_some_and(|deadline| deadline <= self.now)
     }
 
-    /// Whether a field has expired.
+    /// Returns whether a field has expired.
     pub fn is_due_named(&self, field: &[u8]) -> bool {
         self.hides_fields() && self.with_part(field, |part| self.is_due(part))
     }
 
-    /// The deadline of a field.
+    /// Returns the deadline of a field.
     pub fn deadline_of(&self, field: &[u8]) -> Option<u64> {
         self.with_part(field, |part| self.deadline_of_part(part))
     }
@@ -115,7 +115,7 @@ impl Large<'_> {
         self.head.len().saturating_sub(due)
     }
 
-    /// The fields that are due at a time, at most `limit`.
+    /// Returns the fields that are due at a time, at most `limit`.
     pub fn due_fields(&self, now: u64, limit: usize) -> DueFields {
         let prefix = stored_key::fields_by_deadline(self.head.id);
         let (mut fields, mut next) = (Vec::new(), NEVER);

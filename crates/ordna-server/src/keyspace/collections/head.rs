@@ -38,12 +38,12 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head without elements.
+    /// Creates a head without elements.
     pub fn new(kind: ValueKind, id: u64) -> Self {
         Self { kind, id, count: 0, first: 0, soonest: NEVER }
     }
 
-    /// Whether a stored value is a head.
+    /// Returns whether a stored value is a head.
     #[inline]
     pub fn is_head(stored: &[u8]) -> bool {
         matches!(stored, [MARK, HEAD, ..])
@@ -70,24 +70,24 @@ impl Head {
         (!inline.is_empty()).then_some(inline)
     }
 
-    /// Whether a stored value is the head of a list.
+    /// Returns whether a stored value is the head of a list.
     pub fn is_list(stored: &[u8]) -> bool {
         matches!(stored, [MARK, HEAD, kind, ..] if *kind == ValueKind::List.code())
     }
 
-    /// The values at the ends of a list, in their stored form.
+    /// Returns the values at the ends of a list, in their stored form.
     pub fn ends(stored: &[u8]) -> &[u8] {
         stored.get(LEN..).filter(|_| Self::is_list(stored)).unwrap_or_default()
     }
 
-    /// The stored form, without the fields of a small hash and the ends of a list.
+    /// Returns the stored form, without the fields of a small hash and the ends of a list.
     pub fn stored(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LEN_WITH_DEADLINE);
         self.store(&mut bytes);
         bytes
     }
 
-    /// The stored form, if no field expires.
+    /// Returns the stored form, if no field expires.
     pub fn fixed(&self) -> [u8; LEN] {
         let mut head = [0; LEN];
         head[..3].copy_from_slice(&[MARK, HEAD, self.kind.code()]);
@@ -105,7 +105,7 @@ impl Head {
         }
     }
 
-    /// Number of fields, members or values.
+    /// Returns the number of fields, members or values.
     pub fn len(&self) -> usize {
         usize::try_from(self.count).unwrap_or(usize::MAX)
     }

@@ -109,7 +109,7 @@ impl<'a> Large<'a> {
         self.changes.iter().filter_map(|(key, (value, _))| Some((key, value.as_deref()?)))
     }
 
-    /// Whether the command has changed something.
+    /// Returns whether the command has changed something.
     pub fn is_changed(&self) -> bool {
         self.ends_changed || !self.changes.is_empty()
     }
@@ -326,13 +326,14 @@ impl<'a> Large<'a> {
         Some(found)
     }
 
-    /// Number of parts within bounds. O(log n + l) with l leaves of the tree within them.
+    /// Returns the number of parts within bounds. O(log n + l) with l leaves of the tree within
+    /// them.
     pub fn count(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> usize {
         let (lower, upper) = self.bounds(lower, upper);
         self.count_keys(lower.as_ref().map(Borrow::borrow), upper.as_ref().map(Borrow::borrow))
     }
 
-    /// Number of keys of the reserved space within bounds.
+    /// Returns the number of keys of the reserved space within bounds.
     pub(super) fn count_keys(&self, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> usize {
         if bounds_cross(lower, upper) {
             return 0;

@@ -265,7 +265,7 @@ pub enum Body<'a> {
 }
 
 impl Body<'_> {
-    /// Number of fields, members or values.
+    /// Returns the number of fields, members or values.
     pub fn len(&self) -> usize {
         match self {
             Self::Packed(packed) => packed.len(),

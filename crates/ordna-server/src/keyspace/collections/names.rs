@@ -30,7 +30,7 @@ const MOST_SCANNED_BYTES: usize = 1 << 20;
 /// two CRCs are hardly more likely than others.
 const CHOICE: usize = 32;
 
-/// The error of a field or member whose name is too long.
+/// Returns the error of a field or member whose name is too long.
 pub fn too_long(len: usize) -> CommandError {
     format!("ERR element of {len} bytes exceeds maximum allowed size ({MOST_NAME} bytes)").into()
 }
@@ -39,7 +39,7 @@ pub fn too_long(len: usize) -> CommandError {
 pub type Named = (Vec<u8>, Vec<u8>);
 
 impl Large<'_> {
-    /// The byte before the CRC in a sorted set.
+    /// Returns the byte before the CRC in a sorted set.
     fn tag(&self) -> &'static [u8] {
         if self.head.kind == ValueKind::ZSet { b"m" } else { b"" }
     }
@@ -68,7 +68,7 @@ impl Large<'_> {
         })
     }
 
-    /// Whether the name has an entry. It may be a field that has expired.
+    /// Returns whether the name has an entry. It may be a field that has expired.
     pub fn holds_named(&self, name: &[u8]) -> bool {
         self.with_part(name, |part| self.get_with(part, |_| ()).is_some())
     }

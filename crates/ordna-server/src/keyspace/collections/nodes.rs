@@ -45,25 +45,25 @@ const LOADED: usize = MOST_END * 3 / 4;
 /// Maximum bytes of a node of several values: with its key it fills an allocation of 1 KiB.
 const MOST_NODE: usize = 1000;
 
-/// The part of a node of one value.
+/// Returns the part of a node of one value.
 fn single_part(position: i64) -> [u8; 8] {
     (position.cast_unsigned() ^ 1 << 63).to_be_bytes()
 }
 
-/// The part of a node of packed values.
+/// Returns the part of a node of packed values.
 fn packed_part(position: i64) -> [u8; 9] {
     let mut part = [0; 9];
     part[..8].copy_from_slice(&single_part(position));
     part
 }
 
-/// The position of a part.
+/// Returns the position of a part.
 fn position_of(part: &[u8]) -> Option<i64> {
     let bytes = part.first_chunk().copied().map(u64::from_be_bytes);
     bytes.map(|bits| (bits ^ 1 << 63).cast_signed())
 }
 
-/// The values of a node that is stored as `value` under `part`.
+/// Returns the values of a node that is stored as `value` under `part`.
 fn values_of<'v>(part: &[u8], value: &'v [u8]) -> Vec<&'v [u8]> {
     if part.len() == 8 { vec![value] } else { unpack(value).collect() }
 }
@@ -95,18 +95,19 @@ impl Node {
 }
 
 impl Large<'_> {
-    /// Number of values of a list that nodes hold.
+    /// Returns the number of values of a list that nodes hold.
     pub fn in_nodes(&self) -> usize {
         let (front, back) = self.ends.counts();
         self.head.len().saturating_sub(front + back)
     }
 
-    /// Number of values of a node.
+    /// Returns the number of values of a node.
     pub fn values_in(part: &[u8], value: &[u8]) -> usize {
         values_of(part, value).len()
     }
 
-    /// The nodes with values at the positions from `from` up to `to`, with what was changed.
+    /// Returns the nodes with values at the positions from `from` up to `to`, with what was
+    /// changed.
     fn nodes(&self, from: i64, to: i64) -> Vec<Node> {
         let (lower, upper) = self.bounds(Bound::Unbounded, Bound::Excluded(&single_part(to)));
         let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
@@ -371,7 +372,7 @@ impl Large<'_> {
         done
     }
 
-    /// The value at an index.
+    /// Returns the value at an index.
     pub fn value_at(&self, index: usize) -> Option<Vec<u8>> {
         let mut found = None;
         let _ = self.visit_values(index, index + 1, Direction::Ascending, &mut |value| {

@@ -35,7 +35,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// An empty collection.
+    /// Creates an empty collection.
     pub fn new(kind: ValueKind) -> Self {
         Self {
             kind,
@@ -62,7 +62,7 @@ impl Packed {
         Some(packed)
     }
 
-    /// The record.
+    /// Returns the record.
     pub fn stored(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.used + 4);
         bytes.extend([MARK, PACKED, self.kind.code(), self.flags]);
@@ -74,7 +74,7 @@ impl Packed {
         self.spans.len()
     }
 
-    /// Whether Redis would have left its compact encoding.
+    /// Returns whether Redis would have left its compact encoding.
     pub fn is_converted(&self) -> bool {
         self.flags & CONVERTED != 0
     }

@@ -121,7 +121,7 @@ impl Blocks {
         }
     }
 
-    /// New blocks of the entries from `start` up to `end`.
+    /// Creates new blocks of the entries from `start` up to `end`.
     fn counted(&self, store: &Store<[u8], [u8]>, start: &[u8], end: &[u8]) -> Group {
         let mut blocks = Group::default();
         blocks.push(self.head(start), start.into(), 0);
@@ -152,7 +152,7 @@ impl Blocks {
         self.groups.splice(at..at, groups);
     }
 
-    /// The block of a key.
+    /// Returns the block of a key.
     fn block_of(&self, key: &[u8]) -> Place {
         let head = self.head(key);
         let group = last_before(&self.heads, |at| &self.groups[at].starts[0], head, key);
@@ -184,7 +184,7 @@ impl Blocks {
         }
     }
 
-    /// The end of a block.
+    /// Returns the end of a block.
     fn end_of(&self, (group, at): Place) -> &[u8] {
         let next = || self.groups.get(group + 1)?.starts.first();
         let next = self.groups[group].starts.get(at + 1).or_else(next);
@@ -292,23 +292,24 @@ type Shared = Arc<RwLock<Option<Blocks>>>;
 #[derive(Debug, Default)]
 pub struct Positions {
     blocks: RwLock<HashMap<u64, Shared>>,
-    /// Whether sets change without a call of [`change`](Self::change).
+    /// Whether sorted sets may change without a call of [`change`](Self::change), so that no blocks
+    /// are kept.
     has_stopped: AtomicBool,
 }
 
 impl Positions {
-    /// Whether blocks may be asked: they are what the store holds.
+    /// Returns whether blocks are kept up to date and may be used.
     pub fn are_kept(&self) -> bool {
         !self.has_stopped.load(Ordering::Relaxed)
     }
 
-    /// Drops all blocks, and keeps none. The caller excludes commands.
+    /// Drops all blocks and keeps none from now on. The caller excludes commands.
     pub fn stop(&self) {
         self.has_stopped.store(true, Ordering::Relaxed);
         self.blocks.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Keeps blocks again.
+    /// Allows blocks to be built again.
     pub fn resume(&self) {
         self.has_stopped.store(false, Ordering::Relaxed);
     }

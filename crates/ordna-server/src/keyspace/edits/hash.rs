@@ -29,7 +29,7 @@ pub enum HashView<'a> {
 }
 
 impl HashView<'_> {
-    /// Number of fields.
+    /// Returns the number of fields.
     pub fn len(&self) -> usize {
         match self {
             Self::Record(hash, _) => hash.len(),

@@ -146,7 +146,8 @@ impl KeyspaceStore {
             Err(Error::MemoryLimit { .. }) => {}
             done => return done,
         }
-        // A snapshot may keep the former head: not without end beyond the limit.
+        // A snapshot may keep a copy of the former head. Such copies may exceed the limit only by a
+        // bounded number of bytes.
         let is_kept = !self.store.statistics().snapshots.is_empty();
         if notice!("memory_limit.heads.are_bounded", is_kept) {
             let entries = present.as_ref().map_or(0, |entry| entry.len() + key.len());

@@ -18,14 +18,14 @@ use crate::wire::error::CommandError;
 
 type Result<T> = std::result::Result<T, CommandError>;
 
-/// Number of changed entries from which on the remaining entries are stored anew under another id.
+/// Number of changed entries from which on the remaining entries are rewritten under another id.
 /// A batch of that size takes some milliseconds, during which no other client writes.
 const MANY_CHANGES: usize = 8192;
-/// Size in bytes of changed keys and values from which on the remaining entries are stored anew.
+/// Size in bytes of changed keys and values from which on the remaining entries are rewritten.
 const MANY_BYTES: usize = 4 << 20;
-/// Maximum number of elements that are stored anew for each removed one.
+/// Maximum number of elements that are rewritten for each removed one.
 const LEFT_FOR_REMOVED: usize = 256;
-/// Maximum number of elements that are stored anew for each added or changed one, if there are at
+/// Maximum number of elements that are rewritten for each added or changed one, if there are at
 /// least [`VERY_MANY_CHANGES`]. Below that it is 1: clients fill collections by many commands of
 /// some thousand elements, each of which would store everything again.
 const LEFT_FOR_ADDED: usize = 16;
@@ -54,7 +54,7 @@ pub struct Rewritten<'a> {
 }
 
 impl Changed<'_> {
-    /// Returns the remaining entries of the collection if they should be stored anew.
+    /// Returns the remaining entries of the collection if they should be rewritten.
     pub fn rewritten(&self, keys: &KeyspaceStore) -> Option<Rewritten<'_>> {
         let (from, count) = (&self.large, self.large.changes.len());
         let sizes = from.changes.iter();
@@ -143,7 +143,7 @@ impl Rewritten<'_> {
 
 impl KeyspaceStore {
     /// Writes the changes of a large collection. `anew` has the remaining entries, if they were
-    /// stored anew. The caller excludes other commands. Returns `false`, without a change, if the
+    /// rewritten. The caller excludes other commands. Returns `false`, without a change, if the
     /// head is not the one that was read.
     ///
     /// # Errors

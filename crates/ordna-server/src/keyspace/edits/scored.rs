@@ -21,12 +21,12 @@ use crate::keyspace::stored_key::{KeyPrefix, elements_of, stored};
 use crate::keyspace::value_kind::ValueKind;
 use crate::wire::error::CommandError;
 
-/// The key of a member by its name.
+/// Returns the key of a member by its name.
 fn by_name(prefix: &KeyPrefix, member: &[u8]) -> EntryKey {
     key_of(&[prefix, b"m", &crc32c(member).to_be_bytes(), member])
 }
 
-/// The key of a member by its score.
+/// Returns the key of a member by its score.
 fn by_score(prefix: &KeyPrefix, score: f64, member: &[u8]) -> EntryKey {
     key_of(&[prefix, &[ENTRY], &ordered(score), member])
 }
@@ -101,7 +101,7 @@ impl KeyspaceStore {
         Ok(Some((member.to_vec(), score_of(score))))
     }
 
-    /// The key of the member that is first or last by its score.
+    /// Returns the key of the member that is first or last by its score.
     fn outer_entry(&self, prefix: &KeyPrefix, direction: Direction) -> Option<EntryKey> {
         if let Some(entry) = take_outer(prefix, direction) {
             return Some(entry);

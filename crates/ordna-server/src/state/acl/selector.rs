@@ -148,7 +148,7 @@ impl Selector {
         self.rules.clear();
     }
 
-    /// Whether a call is allowed.
+    /// Checks whether a call is allowed.
     ///
     /// # Errors
     /// The first part of the call that is not allowed.
@@ -177,7 +177,7 @@ impl Selector {
         Ok(())
     }
 
-    /// Whether messages of a channel, or of all channels that match a pattern, are allowed.
+    /// Returns whether messages of a channel, or of all channels that match a pattern, are allowed.
     pub fn allows_channel(&self, channel: &[u8], is_pattern: bool) -> bool {
         let allows = |rule: &ChannelRule| match is_pattern {
             true => rule.text == channel,
@@ -217,17 +217,17 @@ impl Selector {
         Ok(())
     }
 
-    /// Whether all keys may be read.
+    /// Returns whether all keys may be read.
     pub fn reads_all_keys(&self) -> bool {
         self.all_keys || self.keys.iter().any(|rule| rule.access.read && rule.text == b"*")
     }
 
-    /// Whether a command is allowed and may read all keys with these prefixes.
+    /// Returns whether a command is allowed and may read all keys with these prefixes.
     pub fn reads_prefixes(&self, spec: &CommandSpec, prefixes: &[Vec<u8>]) -> bool {
         self.allowed.get(spec.id).copied().unwrap_or(false) && self.covers(prefixes)
     }
 
-    /// Whether all keys with these prefixes may be read.
+    /// Returns whether all keys with these prefixes may be read.
     fn covers(&self, prefixes: &[Vec<u8>]) -> bool {
         let covers = |prefix: &Vec<u8>| {
             let end = prefix_end(prefix).map_or(Bound::Unbounded, Bound::Excluded);
@@ -397,7 +397,7 @@ impl Selector {
         text
     }
 
-    /// The patterns of keys, separated by blanks.
+    /// Returns the patterns of keys, separated by blanks.
     pub fn keys(&self) -> Vec<u8> {
         if self.all_keys {
             return b"~*".to_vec();
@@ -414,7 +414,7 @@ impl Selector {
         texts.collect::<Vec<_>>().join(&b' ')
     }
 
-    /// The patterns of channels, separated by blanks.
+    /// Returns the patterns of channels, separated by blanks.
     pub fn channels(&self) -> Vec<u8> {
         if self.all_channels {
             return b"&*".to_vec();
@@ -423,7 +423,7 @@ impl Selector {
         texts.collect::<Vec<_>>().join(&b' ')
     }
 
-    /// All rules, as `ACL LIST` and the file show them.
+    /// Returns all rules, as `ACL LIST` and the file show them.
     pub fn line(&self) -> Vec<u8> {
         let (keys, channels) = (self.keys(), self.channels());
         let mut words = Vec::new();

@@ -35,7 +35,7 @@ pub enum Refusal {
     Channel(Vec<u8>),
 }
 
-/// The SHA-256 of a password in hexadecimal digits.
+/// Returns the SHA-256 of a password in hexadecimal digits.
 pub(super) fn hash(password: &[u8]) -> String {
     Sha256::digest(password).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -89,7 +89,7 @@ impl User {
         self.enabled && right
     }
 
-    /// Whether the user may execute a command with these arguments.
+    /// Checks whether the user may execute a command with these arguments.
     #[inline]
     pub fn check(
         &self,
@@ -140,7 +140,8 @@ impl User {
             || all.any(|it| it.reads_all_keys() && it.check(spec, arguments, indexes).is_ok())
     }
 
-    /// Whether the user may receive the messages of a channel, or of all channels that match a pattern.
+    /// Returns whether the user may receive the messages of a channel, or of all channels that
+    /// match a pattern.
     pub fn may_receive(&self, channel: &[u8], is_pattern: bool) -> bool {
         let mut all = std::iter::once(&self.root).chain(&self.selectors);
         self.is_unlimited || all.any(|selector| selector.allows_channel(channel, is_pattern))
@@ -220,7 +221,7 @@ impl User {
         self.passwords.iter().map(String::as_str)
     }
 
-    /// The permissions outside of parentheses.
+    /// Returns the permissions outside of parentheses.
     pub fn root(&self) -> &Selector {
         &self.root
     }
@@ -229,7 +230,7 @@ impl User {
         &self.selectors
     }
 
-    /// The user as `ACL LIST` and the file show it.
+    /// Returns the user as `ACL LIST` and the file show it.
     pub fn line(&self) -> Vec<u8> {
         let mut words = vec![b"user".to_vec(), self.name.clone().into_bytes()];
         words.extend(self.flags().into_iter().map(|flag| flag.into()));

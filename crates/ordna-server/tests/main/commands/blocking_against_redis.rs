@@ -87,7 +87,7 @@ impl Side {
         self.events.send(&request(&[b"PING", b"the end"]));
         let mut events = Vec::new();
         loop {
-            let frame = self.events.reply().expect("the subscription goes on");
+            let frame = self.events.reply().expect("the subscription continues");
             if frame.items.iter().any(|item| item.text == b"the end") {
                 return events;
             }

@@ -80,7 +80,7 @@ fn new_keys_and_uses_count_as_in_redis() {
         lines.iter().for_each(|line| drop(client.say(line)));
         client.say("OBJECT FREQ key")
     };
-    assert_eq!(frequency(&["GET key", "GET key", "SET key 1"]), r":5\r\n", "misses are no uses");
+    assert_eq!(frequency(&["GET key", "GET key", "SET key 1"]), r":5\r\n", "misses are not uses");
     assert_eq!(frequency(&["GET key"]), r":6\r\n", "the first use always counts");
     let mut frequency = |line: &str| {
         client.say(line);

@@ -686,7 +686,7 @@ fn a_script_leaves_nothing_to_the_next() {
     assert_eq!(client.ask(&[b"EVAL", most, b"0"]), r":150\r\n");
 }
 
-/// A script can change no table except those that are created anew for each script, however it gets
+/// A script can change no table except those that are created for each script, however it gets
 /// a reference. Otherwise the scripts of other users would call what it stored there.
 #[test]
 fn no_table_that_outlives_a_script_can_be_changed() {

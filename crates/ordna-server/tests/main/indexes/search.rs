@@ -252,7 +252,7 @@ fn aggregations_know_keys_and_types() {
     let sorted = client.say("FT.AGGREGATE towns * LOAD 1 @__key SORTBY 2 @people DESC MAX 3");
     let keys: Vec<String> =
         words(&sorted).into_iter().filter(|word| word.starts_with("t:")).collect();
-    assert_eq!(keys, ["t:1", "t:2", "t:3"], "a text is no number: {sorted}");
+    assert_eq!(keys, ["t:1", "t:2", "t:3"], "a text is not a number: {sorted}");
     let grouped = client.say("FT.AGGREGATE towns @country:{NO} GROUPBY 1 @__key");
     assert_eq!(words(&grouped), [":1", "__key", "t:3"]);
     let grouped = client.say("FT.AGGREGATE towns @country:{NO} LOAD * GROUPBY 1 @people");

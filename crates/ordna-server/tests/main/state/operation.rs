@@ -84,7 +84,7 @@ fn a_monitor_that_loses_its_right_is_closed() {
             return;
         }
     }
-    panic!("the client goes on to monitor");
+    panic!("the client continues to monitor");
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn clients_are_listed_killed_paused_and_silenced() {
     one.send(&request(&[b"CLIENT", b"REPLY", b"SKIP"]));
     one.send(&request(&[b"KEYS", b"*"]));
     assert_eq!(one.say("GET a"), r"$1\r\n1\r\n");
-    assert!(one.say("CLIENT TRACKING ON").starts_with("-ERR Ordna does not tell"));
+    assert!(one.say("CLIENT TRACKING ON").starts_with("-ERR Ordna does not notify"));
     // A pause of writes.
     let mut two = Client::new(server.address);
     two.say("PING");
