@@ -184,7 +184,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Store<K, V> {
             }
             return Ok(());
         }
-        let mut probes = Vec::with_capacity(GROUP);
+        let mut probes = Vec::with_capacity(writes.len().min(GROUP));
         for group in writes.chunks(GROUP) {
             probes.clear();
             probes.extend(group.iter().map(|write| Probe::new(write.key())));

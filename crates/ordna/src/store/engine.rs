@@ -21,8 +21,8 @@ use super::reentry;
 use crate::entry::{Found, Put};
 use crate::epoch::Epoch;
 use crate::tree::{
-    FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, ScanRequest, Tree, ValueRef,
-    WriteCost, WriteOutcome, WriteScope, WriteStep,
+    FOREVER, GROUP, LeafAddress, LiveEpochs, Probe, RemovedEntries, SCAN_GROUP, ScanRequest, Tree,
+    ValueRef, WriteCost, WriteOutcome, WriteScope, WriteStep,
 };
 use ordna_base::index::{Bounds, Change, Direction, bounds_cross};
 use ordna_base::reclaim::Collector;
@@ -184,13 +184,13 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
         mut each: impl FnMut(usize, &K, &V),
     ) {
         let empty = K::Owned::default();
-        for (group, ranges) in ranges.chunks(GROUP).enumerate() {
+        for (group, ranges) in ranges.chunks(SCAN_GROUP).enumerate() {
             let entries = ranges.iter().fold(0_usize, |sum, (_, limit)| sum.saturating_add(*limit));
             // The addresses are valid while the guard is held, which is not appropriate for long
             // scans.
             let guard = (entries <= AT_ONCE).then(|| self.collector.pin());
             let addresses = guard.as_ref().map(|guard| {
-                let mut keys = [empty.borrow(); GROUP];
+                let mut keys = [empty.borrow(); SCAN_GROUP];
                 for (key, ((lower, _), _)) in keys.iter_mut().zip(ranges) {
                     if let Bound::Included(lower) | Bound::Excluded(lower) = lower {
                         *key = lower;
@@ -210,7 +210,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
                     Direction::Ascending,
                     (*limit, from),
                     |key, found| {
-                        each(group * GROUP + at, key, found.value);
+                        each(group * SCAN_GROUP + at, key, found.value);
                         left -= 1;
                         if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
                     },
@@ -368,7 +368,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Engine<K, V> {
     where
         T: Borrow<V>,
     {
-        let mut probes: Vec<Probe<'_, K>> = Vec::with_capacity(GROUP);
+        let mut probes: Vec<Probe<'_, K>> = Vec::with_capacity(items.len().min(GROUP));
         let first = progress.done;
         for group in items.get(first..).unwrap_or_default().chunks(GROUP) {
             probes.clear();

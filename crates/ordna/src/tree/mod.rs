@@ -73,6 +73,7 @@ pub use borrowed::ValueRef;
 pub use build::Run;
 use leaf::Leaf;
 pub use leaf::{FOREVER, Probe, SLOTS};
+pub use many::SCAN_GROUP;
 pub use point::WriteStep;
 pub use reshape::RemovedEntries;
 pub use scan::ScanRequest;

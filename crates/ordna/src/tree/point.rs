@@ -328,6 +328,8 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
             leaf.header().lock.try_read().ok().flatten()
         };
         'search: loop {
+            // `locate_many` has prefetched what the write needs.
+            let prefetched = from.is_some();
             let (address, covered) = match from.take() {
                 Some(address) => (address, None),
                 None if K::HEAD_IS_KEY => (self.search.find(probe.key, false, guard), None),
@@ -336,8 +338,10 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Tree<K, V> {
                 None => self.search.find_fenced(probe.key, look, guard),
             };
             let mut leaf = Self::leaf_at(address);
-            leaf.prefetch(probe);
-            leaf.prefetch_next_bucket(probe);
+            if !prefetched {
+                leaf.prefetch(probe);
+                leaf.prefetch_next_bucket(probe);
+            }
             point("tree.lock.searched");
             if let Some(version) = covered {
                 let lock = &Self::header(&leaf, guard).lock;

@@ -16,6 +16,7 @@ mod store_moves;
 mod store_ranks;
 mod store_robust;
 mod store_scans;
+mod store_searches;
 mod store_splice;
 mod store_states;
 mod store_undo;

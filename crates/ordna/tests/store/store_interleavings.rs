@@ -338,69 +338,6 @@ fn a_writer_finds_its_fence_sunk() {
     }
 }
 
-/// A search is held on its way down while leaves to its left, and its own leaf, are merged into
-/// others.
-#[test]
-fn searches_stand_while_the_search_layer_shrinks() {
-    const KEYS: u64 = 120;
-    for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
-        for own in (0..KEYS).step_by(3) {
-            // How far below and above the key the removed leaves reach.
-            for (below, above) in [(3, 0), (6, 3), (0, 3), (12, 3), (3, 12), (KEYS, KEYS)] {
-                let store = filled(4, 0, KEYS, |n| n);
-                let around = own.saturating_sub(below)..(own + above + 1).min(KEYS);
-                let found = held(point, || store.get(&own))
-                    .meanwhile(|| around.filter(|n| *n != own).for_each(|n| _ = store.remove(&n)));
-                assert_eq!(found, Some(own), "at {point}, {below} below and {above} above gone");
-            }
-        }
-    }
-}
-
-/// A search is held before a node, and continues while two nodes are merged.
-#[test]
-fn a_search_goes_on_while_search_nodes_merge() {
-    const KEYS: u64 = 120;
-    for stop in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
-        for own in (0..KEYS).step_by(7) {
-            let store = filled(4, 0, KEYS, |n| n);
-            let schedule = Schedule::new();
-            schedule.hold("reader", stop);
-            schedule.hold("writer", "search.merge.locked");
-            std::thread::scope(|scope| {
-                let reader = scope.spawn(|| schedule.enroll("reader", || store.get(&own)));
-                schedule.wait_held("reader", stop);
-                let writer = scope.spawn(|| {
-                    schedule.enroll("writer", || {
-                        (0..KEYS).filter(|n| *n != own).for_each(|n| _ = store.remove(&n).unwrap());
-                    })
-                });
-                schedule.wait_held("writer", "search.merge.locked");
-                schedule.release("reader", stop);
-                a_moment();
-                schedule.release("writer", "search.merge.locked");
-                writer.join().unwrap();
-                assert_eq!(reader.join().unwrap(), Some(own), "at {stop}");
-            });
-            store.check_invariants().unwrap();
-        }
-    }
-}
-
-/// The same while the search layer grows.
-#[test]
-fn searches_stand_while_the_search_layer_grows() {
-    for point in ["search.step.down", "search.step.to_the_bottom", "search.find.routed"] {
-        for own in (0..60).step_by(7) {
-            let store = filled(2, 0, 60, |n| n);
-            let get = || store.get(&own);
-            let found = held(point, get)
-                .meanwhile(|| (60..200).for_each(|n| _ = store.insert(&n, &n).unwrap()));
-            assert_eq!(found, Some(own), "at {point}");
-        }
-    }
-}
-
 /// A snapshot that is taken during a batch, while leaves are split concurrently, contains all of
 /// the batch or nothing.
 #[test]

@@ -144,12 +144,14 @@ pub struct LeafEntry {
 }
 
 /// Returns whether key and value are integers, which are stored in the slots themselves.
+#[inline]
 pub const fn is_inline<K: Key + ?Sized, V: Value + ?Sized>() -> bool {
     K::HEAD_IS_KEY && V::IN_PLACE
 }
 
 /// Hashes a key. The hash is not keyed: a client that makes keys collide only makes the probes of
 /// one leaf longer, at most 56 slots.
+#[inline]
 fn hash_of<K: Key + ?Sized>(key: &K) -> u64 {
     const ODD: u64 = 0x9E37_79B9_7F4A_7C15;
     if K::HEAD_IS_KEY {
@@ -168,6 +170,7 @@ fn hash_of<K: Key + ?Sized>(key: &K) -> u64 {
 
 /// Returns the bucket of a hash. It uses the bits that are a byte string's tag, so that a word
 /// determines its bucket.
+#[inline]
 fn bucket_of(hash: u64) -> usize {
     (((hash >> 48) * BUCKETS as u64) >> 16) as usize
 }
@@ -181,6 +184,7 @@ impl<'a, K: Key + ?Sized> Probe<'a, K> {
     }
 
     /// Returns the upper bits of the key's words.
+    #[inline]
     fn tag(&self) -> u64 {
         if K::HEAD_IS_KEY { 0 } else { self.hash & !ADDRESS }
     }
@@ -294,6 +298,17 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         }
     }
 
+    /// Prefetches the next bucket if the key's bucket is full or passes keys on. The header is
+    /// prefetched.
+    #[inline]
+    pub fn prefetch_if_full(self, probe: &Probe<'_, K>) {
+        let used = self.header().used.load(Ordering::Relaxed);
+        let is_full = used >> (probe.bucket * LANES) & 0xFF == 0xFF;
+        if is_full || used >> (SLOTS + probe.bucket) & 1 == 1 {
+            self.prefetch_next_bucket(probe);
+        }
+    }
+
     /// Prefetches the header.
     #[inline]
     pub fn prefetch_header(self) {
@@ -314,16 +329,19 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.header().used.load(Ordering::Acquire) & SLOT_BITS
     }
 
+    #[inline]
     pub fn count(self) -> usize {
         self.used().count_ones() as usize
     }
 
+    #[inline]
     pub fn next(self) -> Option<Self> {
         let next = self.header().next.load(Ordering::Acquire) & !COUNTED;
         // SAFETY: the address of a leaf with these types, dereferenced under the caller's guard.
         NonZero::new(next as usize).map(|next| unsafe { Self::at(LeafAddress::new(next)) })
     }
 
+    #[inline]
     pub fn high_fence(self) -> u64 {
         self.header().high_fence.load(Ordering::Relaxed)
     }
@@ -425,6 +443,16 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         None
     }
 
+    /// Returns the slot of an integer in its own bucket. To be validated by readers.
+    #[inline]
+    pub fn find_in_bucket(self, probe: &Probe<'_, K>, simd: InstructionSet) -> Option<usize> {
+        let first = probe.bucket * LANES;
+        let used = self.header().used.load(Ordering::Acquire);
+        let matches = simd.matching(self.keys(probe.bucket), probe.head, u64::MAX);
+        let matches = matches & (used >> first) as u32 & 0xFF;
+        (matches != 0).then(|| first + matches.trailing_zeros() as usize)
+    }
+
     /// Returns the word of the first slot of the key's bucket that may hold the key. To be
     /// validated.
     #[inline]
@@ -439,10 +467,12 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
     }
 
     /// Returns the address in a word.
+    #[inline]
     pub fn record_address(word: u64) -> *const u8 {
         ptr::with_exposed_provenance((word & ADDRESS) as usize)
     }
 
+    #[inline]
     fn has_key(&self, bucket: usize, lane: usize, key: &K) -> bool {
         let word = self.words(bucket).0[lane].load(Ordering::Acquire);
         // SAFETY: a record that was in a slot under the caller's guard is not freed.
@@ -455,6 +485,7 @@ impl<K: Key + ?Sized, V: Value + ?Sized> Leaf<K, V> {
         self.words(slot / LANES).0[slot % LANES].load(Ordering::Acquire)
     }
 
+    #[inline]
     pub fn entry(self, slot: usize) -> LeafEntry {
         let key = if K::HEAD_IS_KEY { self.keys(slot / LANES).get(slot % LANES) } else { 0 };
         LeafEntry { key, word: self.word(slot), deadline: self.deadline(slot) }

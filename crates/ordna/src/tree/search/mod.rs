@@ -43,6 +43,7 @@
 
 mod contents;
 mod counts;
+mod group;
 mod inspect;
 mod node;
 pub mod ranks;
@@ -66,9 +67,9 @@ use ordna_base::sync::{Obsolete, Version, WriteGuard, check, fault, point};
 
 /// Number of restarts of a search before it takes the writers' lock.
 const RETRIES: usize = 16;
-/// Number of keys that descend together in [`SearchLayer::find_many`]: the number of cache misses
-/// that a core can overlap.
-pub const GROUP: usize = 16;
+/// Maximum number of keys that descend together in [`SearchLayer::find_many`]. A core overlaps some
+/// sixteen cache misses; with more keys, it waits less often for the last of them.
+pub const GROUP: usize = 64;
 
 /// The address of a leaf. The search layer never dereferences it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,7 +165,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             if node.height == 0 {
                 return node.checked(version).map(|()| LeafAddress::of_child(child));
             }
-            (node, version) = self.step(node, version, child, true)?;
+            (node, version) = self.step(node, version, child)?;
         }
     }
 
@@ -246,7 +247,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             if node.height == 0 {
                 return Ok((node, version, at));
             }
-            (node, version) = self.step(node, version, node.child(at), true)?;
+            (node, version) = self.step(node, version, node.child(at))?;
         }
     }
 
@@ -264,22 +265,19 @@ impl<K: Key + ?Sized> SearchLayer<K> {
         if current { Ok((node, version)) } else { Err(Obsolete) }
     }
 
-    /// Moves from a node to its child, whose version is read before the parent is validated. A
-    /// search that is `alone` prefetches all of a lowest node; a group prefetches only what it
-    /// needs.
+    /// Moves from a node to its child, whose version is read before the parent is validated.
     #[inline]
     fn step<'a>(
         &'a self,
         node: &Node<K>,
         version: Version,
         child: usize,
-        alone: bool,
     ) -> Result<(&'a Node<K>, Version), Obsolete> {
         // An address from a torn read is not followed.
         node.checked(version)?;
         // SAFETY: the node was a child at a moment of this guard.
         let below = unsafe { &*ptr::with_exposed_provenance::<Node<K>>(child) };
-        if alone && node.height == 1 {
+        if node.height == 1 {
             // The nearest caches do not hold the lowest level: its addresses are fetched with its
             // heads.
             below.prefetch();
@@ -291,54 +289,6 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             node.checked(version)?;
         }
         Ok((below, next))
-    }
-
-    /// Finds the addresses of up to [`GROUP`] keys. All descend together, so that their cache
-    /// misses overlap.
-    pub fn find_many(&self, keys: &[&K], addresses: &mut [LeafAddress; GROUP], guard: &Guard<'_>) {
-        let mut children = [0; GROUP];
-        let found = self.try_find_many(keys, &mut children);
-        for ((key, child), address) in keys.iter().zip(children).zip(addresses) {
-            *address = match found {
-                Ok(()) => LeafAddress::of_child(child),
-                Err(Obsolete) => self.find(key, false, guard),
-            };
-        }
-    }
-
-    /// Finds the children of lowest nodes that lead to the keys.
-    fn try_find_many(&self, keys: &[&K], children: &mut [usize; GROUP]) -> Result<(), Obsolete> {
-        let (root, version) = self.enter()?;
-        let mut at = [(root, version); GROUP];
-        let mut spans = [(0, 0); GROUP];
-        for height in (0..=root.height).rev() {
-            // The nearest caches hold the upper levels. In the lowest level, each step would wait.
-            for ((key, span), (node, _)) in keys.iter().zip(&mut spans).zip(&at) {
-                *span = node.narrow(key, self.simd).ok_or(Obsolete)?;
-                node.prefetch_span(*span);
-            }
-            for (((key, span), child), (node, version)) in
-                keys.iter().zip(&spans).zip(children.iter_mut()).zip(&at)
-            {
-                let to = if span.0 == span.1 {
-                    span.0
-                } else {
-                    node.decide(key, false, *span, self.simd).ok_or(Obsolete)?
-                };
-                *child = node.child(to);
-                node.checked(*version)?;
-                if height > 0 {
-                    // SAFETY: the node was a child at a moment of this guard.
-                    unsafe { &*ptr::with_exposed_provenance::<Node<K>>(*child) }.prefetch();
-                }
-            }
-            if height > 0 {
-                for (child, (node, version)) in children.iter().zip(&mut at).take(keys.len()) {
-                    (*node, *version) = self.step(node, *version, *child, false)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Returns the descent to `key`. The caller holds the writers' lock.

@@ -93,14 +93,17 @@ impl<K: Key + ?Sized> Node<K> {
         size_of::<Self>() + separators + counts
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed).min(FANOUT)
     }
 
+    #[inline]
     pub(super) fn head(&self, at: usize) -> u64 {
         self.heads[at / LANES].get(at % LANES)
     }
 
+    #[inline]
     pub(super) fn child(&self, at: usize) -> usize {
         let at = at.min(FANOUT - 1);
         self.children[at / LANES].0[at % LANES].load(Ordering::Acquire) as usize

@@ -336,7 +336,7 @@ impl<K: Key + ?Sized> SearchLayer<K> {
             if node.height == 0 {
                 break;
             }
-            (node, version) = self.step(node, version, node.child(at), true)?;
+            (node, version) = self.step(node, version, node.child(at))?;
         }
         point("search.report.found");
         for (node, _, at) in path.iter().rev() {

@@ -75,7 +75,7 @@ fn agrees<K: Key + ?Sized>(fanout: usize, make: impl Fn(&mut Random) -> K::Owned
             .collect();
         let mut addresses = [leaf(1); GROUP];
         let borrowed: Vec<&K> = group.iter().map(Borrow::borrow).collect();
-        search.find_many(&borrowed, &mut addresses, &guard);
+        search.find_many(borrowed.into_iter(), &guard, |at, address| addresses[at] = address);
         assert_eq!(addresses[..group.len()], expected, "{group:?}");
         for (key, address) in group.iter().zip(expected) {
             assert_eq!(search.find(key.borrow(), false, &guard), address, "{key:?}");
