@@ -25,7 +25,7 @@ fn a_scan_reads_one_state_as_long_as_its_lease_lasts() {
             (client.say(&format!("SCAN {cursor} COUNT 10 STABLE")), ["c", "d"])
         } else {
             let stable = client.say(&format!("SCAN {cursor} COUNT 10 STABLE"));
-            assert!(stable.contains("is gone"), "{stable}");
+            assert!(stable.contains("no longer exists"), "{stable}");
             (client.say(&format!("SCAN {cursor} COUNT 10")), ["cc", "d"])
         };
         let expected: String =
