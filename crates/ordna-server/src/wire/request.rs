@@ -261,6 +261,32 @@ impl Requests {
         self.missing == 0 && present.first() == Some(&b'*') && next.starts_with(present)
     }
 
+    /// Returns how many complete commands follow that [repeat](Self::repeats) the current one, but
+    /// at most `most`.
+    pub fn repetitions(&self, most: usize) -> usize {
+        let Some(first) = self.arguments.get(1) else { return 0 };
+        let present = self.buffer.get(self.start..first.end).unwrap_or_default();
+        let mut rest = self.buffer.get(self.at..).unwrap_or_default();
+        let mut found = 0;
+        if self.missing > 0 || present.first() != Some(&b'*') {
+            return 0;
+        }
+        while found < most
+            && rest.starts_with(present)
+            && let Some((count, mut at)) = length(rest, b'*')
+        {
+            for _ in 0..count {
+                let argument = rest.get(at..).and_then(|rest| length(rest, b'$'));
+                let Some((length, used)) = argument else { return found };
+                at = at.saturating_add(used + 2).saturating_add(length);
+            }
+            let Some(behind) = rest.get(at..) else { return found };
+            rest = behind;
+            found += 1;
+        }
+        found
+    }
+
     /// Called if the command is incomplete: more bytes are needed, unless it is too large already.
     fn wait_for_more(&self) -> Result<Option<Arguments<'_>>, ProtocolError> {
         if self.buffer.len() - self.start > self.most { broken(TOO_LARGE) } else { Ok(None) }
@@ -527,6 +553,26 @@ mod tests {
         assert_eq!(whole, expected);
         for piece in 1..20 {
             assert_eq!(parse(bytes, piece).unwrap(), whole, "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn repetitions_are_whole_commands_with_the_same_name_and_first_argument() {
+        let add = |key: &str, member: &str| {
+            let len = member.len();
+            format!("*3\r\n$4\r\nSADD\r\n$1\r\n{key}\r\n${len}\r\n{member}\r\n").into_bytes()
+        };
+        let (one, all) = (add("k", "a"), [("k", "b"), ("k", "cde"), ("l", "f"), ("k", "g")]);
+        let all = all.map(|(key, member)| add(key, member)).concat();
+        let same = [one.len() + one.len(), one.len() + one.len() + one.len() + 2];
+        for cut in one.len()..=one.len() + all.len() {
+            let mut requests = Requests::default();
+            requests.receive().extend_from_slice(&[&one[..], &all].concat()[..cut]);
+            assert_eq!(requests.repetitions(9), 0, "no command is taken");
+            assert!(requests.next(true).unwrap().is_some());
+            let found = same.iter().filter(|end| **end <= cut).count();
+            assert_eq!(requests.repetitions(9), found, "cut at {cut}");
+            assert_eq!(requests.repetitions(1), found.min(1));
         }
     }
 

@@ -22,6 +22,8 @@ pub(super) const LOCKS: usize = 256;
 thread_local! {
     /// The lock that the thread holds over several commands, as an address that is only compared.
     static HELD: Cell<*const RwLock<()>> = const { Cell::new(ptr::null()) };
+    /// Number of commands for which it holds the lock.
+    static COMMANDS: Cell<usize> = const { Cell::new(1) };
 }
 
 /// Entries at one end of a sorted set, which successive pops will remove. Empty unless the thread
@@ -67,8 +69,13 @@ pub struct HeldKey<'a> {
 }
 
 /// Whether the thread holds a lock over several commands.
-pub fn is_held() -> bool {
+fn is_held() -> bool {
     !HELD.get().is_null()
+}
+
+/// Returns for how many commands the thread locks a key: those for which it holds the lock, or one.
+pub fn commands() -> usize {
+    if is_held() { COMMANDS.get() } else { 1 }
 }
 
 /// Returns the next outer entry of the sorted set with this prefix, if it is known. The caller has
@@ -136,13 +143,14 @@ impl KeyLocks {
         SharedKey { _guard: guard }
     }
 
-    /// Locks a key until the result is dropped. The thread must not hold a lock yet, and must lock
+    /// Locks a key for a number of commands, until the result is dropped. The thread must not hold a lock yet, and must lock
     /// only this key until then, because another thread may hold the other one and wait for this.
-    pub fn hold(&self, key: &[u8]) -> HeldKey<'_> {
+    pub fn hold(&self, key: &[u8], commands: usize) -> HeldKey<'_> {
         let lock = self.of(key);
         debug_assert!(HELD.get().is_null(), "the thread holds the lock of a key already");
         let guard = lock.write().unwrap_or_else(PoisonError::into_inner);
         HELD.set(lock);
+        COMMANDS.set(commands);
         HeldKey { _guard: guard, _stays_on_thread: PhantomData }
     }
 }

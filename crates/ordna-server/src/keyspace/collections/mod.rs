@@ -181,8 +181,8 @@ impl Collections {
 
     /// Locks a key for several writes of the collection that it holds, if that is probably large.
     /// Until the result is dropped, the thread must lock no other key.
-    pub fn hold(&self, key: &[u8]) -> Option<HeldKey<'_>> {
-        self.may_be_large(key).then(|| self.locks.hold(key))
+    pub fn hold(&self, key: &[u8], commands: usize) -> Option<HeldKey<'_>> {
+        self.may_be_large(key).then(|| self.locks.hold(key, commands))
     }
 
     /// Locks a key, to read several elements of the collection that it holds.

@@ -14,7 +14,7 @@ use super::collection::Effect;
 use crate::keyspace::KeyspaceStore;
 use crate::keyspace::collections::changes::{EntryKey, key_of};
 use crate::keyspace::collections::head::Head;
-use crate::keyspace::collections::key_locks::{forget_outer, is_held, keep_outer, take_outer};
+use crate::keyspace::collections::key_locks::{commands, forget_outer, keep_outer, take_outer};
 use crate::keyspace::collections::names::MOST_NAME;
 use crate::keyspace::sorted_set::{ENTRY, Scored, ordered, score_of};
 use crate::keyspace::stored_key::{KeyPrefix, elements_of, stored};
@@ -106,9 +106,9 @@ impl KeyspaceStore {
         if let Some(entry) = take_outer(prefix, direction) {
             return Some(entry);
         }
-        /// Number of entries that are read at once if more pops will follow.
+        /// Maximum number of entries that are read at once if more pops will follow.
         const AHEAD: usize = 16;
-        let limit = if is_held() { AHEAD } else { 1 };
+        let limit = commands().min(AHEAD);
         let (lower, upper) = (key_of(&[prefix, &[ENTRY]]), key_of(&[prefix, &[ENTRY + 1]]));
         let bounds = (Bound::Included(&lower[..]), Bound::Excluded(&upper[..]));
         let mut found: SmallVec<[EntryKey; 1]> = SmallVec::new();

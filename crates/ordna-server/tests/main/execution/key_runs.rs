@@ -130,7 +130,7 @@ fn a_broken_request_ends_a_pipeline_after_its_commands() {
     assert_eq!(client.reply(), b"-ERR Protocol error: expected '$', got '!'\r\n");
 }
 
-/// Pops of one member know which members follow; pops of several take those, too.
+/// Pops of one member know which members follow until another command comes.
 #[test]
 fn pipelined_pops_of_one_and_of_several_members_take_them_in_order() {
     let (_server, mut client) = fresh();
