@@ -271,6 +271,15 @@ const STATED: &[Difference] = &[
             && is_unknown
             && case.redis.text.ends_with(b"key arguments")
     }),
+    ("ZRANK and ZREVRANK have one more argument since Redis 7.2: WITHSCORE", |case| {
+        let is_rank = |word: &Vec<u8>| {
+            word.eq_ignore_ascii_case(b"zrank") || word.eq_ignore_ascii_case(b"zrevrank")
+        };
+        case.name.starts_with("command|getkeys")
+            && case.words.get(2).is_some_and(is_rank)
+            && case.words.len() == 6
+            && case.redis.text == b"ERR Invalid number of arguments specified for command"
+    }),
     (
         "COMMAND GETKEYS of Redis reads the number of keys modulo 2^32, and as far as it is one",
         |case| {
