@@ -230,13 +230,13 @@ impl Fetcher {
         }
     }
 
-    /// Reads no further records, or continues. Partitions can be added and removed meanwhile.
-    /// Returns whether this changes anything.
+    /// Pauses the reader, or lets it continue. A paused reader reads no records, but partitions can
+    /// be added and removed. Returns whether its state has changed.
     pub fn pause(&self, paused: bool) -> bool {
         self.paused.swap(paused, Ordering::Relaxed) != paused
     }
 
-    /// Returns whether it reads no further records.
+    /// Returns whether the reader is paused.
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
     }

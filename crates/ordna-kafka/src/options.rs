@@ -27,9 +27,10 @@ pub struct NodeOptions {
     /// Number of backups to keep of each partition, at least 1 (default 3). If the brokers lose
     /// records, the newest backup from before the loss is restored.
     pub backup_keep: usize,
-    /// Memory of all indexes in bytes at which the node reads no further records, until it is less
-    /// by a sixteenth. May be exceeded by what is read within 0.3 s, and by partitions that are
-    /// restored. `None`: no limit.
+    /// Limit of the memory of all indexes, in bytes. At the limit the node stops reading records. It
+    /// continues when the memory is a sixteenth below the limit. The limit may be exceeded by the
+    /// records that are read within 0.3 s, by those that wait in queues, and by partitions that are
+    /// restored. The default is `None`: no limit.
     pub memory_limit: Option<usize>,
     /// Number of warm copies of each partition, in addition to its owner.
     pub standby: usize,

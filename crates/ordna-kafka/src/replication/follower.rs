@@ -134,7 +134,8 @@ impl Follower {
         self.catch_up_until(offset, || Instant::now() > until, apply)
     }
 
-    /// As [`catch_up_with`](Self::catch_up_with), until `gives_up` returns true.
+    /// Works like [`catch_up_with`](Self::catch_up_with), but ends with an error when `gives_up`
+    /// returns true.
     ///
     /// # Errors
     /// Returns a [`FollowError`] if this fails.

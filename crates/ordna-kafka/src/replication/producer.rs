@@ -48,7 +48,7 @@ impl Producer {
         Self::open_until(brokers, topic, transactional_id, extra, || Instant::now() > until)
     }
 
-    /// As [`open`](Self::open), until `gives_up` returns true.
+    /// Works like [`open`](Self::open), but ends with an error when `gives_up` returns true.
     ///
     /// # Errors
     /// Returns an error if the brokers do not answer before that, or a setting is wrong.

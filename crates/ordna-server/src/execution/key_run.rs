@@ -4,9 +4,10 @@
 //! A run locks the keyspace in shared mode and the key of the collection, once for all of its
 //! commands. If each command locked the key, pipelines of several clients on one key would wake
 //! each other after each command. A run has few commands and ends after a short time: other clients
-//! of the key wait about half as long again as without runs, and not much longer at worst. Each command is checked, executed,
-//! reported and counted as outside of a run. Writes of hashes and lists take the lock for so short
-//! a time that others wait for it without sleeping; they have no runs.
+//! of the key wait about half as long again as without runs, and not much longer at worst. Each
+//! command is checked, executed, reported and counted as outside of a run. Writes of hashes and
+//! lists take the lock for so short a time that others wait for it without sleeping; they have no
+//! runs.
 //!
 //! Commands of a run must not wait for other threads, and must lock no other key. So there are no
 //! runs while keys are evicted, while indexes exist, or while clients wait for elements. A command

@@ -68,7 +68,7 @@ pub struct HeldKey<'a> {
     _stays_on_thread: PhantomData<*const ()>,
 }
 
-/// Whether the thread holds a lock over several commands.
+/// Returns whether the thread holds a lock over several commands.
 fn is_held() -> bool {
     !HELD.get().is_null()
 }
@@ -143,8 +143,9 @@ impl KeyLocks {
         SharedKey { _guard: guard }
     }
 
-    /// Locks a key for a number of commands, until the result is dropped. The thread must not hold a lock yet, and must lock
-    /// only this key until then, because another thread may hold the other one and wait for this.
+    /// Locks a key for a number of commands, until the result is dropped. The thread must not hold a
+    /// lock yet, and must lock only this key until then, because another thread may hold the other
+    /// one and wait for this.
     pub fn hold(&self, key: &[u8], commands: usize) -> HeldKey<'_> {
         let lock = self.of(key);
         debug_assert!(HELD.get().is_null(), "the thread holds the lock of a key already");
